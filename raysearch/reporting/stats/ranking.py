@@ -14,16 +14,21 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from raysearch.reporting.stats.difference import LEVEL
 from raysearch.reporting.stats.frame import HELD_OUT_LOSS, Quantity
 
 _FEWEST = 3  # sets of samples, and searchers
+_DIGITS = 12  # after the point that two numbers must differ in, or they are tied
+_Ranks = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -77,33 +82,46 @@ class Ranking:
 def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
     """Rank the searchers that use the objective by a quantity; None where there are too few searchers, or no number."""
     known = frame[frame["comparable"] & frame["uses_objective"] & frame[quantity.key].notna()]
-    of = ["model", "calibration"] if quantity == HELD_OUT_LOSS else ["model", "calibration", "draw"]
-    values = np.log(known[quantity.key]) if quantity.ratio else known[quantity.key]
-    settings = ["model", "calibration", "draw", "remove"]
-    table = known.assign(badness=-quantity.sign * values).pivot_table("badness", settings, "searcher", observed=True)
-    table = table.dropna(axis="columns").round(12)
-    if not len(table) or table.shape[1] < _FEWEST:
+    badness = -quantity.sign * (np.log(known[quantity.key]) if quantity.ratio else known[quantity.key])
+    seeds: dict[tuple[object, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    labels = (known[name] for name in ("model", "calibration", "draw", "remove", "searcher"))
+    for *place, searcher, value in zip(*labels, badness, strict=True):
+        seeds[tuple(place)][searcher].append(value)
+    searchers = [name for name in known["searcher"].cat.categories if all(name in of for of in seeds.values())]
+    if not seeds or len(searchers) < _FEWEST:
         return None
-    ranks = table.rank(axis="columns").groupby(level=of, observed=True).mean().round(12).rank(axis="columns")
-    means = ranks.mean().sort_values(kind="stable")
+    n_labels = 2 if quantity == HELD_OUT_LOSS else 3  # of a set of samples
+    in_settings = _ranks([[fmean(of[name]) for name in searchers] for of in seeds.values()])
+    by_set: dict[tuple[object, ...], list[_Ranks]] = defaultdict(list)
+    for setting, of_setting in zip(seeds, in_settings, strict=True):
+        by_set[setting[:n_labels]].append(of_setting)
+    ranks = _ranks([np.mean(of_set, axis=0) for of_set in by_set.values()])
+    means = sorted(zip(searchers, ranks.mean(axis=0).tolist(), strict=True), key=lambda one: one[1])
     n, k = ranks.shape
     p, critical = _friedman(ranks), _quantile(k) * math.sqrt(k * (k + 1) / (6 * n))
-    columns = {name: ranks[name].to_numpy() for name in means.index}
+    columns = dict(zip(searchers, ranks.T, strict=True))
     pairs = []
-    for better, worse in itertools.combinations(means.index, 2):
+    for (better, low), (worse, high) in itertools.combinations(means, 2):
         wins, losses = (int(of.sum()) for of in (columns[better] < columns[worse], columns[better] > columns[worse]))
-        told = p is not None and p <= LEVEL and bool(means[worse] - means[better] > critical)
-        pairs.append(Pair(str(better), str(worse), wins, losses, _sign_p(wins, losses), told))
-    return Ranking(quantity, {str(name): float(rank) for name, rank in means.items()}, n, p, critical, pairs)
+        told = p is not None and p <= LEVEL and high - low > critical
+        pairs.append(Pair(better, worse, wins, losses, _sign_p(wins, losses), told))
+    return Ranking(quantity, dict(means), n, p, critical, pairs)
 
 
-def _friedman(ranks: pd.DataFrame) -> float | None:
-    """The p of Friedman's test; None with too few rows."""
+def _ranks(rows: npt.ArrayLike) -> _Ranks:
+    """Return the ranks of the numbers of each row, the lowest first; equal ones share the mean of theirs."""
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(np.asarray(rows).round(_DIGITS), axis=1))
+
+
+def _friedman(ranks: _Ranks) -> float | None:
+    """The p of Friedman's test of ranks, [sets, searchers]; None with too few sets."""
     from scipy.stats import friedmanchisquare
 
     if len(ranks) < _FEWEST:
         return None
-    p = float(friedmanchisquare(*(ranks[name] for name in ranks)).pvalue)
+    p = float(friedmanchisquare(*ranks.T).pvalue)
     return 1.0 if math.isnan(p) else p  # all are equal throughout
 
 
