@@ -10,6 +10,8 @@ own draws differ, a searcher by how far searchers change places from draw to dra
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +30,8 @@ _PARTS = {
     "Residual": "residual",
 }
 
+
+_Sums = Mapping[str, Sequence[float]]  # of squares, each with its degrees of freedom
 
 #: Shares of a variance, together 1: ``calibration``, ``searcher``, and the rest as ``residual``. Where it is told from
 #: the rest also ``interaction``, what one calibration does to one searcher alone; with several draws also ``draw``.
@@ -91,6 +95,34 @@ class Spread:
     size: float
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A part of the variance.
+
+    Args:
+        error: The mean square that it is tested against; NaN where nothing is left.
+        error_df: Degrees of freedom of that.
+    """
+
+    sum_sq: float
+    df: float
+    error: float
+    error_df: float
+
+    @property
+    def F(self) -> float:
+        """Its mean square over that of the error."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float(np.divide(self.sum_sq / self.df, self.error))
+
+    @property
+    def p(self) -> float:
+        """Of the F test that there is no such part; NaN without an error."""
+        from scipy.special import fdtrc
+
+        return float(fdtrc(self.df, self.error_df, self.F))
+
+
 def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
     """Split each quantity's variance for each model and M with at least two calibrations and two searchers.
 
@@ -128,109 +160,110 @@ def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | Non
     values = data["value"]
     if n_calibrations < 2 or n_searchers < 2 or np.ptp(values) <= 1e-12 * np.abs(values).max():
         return None
-    table = _analysis_of_variance(data)
-    shares = _omega(table, len(data))
+    parts = _analysis_of_variance(data)
+    shares, total = _omega(parts, len(data)), float(np.sum([part.sum_sq for part in parts.values()]))
     return Split(
         panel=panel,
         quantity=quantity,
         shares=shares,
-        raw=(table["sum_sq"] / table["sum_sq"].sum()).to_dict(),
-        intervals=_intervals(table, shares, len(data)),
-        p={name: finite(table["p"][name]) for name in ("calibration", "searcher")},
+        raw={name: part.sum_sq / total for name, part in parts.items()},
+        intervals=_intervals(parts, shares, len(data)),
+        p={name: finite(parts[name].p) for name in ("calibration", "searcher")},
         stable=_is_stable(data, shares),
         n_searches=len(data),
         n_searchers=n_searchers,
         n_calibrations=n_calibrations,
-        n_draws=len(data[["calibration", "draw"]].drop_duplicates()),
+        n_draws=_n_distinct(data, "calibration", "draw"),
     )
 
 
-def _analysis_of_variance(data: pd.DataFrame) -> pd.DataFrame:
-    """The sums of squares, degrees of freedom, F, p, and the mean square that each effect is tested against."""
-    drawn = len(data[["calibration", "draw"]].drop_duplicates()) > data["calibration"].nunique()
-    table = _nested_sums(data) if drawn else _crossed_sums(data)
-    mean_squares = table["sum_sq"] / table["df"].where(table["df"] > 0)
-    against = pd.Series("residual", table.index)
-    if drawn:
-        against["calibration"] = "draw"
-    table["error"], table["error_df"] = mean_squares[against].to_numpy(), table["df"][against].to_numpy()
-    with np.errstate(divide="ignore", invalid="ignore"):  # where nothing is left to test against
-        table["F"] = mean_squares / table["error"]
-    from scipy.stats import f
-
-    table["p"] = f.sf(table["F"], table["df"], table["error_df"])
-    return table
+def _analysis_of_variance(data: pd.DataFrame) -> dict[str, _Part]:
+    """The parts of the variance by their names."""
+    drawn = _n_distinct(data, "calibration", "draw") > _n_distinct(data, "calibration")
+    sums = _nested_sums(data) if drawn else _crossed_sums(data)
+    parts = {}
+    for name, (sum_sq, df) in sums.items():
+        error_sum_sq, error_df = sums["draw" if drawn and name == "calibration" else "residual"]
+        parts[name] = _Part(sum_sq, df, error_sum_sq / error_df if error_df > 0 else math.nan, error_df)
+    return parts
 
 
-def _nested_sums(data: pd.DataFrame) -> pd.DataFrame:
+def _n_distinct(data: pd.DataFrame, *labels: str) -> int:
+    return len(set(zip(*(data[name] for name in labels), strict=True)))
+
+
+def _nested_sums(data: pd.DataFrame) -> _Sums:
     """The sums of squares of calibrations, their draws, searchers and both, where each searcher has one value a draw.
 
     Searchers are complete in every draw, so the parts are orthogonal, however many draws a calibration has.
     """
     values, mean = data["value"], data["value"].mean()
-    numbers = {name: pd.factorize(data[name])[0] for name in ("calibration", "draw", "searcher")}  # quicker than texts
 
     def explained(*by: str) -> float:
-        means = values.groupby([numbers[name] for name in by]).transform("mean")
-        return float(((means - mean) ** 2).sum())
+        places, _ = pd.factorize(pd.Series(list(zip(*(data[name] for name in by), strict=True))))
+        return _sum_of_squares(values.groupby(places).transform("mean") - mean)
 
-    n_calibrations, n_searchers = data["calibration"].nunique(), data["searcher"].nunique()
+    n_calibrations, n_searchers = _n_distinct(data, "calibration"), _n_distinct(data, "searcher")
     calibration, searcher, draws = explained("calibration"), explained("searcher"), explained("calibration", "draw")
-    both = explained("calibration", "searcher")
+    both, whole = explained("calibration", "searcher"), _sum_of_squares(values - mean)
     n_draws = len(data) // n_searchers
     sums = {
         "calibration": (calibration, n_calibrations - 1),
         "draw": (draws - calibration, n_draws - n_calibrations),
         "searcher": (searcher, n_searchers - 1),
         "interaction": (both - calibration - searcher, (n_calibrations - 1) * (n_searchers - 1)),
-        "residual": (
-            explained("calibration", "draw", "searcher") - draws - both + calibration,
-            (n_draws - n_calibrations) * (n_searchers - 1),
-        ),
+        "residual": (whole - draws - both + calibration, (n_draws - n_calibrations) * (n_searchers - 1)),
     }
-    return pd.DataFrame.from_dict(sums, orient="index", columns=["sum_sq", "df"]).clip(lower=0.0)
+    return {name: (max(sum_sq, 0.0), df) for name, (sum_sq, df) in sums.items()}
 
 
-def _crossed_sums(data: pd.DataFrame) -> pd.DataFrame:
+def _sum_of_squares(values: pd.Series) -> float:
+    return float((values**2).sum())
+
+
+def _crossed_sums(data: pd.DataFrame) -> _Sums:
     """The sums of squares, type II, of calibrations and searchers, and of both where there are several seeds."""
     from statsmodels.formula.api import ols
     from statsmodels.stats.anova import anova_lm
 
-    seeded = len(data) > len(data[["calibration", "searcher"]].drop_duplicates())
+    seeded = len(data) > _n_distinct(data, "calibration", "searcher")
     formula = f"value ~ C(calibration) {'*' if seeded else '+'} C(searcher)"
     with np.errstate(divide="ignore", invalid="ignore"):
-        return pd.DataFrame(anova_lm(ols(formula, data=data).fit(), typ=2)[["sum_sq", "df"]]).rename(_PARTS)
+        table = anova_lm(ols(formula, data=data).fit(), typ=2)
+    return {_PARTS[name]: sums for name, *sums in table[["sum_sq", "df"]].itertuples()}
 
 
-def _components(table: pd.DataFrame, n: int) -> pd.Series:
+def _components(parts: Mapping[str, _Part], n: int) -> dict[str, float]:
     """The variance that each part adds to one value beyond noise, at least 0."""
-    noise = table["error"].fillna(0.0) * table["df"]
-    parts = ((table["sum_sq"] - noise) / n).clip(lower=0.0)
-    parts["residual"] = np.nan_to_num(table["error"]["residual"])
-    if "draw" in parts:  # a random factor: its variance, not that of the draws at hand
-        parts["draw"] *= n / (table["df"]["draw"] * (table["df"]["searcher"] + 1))
-    return parts
+    noise = {name: np.nan_to_num(part.error) for name, part in parts.items()}
+    found = {name: max(0.0, (part.sum_sq - noise[name] * part.df) / n) for name, part in parts.items()}
+    found["residual"] = noise["residual"]
+    if "draw" in found:  # a random factor: its variance, not that of the draws at hand
+        found["draw"] *= n / (parts["draw"].df * (parts["searcher"].df + 1))
+    return found
 
 
-def _omega(table: pd.DataFrame, n: int) -> Shares:
-    parts = _components(table, n)
-    if not parts.sum():
-        parts = table["sum_sq"]
-    return (parts / parts.sum()).to_dict()
+def _omega(parts: Mapping[str, _Part], n: int) -> Shares:
+    found = _components(parts, n)
+    if not any(found.values()):
+        found = {name: part.sum_sq for name, part in parts.items()}
+    total = np.sum([*found.values()])
+    return {name: float(size / total) for name, size in found.items()}
 
 
-def _intervals(table: pd.DataFrame, shares: Shares, n: int) -> dict[str, tuple[float, float]]:
+def _intervals(parts: Mapping[str, _Part], shares: Shares, n: int) -> dict[str, tuple[float, float]]:
     """Intervals of the shares that are tested, by the noncentrality of their F."""
     from statsmodels.stats.oneway import confint_noncentrality
 
-    parts = _components(table, n)
+    components = _components(parts, n)
+    total = np.sum([*components.values()])
     found = {}
     for name in ("calibration", "searcher", "interaction"):
-        if name in table.index and np.isfinite(table["F"][name]) and table["error"][name] > 0:
-            freedom = table["df"][name], table["error_df"][name]
-            ends = confint_noncentrality(table["F"][name], freedom, alpha=0.05)
-            own = np.nan_to_num(np.asarray(ends)) * table["error"][name] / n
-            low, high = own / (parts.sum() - parts[name] + own)
+        part = parts.get(name)
+        if part and math.isfinite(part.F) and part.error > 0:
+            ends = confint_noncentrality(part.F, (part.df, part.error_df), alpha=0.05)
+            own = np.nan_to_num(np.asarray(ends)) * part.error / n
+            low, high = own / (total - components[name] + own)
             found[name] = float(min(low, shares[name])), float(max(high, shares[name]))
     return found
 
@@ -250,8 +283,11 @@ def _complete(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:
     known = cells[cells[quantity.key].notna()]
     data = known[["calibration", "draw", "searcher"]].astype(str)
     data["value"] = np.log(known[quantity.key]) if quantity.ratio else known[quantity.key]
-    places = data["calibration"] + "\0" + data["draw"]
-    complete = data[places.groupby(data["searcher"]).transform("nunique") == places.nunique()]
-    if places.nunique() == data["calibration"].nunique():
+    n_places, n_calibrations = _n_distinct(data, "calibration", "draw"), _n_distinct(data, "calibration")
+    places = defaultdict[str, set[tuple[str, str]]](set)
+    for calibration, draw, searcher in zip(data["calibration"], data["draw"], data["searcher"], strict=True):
+        places[searcher].add((calibration, draw))
+    complete = data[data["searcher"].isin([name for name, found in places.items() if len(found) == n_places])]
+    if n_places == n_calibrations:
         return complete
     return complete.groupby(["calibration", "draw", "searcher"], as_index=False)["value"].mean()
