@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -68,22 +69,25 @@ def calibration_effects(frame: pd.DataFrame, quantity: Quantity) -> list[Calibra
 def _pairs(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Iterator[CalibrationEffect]:
     values = quantity.sign * (np.log(cells[quantity.key]) if quantity.ratio else cells[quantity.key])
     by_draw = values.groupby([cells["calibration"], cells["draw"], cells["searcher"]], observed=True).mean()
-    masks = {  # of a searcher with an unknown mask its name, so that it is like no other
-        (calibration, searcher): frozenset(of) if all(of) else searcher
-        for (calibration, searcher), of in cells.groupby(["calibration", "searcher"], observed=True)["removed"]
-    }
     calibrations = cells["calibration"].drop_duplicates().sort_values()
     tables = {one: by_draw[one].unstack("searcher").dropna(axis="columns") for one in calibrations}
+    places = list(zip(cells["calibration"], cells["searcher"], strict=True))
+    found = defaultdict[tuple[str, str], set[tuple[int, ...]]](set)
+    for place, removed in zip(places, cells["removed"], strict=True):
+        found[place].add(removed)
+    # of a searcher with an unknown mask its name, so that it is like no other
+    masks = {place: frozenset(of) if all(of) else place[1] for place, of in found.items()}
 
     @functools.cache
     def side(calibration: str, searchers: tuple[str, ...]) -> Side:
-        return Side(cells[(cells["calibration"] == calibration) & cells["searcher"].isin(searchers)], quantity)
+        return Side(cells[[place[0] == calibration and place[1] in searchers for place in places]], quantity)
 
     for pair in itertools.combinations(tables, 2):
         common = tables[pair[0]].columns.intersection(tables[pair[1]].columns)
         if len(common):
             best, second = sorted(pair, key=lambda one: -tables[one][common].to_numpy().mean())
-            distinct = ~pd.Series([(masks[best, one], masks[second, one]) for one in common], common).duplicated()
+            both = [(masks[best, one], masks[second, one]) for one in common]
+            distinct = np.array([of not in both[:place] for place, of in enumerate(both)])
             items = by_item(side(best, tuple(common)), side(second, tuple(common)))
             yield _effect(panel, quantity, best, second, tables[best][common], tables[second][common], distinct, items)
 
@@ -95,7 +99,7 @@ def _effect(
     second: str,
     better: pd.DataFrame,
     worse: pd.DataFrame,
-    distinct: pd.Series,
+    distinct: npt.NDArray[np.bool_],
     items: Sequence[tuple[float, float]],
 ) -> CalibrationEffect:
     """Compare two tables of scores, draws down and searchers across; more is better.
