@@ -115,13 +115,14 @@ def expected_jaccard(n_layers: int, n_remove: int) -> float:
 
 def _agreement(setting: Setting, cells: pd.DataFrame, n_free: int) -> Agreement:
     """How far searchers agree, by the masks of each, one a draw and seed."""
-    by_draw = [list(masks_of(drawn)) for _, drawn in cells.groupby("draw")]
+    found = cells["removed"].map(Mask).groupby([cells["draw"], cells["searcher"]], observed=True).agg(list)
+    by_draw = [list(of) for _, of in found.groupby(level="draw")]
     pairs = [similarity(some, others) for masks in by_draw for some, others in itertools.combinations(masks, 2)]
     seeded = [similarity(masks) for drawn in by_draw for masks in drawn if len(masks) > 1]
     redrawn = [
         similarity(some, others)
-        for _, mine in cells.groupby("searcher", observed=True)
-        for some, others in itertools.combinations([masks_of(drawn).iloc[0] for _, drawn in mine.groupby("draw")], 2)
+        for _, of in found.groupby(level="searcher", observed=True)
+        for some, others in itertools.combinations(of, 2)
     ]
     every = [set(layers) for layers in cells["removed"]]
     return Agreement(
