@@ -132,7 +132,7 @@ def _draw_similarity(axes: Axes, masks: pd.Series) -> Any:
         for (row, column), value in np.ndenumerate(table):
             text = "1" if value > 0.995 else f"{value:.2f}".removeprefix("0")
             colour = style.WHITE if value > 0.55 else style.INK
-            write(axes, column + 0.5, row + 0.5, text, fontsize=7.5, color=colour)
+            write(axes, column + 0.5, row + 0.5, text, fontsize=7.5, color=colour, in_layout=False)  # within the axes
     axes.set_yticks(np.arange(size) + 0.5, [style.short(searcher, _LABEL) for _, searcher in masks.index])
     axes.set_xticks([])
     start = 0
