@@ -31,7 +31,7 @@ class Decoding:
             ("temperature", self.temperature >= 0, "0 (no draw) or more"),
             ("top_k", self.top_k >= 0, "0 (all tokens) or more"),
             ("top_p", 0 < self.top_p <= 1, "more than 0, and 1 (all tokens) at most"),
-            ("seed", self.seed >= 0, "0 or more"),
+            ("seed", 0 <= self.seed < 2**32, f"0 … {2**32 - 1}"),
         ):
             if not fits:
                 raise UserError(f"objective.{name}={getattr(self, name)} is out of range; use {range_}")

@@ -119,6 +119,8 @@ class RecoveryOptions:
                 raise UserError(f"recovery.{key}={getattr(self, key)} is out of range; use 0 or more, and less than 1")
         if not 0 < self.top_p <= 1:
             raise UserError(f"recovery.top_p={self.top_p} is out of range; use more than 0, and 1 at most")
+        if self.seed >= 2**32:
+            raise UserError(f"recovery.seed={self.seed} is too large; use {2**32 - 1} or less")
         if not self.held_out:
             raise UserError("recovery.held_out=0 leaves nothing to follow the loss on; use a share such as 0.1")
         size = f"recovery.batch_size={self.batch_size} is no multiple of recovery."

@@ -172,6 +172,7 @@ def test_refuses_options_out_of_range() -> None:
         ({"targets": []}, "recovery.targets=[] names nothing to train"),
         ({"packing": True, "loss": "distill"}, "recovery.packing=true is not offered with recovery.loss=distill"),
         ({"seed": -1}, "recovery.seed=-1 is too small"),
+        ({"seed": 2**32}, "recovery.seed=4294967296 is too large; use 4294967295 or less"),
     ]
     assert_refused(RecoveryOptions, cases)
 
