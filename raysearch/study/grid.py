@@ -83,6 +83,8 @@ def _values(axis: str, values: Any) -> dict[str, str]:
                     f'"{axis}=… data.samples=8"'
                 )
         found = {str(label): words for label, words in values.items()}
+        if len(found) < len(values):
+            raise UserError(f"study.grid.{axis} has two labels that read alike, as 1 and '1' do; name them apart")
     elif isinstance(values, list):
         key = _DRAW_KEY if axis == _DRAW else axis
         found = {_text(value): f"{key}={shlex.quote(_text(value))}" for value in values}

@@ -56,6 +56,7 @@ def test_values_may_hold_blanks():
         ({"remove": []}, {}, "study.grid.remove has no value"),
         ({"remove": 5}, {}, r"study.grid.remove=5 is no list; write study.grid.remove=\[5\]"),
         ({"searcher": {"x": "beam"}}, {}, 'study.grid.searcher has x: "beam"; write the words'),
+        ({"searcher": {1: "searcher=beam", "1": "searcher=greedy"}}, {}, "has two labels that read alike"),
         (GRID, {"exclude": [{"sercher": "one"}]}, "names the axis sercher; did you mean 'searcher'"),
         (GRID, {"exclude": [{"searcher": "onne"}]}, "names searcher: onne; did you mean 'one'"),
         (GRID, {"exclude": ["one"]}, 'study.exclude has "one"; write rules'),
