@@ -155,8 +155,8 @@ def search_rounds(
                 tracker.close()
 
 
-@dataclass(frozen=True)
-class _RoundNotes(Observer):
+@dataclass
+class _RoundNotes(Tracker):
     """Keeps the last round of a search until it has a result."""
 
     ledger: Ledger
