@@ -377,7 +377,8 @@ def last_round(
     from raysearch.search import record
 
     with _opened(store, ledger) as found:
-        return record.last_round(found, record.find_search(found, checked(str, "search", search)).search_id)
+        one = record.find_search(found, checked(str, "search", search))
+        return None if one.result is not None else record.last_round(found, one.search_id)
 
 
 def load(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> SearchResult:

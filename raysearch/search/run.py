@@ -122,11 +122,11 @@ def search_rounds(
             raise _changed(resumes, session)
         with held(session.ledger, header.search_id, "SEARCH", wait=not is_alone):
             write_search(session.ledger, header.search_id, spec.config, "running", fingerprints=session.fingerprints)
-            both = Observers(_RoundNotes(session.ledger, header.search_id), tracker, observer)
-            recorder = SearchRecorder(problem, session.evaluator, both, started, _part_names(spec))
-            search = _Search(spec, session, header, recorder, both, tracker)
+            watching = Observers(_RoundNotes(session.ledger, header.search_id), tracker, observer)
+            recorder = SearchRecorder(problem, session.evaluator, watching, started, _part_names(spec))
+            search = _Search(spec, session, header, recorder, watching, tracker)
             try:
-                both.search_started(header, expected, head_cost(info))
+                watching.search_started(header, expected, head_cost(info))
                 if is_alone:
                     warn_of_unknown(session.calibrations, observer)
                     warn_of_dtype(info, observer)
