@@ -143,8 +143,8 @@ class SearchDisplay(Display):
 
     @override
     def round_done(self, summary: RoundSummary) -> None:
-        if summary.round_best is not None and summary.round_best_loss is not None:
-            self._best = f"best of the round {summary.round_best} {summary.round_best_loss:.4f}  "
+        if summary.best_of_round:
+            self._best = f"best of the round {summary.best_of_round}  "
         left = self._seconds_left(0.0)
         self._say(
             f"round {summary.round} done  {self._best}"

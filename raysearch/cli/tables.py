@@ -249,7 +249,7 @@ def recorded_tables(record: SearchRecord, most: int, gaps: Sequence[Gap]) -> lis
 
 def round_line(last: RoundSummary) -> str:
     """Return where a search without a result stands."""
-    best = "" if last.round_best is None else f"the best of the round {last.round_best} {last.round_best_loss:.4f}, "
+    best = f"the best of the round {last.best_of_round}, " if last.best_of_round else ""
     least = "no solution yet" if last.best_loss is None else f"the best solution so far {last.best_loss:.4f}"
     computed = f"{last.n_computed} computed, {last.n_cached} cached"
     return f"After round {last.round}: {best}{least}; {computed}, {duration(last.seconds)}"

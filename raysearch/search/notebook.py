@@ -59,8 +59,8 @@ class NotebookProgress(Observer):
 
     @override
     def round_done(self, summary: RoundSummary) -> None:
-        if summary.round_best is not None and summary.round_best_loss is not None:
-            self._best = f", best {summary.round_best} {summary.round_best_loss:.4f}"
+        if summary.best_of_round:
+            self._best = f", best {summary.best_of_round}"
         self._round = summary.round + 1
         self._show(1.0, f"round {summary.round}{self._rounds} done{self._best}, {duration(summary.seconds)}", now=True)
 

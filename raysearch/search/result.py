@@ -102,6 +102,12 @@ class RoundSummary:
         """Evaluations that the ledger knew."""
         return self.n_requested - self.n_computed
 
+    @property
+    def best_of_round(self) -> str:
+        """The best mask of the round and its loss, ``{17} 3.7726``; empty if none has a loss."""
+        known = self.round_best is not None and self.round_best_loss is not None
+        return f"{self.round_best} {self.round_best_loss:.4f}" if known else ""
+
 
 @dataclass(frozen=True)
 class EvaluationCounts:
