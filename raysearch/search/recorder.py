@@ -158,18 +158,20 @@ class SearchRecorder(Oracle):
             self._tell(mask, evaluation, len(self.rounds))
         self.n_computed += sum(not evaluation.cached for evaluation in asked.values())
         self.naive_layer_forwards += naive_layer_forwards(asked, self.problem.n_layers)
+        pruned = replace(scores, losses={mask: loss for mask, loss in scores.losses.items() if mask})
+        round_best = pruned.best(1)[0] if pruned.losses else None
         self.summaries.append(
             RoundSummary(
                 round=len(self.rounds),
                 n_requested=len(self.trials) - 1,  # without the dense model
                 n_computed=self.n_computed,
-                round_best_loss=min(scores.losses.values(), default=None),
+                round_best_loss=None if round_best is None else scores[round_best],
                 best_loss=None if self.best is None else self.losses[self.best],
                 layer_forwards_computed=self.evaluator.meter.layer_forwards,
                 layer_forwards_naive=self.naive_layer_forwards,
                 seconds=self.seconds,
                 busy_share=self.evaluator.pool_stats.busy_share,
-                round_best=scores.best(1)[0] if scores.losses else None,
+                round_best=round_best,
             )
         )
         self.observer.round_done(self.summaries[-1])

@@ -77,7 +77,7 @@ class RoundSummary:
         round: The round just done, 1-based.
         n_requested: Evaluations requested by the searcher.
         n_computed: Those that were computed; the ledger knew the rest.
-        round_best_loss: None if no mask of this round has a loss.
+        round_best_loss: The lowest of this round, but for the dense model; None if no mask of it has a loss.
         best_loss: The lowest loss so far of a mask that removes M layers; None before there is one.
         layer_forwards_computed: Layer-forwards computed, in passes of one layer over the whole calibration.
         layer_forwards_naive: What a full forward per mask requested would have computed, in the same unit.

@@ -112,3 +112,5 @@ def test_the_best_is_the_first_in_mask_order_of_the_lowest(recorder):
     recorder.evaluate(Round([Mask.of(2), Mask.of(3)]))
     assert recorder.best == recorder.solutions[0] == Mask.of(3)
     assert recorder.summaries[-1].best_loss == 0.5
+    recorder.evaluate(Round([Mask(), Mask.of(0)]))
+    assert recorder.summaries[-1].best_of_round == "{0} 3.5000", "the dense model, which loses no more, is no choice"
