@@ -80,15 +80,11 @@ def gaps_of(record: SearchRecord, ledger: Ledger) -> list[Gap]:
     divisor = result.measure.divisor(result.n_tokens, result.n_samples)
     free = set(Problem.create(result.n_layers, len(result.removed), record.config["protect"]).free)
     n_shards = len(ledger.known(calibration, [result.mask]).get(result.mask, ()))
-    losses: dict[int, list[float]] = {size: [] for size in best_by_size}
-    best = {size: (math.inf, trial.mask) for size, trial in best_by_size.items()}
+    known: dict[int, list[tuple[float, Mask]]] = {size: [] for size in best_by_size}
     for mask, summed in known_totals(ledger, calibration, n_shards):
-        size = len(mask)
-        if size in best and free.issuperset(mask):
-            loss = summed / divisor if math.isfinite(summed) else math.inf
-            losses[size].append(loss)
-            best[size] = min(best[size], (loss, mask))
-    gaps = [_gap(trial, math.comb(len(free), size), losses[size], best[size]) for size, trial in best_by_size.items()]
+        if len(mask) in known and free.issuperset(mask):
+            known[len(mask)].append((summed / divisor if math.isfinite(summed) else math.inf, mask))
+    gaps = [_gap(trial, math.comb(len(free), size), known[size]) for size, trial in best_by_size.items()]
     remove = record.config["remove"]
     asked = gaps if remove == AUTO else [gap for gap in gaps if len(gap.mask) in sizes_of(remove)]
     if all(gap.rank is None for gap in asked):
@@ -100,9 +96,10 @@ def gaps_of(record: SearchRecord, ledger: Ledger) -> list[Gap]:
     return gaps
 
 
-def _gap(trial: Trial, n_masks: int, known: list[float], best: tuple[float, Mask]) -> Gap:
+def _gap(trial: Trial, n_masks: int, known: list[tuple[float, Mask]]) -> Gap:
     assert trial.loss is not None, "best masks have one"
     if len(known) < n_masks:
         return Gap(trial.mask, trial.loss, n_masks, len(known))
-    rank = 1 + sum(other < trial.loss for other in known)
-    return Gap(trial.mask, trial.loss, n_masks, n_masks, rank, 100 * (1 - (rank - 1) / n_masks), best[1], best[0])
+    rank = 1 + sum(loss < trial.loss for loss, _ in known)
+    best_loss, best = min(known)
+    return Gap(trial.mask, trial.loss, n_masks, n_masks, rank, 100 * (1 - (rank - 1) / n_masks), best, best_loss)
