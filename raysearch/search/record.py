@@ -5,6 +5,7 @@ They stand in the ledger's own file, so that ``resume``, ``show`` and ``export``
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -114,8 +115,8 @@ SEARCHES = Table(SearchRecord, "searches", "search", _merged)
 def as_they_stand(ledger: Ledger, records: Sequence[SearchRecord]) -> list[SearchRecord]:
     """Return records with the truth of those that nobody runs any more: they are interrupted. Nothing is written."""
     ended = [one.search_id for one in records if one.state == "running" and not is_held(ledger, one.search_id)]
-    now = SEARCHES.some(ledger, ended)  # a search writes how it ended before it lets go of its lock
-    true = {name: replace(one, state="interrupted") if one.state == "running" else one for name, one in now.items()}
+    again = SEARCHES.some(ledger, ended)  # a search writes how it ended before it lets go of its lock
+    true = {name: replace(one, state="interrupted") if one.state == "running" else one for name, one in again.items()}
     return [true.get(one.search_id, one) for one in records]
 
 
@@ -233,23 +234,22 @@ def clean(ledger: Ledger, names: Sequence[str], *, really: bool) -> Cleaned:
         UserError: A name fits no search or several, or a search that would lose something is running.
     """
     before = ledger.path.stat().st_size
-    rows = dict.fromkeys(("evaluations", "texts"), 0)
+    rows: dict[str, int] = {}
     # A search takes its lock before it writes, so one that begins meanwhile is seen here, or writes afterwards.
-    with ledger.transaction() if really else nullcontext(ledger.connection) as connection:
+    with ledger.transaction() if really else nullcontext():
         gone = {record.search_id: record for record in (SEARCHES.find(ledger, name) for name in names)}
         for name in gone:
             if is_held(ledger, name):
                 raise UserError(f"SEARCH={name} is running; wait for its end, or stop it first")
         stay = {one for record in SEARCHES.all(ledger) if record.search_id not in gone for one in _calibrations(record)}
-        calibrations = {one for record in gone.values() for one in _calibrations(record)} - stay
-        for table in rows:
-            for calibration in calibrations:
-                where = f"FROM {table} WHERE calibration = ?"
-                rows[table] += connection.execute(f"SELECT count(*) {where}", (calibration,)).fetchone()[0]
-                if really:
-                    connection.execute(f"DELETE {where}", (calibration,))
+        calibrations = json.dumps([one for record in gone.values() for one in _calibrations(record) if one not in stay])
+        for table in ("evaluations", "texts"):
+            where = f"FROM {table} WHERE calibration IN (SELECT value FROM json_each(?))"
+            ((rows[table],),) = ledger.read(f"SELECT count(*) {where}", (calibrations,))
+            if really:
+                ledger.connection.execute(f"DELETE {where}", (calibrations,))
         if really:
-            connection.executemany("DELETE FROM searches WHERE search_id = ?", [(name,) for name in gone])
+            ledger.connection.executemany("DELETE FROM searches WHERE search_id = ?", [(name,) for name in gone])
             for name in gone:
                 note_round(ledger, name, None)
     if really:

@@ -257,3 +257,6 @@ def test_what_would_be_forgotten_is_counted_where_nothing_can_be_written(ledger)
     ledger.record("cal", 0, {A: np.ones(2)})
     ledger.is_read_only = True
     assert clean(ledger, ["old"], really=False).rows == {"evaluations": 1, "texts": 0}
+    ledger.connection.execute("DROP TABLE evaluations")
+    with pytest.raises(UserError, match="cannot be used"):
+        clean(ledger, ["old"], really=False)
