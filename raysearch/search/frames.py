@@ -86,14 +86,9 @@ def _by_sample(rows: Sequence[tuple[str, str, int, NDArray[np.float64]]]) -> pd.
     """Return the losses of shards as a table with a row for each sample."""
     import pandas as pd
 
-    calibrations, masks, shards, losses = zip(*rows, strict=True) if rows else ((), (), (), ())
-    sizes = [len(one) for one in losses]
-    columns = {"calibration": calibrations, "mask": masks, "shard": shards}
-    repeated = {name: np.repeat(np.array(values, dtype=object), sizes) for name, values in columns.items()}
-    frame = pd.DataFrame(repeated).astype({"shard": int})
-    frame["sample"] = np.concatenate([np.arange(0), *map(np.arange, sizes)])
-    frame["loss"] = np.concatenate([np.zeros(0), *losses])
-    return frame
+    frame = pd.DataFrame(rows, columns=["calibration", "mask", "shard", "loss"]).explode("loss")
+    frame.insert(3, "sample", frame.groupby(level=0).cumcount())
+    return frame.astype({"shard": int, "loss": float})
 
 
 def _write(parts: Iterable[pd.DataFrame], file: Path) -> int:
