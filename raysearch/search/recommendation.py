@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from raysearch.core.formatting import size as size_text
+from raysearch.core.json import Number
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import UserError, did_you_mean
@@ -143,7 +144,7 @@ class SizeFacts:
     loss: float
     delta: float
     delta_error: float | None
-    readout: float
+    readout: Number
     readout_change: float | None
     readout_error: float | None
     speedup: float | None
@@ -170,7 +171,7 @@ class Recommendation:
     measure: Measure
     budget: Budget
     dense_loss: float
-    dense_readout: float
+    dense_readout: Number
     sizes: tuple[SizeFacts, ...]
     n_removed: int
     removed: Mask

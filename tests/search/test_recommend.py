@@ -1,16 +1,29 @@
-"""Where a search by budget ends."""
+"""Where a search by budget ends, and what it recommends."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from raysearch.core.json import from_json, to_json
 from raysearch.core.problem import Problem
-from raysearch.search.recommend import BudgetedSearch
-from raysearch.search.recommendation import Budget
+from raysearch.ledger.ledger import Ledger
+from raysearch.search.recommend import BudgetedSearch, recommend
+from raysearch.search.recommendation import Budget, Recommendation
+from raysearch.testing.tracker_suite import greedy_search
 
 
 def test_a_first_round_in_which_all_fails_spends_no_budget() -> None:
     nothing: Any = SimpleNamespace(trials=[])
     search = BudgetedSearch(Budget.parse(["budget.loss=1"]), Problem(4, 3), nothing, nothing, lambda *_: {})
     assert search.found() is None, "the next request tells the cause"
+
+
+def test_a_perplexity_beyond_all_numbers_comes_back_from_the_record(ledger: Ledger) -> None:
+    search = replace(greedy_search(4, 1), config={"remove": 1}, delta_error=None)
+    ruined = replace(search.trials[1], loss=800.0)
+    search = replace(search, loss=800.0, removed=ruined.mask.layers, trials=(search.trials[0], ruined))
+    found = recommend(search, Budget(loss=1000.0), ledger)
+    assert found.sizes[0].readout == float("inf")
+    assert from_json(Recommendation, to_json(found)).sizes[0].readout == float("inf")
