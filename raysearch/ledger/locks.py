@@ -104,8 +104,10 @@ def owner_of(path: Path) -> str:
 
 
 def _is_stopped(process: int) -> bool:
-    """Return whether a process of this machine is stopped, as by Ctrl-Z; False where Linux does not tell."""
+    """Return whether a process of this machine is stopped, as by Ctrl-Z."""
+    import psutil
+
     try:
-        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
-    except (OSError, IndexError):
+        return bool(psutil.Process(process).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
         return False
