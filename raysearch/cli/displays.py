@@ -143,8 +143,7 @@ class SearchDisplay(Display):
 
     @override
     def round_done(self, summary: RoundSummary) -> None:
-        if summary.best_of_round:
-            self._best = f"best of the round {summary.best_of_round}  "
+        self._best = f"best of the round {summary.best_of_round}  " if summary.best_of_round else ""
         left = self._seconds_left(0.0)
         self._say(
             f"round {summary.round} done  {self._best}"

@@ -59,8 +59,7 @@ class NotebookProgress(Observer):
 
     @override
     def round_done(self, summary: RoundSummary) -> None:
-        if summary.best_of_round:
-            self._best = f", best {summary.best_of_round}"
+        self._best = f", best {summary.best_of_round}" if summary.best_of_round else ""
         self._round = summary.round + 1
         self._show(1.0, f"round {summary.round}{self._rounds} done{self._best}, {duration(summary.seconds)}", now=True)
 

@@ -73,6 +73,8 @@ def test_the_best_of_a_round_is_a_bare_number(display: SearchDisplay, said: io.S
     assert summary.round_best_loss is not None and summary.round_best_loss < 0
     display.round_done(replace(summary, round_best=Mask.of(4)))
     assert f"round 1 done  best of the round {{4}} {summary.round_best_loss:.4f}  9 computed" in said.getvalue()
+    display.round_done(replace(summary, round=2, round_best_loss=None))  # where screening dropped all
+    assert "round 2 done  9 computed" in said.getvalue(), "not the best of the round before"
 
 
 def test_a_wait_for_replicas_that_do_not_come_says_where_to_look(
