@@ -55,7 +55,7 @@ def best_by_size(trials: Iterable[Trial], at_most: int, passed: Collection[Mask]
 
 
 @dataclass(frozen=True)
-class Union:
+class JointRemoval:
     """A mask of several layers of which each was removed alone too.
 
     Args:
@@ -68,7 +68,7 @@ class Union:
     summed: float
 
 
-def unions(trials: Iterable[Trial]) -> list[Union]:
+def joint_removals(trials: Iterable[Trial]) -> list[JointRemoval]:
     """Return every mask of two layers or more of which each layer was scored alone, in the order of the trials.
 
     Source: Kim et al. 2026 (arXiv 2604.24938), section 3.3: Delta(S) = L(S) - L(dense), and in general the Delta of a
@@ -77,7 +77,7 @@ def unions(trials: Iterable[Trial]) -> list[Union]:
     known = {trial.mask: trial.delta for trial in trials if trial.delta is not None}
     alone = {mask.layers[0]: delta for mask, delta in known.items() if len(mask) == 1}
     return [
-        Union(len(mask), delta, sum(alone[layer] for layer in mask))
+        JointRemoval(len(mask), delta, sum(alone[layer] for layer in mask))
         for mask, delta in known.items()
         if len(mask) > 1 and all(layer in alone for layer in mask)
     ]

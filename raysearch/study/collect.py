@@ -11,7 +11,7 @@ from raysearch.ledger.locks import is_held
 from raysearch.recovery.record import recoveries_of
 from raysearch.search.record import SEARCHES, SearchRecord
 from raysearch.search.result import SearchResult
-from raysearch.search.trial import Trial, unions
+from raysearch.search.trial import Trial, joint_removals
 from raysearch.study.record import AssessedMasks, CellRecord, StudyRecord
 from raysearch.study.result import CellResult, Outcome, RecoveredMask, State, StudyResult
 from raysearch.study.spec import Margin
@@ -115,7 +115,7 @@ def _outcome(result: SearchResult, assessed: AssessedMasks) -> Outcome:
         path={len(trial.mask): trial.loss for trial in result.path if trial.loss is not None},
         best_so_far=_best_so_far(result.trials, len(result.removed)),
         assessed=assessed.of(result.mask),
-        unions=unions(result.trials),
+        joint_removals=joint_removals(result.trials),
         items=assessed.items.get(str(result.mask), {}),
     )
 

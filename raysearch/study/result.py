@@ -11,7 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, computed_field, model
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import Measure
 from raysearch.recovery.record import RecoveryRecord
-from raysearch.search.trial import Union
+from raysearch.search.trial import JointRemoval
 from raysearch.study.record import CellRecord
 from raysearch.study.spec import Margin
 
@@ -48,7 +48,7 @@ class Outcome:
     path: Annotated[Mapping[int, float], _NOT_WRITTEN]
     best_so_far: Annotated[Sequence[tuple[int, float]], _NOT_WRITTEN]
     assessed: Mapping[str, Estimate] = field(default_factory=dict)
-    unions: Annotated[Sequence[Union], _NOT_WRITTEN] = ()
+    joint_removals: Annotated[Sequence[JointRemoval], _NOT_WRITTEN] = ()
     items: Annotated[Mapping[str, Sequence[float]], _NOT_WRITTEN] = field(default_factory=dict)
 
 

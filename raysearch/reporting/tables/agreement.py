@@ -16,7 +16,7 @@ from raysearch.reporting.stats.correlation import Correlation
 from raysearch.reporting.stats.frame import Setting
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
-from raysearch.search.trial import Union
+from raysearch.search.trial import JointRemoval
 from raysearch.study.result import StudyResult
 
 _FEW = 5  # masks, below which there is no line
@@ -101,15 +101,15 @@ class _Unions(NamedTuple):
     """The masks of one number of layers on one calibration."""
 
     setting: Setting
-    masks: Sequence[Union]
+    masks: Sequence[JointRemoval]
 
 
 def additivity_table(results: StudyResult) -> Table | None:
-    """Return the Δ of unions against sums, by calibration and number of layers; None where too few are known."""
-    found: dict[Setting, dict[Union, None]] = defaultdict(dict)
+    """Return joint removals against sums, by calibration and number of layers; None where too few are known."""
+    found: dict[Setting, dict[JointRemoval, None]] = defaultdict(dict)
     for cell in results.cells:
-        for union in cell.outcome.unions if cell.outcome else ():
-            found[Setting(cell.model, cell.calibration, union.size)][union] = None
+        for joint in cell.outcome.joint_removals if cell.outcome else ():
+            found[Setting(cell.model, cell.calibration, joint.size)][joint] = None
     order = list(dict.fromkeys((cell.model, cell.calibration) for cell in results.cells))
     lines = [_Unions(setting, list(masks)) for setting, masks in found.items() if len(masks) >= _FEW]
     lines.sort(key=lambda line: (order.index(line.setting[:2]), line.setting.remove))

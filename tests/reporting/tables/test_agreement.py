@@ -8,7 +8,7 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.reporting.tables.agreement import additivity_table
-from raysearch.search.trial import Trial, Union, unions
+from raysearch.search.trial import JointRemoval, Trial, joint_removals
 from tests.reporting.cells import cell, outcome, study
 
 
@@ -24,8 +24,8 @@ def trials(costs: dict[int, float], extra: float) -> list[Trial]:
 COSTS = {0: 0.1, 1: 0.2, 2: 0.4, 3: 0.8}
 
 
-def test_unions_are_masks_of_layers_that_were_removed_alone() -> None:
-    found = unions(trials(COSTS, 0.25))
+def test_joint_removals_are_masks_of_layers_that_were_removed_alone() -> None:
+    found = joint_removals(trials(COSTS, 0.25))
     assert [one.size for one in found] == [2] * 6
     assert {round(one.summed, 9) for one in found} == {0.3, 0.5, 0.9, 0.6, 1.0, 1.2}
     assert all(one.delta - one.summed == pytest.approx(0.25) for one in found)
@@ -33,12 +33,14 @@ def test_unions_are_masks_of_layers_that_were_removed_alone() -> None:
 
 @pytest.mark.parametrize(("extra", "share"), [(0.25, "100 %"), (-0.25, "0 %")])
 def test_the_table_sets_them_beside_each_other(extra: float, share: str) -> None:
-    found = unions(trials(COSTS, extra))
-    table = additivity_table(study(cell("CBO", outcome(unions=found)), cell("greedy", outcome(unions=found[:2]))))
+    found = joint_removals(trials(COSTS, extra))
+    table = additivity_table(
+        study(cell("CBO", outcome(joint_removals=found)), cell("greedy", outcome(joint_removals=found[:2])))
+    )
     assert table is not None
     (row,) = table.rows
     assert [one.text for one in row[2:]] == ["2", "6", f"{0.75 + extra:+.4f}", "+0.7500", share, "+1.00"]
 
 
 def test_a_few_masks_say_nothing() -> None:
-    assert additivity_table(study(cell("CBO", outcome(unions=[Union(2, 1.0, 0.5)] * 9)))) is None
+    assert additivity_table(study(cell("CBO", outcome(joint_removals=[JointRemoval(2, 1.0, 0.5)] * 9)))) is None
