@@ -19,6 +19,16 @@ from raysearch.ledger.ledger import Ledger
 A, B = Mask.of(1), Mask.of(1, 2)
 
 
+def claiming(ledger, then):
+    """The command of a process that claims `A` on shard 0, and then does something else."""
+    script = (
+        "import os, sys; from pathlib import Path; from raysearch.ledger.claims import *;"
+        "from raysearch.core.mask import Mask; claims = Claims(Ledger(Path(sys.argv[1])));"
+        f"claims.take('cal', [(Mask.of(1), 0)]); {then}"
+    )
+    return [sys.executable, "-c", script, str(ledger.path)]
+
+
 def test_a_claim_is_given_once(ledger):
     with closing(Claims(ledger)) as mine, closing(Ledger(ledger.path)) as same, closing(Claims(same)) as other:
         assert mine.take("cal", [(A, 0), (B, 0)]) == [(A, 0), (B, 0)]
@@ -35,13 +45,7 @@ def test_what_is_known_needs_no_claim(ledger):
 
 
 def test_a_dead_process_loses_its_claims(ledger):
-    script = (
-        "import os, sys; from pathlib import Path; from raysearch.ledger.claims import *;"
-        "from raysearch.core.mask import Mask;"
-        "idle, claims = (Claims(Ledger(Path(sys.argv[1]))) for _ in range(2));"
-        "claims.take('cal', [(Mask.of(1), 0)]); os._exit(9)"
-    )
-    subprocess.run([sys.executable, "-c", script, str(ledger.path)], check=False)
+    subprocess.run(claiming(ledger, "idle = Claims(claims._ledger); os._exit(9)"), check=False)
     assert len([*ledger.path.parent.glob("*.claims-*.lock")]) == 2
     assert ledger.connection.execute("SELECT count(*) FROM claims").fetchone() == (1,)
     with closing(Claims(ledger)) as claims:
@@ -50,12 +54,7 @@ def test_a_dead_process_loses_its_claims(ledger):
 
 
 def test_a_stopped_process_is_named_and_loses_its_claims(ledger):
-    script = (
-        "import sys; from pathlib import Path; from raysearch.ledger.claims import *;"
-        "from raysearch.core.mask import Mask; claims = Claims(Ledger(Path(sys.argv[1])));"
-        "claims.take('cal', [(Mask.of(1), 0)]); print('taken', flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", script, str(ledger.path)]
+    command = claiming(ledger, "print('taken', flush=True); sys.stdin.read()")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdin is not None
         assert other.stdout.readline() == b"taken\n"

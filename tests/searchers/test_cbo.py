@@ -18,12 +18,6 @@ from raysearch.testing.searcher_suite import ToyOracle, rugged_loss, toy_scores
 from tests.searchers.toys import ranked, rounds_of, run_on
 
 
-def test_the_dense_model_is_evaluated_first():
-    problem = Problem.create(8, 3)
-    _, rounds = rounds_of(CboSearcher(), problem, rugged_loss(problem, 0))
-    assert rounds[0][0] == problem.dense
-
-
 def test_one_layer_needs_no_pairs():
     problem = Problem.create(12, 1)
     found, rounds = rounds_of(CboSearcher(k=3), problem, rugged_loss(problem, 0))

@@ -17,8 +17,3 @@ def test_the_free_layers_of_lowest_mean_score_go():
         assert found == Mask.of(2, 3)
         assert oracle.asked == [Statistic(criterion)]
         assert oracle.remarks == [Remark(criterion, [0, 4, 3, 2, 9])]  # protected layers have a score too
-
-
-def test_ties_go_to_the_first_layers():
-    found, _ = run_on(ImportanceSearcher("taylor"), Problem.create(5, 2, protect=[0]), [[1.0] * 5])
-    assert found == Mask.of(1, 2)

@@ -54,11 +54,6 @@ def test_solvers_agree_with_brute_force(solver):
         assert found.gap == (math.inf if solver == "swap" else 0)
 
 
-def test_a_model_without_couplings_has_the_cheapest_variables_lowest():
-    model = Ising(np.array([3.0, -1.0, 2.0, 0.5]), np.zeros((4, 4)), np.zeros((4, 4), dtype=bool))
-    assert lowest_states(model, 2, 2, np.random.default_rng(0), 10).states == ((1, 3), (1, 2))
-
-
 def test_enumeration_in_many_chunks_is_the_same(monkeypatch):
     model = random_model(14, seed=1)
     whole = enumerate_lowest(model, 5, 20)
