@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raysearch.core.json import from_json, to_json
-from raysearch.errors import UserError, redact
+from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_held
 from raysearch.ledger.table import Table, now
@@ -148,7 +148,7 @@ def write_search(
             search_id=search_id,
             config=config,
             state=state,
-            failure=failure and redact(failure),
+            failure=failure,
             result=new or known.result,
             updated=now(),
             fingerprints=known.fingerprints if fingerprints is None else fingerprints,

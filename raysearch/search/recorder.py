@@ -14,7 +14,7 @@ from typing_extensions import override
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
-from raysearch.errors import EvaluationError, UserError, redact
+from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.evaluator import Evaluation, Evaluator
 from raysearch.evaluation.prefix import naive_layer_forwards
 from raysearch.search.driver import Oracle
@@ -214,7 +214,7 @@ class SearchRecorder(Oracle):
             mask=mask,
             loss=evaluation.loss,
             delta=None if evaluation.loss is None else evaluation.loss - self.dense_loss,
-            failure=evaluation.failure and redact(evaluation.failure),
+            failure=evaluation.failure,
             cached=evaluation.cached,
             screened=evaluation.screened,
             parts={name: loss for name, loss in parts if loss is not None},
