@@ -18,7 +18,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
@@ -33,7 +32,6 @@ from raysearch.generation.score import ScoredText
 from raysearch.ledger.machine import keep_for_this_machine
 
 SubjectT = TypeVar("SubjectT", bound=Subject)
-NO_TEXTS: Mapping[Subject, Sequence[ScoredText]] = MappingProxyType({})
 
 SCHEMA_VERSION = 7
 #: The statements that make a ledger of the next format of one of this format. Tests keep a small ledger of each.
@@ -231,7 +229,7 @@ class Ledger:
         calibration: str,
         shard: int,
         values: Mapping[Subject, npt.NDArray[np.float64]],
-        texts: Mapping[Subject, Sequence[ScoredText]] = NO_TEXTS,
+        texts: Mapping[Subject, Sequence[ScoredText]] | None = None,
     ) -> None:
         """Make a unit's values durable, with what was generated for them, all or none.
 
@@ -240,7 +238,7 @@ class Ledger:
         losses = [(calibration, str(subject), shard, of.astype("<f8").tobytes()) for subject, of in values.items()]
         packed = [
             (calibration, str(mask), shard, zlib.compress(to_json([*of], list[ScoredText]).encode(), level=9))
-            for mask, of in texts.items()
+            for mask, of in (texts or {}).items()
         ]
         with self.transaction() as connection:
             put(connection, "evaluations", losses, "IGNORE")
