@@ -6,8 +6,10 @@ import errno
 import os
 import reprlib
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from raysearch.errors import UserError, what_failed
 
@@ -71,6 +73,12 @@ def options_for(store: Path, ledger: Path | None = None) -> str:
     """Return a command's options for a store and its ledger, as in `` --store other``; empty for the default ones."""
     words = "" if store == Path("mlruns") else f" --store {shlex.quote(str(store))}"
     return words if ledger in (None, store / "ledger.db") else f"{words} --ledger {shlex.quote(str(ledger))}"
+
+
+def options_of(config: Mapping[str, Any]) -> str:
+    """Return a command's options for the ledger of a search that was configured so, as `options_for`."""
+    ledger = config.get("ledger")
+    return options_for(Path(config.get("store", "mlruns")), None if ledger is None else Path(ledger))
 
 
 def as_name(name: str, value: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raysearch.core.json import from_json, to_json
+from raysearch.core.paths import options_of
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_held
@@ -54,7 +55,8 @@ class SearchRecord:
             UserError: It has not finished.
         """
         if self.result is None:
-            remedy = "wait for its end" if self.state == "running" else f"first: raysearch resume {self.search_id}"
+            resume = f"first: raysearch resume {self.search_id}{options_of(self.config)}"
+            remedy = "wait for its end" if self.state == "running" else resume
             raise UserError(f"SEARCH={self.search_id} is {self.state}, so nothing is found yet; {remedy}")
         return self.result
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from raysearch import api
+from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
-from raysearch.search.record import SEARCHES, State, as_they_stand, write_search
+from raysearch.search.record import SEARCHES, SearchRecord, State, as_they_stand, write_search
 
 CONFIG = {"model": {"name": "tiny"}, "remove": 1}
 
@@ -54,3 +55,9 @@ def test_a_search_that_ends_meanwhile_has_ended(tmp_path: Path) -> None:
         seen = SEARCHES.all(ledger)
         write_search(ledger, "it", CONFIG, "failed", failure="why")
         assert as_they_stand(ledger, seen) == SEARCHES.all(ledger)
+
+
+def test_the_way_on_leads_to_its_own_ledger() -> None:
+    stopped = SearchRecord("it", {"store": "other", "ledger": None}, "interrupted", None, None, "now")
+    with pytest.raises(UserError, match="first: raysearch resume it --store other"):
+        _ = stopped.found
