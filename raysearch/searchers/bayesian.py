@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import EvaluationError, UserError
-from raysearch.searchers.base import Round, Searcher, SearchGenerator
+from raysearch.errors import UserError
+from raysearch.searchers.base import Round, Scores, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.hamming_gp import Hyperparameters, Posterior, fit, log_expected_improvement
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import all_masks, cheapest_mask, draw_mask, draw_masks, swaps
@@ -73,19 +73,17 @@ class BayesianSearcher(Searcher):
         initial += draw_masks(problem, rng, min(self.initial, self.trials - len(initial)), initial)
 
         losses: dict[Mask, float] = {}  # NaN where the evaluation failed
+        failed: dict[Mask, str] = {}
         surrogate = Surrogate(problem, compress(costs), scan=problem.n_solutions <= max(_SMALL, 2 * self.trials))
-        proposed, cause = initial, ""
+        proposed = initial
         while proposed:
             scores = yield Round(proposed)
             losses.update((mask, scores.losses.get(mask, np.nan)) for mask in proposed)
-            cause = next(iter(scores.failed.values()), cause)
+            failed.update(scores.failed)
             surrogate.learn(losses)
             wanted = min(self.batch, self.trials - len(losses), problem.n_solutions - len(losses))
             proposed = surrogate.propose(wanted, rng)
-        scored = {mask: loss for mask, loss in losses.items() if not np.isnan(loss)}
-        if not scored:
-            raise EvaluationError(f"none of the {len(losses)} masks asked for could be evaluated: {cause}")
-        return min(scored, key=lambda mask: (scored[mask], mask))
+        return Scores({mask: loss for mask, loss in losses.items() if mask not in failed}, failed).best(1)[0]
 
 
 def compress(losses: Array) -> Array:

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import EvaluationError, UserError
+from raysearch.errors import UserError
 from raysearch.searchers.base import Round, Scores, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.priors import layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, runs
@@ -56,13 +56,13 @@ class FastBlockSelectSearcher(Searcher):
         costs = yield from layer_costs(problem, self.prior)
         history: dict[Mask, float] = {}  # infinite where the evaluation failed
         screened: set[Mask] = set()  # they do not help
-        causes: list[str] = []
+        failed: dict[Mask, str] = {}
 
         def score(masks: list[Mask], beat: Mask | None = None) -> Generator[Round, Scores, None]:
             scores = yield Round(masks, beat=beat, of=self.rounds)
             screened.update(scores.screened)
             history.update((mask, scores.losses.get(mask, np.inf)) for mask in masks if mask not in scores.screened)
-            causes.extend(scores.failed.values())
+            failed.update(scores.failed)
 
         centre = cheapest_mask(problem, costs)
         yield from score([centre])
@@ -86,10 +86,7 @@ class FastBlockSelectSearcher(Searcher):
                 centre = improving[0]
             if centre in centres:
                 break
-        best = min(history, key=lambda mask: (history[mask], mask))
-        if history[best] == np.inf:
-            raise EvaluationError(f"none of the {len(history)} masks asked for could be evaluated: {causes[0]}")
-        return best
+        return Scores({mask: loss for mask, loss in history.items() if mask not in failed}, failed).best(1)[0]
 
 
 def exchanges(problem: Problem, centre: Mask, costs: NDArray[np.float64]) -> list[Mask]:
