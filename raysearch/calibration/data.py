@@ -13,7 +13,7 @@ from raysearch.calibration.encoding import encode_items
 from raysearch.calibration.formats.base import Format, Text
 from raysearch.calibration.items import DrawnItems, ItemOptions, Located, draw_items
 from raysearch.calibration.rows import Rows
-from raysearch.calibration.windows import Tokenizer, WindowOptions, draw_documents, draw_windows
+from raysearch.calibration.windows import Tokenizer, WindowOptions, draw_rows
 from raysearch.errors import UserError
 
 #: Data to use instead, by the form that an objective needs.
@@ -86,10 +86,7 @@ class Data:
         how = {"samples": self.draw.samples, "seq_len": self.draw.seq_len, "sampling": self.draw.sampling}
         description = {**self.rows.describe(), **how, "seed": self.draw.seed}
         if isinstance(self.draw, WindowOptions):
-            if self.draw.sampling in ("truncated", "whole"):
-                rows = draw_documents(self._documents(), tokenizer, self.draw)
-            else:
-                rows = draw_windows(self._documents(), tokenizer, self.draw).tolist()
+            rows = draw_rows(self._documents(), tokenizer, self.draw)
             batch = Batch.of(rows, [[False, *[True] * (len(ids) - 1)] for ids in rows])
             return Drawn(batch, {**description, **_unknown(batch, tokenizer)})
         drawn = self.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import Any, Literal
 
 import numpy as np
@@ -100,103 +100,101 @@ class WindowOptions(DrawOptions):
         return self.samples
 
 
-def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> npt.NDArray[np.int64]:
-    """Draw samples of one length from a text.
+def draw_rows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> list[list[int]]:
+    """Draw samples from documents, each as a row of tokens.
 
     ``sequential`` and ``random`` join the documents by blank lines and tokenise them as one stream, which is cut into
     whole windows from its start. ``sequential`` takes the first of them and reads no more text than it needs.
     ``random`` shuffles the documents first, reads more than it needs, and draws windows without replacement.
-    ``documents`` shuffles them too, and takes the first window of each that is long enough.
+
+    Otherwise each document is a row of its own, cut where it is too long: the first ones (``whole``), random ones
+    (``truncated``), or random ones that fill a row (``documents``). One of fewer than two tokens predicts nothing and
+    is skipped.
 
     Returns:
-        Token ids, int64, [samples, seq_len].
+        Token ids; of documents of any length ordered by length and then by content, so that neighbours need little
+        padding.
 
     Raises:
-        UserError: The text holds too few windows.
+        UserError: The text holds too few windows, or there are too few documents.
     """
-    seq_len = options.seq_len
+    if options.sampling in ("sequential", "random"):
+        windows: list[list[int]] = _windows(documents, tokenizer, options).tolist()
+        return windows
+    rows = _beginnings(documents, tokenizer, options)
+    return rows if options.sampling == "documents" else sorted(rows, key=lambda ids: (len(ids), ids))
+
+
+def _windows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> npt.NDArray[np.int64]:
+    """Return windows of the joined documents, [samples, seq_len]: the first ones, or random ones."""
+    samples = 1 if options.samples == "all" else options.samples
     if options.sampling == "sequential":
-        ids = _tokenise(documents, tokenizer, options.most * seq_len + _END_TOKENS, cut=True)
-        windows = _cut(ids, 1 if options.samples == "all" else options.samples, options, tokenizer)
-        return windows[: int(min(options.most, len(windows)))].copy()
-    assert options.samples != "all", "only a text that is taken in order is taken whole"
-    samples, needed = options.samples, options.samples * seq_len
-    rng = np.random.default_rng(options.seed)
-    enough = min(_POOL * needed, needed + _POOL_TOKENS)
-    if options.sampling == "documents":
-        return _begin_documents(documents, tokenizer, samples, seq_len, rng, enough)
-    windows = _cut(_tokenise(_shuffled(documents, rng, enough), tokenizer, enough), samples, options, tokenizer)
+        ids = _tokenise(documents, tokenizer, options.most * options.seq_len + _END_TOKENS, cut=True)
+        windows = _cut(ids, samples, options, tokenizer)
+        return windows[: int(min(options.most, len(windows)))]
+    rng, enough = np.random.default_rng(options.seed), _pool_tokens(options)
+    some = iter(next(_shuffled(documents, rng, enough), []))
+    windows = _cut(_tokenise(some, tokenizer, enough), samples, options, tokenizer)
     return windows[rng.choice(len(windows), size=samples, replace=False)]
 
 
-def draw_documents(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> list[list[int]]:
-    """Take documents, each as a row of its own, cut where it is too long: random ones (``truncated``) or the first.
-
-    A document of fewer than two tokens predicts nothing and is skipped.
-
-    Returns:
-        Token ids, ordered by length and then by content, so that neighbours need little padding.
-
-    Raises:
-        UserError: There are too few documents.
-    """
-    if options.sampling == "truncated":
-        rng = np.random.default_rng(options.seed)
+def _beginnings(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> list[list[int]]:
+    """Return the first tokens of documents, of as many as are asked for."""
+    rng, seq_len, least = np.random.default_rng(options.seed), options.seq_len, 2
+    if options.sampling == "documents":
+        least = seq_len
+        documents = chain.from_iterable(_shuffled(islice(documents, _MOST_DOCUMENTS), rng, _pool_tokens(options)))
+    elif options.sampling == "truncated":
         samples = int(options.most)
-        documents = _shuffled(documents, rng, samples * options.seq_len, at_least=_POOL * samples)
-    tokenised = (_beginning(document, tokenizer, options.seq_len) for document in documents)
-    usable = (list(ids) for ids in tokenised if len(ids) > 1)
-    rows = list(islice(usable, None if options.most == math.inf else int(options.most)))
+        documents = chain.from_iterable(_shuffled(documents, rng, samples * seq_len, at_least=_POOL * samples))
+    rows: list[list[int]] = []
+    lengths: list[int] = []
+    for document in documents:
+        # One by one, and no more of each than needed, so that little of a large buffer is tokenised.
+        ids = _tokenise(iter([document]), tokenizer, seq_len + _END_TOKENS, cut=True)[:seq_len].tolist()
+        lengths.append(len(ids))
+        if len(ids) >= least:
+            rows.append(ids)
+        if len(rows) == options.most:
+            return rows
+    if options.sampling == "documents":
+        samples = int(options.most)
+        shorter = sorted(lengths)[-samples] if len(lengths) >= samples else 0
+        raise UserError(
+            f"data.samples={samples} documents of at least data.seq_len={seq_len} tokens were asked, but "
+            f"{len(rows)} of {len(lengths)} are that long; {_use(len(rows), shorter)}"
+        )
     if not rows:
         raise UserError("data holds no text: no document has two tokens; choose another source")
-    if options.samples != "all" and len(rows) < options.samples:
+    if options.samples != "all":
         raise UserError(
             f"data.samples={options.samples} documents were asked, but there are {len(rows)}; "
             f"use data.samples={len(rows)} or data.samples=all or more text"
         )
-    return sorted(rows, key=lambda ids: (len(ids), ids))
+    return rows
 
 
-def _shuffled(documents: Iterator[str], rng: np.random.Generator, tokens: int, at_least: int = 0) -> Iterator[str]:
-    """Return the documents in a random order: all of them, or as many as the buffer holds, and `at_least` so many."""
-    room = max(_BUFFER_CHARS, 2 * tokens * _CHARS_PER_TOKEN)
-    buffer: list[str] = []
-    for document in documents:
-        buffer.append(document)
-        room -= len(document)
-        if room <= 0 and len(buffer) >= at_least:
-            break
-    return (buffer[index] for index in rng.permutation(len(buffer)))
+def _pool_tokens(options: WindowOptions) -> int:
+    """Return from how many tokens random windows or long documents are drawn."""
+    needed = int(options.most) * options.seq_len
+    return min(_POOL * needed, needed + _POOL_TOKENS)
 
 
-def _begin_documents(
-    documents: Iterator[str], tokenizer: Tokenizer, samples: int, seq_len: int, rng: np.random.Generator, tokens: int
-) -> npt.NDArray[np.int64]:
-    """Return the first window of each document that is long enough, [samples, seq_len], read buffer by buffer."""
-    windows: list[list[int]] = []
-    lengths: list[int] = []
-    documents = islice(documents, _MOST_DOCUMENTS)
-    read = -1
-    while read < len(lengths):
-        read = len(lengths)
-        for document in _shuffled(documents, rng, tokens):
-            # One by one, so that no more of a large buffer is tokenised than needed.
-            ids = _beginning(document, tokenizer, seq_len)
-            lengths.append(len(ids))
-            if len(ids) >= seq_len:
-                windows.append(ids)
-            if len(windows) == samples:
-                return np.asarray(windows, dtype=np.int64)
-    shorter = sorted(lengths)[-samples] if len(lengths) >= samples else 0
-    raise UserError(
-        f"data.samples={samples} documents of at least data.seq_len={seq_len} tokens were asked, but {len(windows)} of "
-        f"{len(lengths)} are that long; {_use(len(windows), shorter)}"
-    )
-
-
-def _beginning(document: str, tokenizer: Tokenizer, most: int) -> list[int]:
-    """Return the first `most` tokens of a document; no more of it is tokenised than they need."""
-    return _tokenise(iter([document]), tokenizer, most + _END_TOKENS, cut=True)[:most].tolist()
+def _shuffled(
+    documents: Iterator[str], rng: np.random.Generator, tokens: int, at_least: int = 0
+) -> Iterator[list[str]]:
+    """Yield documents in a random order: as many at a time as the buffer holds, and `at_least` so many."""
+    while True:
+        room = max(_BUFFER_CHARS, 2 * tokens * _CHARS_PER_TOKEN)
+        buffer: list[str] = []
+        for document in documents:
+            buffer.append(document)
+            room -= len(document)
+            if room <= 0 and len(buffer) >= at_least:
+                break
+        if not buffer:
+            return
+        yield [buffer[index] for index in rng.permutation(len(buffer))]
 
 
 def _tokenise(

@@ -12,7 +12,7 @@ from tokenizers.processors import TemplateProcessing
 from raysearch.calibration import windows
 from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.rows import Rows
-from raysearch.calibration.windows import WindowOptions, draw_documents, draw_windows
+from raysearch.calibration.windows import WindowOptions, draw_rows
 from raysearch.errors import UserError
 from tests.calibration.conftest import NumberTokenizer
 from tests.cases import assert_refused
@@ -22,8 +22,8 @@ def draw(
     documents: Iterable[str], tokenizer: Any, samples: Any, seq_len: int, sampling: Any, seed: int = 0, **options: Any
 ) -> Any:
     """An array of windows, or a list of documents."""
-    drawn = draw_documents if sampling in ("truncated", "whole") else draw_windows
-    return drawn(iter(documents), tokenizer, WindowOptions(samples, seq_len, sampling, seed, **options))
+    rows = draw_rows(iter(documents), tokenizer, WindowOptions(samples, seq_len, sampling, seed, **options))
+    return rows if sampling in ("truncated", "whole") else np.array(rows)
 
 
 def tokenizer_of(read: Callable[[str], list[int]]) -> Any:
@@ -53,7 +53,6 @@ class TestSequential:
     def test_cuts_the_joined_stream_from_its_start(self, tokenizer: NumberTokenizer) -> None:
         windows = draw(["0 1 2", "3", "4 5 6 7 8"], tokenizer, 2, 4, "sequential")
         assert windows.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-        assert windows.dtype == np.int64
 
     @pytest.mark.parametrize(("bos", "found"), [("each", [[99, 0, 1], [99, 2, 3]]), ("first", [[99, 0, 1], [2, 3, 4]])])
     def test_windows_begin_with_what_the_tokenizer_puts_before_a_text(self, bos: Any, found: list[list[int]]) -> None:
@@ -204,7 +203,6 @@ class TestDocuments:
         documents = [numbers(0, 3), numbers(10, 14), numbers(20, 29), "30", numbers(40, 44)]
         windows = draw(documents, tokenizer, 3, 4, "documents")
         assert sorted(windows.tolist()) == [[10, 11, 12, 13], [20, 21, 22, 23], [40, 41, 42, 43]]
-        assert windows.dtype == np.int64
 
     def test_tokenises_no_more_documents_than_it_needs(self) -> None:
         asked = []
