@@ -21,13 +21,8 @@ class Form(Enum):
     """The form of a sample: an objective needs one, and data offers some."""
 
     TEXT = "text"  #: one row, of which some tokens are scored
-    CHOICES = "choices"  #: one row per choice of an item; the choice's tokens are scored
-    PROMPT = "prompt"  #: one row to continue, and the expected answer
-
-    @property
-    def wanted(self) -> str:
-        """The form in words: ``items with choices``."""
-        return {"text": "text", "choices": "items with choices", "prompt": "questions with an answer"}[self.value]
+    CHOICES = "items with choices"  #: one row per choice of an item; the choice's tokens are scored
+    PROMPT = "questions with an answer"  #: one row to continue, and the expected answer
 
 
 @dataclass(frozen=True)

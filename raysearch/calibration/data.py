@@ -64,9 +64,9 @@ class Data:
         """
         if form not in self.format.offers:
             kind = type(self.format).__module__.rpartition(".")[2]
-            offered = " and ".join(sorted(one.wanted for one in self.format.offers))
+            offered = " and ".join(sorted(one.value for one in self.format.offers))
             raise UserError(
-                f"this objective asks for {form.wanted}, but data.type={kind} offers {offered} alone; "
+                f"this objective asks for {form.value}, but data.type={kind} offers {offered} alone; "
                 f"use {_INSTEAD[form]}"
             )
 

@@ -72,8 +72,7 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> Drawn
         else:
             known.setdefault(located.sample, located)
     duplicates = rows_read - skipped - len(known)
-    all_wanted = max(1, min(len(known), options.at_most or len(known)))
-    wanted = all_wanted if options.samples == "all" else options.samples
+    wanted = max(1, int(min(options.most, len(known)))) if options.samples == "all" else options.samples
     _check_enough(wanted, len(known), duplicates, skipped)
 
     groups: dict[str, list[Located]] = {}

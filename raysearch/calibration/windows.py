@@ -64,6 +64,13 @@ class DrawOptions:
         if self.at_most is not None and self.at_most < 1:
             raise UserError(f"data.at_most={self.at_most} takes nothing; use 1 or more, or null")
 
+    @property
+    def most(self) -> float:
+        """The most samples; infinite without a limit."""
+        if self.samples == "all":
+            return math.inf if self.at_most is None else self.at_most
+        return self.samples
+
 
 @dataclass(frozen=True)
 class WindowOptions(DrawOptions):
@@ -91,13 +98,6 @@ class WindowOptions(DrawOptions):
                 f"data.samples=all takes a text in order, not by data.sampling={self.sampling}; give a number of "
                 "samples, or data.sampling=sequential, or data.sampling=whole"
             )
-
-    @property
-    def most(self) -> float:
-        """The most samples; infinite without a limit."""
-        if self.samples == "all":
-            return math.inf if self.at_most is None else self.at_most
-        return self.samples
 
 
 def draw_rows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> list[list[int]]:
