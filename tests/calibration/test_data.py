@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,8 +10,7 @@ from raysearch.calibration.batch import Form
 from raysearch.calibration.data import Data
 from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.windows import WindowOptions
-from raysearch.config import compose as config
-from raysearch.config.parts import build_data, build_objective, conf_dir
+from raysearch.config.parts import build_data, conf_dir
 from raysearch.errors import UserError
 from tests.calibration.presets import preset_values
 from tests.calibration.tokenizers import PLAIN, characters
@@ -161,16 +158,6 @@ class TestSamples:
         }
         json.dumps(drawn.description)
 
-    @pytest.mark.parametrize("form", list(Form))
-    def test_the_order_of_rows_does_not_matter(self, tmp_path: Path, items: str, form: Form) -> None:
-        turned = write(tmp_path / "turned.jsonl", ITEMS[::-1])
-        first, second = (
-            choose("multiple_choice", path=path, samples=5).samples(characters(), form).batch
-            for path in (items, turned)
-        )
-        assert first.input_ids.tolist() == second.input_ids.tolist()
-        assert first.scored.tolist() == second.scored.tolist() and first.answers == second.answers
-
     def test_refuses_rows_longer_than_the_model_takes(self, items: str) -> None:
         data = choose("multiple_choice", path=items, samples=1)
         with pytest.raises(
@@ -278,29 +265,3 @@ class TestRealData:
             16,
             2048,
         )
-
-
-def examples() -> list[tuple[str, str]]:
-    """The rows and the command of each example of docs/data.md."""
-    document = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
-    return re.findall(r"```jsonl\n(.*?)```\s+```console\n\$ raysearch (.*?)\n```", document, flags=re.DOTALL)
-
-
-class TestDocument:
-    def test_there_are_examples(self) -> None:
-        assert len(examples()) >= 8
-
-    @pytest.mark.parametrize(("rows", "command"), examples(), ids=lambda text: text[:40])
-    def test_every_example_works(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: str, command: str
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        job, *words = shlex.split(command)
-        composed = config.compose(job, words)
-        data, objective = build_data(composed["data"]), build_objective(composed["objective"])
-        assert data.rows.path is not None
-        Path(data.rows.path).write_text(rows, encoding="utf-8")
-        drawn = data.samples(characters(template=PLAIN), objective.form)
-        assert drawn.batch.n_samples == data.draw.samples
-        if isinstance(data.draw, ItemOptions):
-            assert drawn.description["rows_read"] == rows.count("\n") == data.draw.samples
