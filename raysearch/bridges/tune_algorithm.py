@@ -8,7 +8,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from typing_extensions import override
 from raysearch.bridges.ray_tune import Outcomes, scores_of
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import UserError, did_you_mean
+from raysearch.errors import EvaluationError, UserError, did_you_mean
 from raysearch.searchers.base import Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 
@@ -78,7 +79,8 @@ class TuneAlgorithmSearcher(Searcher):
         while known < len(outcomes) < min(self.trials, problem.n_solutions):
             known = len(outcomes)
             algorithm = self._open(int(rng.integers(2**31)))
-            found = yield from search_with(algorithm, problem, self.trials, self.batch, outcomes)
+            with self._explained():
+                found = yield from search_with(algorithm, problem, self.trials, self.batch, outcomes)
         return found
 
     def _open(self, seed: int) -> ray.tune.search.Searcher:
@@ -93,10 +95,18 @@ class TuneAlgorithmSearcher(Searcher):
                     f"searcher.options.{name} is no option of searcher.algorithm={self.algorithm}; "
                     f"{did_you_mean(name, known)}"
                 )
-        try:
+        with self._explained():
             return kind(**options)
-        except (AssertionError, ImportError, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Explain what the algorithm raises: at an option that it does not understand, or without its package."""
+        try:
+            yield
+        except (EvaluationError, UserError):
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
             raise UserError(f"searcher.algorithm={self.algorithm} cannot be used: {reason}") from error
 
 

@@ -140,6 +140,13 @@ def test_an_algorithm_with_a_space_of_its_own_is_refused():
         drive(Uses(algorithm, trials=2), PROBLEM, LOSS)
 
 
+def test_an_option_that_it_does_not_understand_is_reported():
+    for options, reason in (({"points_to_evaluate": 3}, "points_to_evaluate expected"), ({"seed": "x"}, "Cannot cast")):
+        searcher = TuneAlgorithmSearcher("optuna", options=options)
+        with pytest.raises(UserError, match=f"searcher.algorithm=optuna cannot be used: {reason}"):
+            drive(searcher, PROBLEM, LOSS)
+
+
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr("ray.tune.search.optuna.optuna_search.ot", None)
     with pytest.raises(UserError, match=r"searcher.algorithm=optuna cannot be used: .*`pip install optuna`"):
