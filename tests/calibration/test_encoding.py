@@ -74,10 +74,6 @@ class TestChoices:
         assert rows(batch) == ["P. The box is big.", "P. The bag is big."]
         assert scored(batch) == [" is big.", " is big."]
 
-    def test_the_token_that_begins_every_text_is_never_scored(self) -> None:
-        batch, _ = encode(CAT, tokenizer=characters(bos=True))
-        assert batch.input_ids[:, 0].tolist() == [BOS, BOS] and scored(batch) == [" dog", " kitten"]
-
     def test_words(self) -> None:
         batch, _ = encode(Item("who is it", ("a dog", "a big cat"), 0), tokenizer=words("who is it a dog big cat"))
         assert batch.input_ids.tolist() == [[0, 1, 2, 3, 4, 0], [0, 1, 2, 3, 5, 6]]
@@ -178,42 +174,38 @@ class TestTruncation:
         assert rows(batch)[0].startswith("gh") and scored(batch) == ["hjk"]
 
 
-ERRORS: list[tuple[Sample, dict[str, Any], str]] = [
-    (
-        Item("Who?", ("abcdefgh", "b"), 1),
-        {"seq_len": 9},
-        "row 1 has an answer of 9 tokens, which data.seq_len=9 cannot hold with one before it; use data.seq_len=10 or "
-        "more, or leave the row out",
-    ),
-    (
-        Dialogue((("user", "a"), ("assistant", "bcdefgh"))),
-        {"seq_len": 7, "form": Form.TEXT, "template": PLAIN},
-        "row 1 has an answer of 7 tokens, which data.seq_len=7 cannot hold",
-    ),
-    (Item("", ("a", "bc"), 1), {}, "row 1 has an answer of which no token follows another; give it a prompt with data"),
-    (
-        Item("", ("a",), 0),
-        {"form": Form.TEXT, "score": "all"},
-        "row 1 has no token that follows another; leave the row",
-    ),
-    (Text(""), {"form": Form.TEXT, "score": "all"}, "row 1 has no token that follows another; leave the row out"),
-    (
-        Item("", ("a b", "a c"), 1),
-        {"form": Form.PROMPT},
-        "row 1 has nothing to go on from before its answer; give data.prompt=…, and data.blank=null where choices",
-    ),
-    (
-        Item("Who?", ("b", "b"), 1, openings=("a", "c")),
-        {"form": Form.PROMPT},
-        "row 1 has nothing to go on from before its answer; give data.prompt=…",
-    ),
-]
-
-
 def test_names_the_row_and_the_way_out() -> None:
-    assert_refused(
-        lambda case: encode(case[0], **case[1]), [((sample, options), message) for sample, options, message in ERRORS]
-    )
+    cases: list[tuple[tuple[Sample, dict[str, Any]], str]] = [
+        (
+            (Item("Who?", ("abcdefgh", "b"), 1), {"seq_len": 9}),
+            "row 1 has an answer of 9 tokens, which data.seq_len=9 cannot hold with one before it; use data.seq_len=10 "
+            "or more, or leave the row out",
+        ),
+        (
+            (
+                Dialogue((("user", "a"), ("assistant", "bcdefgh"))),
+                {"seq_len": 7, "form": Form.TEXT, "template": PLAIN},
+            ),
+            "row 1 has an answer of 7 tokens, which data.seq_len=7 cannot hold",
+        ),
+        (
+            (Item("", ("a", "bc"), 1), {}),
+            "row 1 has an answer of which no token follows another; give it a prompt with data",
+        ),
+        (
+            (Text(""), {"form": Form.TEXT, "score": "all"}),
+            "row 1 has no token that follows another; leave the row out",
+        ),
+        (
+            (Item("", ("a b", "a c"), 1), {"form": Form.PROMPT}),
+            "row 1 has nothing to go on from before its answer; give data.prompt=…, and data.blank=null where choices",
+        ),
+        (
+            (Item("Who?", ("b", "b"), 1, openings=("a", "c")), {"form": Form.PROMPT}),
+            "row 1 has nothing to go on from before its answer; give data.prompt=…",
+        ),
+    ]
+    assert_refused(lambda case: encode(case[0], **case[1]), cases)
 
 
 @pytest.mark.real
@@ -239,14 +231,6 @@ class TestWithTheRealTokenizer:
         first, second = self.spans(smollm2_tokenizer, Item("Answer:", ("🦊", "é"), 0))
         assert smollm2_tokenizer.convert_tokens_to_string(first) == " 🦊" and len(first) == 3
         assert smollm2_tokenizer.convert_tokens_to_string(second) == " é"
-
-    def test_offsets_agree_with_the_length_of_the_prompt(self, smollm2_tokenizer: Any) -> None:
-        """lm-eval's way, where no token stands across the border."""
-        item = Item("Question: Which of them purrs?\nAnswer:", ("a cat", "a dog, or a fox"), 0)
-        batch, _ = encode(item, tokenizer=smollm2_tokenizer)
-        start = len(smollm2_tokenizer(item.prompt)["input_ids"])
-        assert [marks.nonzero()[0][0] for marks in batch.scored] == [start, start]
-        assert batch.scored_per_row.tolist() == (batch.lengths - start).tolist()
 
     def test_a_conversation(self, smollm2_tokenizer: Any) -> None:
         talk = Dialogue((("user", "Hello"), ("assistant", "Hello, how are you?")))

@@ -12,9 +12,9 @@ def batch_of(*items, scored_from=2):
     return Batch.of(rows, scored, Choices(number, np.diff(number, prepend=-1) > 0, np.ones(len(rows), np.int64)))
 
 
-def packed_items(*items, **options):
+def packed_items(*items, scored_from=2, together=False):
     """Packed, with positions and what each token attends to."""
-    packed = pack(batch_of(*items, **options))
+    packed = pack(batch_of(*items, scored_from=scored_from), together)
     assert packed.position_ids is not None and packed.attention_mask is not None
     return packed, packed.position_ids, packed.attention_mask
 
@@ -38,14 +38,13 @@ def test_shorter_items_are_padded_with_what_sees_itself_alone():
 
 def test_items_that_share_rows_do_not_see_each_other():
     items = [[[1, 2, 3], [1, 2, 4, 5]], [[6, 7]], [[8, 9, 10]], [[11, 12], [11, 13]]]
-    packed = pack(batch_of(*items, scored_from=1), together=True)
-    assert packed.position_ids is not None and packed.attention_mask is not None
+    packed, positions, attends = packed_items(*items, scored_from=1, together=True)
     assert packed.input_ids.tolist() == [[1, 2, 3, 4, 5], [8, 9, 10, 6, 7], [11, 12, 13, 0, 0]]
-    assert packed.position_ids.tolist() == [[0, 1, 2, 2, 3], [0, 1, 2, 0, 1], [0, 1, 1, 0, 0]]
-    assert packed.attention_mask[1].astype(int).tolist() == [
+    assert positions.tolist() == [[0, 1, 2, 2, 3], [0, 1, 2, 0, 1], [0, 1, 1, 0, 0]]
+    assert attends[1].astype(int).tolist() == [
         [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1]
     ]  # fmt: skip
-    assert packed.attention_mask[2, 3:].astype(int).tolist() == [[0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
+    assert attends[2, 3:].astype(int).tolist() == [[0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
     assert packed.predictors.tolist() == [0, 1, 0, 1, 3, 8, 5, 6, 10, 10]
 
 

