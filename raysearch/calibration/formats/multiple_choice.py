@@ -14,6 +14,7 @@ from raysearch.calibration.batch import Form
 from raysearch.calibration.fields import as_text, check_prompt, fill, kind_of, take, take_text
 from raysearch.calibration.formats.base import Format, Item
 from raysearch.calibration.items import ItemOptions
+from raysearch.core.formatting import count
 from raysearch.errors import UserError, did_you_mean
 
 #: How an answer without labels is read: ``index``, from 0, or as a letter from A; ``text``, that of a choice; ``auto``,
@@ -79,8 +80,7 @@ class MultipleChoiceFormat(Format):
         raw, own_labels = self._choices(row, where)
         texts = tuple(self._choice(choice, place, where) for place, choice in enumerate(raw))
         if not 2 <= len(texts) <= len(string.ascii_uppercase):
-            count = f"{len(texts)} choice{'s' if len(texts) != 1 else ''}"
-            raise UserError(f"{where} has {count}; give 2 … 26, or leave the row out")
+            raise UserError(f"{where} has {count(len(texts), 'choice')}; give 2 … 26, or leave the row out")
         answer = take(row, "answer", self.answer, where)
         if self.answer_as != "auto":
             own_labels = None
@@ -172,15 +172,14 @@ def find_gold(
     texts = [place for place, choice in enumerate(choices) if _same(choice, answer)] if answer_as != "index" else []
     if len(texts) > 1:
         raise UserError(f"{where}={answer} is the text of choices {texts}; leave the row out, or give its number")
-    if index is not None and index < len(choices):
-        if texts and texts[0] != index:
-            raise UserError(
-                f"{where}={answer} is the text of choice {texts[0]} and the number of choice {index}, counted from 0; "
-                "say which with data.answer_as=text or data.answer_as=index"
-            )
-        return index
-    if texts:
-        return texts[0]
+    meant = {*range(len(choices))} & {*texts, index}
+    if len(meant) > 1:
+        raise UserError(
+            f"{where}={answer} is the text of choice {texts[0]} and the number of choice {index}, counted from 0; "
+            "say which with data.answer_as=text or data.answer_as=index"
+        )
+    if meant:
+        return meant.pop()
     if index is not None:
         raise UserError(
             f"{where}={answer} is out of range of its {len(choices)} choices, counted from 0; mend the row, or where "
