@@ -180,6 +180,8 @@ def find_gold(
         )
     if meant:
         return meant.pop()
+    if len(choices) == 2 and answer_as != "text" and _name(answer) in ("false", "true"):  # a cell of a table
+        return int(_name(answer) == "true")
     if index is not None:
         raise UserError(
             f"{where}={answer} is out of range of its {len(choices)} choices, counted from 0; mend the row, or where "

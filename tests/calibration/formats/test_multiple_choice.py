@@ -175,6 +175,8 @@ GOLD: list[tuple[Any, list[Any], list[Any] | None, AnswerAs, int]] = [
     (" 1 ", ["a", "b"], None, "auto", 1),
     (False, ["no", "yes"], None, "auto", 0),
     (True, ["no", "yes"], None, "auto", 1),
+    ("TRUE", ["no", "yes"], None, "auto", 1),
+    ("false", ["true", "false"], None, "auto", 1),
     ("C", ["x", "y", "z"], None, "auto", 2),
     ("b", ["x", "y", "z"], None, "auto", 1),
     ("cat", ["dog", "cat "], None, "auto", 1),
