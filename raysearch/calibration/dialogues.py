@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from raysearch.calibration.formats.base import Dialogue, Item, Sample, Task
+from raysearch.core.formatting import as_typed
 from raysearch.errors import UserError
 
 _MARK = re.compile("\ue000(\\d+)\ue001")  # private characters that stand for a turn's text
@@ -133,7 +134,7 @@ def apply_template(
         raise UserError("data.type=chat needs a model with a chat template, which this one has not; use data=questions")
     if thinking is not None and "enable_thinking" not in str(tokenizer.chat_template):
         raise UserError(
-            f"data.thinking={str(thinking).lower()} is nothing that the model's chat template knows (enable_thinking); "
+            f"data.thinking={as_typed(thinking)} is nothing that the model's chat template knows (enable_thinking); "
             "use data.thinking=null"
         )
     turns = [{"role": role, "content": content} for role, content in messages]

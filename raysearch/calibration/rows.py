@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raysearch.calibration.fields import kind_of
+from raysearch.core.formatting import as_typed
 from raysearch.core.paths import as_path
 from raysearch.errors import UserError
 
@@ -172,7 +173,7 @@ class Rows:
                 yield f"row {number} of data.name={name}", row
         except ValueError as error:  # raised where a configuration or split does not exist
             raise UserError(
-                f"data.name={name} cannot give data.config={self.config} data.split={self.split}: {error}"
+                f"data.name={name} cannot give data.config={as_typed(self.config)} data.split={self.split}: {error}"
             ) from error
         except Exception as error:  # whatever a network, a hub or a file format may raise
             raise UserError(
