@@ -22,7 +22,8 @@ import yaml
 
 from raysearch.config import build
 from tests.cli.conftest import World, world  # noqa: F401
-from tests.faults.injection import MARK, assert_all_gone
+from tests.faults.injection import assert_all_gone
+from tests.processes import MARK
 
 ROOT = Path(__file__).resolve().parents[1]
 CLUSTERS, DOCKER = ROOT / "clusters", ROOT / "docker"

@@ -14,20 +14,17 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from raysearch.cluster import actor
 from raysearch.evaluation import replica
 from raysearch.evaluation.unit import Unit, UnitResult
+from tests.processes import MARK, marked
 
-#: In the environment of a node, and so of every process that lives on it.
-MARK = "RAYSEARCH_TEST_NODE"
 #: In the environment of a doomed node, whose replica stops at some unit: the file that it then makes, and which unit it
 #: is; 0: while it loads.
 STUCK, STUCK_AT = "RAYSEARCH_TEST_STUCK", "RAYSEARCH_TEST_STUCK_AT"
@@ -62,10 +59,9 @@ class Node:
 
     def kill(self) -> None:
         """Takes it down at once, as a power cut would."""
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
-                if f"{MARK}={self.mark}".encode() in (process / "environ").read_bytes():
-                    os.kill(int(process.name), signal.SIGKILL)
+        for process in marked(self.mark):
+            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                os.kill(process, signal.SIGKILL)
 
 
 class RayCluster:
@@ -239,12 +235,3 @@ def start(*words: object, within: Sequence[str] = ()) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def wait_for(what: Callable[[], object], within_s: float, why: Callable[[], object] = lambda: "") -> None:
-    """Returns as soon as something holds."""
-    deadline = time.monotonic() + within_s
-    while not what():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {within_s:g} s; {why()}")
-        time.sleep(0.05)

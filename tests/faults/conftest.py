@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cli.conftest import here, run, world
@@ -107,14 +107,13 @@ class Postgres:
 
     def kill(self) -> None:
         """Takes it down without warning, with the processes that it made for connections."""
-        own = int(self._pid.read_text().split()[0])
-        os.kill(own, signal.SIGSTOP)  # so that it makes no more of them
-        for number in [*children_of(own), own]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
-        deadline = time.monotonic() + 10
-        while Path(f"/proc/{own}").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        postmaster = psutil.Process(int(self._pid.read_text().split()[0]))
+        postmaster.suspend()  # so that it makes no more of them
+        processes = [*postmaster.children(), postmaster]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, timeout=10)
 
     @property
     def _pid(self) -> Path:
@@ -135,16 +134,6 @@ class Postgres:
 
 
 PASSWORD = "pg-s3cret-word"
-
-
-def children_of(parent: int) -> list[int]:
-    """The processes that a process has started."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            if int(status.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append(int(status.parent.name))
-    return found
 
 
 @pytest.fixture

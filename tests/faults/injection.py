@@ -14,19 +14,21 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.record import SEARCHES
 from tests.cli.conftest import Outcome
+from tests.processes import MARK, descendants, marked, wait_for
+
+T = TypeVar("T")
 
 #: A search with many moments to be killed at: every shard of a round is a unit of its own.
 SHARDS = 24
@@ -38,8 +40,6 @@ MANY: dict[str, object] = {
 BEAM: dict[str, object] = {**MANY, "searcher": "beam", "searcher.width": 10}
 #: A line that Ray's own code may write at any time: ``[2026-11-26 10:51:44,972 E 11821 12019] core_worker.cc:609: …``.
 _LOGGED_BY_RAY = re.compile(r"\[[\d-]+ [\d:,]+ [A-Z] \d+ \d+\]")
-#: In the environment of a command and of all that it starts.
-MARK = "RAYSEARCH_TEST_MARK"
 _IMPORTED = ["pytest", "raysearch.api", "raysearch.cli.displays", "raysearch.cluster.pool", "raysearch.study.trials"]
 _MODEL = "transformers.models.llama.modeling_llama"
 
@@ -78,6 +78,15 @@ class Command:
         """Takes it down without warning."""
         self.process.kill()
         assert self.finish().code == -signal.SIGKILL
+
+    def until(self, what: Callable[[], T], every_s: float = 0.05) -> T:
+        """Waits for something to be true while it works, and returns that."""
+
+        def look() -> T:
+            assert self.process.is_alive(), self.finish()
+            return what()
+
+        return wait_for(look, 300, every_s=every_s)
 
     def finish(self, timeout_s: float = 300) -> Outcome:
         """Waits for its end."""
@@ -205,17 +214,16 @@ def state(store: str) -> str:
 
 def wait_for_rows(command: Command, store: str, rows: int, table: str = "evaluations") -> None:
     """Returns as soon as the ledger holds so many rows."""
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        assert command.process.is_alive(), command.finish()
+
+    def are_there() -> bool:
         with (
             contextlib.suppress(sqlite3.Error),
             closing(sqlite3.connect(f"file:{store}/ledger.db?mode=ro", uri=True)) as db,
         ):
-            if db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] >= rows:
-                return
-        time.sleep(0.002)
-    pytest.fail(f"{store} never held {rows} {table}")
+            return bool(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] >= rows)
+        return False
+
+    command.until(are_there, every_s=0.002)
 
 
 def kill_at(words: list[str], store: str, rows: int, mark: str = "") -> None:
@@ -225,46 +233,19 @@ def kill_at(words: list[str], store: str, rows: int, mark: str = "") -> None:
     command.kill()
 
 
-def marked(mark: str) -> list[str]:
-    """The command lines of living processes that inherited the mark, such as Ray's."""
-    living = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
-            if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
-                living.append((process / "cmdline").read_text(errors="replace").replace("\0", " ").strip())
-    return [line for line in living if not line.endswith("Agent")]  # Ray's take a minute to notice that they are alone
-
-
-def descendants(ancestor: int) -> list[tuple[int, str]]:
-    """The living processes that a process has started, and those that they have, with what they are called."""
-    parents, names = {}, {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                parents[int(process.name)] = int(parent)
-                names[int(process.name)] = (process / "cmdline").read_text(errors="replace").replace("\0", " ").strip()
-    family = {ancestor}
-    while grown := {child for child, parent in parents.items() if parent in family} - family:
-        family |= grown
-    return [(process, names[process]) for process in family - {ancestor}]
-
-
 def ray_process(command: Command, part: str) -> int:
     """The number of a part of the Ray that a command starts, as soon as there is one."""
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        assert command.process.is_alive(), command.finish()
-        for pid, line in descendants(command.pid):
-            if line and line.split()[0].endswith(f"/{part}"):
-                return pid
-        time.sleep(0.05)
-    pytest.fail(f"no {part} was started")
+
+    def parts() -> list[int]:
+        return [pid for pid, line in descendants(command.pid).items() if line.partition(" ")[0].endswith(f"/{part}")]
+
+    return command.until(parts)[0]
 
 
 def assert_all_gone(mark: str, within_s: float) -> None:
     """Nothing that bears the mark is left, or is about to go."""
-    deadline = time.monotonic() + within_s
-    while left := marked(mark):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+
+    def left() -> list[str]:
+        return [line for line in marked(mark).values() if not line.endswith("Agent")]  # Ray's notice it in a minute
+
+    wait_for(lambda: not left(), within_s, left)

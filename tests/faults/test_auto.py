@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,7 @@ def test_killed_among_masks_and_among_speeds_ends_the_same(here: Path, world: Wo
     before = evaluations("killed")
     assert before.items() <= whole.items() and before != whole
     at_speeds = start(*words, "store=killed")
-    deadline = time.monotonic() + 300
-    while not speeds("killed"):
-        assert time.monotonic() < deadline and at_speeds.process.is_alive(), at_speeds.finish()
-        time.sleep(0.002)
+    at_speeds.until(lambda: speeds("killed"), every_s=0.002)
     at_speeds.kill()
     measured = speeds("killed")
     assert evaluations("killed") == whole

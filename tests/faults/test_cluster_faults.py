@@ -26,7 +26,8 @@ from raysearch.search.observer import Observer
 from raysearch.search.result import RoundSummary, in_brief
 from tests.cli.conftest import Run, World, finish
 from tests.cli.found import evaluations, found, same
-from tests.faults.clusters import RayCluster, free_port, start, wait_for
+from tests.faults.clusters import RayCluster, free_port, start
+from tests.processes import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from tests.faults.injection import (
     state,
     wait_for_rows,
 )
+from tests.processes import wait_for
 from tests.tracking.recorded import Recorded
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
@@ -170,8 +170,7 @@ def test_stopped(run: Run, here: Path, command: list[str], undisturbed: dict[str
 
 def test_stopped_before_there_is_anything_to_go_on_from(here: Path, command: list[str]) -> None:
     process = spawn(*command)
-    while not catches(process.pid, signal.SIGTERM):
-        time.sleep(0.01)
+    wait_for(lambda: catches(process.pid, signal.SIGTERM), 60, every_s=0.01)
     os.killpg(process.pid, signal.SIGINT)
     outcome = finish(process, 30)
     assert outcome.code == 130 and "Traceback" not in outcome.err and "resume" not in outcome.err

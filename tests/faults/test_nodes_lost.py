@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Outcome, Run, World, finish, here, world
+from tests.cli.conftest import Outcome, Run, World, finish
 from tests.cli.found import evaluations, found, same
-from tests.faults.clusters import STUCK, STUCK_AT, RayCluster, start, wait_for
+from tests.faults.clusters import STUCK, STUCK_AT, RayCluster, start
 from tests.faults.test_cluster_faults import on
 from tests.faults.test_recovery_killed import TRAINING, assessments, data, how
-
-__all__ = ["here", "world"]  # fixtures
+from tests.processes import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 

@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import World, here, world
+from tests.cli.conftest import World
 from tests.cli.found import found
 from tests.cli.studies import small_study
-from tests.faults.clusters import wait_for
 from tests.faults.injection import do, kill_ray, ray_process, start, wait_for_rows
-
-__all__ = ["here", "world"]  # fixtures
 
 pytest.importorskip("trl")
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
@@ -98,7 +95,7 @@ def test_ray_itself_is_killed_under_a_study(world: World, here: Path) -> None:
         "study.recover.plain=recovery.responses=self",
     ]
     process = start(*command)
-    wait_for(lambda: "answers of the dense" in process.said("err") or not process.process.is_alive(), 300)
+    process.until(lambda: "answers of the dense" in process.said("err"))
     kill_ray(process, ray_process(process, "gcs_server"))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import ray
 
@@ -28,16 +29,17 @@ from raysearch.models.shared_weights import pack, unpack
 from raysearch.models.stack import LayerStack
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found, same
-from tests.faults.injection import BEAM, SHARDS, descendants, do, kill_ray, ray_process, start, wait_for_rows
+from tests.faults.injection import BEAM, SHARDS, do, kill_ray, ray_process, start, wait_for_rows
+from tests.processes import descendants, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 MASKS = tuple(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (1, 2), (0, 3)])
 
 
-def replicas_of(driver: int) -> list[int]:
+def replicas_of(driver: int) -> set[int]:
     """The processes in which a command's replicas are."""
-    return [process for process, name in descendants(driver) if "ReplicaActor" in name]
+    return {process for process, name in descendants(driver).items() if "ReplicaActor" in name}
 
 
 @pytest.mark.parametrize(("ending", "times"), [(signal.SIGKILL, 3), (signal.SIGSTOP, 1)])
@@ -47,24 +49,22 @@ def test_every_replica_of_a_search_is_ended(world: World, here: Path, ending: si
     on_ray = ["cluster=local", "cluster.replicas=2", "cluster.unit_timeout_s=3", "store=ended"]
     command = start(*[word for word in words if word != "cluster=inline"], *on_ray)
     ended: set[int] = set()
+
+    def both() -> set[int]:
+        new = replicas_of(command.pid) - ended
+        return new if len(new) >= 2 else set()
+
     moments = np.random.default_rng([times, 1]).integers(1, SHARDS * 16, size=times)
     for moment in sorted(moments.tolist()):
         wait_for_rows(command, "ended", moment)
-        deadline = time.monotonic() + 60
-        while len(new := set(replicas_of(command.pid)) - ended) < 2:
-            assert time.monotonic() < deadline and command.process.is_alive(), (new, command.finish())
-            time.sleep(0.01)
-        for replica in new:
+        for replica in (new := command.until(both, every_s=0.01)):
             os.kill(replica, ending)
         ended |= new
     result = found(command.finish())
     assert same(result, found(undisturbed.finish())) and evaluations("ended") == evaluations("undisturbed")
     assert len(ended) == 2 * times
     assert result["pool"]["units_redone"] >= 1
-    deadline = time.monotonic() + 20
-    while left := [replica for replica in ended if Path(f"/proc/{replica}").exists()]:
-        assert time.monotonic() < deadline, f"{left} still hold memory of their device"
-        time.sleep(0.1)
+    wait_for(lambda: not any(map(psutil.pid_exists, ended)), 20, lambda: "they still hold memory of their device")
 
 
 class SleepyReplica(Replica):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found, same
-from tests.faults.injection import BEAM, Command, refused, start, wait_for_rows
+from tests.faults.injection import BEAM, refused, start, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -43,7 +42,9 @@ def test_a_study_that_runs_is_left_alone(here: Path, world: World) -> None:
     words = ["study", *world.words(cluster="local", tracking="none"), "cluster.replicas=1", "--json"]
     words += ["study.grid.searcher=[one_shot,greedy]", "study.grid.remove=[1,2]"]
     first = start(*words)
-    wait_for_owner(first)
+    first.until(
+        lambda: any(path.read_text() for path in Path("mlruns").glob("ledger.db.*.lock"))
+    )  # it says whose it is
     os.kill(first.pid, signal.SIGSTOP)
     refused(
         start(*words).finish(),
@@ -54,11 +55,3 @@ def test_a_study_that_runs_is_left_alone(here: Path, world: World) -> None:
     first.kill()
     result = found(start(*words).finish())
     assert [cell["state"] for cell in result["cells"]] == ["finished"] * 4
-
-
-def wait_for_owner(command: Command) -> None:
-    """Returns as soon as a study says whose it is."""
-    deadline = time.monotonic() + 60
-    while not any(path.read_text() for path in Path("mlruns").glob("ledger.db.*.lock")):
-        assert time.monotonic() < deadline and command.process.is_alive(), command.finish()
-        time.sleep(0.01)

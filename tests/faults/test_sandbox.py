@@ -14,6 +14,7 @@ import pytest
 
 from raysearch.generation.sandbox import Program, run_programs
 from tests.generation.attacks import CHEATS, ENDLESS, ESCAPES, running
+from tests.processes import wait_for
 
 pytestmark = pytest.mark.faults
 
@@ -57,14 +58,8 @@ def test_a_killed_driver_leaves_no_program() -> None:
     before = running()
     code = "from raysearch.generation.sandbox import *; list(run_programs([Program('while True: pass', '')]))"
     driver = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)})
-    deadline = time.monotonic() + 20
-    while not (started := running() - before) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert started
+    wait_for(lambda: running() - before, 20)
     time.sleep(0.5)  # until it has said what it dies with
     driver.send_signal(signal.SIGKILL)
     driver.wait(10)
-    deadline = time.monotonic() + 10
-    while running() - before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not running() - before
+    wait_for(lambda: not running() - before, 10)

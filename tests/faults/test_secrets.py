@@ -11,9 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.cli.conftest import Run, World, alone, here, run, world
-
-__all__ = ["here", "run", "world"]  # fixtures
+from tests.cli.conftest import Run, World, alone
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
