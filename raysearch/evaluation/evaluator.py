@@ -86,7 +86,9 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._claims = Claims(self.ledger)
         self._by_fingerprint = {calibration.fingerprint: calibration for calibration in self.calibrations}
+        self._weighting = self.weighting or WeightedObjective((1.0,), "none")  # of the first alone
         self._screener = None if self.screening is None else Screener(self.screening, self.calibrations)
+        self._all_shards = self._screener.stages[-1] if self._screener else shards_of(self.calibrations, Mask())
         self._stage, self._stats = 0, PoolStats()
         self._asked: dict[tuple[str, Subject], int] = {}  # of how many shards, in their order
         self._computed: set[Subject] = set()  # in this round, in part; what others computed meanwhile is cached
@@ -104,9 +106,7 @@ class Evaluator:
         screener = self._screener
         if screener is None:
             return self._in_full(proposed.masks)
-        if self.weighting is not None:
-            known = self._complete(sorted(self.references), self._all_shards)
-            screener.factors = self.weighting.factors(self._reference_losses(known))
+        screener.factors = self._weighting.factors(self._complete_references())
         contest = screener.contest(proposed)
         return self._in_full(proposed.masks) if contest is None else self._screen(proposed.masks, contest)
 
@@ -147,10 +147,9 @@ class Evaluator:
             if not leaders:
                 break
             left |= leaders  # what seems the best of the round is known exactly
-        return {
-            mask: found[mask] if mask in found else Evaluation(None, None, self._cached(mask), (), screened[mask])
-            for mask in wanted
-        }
+        for mask, estimate in screened.items():
+            found[mask] = Evaluation(None, None, mask not in self._computed, (), estimate)
+        return {mask: found[mask] for mask in wanted}
 
     def measure(self, statistic: Statistic) -> npt.NDArray[np.float64]:
         """Measure a statistic of the dense model on all samples, calibration by calibration.
@@ -174,7 +173,7 @@ class Evaluator:
     @property
     def references(self) -> tuple[Mask, ...]:
         """The masks that scale a weighted loss; they are evaluated beside any others."""
-        return () if self.weighting is None else tuple(self.weighting.references(self.n_layers))
+        return tuple(self._weighting.references(self.n_layers))
 
     @property
     def pool(self) -> Pool:
@@ -190,10 +189,7 @@ class Evaluator:
 
     def combine(self, losses: Sequence[float]) -> float:
         """Return the one loss that losses on each calibration come to."""
-        if self.weighting is None:
-            return losses[0]
-        known = self._complete(sorted(self.references), self._all_shards)
-        return self.weighting.combine(losses, self._reference_losses(known))
+        return self._weighting.combine(losses[: len(self._weighting.weights)], self._complete_references())
 
     def rest(self) -> None:
         """Close the pool if it is this evaluator's, to free its memory; one is opened again where it is needed."""
@@ -208,13 +204,6 @@ class Evaluator:
             self._claims.close()
         finally:
             self.rest()
-
-    @property
-    def _all_shards(self) -> Shards:
-        """All shards of each calibration, in the order in which they are screened."""
-        if self._screener is not None:
-            return self._screener.stages[-1]
-        return shards_of(self.calibrations, Mask())
 
     def _complete(self, wanted: Sequence[SubjectT], shards: Shards) -> Mapping[str, Known[SubjectT]]:
         """Return all that is wanted on these shards, by calibration; compute what the ledger lacks.
@@ -308,6 +297,10 @@ class Evaluator:
         at_once = [each for each in (self.meter.samples_at_once, result.samples_at_once) if each is not None]
         self.meter.samples_at_once = min(at_once, default=None)
 
+    def _complete_references(self) -> dict[Mask, Sequence[float]]:
+        """Return `_reference_losses`, computed where the ledger lacks them."""
+        return self._reference_losses(self._complete(sorted(self.references), self._all_shards))
+
     def _reference_losses(self, known: Mapping[str, Known[Mask]]) -> dict[Mask, Sequence[float]]:
         """Return the losses, on each calibration, of the masks that scale a weighted loss."""
         found: dict[Mask, Sequence[float]] = {mask: self._losses(mask, known) for mask in self.references}
@@ -324,20 +317,15 @@ class Evaluator:
             for calibration in self.calibrations
         ]
 
-    def _cached(self, mask: Mask) -> bool:
-        """Return whether nothing of a mask was computed in this round."""
-        return mask not in self._computed
-
     def _evaluation(
         self, mask: Mask, losses: Sequence[float], references: Mapping[Mask, Sequence[float]]
     ) -> Evaluation:
+        cached, weighed = mask not in self._computed, losses[: len(self._weighting.weights)]
         parts = tuple(loss if math.isfinite(loss) else None for loss in losses)
-        weighed = losses[:1] if self.weighting is None else losses
         for loss in weighed:
             if not math.isfinite(loss):
-                return Evaluation(None, f"the loss is {loss}", self._cached(mask), parts)
-        loss = losses[0] if self.weighting is None else self.weighting.combine(losses, references)
-        return Evaluation(loss, None, self._cached(mask), parts)
+                return Evaluation(None, f"the loss is {loss}", cached, parts)
+        return Evaluation(self._weighting.combine(weighed, references), None, cached, parts)
 
 
 def _missing(wanted: Iterable[SubjectT], shards: Iterable[int], known: Known[SubjectT]) -> list[tuple[SubjectT, int]]:
