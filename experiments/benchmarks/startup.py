@@ -74,7 +74,7 @@ def phases(store: Path) -> dict[str, list[float]]:
         pool = spec.evaluation.cluster.open(info, calibration.n_shards)
     with phase("first unit, with the start of its replicas"):
         unit = MaskUnit(calibration.fingerprint, 0, (Mask(),))
-        next(filter(None, pool.run([unit], {calibration.fingerprint: calibration})))
+        next(filter(None, pool.run([unit], [calibration])))
 
     class ProcessorTime(Job):
         def run(self, replica: object) -> float:

@@ -16,7 +16,7 @@ from typing_extensions import override
 from raysearch.calibration.calibration import Calibration
 from raysearch.cluster.fleet import Membership
 from raysearch.cluster.scheduler import SYNC_S, Call, Scheduler
-from raysearch.evaluation.pool import NO_CALIBRATIONS, Cutter, JobT, Pool
+from raysearch.evaluation.pool import Cutter, JobT, Pool
 
 #: How long a replica may take to say what it does.
 _ANSWER_S = 10.0
@@ -71,9 +71,10 @@ class RayPool(Pool):
     def run(
         self,
         jobs: Sequence[JobT],
-        calibrations: Mapping[str, Calibration] = NO_CALIBRATIONS,
+        calibrations: Sequence[Calibration] = (),
         cutter: Cutter | None = None,
     ) -> Iterator[tuple[JobT, Any] | None]:
+        known = {one.fingerprint: one for one in calibrations}
         self._scheduler.begin(jobs, cutter, time.monotonic())
         while not self._scheduler.is_done:
             self._check()
@@ -81,7 +82,7 @@ class RayPool(Pool):
                 self._sync()
             for call in self._scheduler.assign(time.monotonic()):
                 actor = self._actors[call.replica]
-                calibration = self._reference(call.job.calibration, calibrations)
+                calibration = self._reference(call.job.calibration, known)
                 self._calls[actor.run.remote(self._name, self._recipe, call.job, calibration)] = call
             yield self._wait()
         self._sync()
@@ -91,12 +92,12 @@ class RayPool(Pool):
         self._actors, self._calls, self._unplaced, self._calibrations = {}, {}, {}, {}
         self._on_close()
 
-    def _reference(self, name: str | None, calibrations: Mapping[str, Calibration]) -> list[Any]:
-        """Return a reference to a calibration, which an actor that lacks it follows; nothing if it is not given."""
-        if name is None or name not in calibrations:
+    def _reference(self, name: str | None, known: Mapping[str, Calibration]) -> list[Any]:
+        """Return a reference to a calibration, which an actor that lacks it follows; nothing if it is not known."""
+        if name is None or name not in known:
             return []
         if name not in self._calibrations:
-            self._calibrations[name] = [ray.put(calibrations[name])]
+            self._calibrations[name] = [ray.put(known[name])]
         return self._calibrations[name]
 
     def _sync(self) -> None:

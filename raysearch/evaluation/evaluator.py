@@ -267,7 +267,7 @@ class Evaluator:
             )
 
         show_progress()
-        for answer in pool.run(units, self._by_fingerprint, self._cut):
+        for answer in pool.run(units, self.calibrations, self._cut):
             if answer is not None:
                 unit, result = answer
                 self.ledger.record(unit.calibration, unit.shard, result.values, result.texts)

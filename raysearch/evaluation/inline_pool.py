@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from typing_extensions import override
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.pool import (
-    MAX_ATTEMPTS,
-    NO_CALIBRATIONS,
-    Cutter,
-    Job,
-    JobT,
-    Pool,
-    PoolStats,
-    ReplicaStats,
-    job_failure,
-)
+from raysearch.evaluation.pool import MAX_ATTEMPTS, Cutter, Job, JobT, Pool, PoolStats, ReplicaStats, job_failure
 from raysearch.evaluation.replica import Replica, release
 
 
@@ -42,13 +32,14 @@ class InlinePool(Pool):
     def run(
         self,
         jobs: Sequence[JobT],
-        calibrations: Mapping[str, Calibration] = NO_CALIBRATIONS,
+        calibrations: Sequence[Calibration] = (),
         cutter: Cutter | None = None,
     ) -> Iterator[tuple[JobT, Any]]:
         assert self._replica is not None, "the pool is open"
+        known = {one.fingerprint: one for one in calibrations}
         for job in jobs:
-            if (name := job.calibration) is not None and name in calibrations:
-                self._replica.calibrations.setdefault(name, calibrations[name])
+            if (name := job.calibration) in known:
+                self._replica.calibrations.setdefault(name, known[name])
             started = time.perf_counter()
             result = self._result(job, self._replica)
             passed = time.perf_counter() - started

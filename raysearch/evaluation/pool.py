@@ -8,10 +8,9 @@ tests what is stated here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field, computed_field
@@ -55,9 +54,6 @@ JobT = TypeVar("JobT", bound=Job)
 
 #: Cuts a unit for a number of replicas into parts, and small ends for the end of a round (`evaluation.cutting`).
 Cutter = Callable[[MaskUnit, float], tuple[Sequence[MaskUnit], Sequence[MaskUnit]]]
-
-#: For jobs that need no calibration.
-NO_CALIBRATIONS: Mapping[str, Calibration] = MappingProxyType({})
 
 
 @dataclass
@@ -116,14 +112,14 @@ class Pool(Protocol):
     def run(
         self,
         jobs: Sequence[JobT],
-        calibrations: Mapping[str, Calibration] = NO_CALIBRATIONS,
+        calibrations: Sequence[Calibration] = (),
         cutter: Cutter | None = None,
     ) -> Iterator[tuple[JobT, Any] | None]:
         """Do a round of jobs, each once.
 
         Args:
             jobs: Distinct jobs.
-            calibrations: The calibrations that they need, by fingerprint. A replica gets one when it first needs it.
+            calibrations: Those that they need. A replica gets one when it first needs it.
             cutter: Cuts a unit in pieces, which are then done in its place, if that keeps more replicas busy.
 
         Yields:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,7 +168,6 @@ class PoolSuite:
     """Tests that every pool must pass. Override `open_pool`."""
 
     calibration: Calibration
-    by_fingerprint: Mapping[str, Calibration]
 
     def open_pool(self) -> Pool:
         """Return a pool of tiny replicas; they may have been used before."""
@@ -178,13 +177,12 @@ class PoolSuite:
     def pool(self, tmp_path: Path) -> Iterator[Pool]:
         """A pool, and a calibration that its replicas have never seen."""
         self.calibration = tiny_calibration(str(tmp_path))
-        self.by_fingerprint = {self.calibration.fingerprint: self.calibration}
         with closing(self.open_pool()) as pool:
             yield pool
 
     def check_answers(self, pool: Pool) -> None:
         """Run a round, and compare it with a plain replica's to the last bit."""
-        assert answers_of(pool.run(units_on(self.calibration), self.by_fingerprint)) == expected_answers()
+        assert answers_of(pool.run(units_on(self.calibration), [self.calibration])) == expected_answers()
 
     def test_every_unit_is_done_once_with_the_bits_of_a_plain_replica(self, pool: Pool) -> None:
         """No unit is lost, none comes twice, and the values are right."""
@@ -201,7 +199,7 @@ class PoolSuite:
         """A cutter changes neither masks nor values."""
         units = units_on(self.calibration)[:1]
         cutter = functools.partial(cut, n_layers=_N_LAYERS)
-        answers = answers_of(pool.run(units, self.by_fingerprint, cutter))
+        answers = answers_of(pool.run(units, [self.calibration], cutter))
         assert answers == {(0, mask): expected_answers()[0, mask] for mask in _MASKS}
 
     def test_stats_count_what_was_done(self, pool: Pool) -> None:
@@ -221,7 +219,7 @@ class PoolSuite:
         """The error names the job and the cause, and the pool goes on."""
         job = TroubleJob(tmp_path / "attempts", 99, raise_error)
         with pytest.raises(EvaluationError, match=r"the job failed 3 times; .* RuntimeError: is on fire"):
-            list(pool.run([job, *units_on(self.calibration)], self.by_fingerprint))
+            list(pool.run([job, *units_on(self.calibration)], [self.calibration]))
         assert job.made == MAX_ATTEMPTS
         self.check_answers(pool)
 
@@ -236,7 +234,7 @@ class PoolSuite:
     def test_a_replica_gets_a_calibration_when_it_first_needs_it(self, pool: Pool) -> None:
         """A calibration arrives with the first unit on it."""
         name, asked = self.calibration.fingerprint, [CalibrationsJob(number) for number in range(6)]
-        assert not any(name in held for _, held in filter(None, pool.run(asked, self.by_fingerprint)))
+        assert not any(name in held for _, held in filter(None, pool.run(asked, [self.calibration])))
         self.check_answers(pool)
         assert any(name in held for _, held in filter(None, pool.run(asked)))
 
@@ -244,10 +242,10 @@ class PoolSuite:
         """Units of an earlier round are not answers."""
         units = units_on(self.calibration)
         slow = [SlowUnit(unit) for unit in units if isinstance(unit, MaskUnit)]
-        given_up = pool.run(slow, self.by_fingerprint)
+        given_up = pool.run(slow, [self.calibration])
         assert next(filter(None, given_up))
         del given_up  # as a `for` that is left does
-        assert Counter(job for job, _ in filter(None, pool.run(slow[:1], self.by_fingerprint))) == Counter(slow[:1])
+        assert Counter(job for job, _ in filter(None, pool.run(slow[:1], [self.calibration]))) == Counter(slow[:1])
         self.check_answers(pool)
 
     def test_closing_twice_is_harmless(self, pool: Pool) -> None:

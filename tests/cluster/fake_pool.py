@@ -5,7 +5,7 @@ from copy import copy
 import numpy as np
 
 from raysearch.cluster.scheduler import Call, Scheduler
-from raysearch.evaluation.pool import NO_CALIBRATIONS, Pool
+from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.testing.pool_suite import tiny_replica
 
@@ -37,8 +37,8 @@ class FakePool(Pool):
     def n_replicas(self):
         return self._scheduler.n_replicas
 
-    def run(self, jobs, calibrations=NO_CALIBRATIONS, cutter=None):
-        scheduler = self._scheduler
+    def run(self, jobs, calibrations=(), cutter=None):
+        scheduler, known = self._scheduler, {one.fingerprint: one for one in calibrations}
         scheduler.begin(jobs, cutter, self._now)
         while not scheduler.is_done:
             if scheduler.must_sync(self._now):
@@ -48,7 +48,7 @@ class FakePool(Pool):
             scheduler.account_time(self._now)
             call = self._calls.pop(self._rng.integers(len(self._calls)))
             try:
-                result = self._answer(call, calibrations)
+                result = self._answer(call, known)
             except ReplicaDied as error:
                 scheduler.lost(call, error)
             except Exception as error:
@@ -69,7 +69,7 @@ class FakePool(Pool):
             self._replicas[f"replica {self._made}"] = None
         self._calls += self._scheduler.sync(self._replicas, self._now)
 
-    def _answer(self, call, calibrations):
+    def _answer(self, call, known):
         if call.job is None:
             self._loads += 1
             if self._loads % 3 == 0:
@@ -81,6 +81,6 @@ class FakePool(Pool):
             self._tried.add(call.job)
             die()
         replica = self._replicas[call.replica]
-        if call.job.calibration in calibrations:
-            replica.calibrations.setdefault(call.job.calibration, calibrations[call.job.calibration])
+        if call.job.calibration in known:
+            replica.calibrations.setdefault(call.job.calibration, known[call.job.calibration])
         return call.job.run(replica)

@@ -72,7 +72,7 @@ class TestRayPool(ReplicaLossSuite):
             self.check_answers(two)
         for actor in list(two._actors.values()):
             os.kill(ray.get(actor.pid.remote()), signal.SIGKILL)
-        assert len([*filter(None, two.run(units_on(self.calibration)[:1], self.by_fingerprint))]) == 1
+        assert len([*filter(None, two.run(units_on(self.calibration)[:1], [self.calibration]))]) == 1
         assert two.stats.units_redone == 1
 
     def test_a_model_that_cannot_be_used_is_the_users_error(self, pool):

@@ -15,7 +15,6 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.inline_pool import InlinePool
-from raysearch.evaluation.pool import NO_CALIBRATIONS
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.screening import Difference, Screener, Screening, Spread, shard_order
 from raysearch.evaluation.unit import UnitResult
@@ -81,7 +80,7 @@ class TableReplica:
 class DisorderlyPool(InlinePool):
     """Does units as three replicas do: cut into parts, in any order."""
 
-    def run(self, jobs, calibrations=NO_CALIBRATIONS, cutter=None):
+    def run(self, jobs, calibrations=(), cutter=None):
         parts = [part for unit in jobs for side in cutter(unit, 3) for part in side]
         np.random.default_rng(len(parts)).shuffle(parts)
         return super().run(parts, calibrations)
