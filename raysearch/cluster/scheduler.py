@@ -177,10 +177,10 @@ class Scheduler:
         """Note that a call raised an error. A replica that could not load, or whose CUDA is broken, is replaced.
 
         Raises:
-            UserError: The error is one.
+            UserError: The error is one, and not that of an earlier round's job.
             EvaluationError: The job has failed too often.
         """
-        if isinstance(error, UserError):
+        if isinstance(error, UserError) and (call.is_awaited or call.job is None):
             self._end(call, is_idle=call.job is not None)
             if call.job is None:
                 self._lost.add(call.replica)

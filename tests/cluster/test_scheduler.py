@@ -141,12 +141,13 @@ def test_an_error_of_the_user_is_raised_at_once():
 
 
 def test_what_an_earlier_round_has_asked_only_keeps_its_replica_busy():
-    scheduler = loaded("one", "two", jobs=UNITS[:1])
-    (old,) = scheduler.assign(0)
-    scheduler.begin(UNITS[1:2], None, 0)
+    scheduler = loaded("one", "two", "three", jobs=UNITS[:2])
+    old, other = scheduler.assign(0)
+    scheduler.begin(UNITS[2:3], None, 0)
     (new,) = scheduler.assign(0)
     assert not old.is_awaited and new.is_awaited
     scheduler.lost(old, OSError("gone"))
+    scheduler.failed(other, UserError("no such file"))
     scheduler.answered(new, result(), 0)
     assert scheduler.is_done and scheduler.stats.units_redone == 0
 
