@@ -9,6 +9,7 @@ import ray
 from raysearch.cluster import fleet as fleet_module
 from raysearch.cluster.fleet import Fleet, Needs, shared_fleet
 from raysearch.cluster.scheduler import Demand
+from tests.processes import wait_for
 
 
 @pytest.fixture
@@ -105,9 +106,7 @@ def test_it_lets_go_by_itself(make_fleet, killed):
     fleet = make_fleet(0, 3, idle_s=0.1)
     fleet.sync("pool", Demand(3))
     fleet.sync("pool", Demand(0))
-    deadline = time.monotonic() + 5
-    while len(killed) < 3 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(lambda: len(killed) == 3, 5)
     assert sorted(killed) == ["actor 0", "actor 1", "actor 2"]
 
 

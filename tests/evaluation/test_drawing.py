@@ -15,9 +15,7 @@ from raysearch.config import build
 from raysearch.evaluation.session import PreparedData, prepare_data
 from raysearch.models.kept import Kept
 from raysearch.models.loading import describe
-from tests.cli.conftest import World, here, world
-
-__all__ = ["here", "world"]  # fixtures
+from tests.cli.conftest import World
 
 ITEMS = [
     {"question": f"How many are {n} and one?", "choices": [str(n + 1), "none at all"], "answer": 0} for n in range(9)

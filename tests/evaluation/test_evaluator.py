@@ -129,23 +129,6 @@ def test_a_loss_that_is_not_finite_is_a_failure_with_its_cause(make_evaluator, m
     assert evaluation.loss is None and evaluation.failure == "the loss is nan"
 
 
-def test_a_unit_that_keeps_failing_ends_with_the_cause(make_evaluator, make_replica):
-    attempts = []
-
-    def evaluate(unit):
-        attempts.append(unit)
-        raise RuntimeError("the disk is on fire")
-
-    def flaky():
-        replica = make_replica()
-        replica.evaluate = evaluate
-        return replica
-
-    with pytest.raises(EvaluationError, match="failed 3 times; the last cause: RuntimeError: the disk is on fire"):
-        make_evaluator(make_replica=flaky).evaluate(Round([Mask.of(1)]))
-    assert len(attempts) == 3
-
-
 def test_two_searches_at_once_compute_everything_once(make_evaluator, tmp_path, calibration, make_replica):
     pools: list[CountingPool] = []
 

@@ -17,9 +17,7 @@ from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.searchers.base import Round
-from tests.cli.conftest import World, here, world
-
-__all__ = ["here", "world"]  # fixtures
+from tests.cli.conftest import World
 
 
 def spec_of(world: World, **changes: object) -> EvaluationSpec:

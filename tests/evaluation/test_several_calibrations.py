@@ -84,7 +84,7 @@ def test_a_weighted_sum_uses_what_the_parts_know(open_evaluator, calibration, it
     again.close()
 
 
-def test_a_part_that_tells_nothing_apart_cannot_scale(open_evaluator, calibration, monkeypatch):
+def test_a_part_that_tells_nothing_apart_cannot_scale():
     weighting = WeightedObjective((1.0,), "spread")
     with pytest.raises(EvaluationError, match="part 1 of objective=weighted does not tell single layers apart"):
         weighting.combine([1.0], {single: [2.0] for single in SINGLES})
