@@ -138,11 +138,8 @@ class Evaluator:
                 return self._in_full(wanted)  # others were decided by a mask that failed on later shards
             losses = {mask: one.loss for mask, one in found.items() if mask and one.loss is not None}
             best = min(losses, key=lambda mask: (losses[mask], mask), default=Mask())
-            screened = {
-                mask: replace(screener.screened(mask, best, losses[best]), accepted=mask in contest.accepted)
-                for mask in wanted
-                if mask not in found
-            }
+            estimates = screener.screened([mask for mask in wanted if mask not in found], best, losses[best])
+            screened = {mask: replace(one, accepted=mask in contest.accepted) for mask, one in estimates.items()}
             leaders = {mask for mask, one in screened.items() if one.accepted and one.loss < losses[best]}
             if not leaders:
                 break

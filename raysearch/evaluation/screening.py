@@ -222,21 +222,21 @@ class Screener:
         """Return the losses of masks on the shards up to a stage."""
         return dict(zip(masks, self._estimate(self._losses(masks, stage))[0].tolist(), strict=True))
 
-    def screened(self, mask: Mask, best: Mask, loss: float) -> Screened:
-        """Estimate the loss of a mask that was dropped or accepted by that of the round's best."""
-        difference = self.difference(mask, best)
-        half = float(scipy.special.stdtrit(difference.degrees, (1 + self.screening.confidence) / 2)) * difference.error
-        middle = loss + difference.mean
-        n_shards = sum(one.n_shards for one in self._calibrations)
-        share = sum(map(len, self.stages[self._stage[mask]].values())) / n_shards
-        return Screened(middle, middle - half, middle + half, share)
-
-    def difference(self, one: Mask, other: Mask) -> Difference:
-        """Compare two masks by the samples that both have seen, and by what is known of their relatives."""
-        return self.differences([one], other)[one]
+    def screened(self, masks: Sequence[Mask], best: Mask, loss: float) -> dict[Mask, Screened]:
+        """Estimate the losses of masks that were dropped or accepted by that of the round's best."""
+        found, n_shards = {}, sum(one.n_shards for one in self._calibrations)
+        for mask, one in self.differences(masks, best).items():
+            half = float(scipy.special.stdtrit(one.degrees, (1 + self.screening.confidence) / 2)) * one.error
+            middle = loss + one.mean
+            share = sum(map(len, self.stages[self._stage[mask]].values())) / n_shards
+            found[mask] = Screened(middle, middle - half, middle + half, share)
+        return found
 
     def differences(self, masks: Sequence[Mask], other: Mask) -> dict[Mask, Difference]:
-        """Compare masks with another one; the result has their order."""
+        """Compare masks with another one by the samples that both have seen, and by what is known of their relatives.
+
+        The result has the order of the masks.
+        """
         by_stage: dict[int, list[Mask]] = {}
         for mask in masks:
             by_stage.setdefault(min(self._stage[mask], self._stage[other]), []).append(mask)

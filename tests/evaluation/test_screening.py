@@ -364,7 +364,7 @@ def test_the_difference_of_two_masks_seen_in_full_is_exact(bench):
     screener = one.evaluator._screener
     table, calibration = one.replica.table, one.calibrations[0]
     exact = (table(SINGLES[0]) - table(SINGLES[1])).sum() / calibration.divisor
-    difference = screener.difference(SINGLES[0], SINGLES[1])
+    difference = screener.differences([SINGLES[0]], SINGLES[1])[SINGLES[0]]
     assert difference.mean == pytest.approx(exact)
     assert difference.error == 0
 
@@ -380,13 +380,13 @@ def test_the_error_of_a_difference_is_that_of_cochran(bench):
 
     first, second = Mask.of(0, 7), Mask.of(1, 7)
     see(screener, table, calibration, [first, second], 0)
-    plain = screener.difference(first, second)
+    plain = screener.differences([first], second)[first]
     assert plain.error == pytest.approx(error(table(first) - table(second)))
     assert plain.mean == pytest.approx((table(first) - table(second))[order].mean() * N_SAMPLES / calibration.divisor)
     see(screener, table, calibration, [Mask(), SINGLES[0], SINGLES[1], SINGLES[7]], 1)
     assert screener.contest(Round([first, second], keep=1))
     predicted = table(SINGLES[0]) - table(SINGLES[1])
-    better = screener.difference(first, second)
+    better = screener.differences([first], second)[first]
     assert better.error == pytest.approx(error(table(first) - table(second) - predicted))
     assert better.error < 0.5 * plain.error
     left = (table(first) - table(second) - predicted)[order].mean() + predicted.mean()
