@@ -17,8 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli.conftest import here, run, world
+from tests.cli.conftest import World, here, run, world
 from tests.evaluation.conftest import calibration, make_replica, model
+from tests.faults.injection import BEAM
 from tests.tracking.conftest import closed_port, get
 
 __all__ = ["calibration", "here", "make_replica", "model", "run", "world"]  # of other folders
@@ -134,6 +135,12 @@ class Postgres:
 
 
 PASSWORD = "pg-s3cret-word"
+
+
+@pytest.fixture
+def command(world: World) -> list[str]:
+    """A search of hundreds of rows."""
+    return ["search", *world.search(**BEAM), "--json"]
 
 
 @pytest.fixture

@@ -20,11 +20,6 @@ from tests.faults.injection import BEAM, do, kill_at, refused, start, wait_for_r
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 
-@pytest.fixture
-def command(world: World) -> list[str]:
-    return ["search", *world.search(**BEAM), "--json"]
-
-
 def damaged(how: Callable[[bytearray], object]) -> None:
     """Does something to the bytes of the ledger."""
     path = Path("mlruns/ledger.db")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import Run, World
 from tests.cli.found import evaluations, found, same
-from tests.faults.injection import BEAM, Disk, do, mounted, refused
+from tests.faults.injection import Disk, do, mounted, refused
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -39,24 +39,23 @@ def losses_on(disk: Disk) -> dict[tuple[str, str, int], bytes]:
         shutil.rmtree("copy")
 
 
-def test_a_search_whose_disk_is_full_goes_on_once_there_is_space(disk: Disk, world: World) -> None:
-    words = ["search", *world.search(**BEAM), "--json"]
-    result = found(do(*words, "store=undisturbed"))
-    outcome = do(*words, "store=disk", disk=disk)
+def test_a_search_whose_disk_is_full_goes_on_once_there_is_space(disk: Disk, command: list[str]) -> None:
+    result = found(do(*command, "store=undisturbed"))
+    outcome = do(*command, "store=disk", disk=disk)
     refused(outcome, "ledger=disk/ledger.db cannot be used (", "; free some space on its disk, and the same command")
     before = losses_on(disk)
     assert 0 < len(before) < len(evaluations("undisturbed"))
-    refused(do(*words, "store=disk", disk=disk), "ledger=disk/ledger.db cannot be used (", "; free some space")
+    refused(do(*command, "store=disk", disk=disk), "ledger=disk/ledger.db cannot be used (", "; free some space")
     disk.remount("size=64m")
-    again = found(do(*words, "store=disk", disk=disk))
+    again = found(do(*command, "store=disk", disk=disk))
     assert same(again, result) and losses_on(disk) == evaluations("undisturbed")
     assert before.items() <= evaluations("undisturbed").items()
 
 
 @pytest.mark.parametrize("size", ["500k", "900k"], ids=["tables", "metrics"])
-def test_a_full_disk_of_mlflow_stops_nothing_and_is_one_sentence(disk: Disk, world: World, size: str) -> None:
+def test_a_full_disk_of_mlflow_stops_nothing_and_is_one_sentence(disk: Disk, command: list[str], size: str) -> None:
     disk.remount(f"size={size}")
-    words = ["search", *world.search(**{**BEAM, "tracking": "mlflow"}), "--json"]
+    words = [*command, "tracking=mlflow"]
     result = found(do(*words, "store=undisturbed"))
     outcome = do(*words, "store=disk", "ledger=ledger.db", disk=disk)
     assert same(found(outcome), result)

@@ -60,12 +60,6 @@ def searching(world: World, searcher: str, **changes: object) -> list[str]:
 
 
 @pytest.fixture
-def command(world: World) -> list[str]:
-    """A search of hundreds of rows."""
-    return searching(world, "beam")
-
-
-@pytest.fixture
 def undisturbed(run: Run, command: list[str]) -> dict[str, Any]:
     """What it finds when nothing happens to it."""
     return found(run(*command, "store=undisturbed"))

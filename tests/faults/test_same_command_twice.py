@@ -11,17 +11,16 @@ import pytest
 
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found, same
-from tests.faults.injection import BEAM, refused, start, wait_for_rows
+from tests.faults.injection import refused, start, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 
-def test_a_search_that_runs_is_left_alone(here: Path, world: World) -> None:
-    words = ["search", *world.search(**BEAM), "--json"]
-    first = start(*words)
+def test_a_search_that_runs_is_left_alone(here: Path, command: list[str]) -> None:
+    first = start(*command)
     wait_for_rows(first, "mlruns", 1)
     os.kill(first.pid, signal.SIGSTOP)  # so that it does not end meanwhile
-    second, resumed = start(*words), start("resume", "latest", "--json")
+    second, resumed = start(*command), start("resume", "latest", "--json")
     for late in second, resumed:
         refused(
             late.finish(),
@@ -31,10 +30,10 @@ def test_a_search_that_runs_is_left_alone(here: Path, world: World) -> None:
     os.kill(first.pid, signal.SIGCONT)
     result = found(first.finish())
 
-    killed = start(*words, "store=killed")
+    killed = start(*command, "store=killed")
     wait_for_rows(killed, "killed", 100)
     killed.kill()
-    assert same(found(start(*words, "store=killed").finish()), result)
+    assert same(found(start(*command, "store=killed").finish()), result)
     assert evaluations("killed") == evaluations("mlruns")
 
 
