@@ -30,7 +30,7 @@ from raysearch.evaluation.totals import total
 from raysearch.evaluation.unit import MaskUnit, Unit, UnitResult
 from raysearch.ledger.claims import Claims
 from raysearch.ledger.ledger import Ledger, SubjectT
-from raysearch.searchers.base import Round
+from raysearch.searchers.base import Round, Scores
 
 #: How often to look whether another process has finished what it claimed.
 _POLL_S = 0.2
@@ -58,6 +58,20 @@ class Evaluation:
     cached: bool
     parts: tuple[float | None, ...]
     screened: Screened | None = None
+
+
+def scores_of(proposed: Round, evaluations: Mapping[Mask, Evaluation]) -> Scores:
+    """Return what the searcher that proposed a round is told of its masks."""
+    asked = {mask: evaluations[mask] for mask in proposed.masks}
+    screened = {mask: one.screened for mask, one in asked.items() if one.screened is not None}
+    return Scores(
+        {mask: one.loss for mask, one in asked.items() if one.loss is not None},
+        {mask: one.failure for mask, one in asked.items() if one.failure is not None},
+        {mask: estimate.loss for mask, estimate in screened.items() if not estimate.accepted},
+        proposed.keep,
+        proposed.ties,
+        frozenset(mask for mask, estimate in screened.items() if estimate.accepted),
+    )
 
 
 @dataclass

@@ -15,7 +15,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.evaluator import Evaluation, Evaluator
+from raysearch.evaluation.evaluator import Evaluation, Evaluator, scores_of
 from raysearch.evaluation.prefix import naive_layer_forwards
 from raysearch.search.driver import Oracle
 from raysearch.search.observer import Observer
@@ -142,18 +142,9 @@ class SearchRecorder(Oracle):
             )
         if not self.rounds:
             self._tell_dense(evaluations[self.problem.dense])
-        asked = {mask: evaluations[mask] for mask in proposed.masks}
-        screened = {mask: one.screened for mask, one in asked.items() if one.screened is not None}
-        scores = Scores(
-            {mask: one.loss for mask, one in asked.items() if one.loss is not None},
-            {mask: one.failure for mask, one in asked.items() if one.failure is not None},
-            {mask: estimate.loss for mask, estimate in screened.items() if not estimate.accepted},
-            proposed.keep,
-            proposed.ties,
-            frozenset(mask for mask, estimate in screened.items() if estimate.accepted),
-        )
+        scores = scores_of(proposed, evaluations)
         self.rounds.append((proposed, scores))
-        asked.pop(self.problem.dense, None)
+        asked = {mask: evaluations[mask] for mask in proposed.masks if mask}  # the dense model has been told
         for mask, evaluation in asked.items():
             self._tell(mask, evaluation, len(self.rounds))
         self.n_computed += sum(not evaluation.cached for evaluation in asked.values())

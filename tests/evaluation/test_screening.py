@@ -13,7 +13,7 @@ from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.evaluation.evaluator import Evaluator
+from raysearch.evaluation.evaluator import Evaluator, scores_of
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.screening import Difference, Screener, Screening, Spread, shard_order
@@ -114,14 +114,7 @@ class Bench:
     def evaluate(self, proposed):
         found = self.evaluator.evaluate(replace(proposed, masks=[Mask(), *proposed.masks]))
         self.rounds.append({mask: found[mask] for mask in proposed.masks})
-        screened = {mask: one.screened for mask, one in self.rounds[-1].items() if one.screened is not None}
-        return Scores(
-            {mask: one.loss for mask, one in self.rounds[-1].items() if one.loss is not None},
-            {mask: one.failure for mask, one in self.rounds[-1].items() if one.failure is not None},
-            {mask: estimate.loss for mask, estimate in screened.items() if not estimate.accepted},
-            proposed.keep,
-            accepted=frozenset(mask for mask, estimate in screened.items() if estimate.accepted),
-        )
+        return scores_of(proposed, found)
 
     def measure(self, statistic):
         return np.broadcast_to(np.arange(1.0, N_LAYERS + 1), (1, N_LAYERS))
