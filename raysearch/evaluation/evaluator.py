@@ -101,6 +101,7 @@ class Evaluator:
         self._claims = Claims(self.ledger)
         self._by_fingerprint = {calibration.fingerprint: calibration for calibration in self.calibrations}
         self._weighting = self.weighting or WeightedObjective((1.0,), "none")  # of the first alone
+        self._references = sorted(self._weighting.references(self.n_layers))  # evaluated beside any others
         self._screener = None if self.screening is None else Screener(self.screening, self.calibrations)
         self._all_shards = self._screener.stages[-1] if self._screener else shards_of(self.calibrations, Mask())
         self._stage, self._stats = 0, PoolStats()
@@ -126,7 +127,7 @@ class Evaluator:
 
     def _in_full(self, wanted: Sequence[Mask]) -> dict[Mask, Evaluation]:
         """Evaluate masks on all samples."""
-        everyone = sorted({*wanted, *self.references})
+        everyone = sorted({*wanted, *self._references})
         known = self._complete(everyone, self._all_shards)
         if self._screener is not None:
             self._screener.see(everyone, len(self._screener.stages) - 1, known)
@@ -180,11 +181,6 @@ class Evaluator:
         if not np.isfinite(rows).all():
             raise EvaluationError(f"{statistic} is not finite; use model.dtype=bfloat16 or float32")
         return rows
-
-    @property
-    def references(self) -> tuple[Mask, ...]:
-        """The masks that scale a weighted loss; they are evaluated beside any others."""
-        return tuple(self._weighting.references(self.n_layers))
 
     @property
     def pool(self) -> Pool:
@@ -310,11 +306,11 @@ class Evaluator:
 
     def _complete_references(self) -> dict[Mask, Sequence[float]]:
         """Return `_reference_losses`, computed where the ledger lacks them."""
-        return self._reference_losses(self._complete(sorted(self.references), self._all_shards))
+        return self._reference_losses(self._complete(self._references, self._all_shards))
 
     def _reference_losses(self, known: Mapping[str, Known[Mask]]) -> dict[Mask, Sequence[float]]:
         """Return the losses, on each calibration, of the masks that scale a weighted loss."""
-        found: dict[Mask, Sequence[float]] = {mask: self._losses(mask, known) for mask in self.references}
+        found: dict[Mask, Sequence[float]] = {mask: self._losses(mask, known) for mask in self._references}
         for mask, losses in found.items():
             for loss in losses:
                 if not math.isfinite(loss):
