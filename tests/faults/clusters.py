@@ -87,11 +87,9 @@ class RayCluster:
 
     @property
     def address(self) -> str:
-        """For drivers."""
         return f"{self.ip}:{self.port}"
 
     def start_head(self, cpus: int, *words: str, **settings: str) -> Node:
-        """Starts the first node."""
         health = f"--system-config={json.dumps(_HEALTH)}"
         head = ("--head", f"--port={self.port}", f"--temp-dir={self.folder}", "--include-dashboard=false", health)
         return self._start(Node(self.folder), cpus, self.ip, self.within, *head, *words, **settings)
@@ -194,12 +192,10 @@ class DoomedReplica:
         return self.replica.stack
 
     def evaluate(self, unit: Unit) -> UnitResult:
-        """Evaluate on the replica."""
         self.count()
         return self.replica.evaluate(unit)
 
     def count(self) -> None:
-        """Gets stuck if this is the unit at which it does."""
         self.asked += 1
         stop_at(self.asked)
 

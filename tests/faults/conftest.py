@@ -41,7 +41,6 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, wait: bool = True) -> None:
@@ -102,7 +101,6 @@ class Postgres:
         self._do("pg_ctl", "start", "-w", "-D", f"{self.folder}/data", "-l", f"{self.folder}/log", "-o", options)
 
     def stop(self) -> None:
-        """Ends it if it runs."""
         if self._pid.is_file():
             self._do("pg_ctl", "stop", "-m", "immediate", "-D", f"{self.folder}/data")
 

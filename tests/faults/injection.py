@@ -66,7 +66,6 @@ class Command:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
         assert self.process.pid is not None
         return self.process.pid
 
@@ -89,7 +88,6 @@ class Command:
         return wait_for(look, 300, every_s=every_s)
 
     def finish(self, timeout_s: float = 300) -> Outcome:
-        """Waits for its end."""
         self.process.join(timeout_s)
         code = self.process.exitcode
         assert code is not None, f"still running after {timeout_s} s: {self.said('err')}"
@@ -122,7 +120,6 @@ class Disk:
         (self.here / "ballast").write_bytes(bytes(shutil.disk_usage(self.here).free - left))
 
     def empty(self) -> None:
-        """Takes away what fills it."""
         (self.here / "ballast").unlink()
 
     def remount(self, options: str) -> None:

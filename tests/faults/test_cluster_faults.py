@@ -89,7 +89,6 @@ class Watcher(Observer):
         self.grown = False
 
     def look(self) -> int:
-        """How many nodes there are now."""
         nodes = sum(node["Alive"] for node in ray.nodes())
         if self.nodes[-1:] != [nodes]:
             self.nodes.append(nodes)
