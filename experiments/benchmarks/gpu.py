@@ -151,7 +151,7 @@ def main() -> None:
     elif device == "cuda":
         compiled = LayerStack(model, compiled=True)
         compiles = report.add("model.compile", lambda: compiled_masks(replica, compiled, calibration, middle), device)
-        report.add("Head, model.compile", lambda: compiled_head(compiled, shard, device), device)
+        report.add("Head, model.compile", lambda: head(compiled, shard, device), device)
         if compiles:
             ways["One-shot, model.compile"] = compiled
     if fuses:
@@ -318,15 +318,8 @@ def compiled_masks(
 def head(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
     """Seconds of the head on a shard and their share of the matrix peak."""
     states = predicting(stack.capture(shard.inputs).embedded, shard.inputs)
-    return time_of_head(states, lambda: token_log_probs(states, shard, stack), stack, device)
-
-
-@torch.no_grad()
-def compiled_head(compiled: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
-    """The same with `model.compile=true`."""
-    states = predicting(compiled.capture(shard.inputs).embedded, shard.inputs)
-    with compiled.compiling():
-        return time_of_head(states, lambda: token_log_probs(states, shard, compiled), compiled, device)
+    with stack.compiling():
+        return time_of_head(states, lambda: token_log_probs(states, shard, stack), stack, device)
 
 
 @torch.no_grad()
