@@ -25,7 +25,7 @@ import rooms  # noqa: F401  # isort: skip
 import numpy as np
 import torch
 from mfu import Shape, calibration_of, matrix_peak, random_batch, random_llama, seconds, utilisation, work_of
-from walk_vs_loop import plain_losses
+from walk_vs_loop import by_sample
 
 from raysearch.calibration.batch import Batch, Choices
 from raysearch.calibration.calibration import Calibration
@@ -271,12 +271,6 @@ def loop_losses(stack: LayerStack, mask: Mask, shard: Batch) -> Any:
     """All kept layers for each mask, and the head in chunks: memory does not hold the logits of a whole shard."""
     states = predicting(stack.walk(stack.capture(shard.inputs), mask), shard.inputs)
     return token_log_probs(states, shard, stack).cpu()
-
-
-def by_sample(model: Any, mask: Mask, shard: Batch) -> Any:
-    """One forward of the model itself for every sample."""
-    rows = (shard.samples(sample, sample + 1) for sample in range(shard.n_samples))
-    return np.concatenate([plain_losses(model, mask, row) for row in rows])
 
 
 def used(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], device: str) -> dict[str, Any]:

@@ -16,12 +16,12 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 from mfu import seconds
-from walk_vs_loop import plain_losses
+from walk_vs_loop import by_sample
 
 from raysearch.config.build import search_spec
+from raysearch.core.mask import Mask
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.session import open_session
@@ -61,6 +61,9 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
     rounds = run_rounds(spec.sized_searcher, problem, spec.seed, recorder)
     shards = session.calibrations[0].shards
 
+    def plain_loss(mask: Mask) -> list[float]:
+        return [by_sample(plain, mask, shard).sum() for shard in shards]
+
     walked, sleb, gaps = 0.0, 0.0, []
     for number in range(options.remove):
         walked += seconds(lambda: next(rounds), device)
@@ -68,12 +71,10 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
         (best,) = scores.best(1)
         spent = []
         for mask in [best, *proposed.masks[1 :: max(1, len(proposed.masks) // options.timed)]][: options.timed]:
-            losses: list[np.ndarray] = []
-            spent.append(
-                seconds(lambda mask=mask, losses=losses: losses.extend(by_sample(plain, mask, shards)), device)
-            )
+            losses: list[float] = []
+            spent.append(seconds(lambda mask=mask, losses=losses: losses.extend(plain_loss(mask)), device))
             if mask in scores.losses:
-                gaps.append(abs(scores[mask] * session.n_tokens / np.sum(losses) - 1))
+                gaps.append(abs(scores[mask] * session.n_tokens / sum(losses) - 1))
         sleb += statistics.median(spent) * len(proposed.masks)
         print(f"{best!s:<32} walk {walked:7.1f} s   SLEB {sleb:7.1f} s   ratio {sleb / walked:.2f}", flush=True)
     meter = session.evaluator.meter
@@ -82,11 +83,6 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
         f"largest relative difference of a mask's loss: {max(gaps):.1e}"
     )
     session.close()
-
-
-def by_sample(model, mask, shards):
-    rows = [shard.samples(sample, sample + 1) for shard in shards for sample in range(shard.n_samples)]
-    return [plain_losses(model, mask, row) for row in rows]
 
 
 if __name__ == "__main__":

@@ -93,6 +93,12 @@ def plain_losses(model: PreTrainedModel, mask: Mask, batch: Batch) -> np.ndarray
         model.model.layers = layers
 
 
+def by_sample(model: PreTrainedModel, mask: Mask, batch: Batch) -> np.ndarray:
+    """The same by a forward for every sample, as SLEB does."""
+    rows = (batch.samples(sample, sample + 1) for sample in range(batch.n_samples))
+    return np.concatenate([plain_losses(model, mask, row) for row in rows])
+
+
 def timed(work, device):
     started = time.perf_counter()
     result = work()
