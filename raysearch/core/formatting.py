@@ -55,9 +55,9 @@ def duration(seconds: float | None) -> str:
 
 def short_duration(seconds: float) -> str:
     """Format a time that may be below a second."""
-    if seconds < 1:
+    if seconds < 0.9995:  # else it is rounded to the next unit
         return f"{seconds * 1000:{'.0f' if seconds >= 0.01 else '.2g'}} ms"
-    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
+    return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
 
 
 def written(tokens_per_s: float | None) -> str:
