@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -240,15 +240,13 @@ class Screener:
         by_stage: dict[int, list[Mask]] = {}
         for mask in masks:
             by_stage.setdefault(min(self._stage[mask], self._stage[other]), []).append(mask)
-        found = {
-            mask: difference
-            for stage, group in by_stage.items()
-            for mask, difference in zip(group, self._compare(group, other, stage), strict=True)
-        }
+        found: dict[Mask, Difference] = {}
+        for stage, group in by_stage.items():
+            found |= self._compare(group, other, stage)
         return {mask: found[mask] for mask in masks}
 
-    def _compare(self, masks: Sequence[Mask], other: Mask, stage: int) -> Iterator[Difference]:
-        """Yield the differences of masks from another one, by the samples up to a stage."""
+    def _compare(self, masks: Sequence[Mask], other: Mask, stage: int) -> dict[Mask, Difference]:
+        """Return the differences of masks from another one, by the samples up to a stage."""
         losses = [
             ours - theirs for ours, theirs in zip(*(self._losses(of, stage) for of in (masks, [other])), strict=True)
         ]
@@ -271,9 +269,10 @@ class Screener:
             for row, *found in zip(rows, means, errors, strict=True):
                 mean[row], error[row] = min((mean[row], error[row]), found, key=lambda pair: pair[1])
         degrees = max(1, min(self._sizes[stage]) - 1)
-        for row in range(len(masks)):
-            exact = _mcnemar(losses[0][row]) if counted[row] else None
-            yield Difference(float(mean[row]), float(error[row]), degrees, exact)
+        exact = [_mcnemar(row) if is_counted else None for row, is_counted in zip(losses[0], counted, strict=True)]
+        return {
+            mask: Difference(float(mean[row]), float(error[row]), degrees, exact[row]) for row, mask in enumerate(masks)
+        }
 
     def _losses(self, masks: Sequence[Mask], stage: int) -> list[Array]:
         """Return by calibration what masks have lost on the samples up to a stage, [k, n]."""
