@@ -22,7 +22,7 @@ from torch import Tensor
 from raysearch.calibration.batch import Batch, Form, Inputs
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import ModelLosses, ModelObjective, StateObjective
-from raysearch.calibration.packing import pack
+from raysearch.calibration.packing import pack, packed_lengths
 from raysearch.calibration.padding import cut_by_length
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Subject
@@ -224,8 +224,9 @@ class Replica:
         name = calibration.fingerprint
         if name not in self._packing:
             items = [shard.samples(item, item + 1) for shard in calibration.shards for item in range(shard.n_samples)]
-            widest, longest = (lambda item: item.input_ids.shape[1]), (lambda item: pack(item).n_tokens)
-            largest = {id(one): one for one in (max(items, key=widest), max(items, key=longest))}  # often the same
+            packed = np.concatenate([packed_lengths(shard) for shard in calibration.shards])
+            longest_row = max(items, key=lambda item: item.input_ids.shape[1])
+            largest = {id(one): one for one in (longest_row, items[packed.argmax()])}  # often the same
             self._packing[name] = all(map(self.stack.packs, largest.values()))
         return self._packing[name]
 
