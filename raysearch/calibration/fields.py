@@ -8,7 +8,7 @@ from typing import Any
 
 from raysearch.errors import UserError, did_you_mean
 
-_PLACEHOLDER = re.compile(r"\{([\w.]+)(\|\w+)?\}")
+_PLACEHOLDER = re.compile(r"\{([\w.]+(?:[ -]+[\w.]+)*)(\|\w+)?\}")  # columns of a table are often named in words
 _FILTERS: dict[str, Callable[[str], str]] = {"capitalize": str.capitalize, "strip": str.strip}
 
 

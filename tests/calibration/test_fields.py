@@ -21,6 +21,7 @@ def test_fills_in_fields() -> None:
         ("", ""),
     ]:
         assert fill(template, ROW, "row 1", question="query") == filled
+    assert fill("{Correct-answer text|strip}.", {"Correct-answer text": " here "}, "row 1") == "here."
 
 
 def test_names_what_cannot_be_filled_in() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import collections
 import random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -20,7 +20,7 @@ def items(**sizes: int) -> list[Located]:
     ]
 
 
-def draw(samples: list[Located], n: int, **options: Any) -> DrawnItems:
+def draw(samples: list[Located], n: int | Literal["all"], **options: Any) -> DrawnItems:
     return draw_items(iter(samples), ItemOptions(samples=n, **options))
 
 
@@ -114,6 +114,10 @@ class TestBalance:
         drawn = draw(items(a=3, b=9), 5, balance="none", sampling="sequential")
         assert drawn.groups == {"a": 3, "b": 2}
         assert draw(items(a=9, b=3), 5, balance="none", sampling="sequential").groups == {"a": 5, "b": 0}
+
+    def test_all_are_all_of_each(self) -> None:
+        assert draw(items(a=7, b=2), "all").groups == {"a": 7, "b": 2}
+        assert draw(items(a=7, b=7), "all", at_most=6).groups == {"a": 3, "b": 3}
 
     def test_names_a_group_that_is_too_small(self) -> None:
         with pytest.raises(UserError) as caught:
