@@ -255,12 +255,13 @@ def round_line(last: RoundSummary) -> str:
 
 
 def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:
-    """Return the table of the best masks of a search, largest first."""
-    best = sorted(trials, key=lambda one: (-len(one.mask), one.loss is None, one.loss or 0))[:most]
+    """Return the table of the best masks of a search, largest first, each with the round that first proposed it."""
+    masks = [*{(one.mask, one.loss, one.failure, one.screened): one for one in reversed(trials)}.values()]
+    best = sorted(masks, key=lambda one: (-len(one.mask), one.loss is None, one.loss or 0, one.round))[:most]
     parts = list(dict.fromkeys(name for trial in trials for name in trial.parts))
     parts = parts if len(parts) <= _MOST_PARTS else []
     losses, of_parts = loss_columns(measure), [f"loss of {name}" for name in parts]
-    title = f"The {len(best)} best of {len(trials)} masks, largest first (layers are 0-based)"
+    title = f"The {len(best)} best of {len(masks)} masks, largest first (layers are 0-based)"
     table = new_table(title, "removed", *losses, "over dense", *of_parts, "round")
     for trial in best:
         if trial.screened is not None:

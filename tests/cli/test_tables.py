@@ -78,7 +78,7 @@ def test_paths_and_trials_are_shown_in_the_same_way(measure: Measure, columns: l
     assert headers(path) == ["layers", "removed", *columns] and rows(path) == [["1", "{4}", *cells]]
     trial = Trial(0, 1, Mask.of(4), 0.575, 0.1, None, cached=False)
     failed = replace(trial, loss=None, delta=None, failure="out of memory")
-    table = trials_table(measure, [failed, trial], 20)
+    table = trials_table(measure, [failed, trial, replace(trial, index=1, round=2)], 20)
     assert headers(table) == ["removed", *columns, "over dense", "round"]
     empty = [""] * len(columns)
     assert rows(table) == [["{4}", *cells, "+0.1000", "1"], ["{4}", "out of memory", *empty, "1"]]
