@@ -11,27 +11,18 @@ own draws differ, a searcher by how far searchers change places from draw to dra
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from raysearch.core.json import finite
 from raysearch.reporting.stats.frame import Panel, Quantity, mean_of, panels
 
-#: What statsmodels calls the parts of the variance.
-_PARTS = {
-    "C(calibration)": "calibration",
-    "C(searcher)": "searcher",
-    "C(calibration):C(searcher)": "interaction",
-    "Residual": "residual",
-}
-
-
-_Sums = Mapping[str, Sequence[float]]  # of squares, each with its degrees of freedom
+_Numbers = npt.NDArray[np.float64]
 
 #: Shares of a variance, together 1: ``calibration``, ``searcher``, and the rest as ``residual``. Where it is told from
 #: the rest also ``interaction``, what one calibration does to one searcher alone; with several draws also ``draw``.
@@ -126,10 +117,10 @@ class _Part:
 def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
     """Split each quantity's variance for each model and M with at least two calibrations and two searchers.
 
-    Where calibrations have several draws, a searcher counts by its mean over seeds, and the draws are nested: the F
-    test of the calibration is against the draws, the others against searchers times draws. With one draw, by ordinary
-    least squares with treatment contrasts and type II sums of squares: ``value ~ calibration * searcher`` where some
-    searcher has several seeds by every calibration, else ``value ~ calibration + searcher``.
+    By least squares, with type II sums of squares. Where calibrations have several draws, a searcher counts by its mean
+    over seeds, and the draws are nested: the F test of the calibration is against the draws, the others against
+    searchers times draws. With one draw, against the seeds where some searcher has several, else against what both
+    together do.
     """
     found = []
     for panel, cells in panels(frame[frame["uses_objective"]]):
@@ -173,64 +164,43 @@ def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | Non
         n_searches=len(data),
         n_searchers=n_searchers,
         n_calibrations=n_calibrations,
-        n_draws=_n_distinct(data, "calibration", "draw"),
+        n_draws=data.groupby(["calibration", "draw"]).ngroups,
     )
 
 
 def _analysis_of_variance(data: pd.DataFrame) -> dict[str, _Part]:
-    """The parts of the variance by their names."""
-    drawn = _n_distinct(data, "calibration", "draw") > _n_distinct(data, "calibration")
-    sums = _nested_sums(data) if drawn else _crossed_sums(data)
+    """The parts of the variance by their names: what a fit without the part leaves over more than one with it.
+
+    Searchers are complete in every draw of a calibration, so its draws are orthogonal to them.
+    """
+    calibration, draw, searcher = (pd.factorize(data[name])[0] for name in ("calibration", "draw", "searcher"))
+    left_over = partial(_left_over, data["value"].to_numpy() - data["value"].mean())
+    apart, together = left_over(calibration, searcher), left_over(len(data) * calibration + searcher)
+    of_calibrations = left_over(calibration)
+    of_draws = of_calibrations - left_over(len(data) * calibration + draw)
+    sums = {"calibration": left_over(searcher) - apart, "searcher": of_calibrations - apart, "residual": apart}
+    if together[1] > 0:  # several draws or seeds, which tell the interaction from noise
+        sums |= {"interaction": apart - together, "residual": together - of_draws}
+    if of_draws[1] > 0:
+        sums["draw"] = of_draws
     parts = {}
     for name, (sum_sq, df) in sums.items():
-        error_sum_sq, error_df = sums["draw" if drawn and name == "calibration" else "residual"]
-        parts[name] = _Part(sum_sq, df, error_sum_sq / error_df if error_df > 0 else math.nan, error_df)
+        error_sum_sq, error_df = sums["draw" if "draw" in sums and name == "calibration" else "residual"]
+        error = max(error_sum_sq, 0.0) / error_df if error_df > 0 else math.nan
+        parts[name] = _Part(max(sum_sq, 0.0), df, error, error_df)
     return parts
 
 
-def _n_distinct(data: pd.DataFrame, *labels: str) -> int:
-    return len(set(zip(*(data[name] for name in labels), strict=True)))
+def _left_over(values: _Numbers, *factors: npt.NDArray[np.int_]) -> _Numbers:
+    """What a sum of effects leaves of some values: the sum of squares, and its degrees of freedom.
 
-
-def _nested_sums(data: pd.DataFrame) -> _Sums:
-    """The sums of squares of calibrations, their draws, searchers and both, where each searcher has one value a draw.
-
-    Searchers are complete in every draw, so the parts are orthogonal, however many draws a calibration has.
+    Args:
+        values: Their mean is 0, [n].
+        factors: A number for each effect of a factor, by value, [n] each.
     """
-    values, mean = data["value"], data["value"].mean()
-
-    def explained(*by: str) -> float:
-        places, _ = pd.factorize(pd.Series(list(zip(*(data[name] for name in by), strict=True))))
-        return _sum_of_squares(values.groupby(places).transform("mean") - mean)
-
-    n_calibrations, n_searchers = _n_distinct(data, "calibration"), _n_distinct(data, "searcher")
-    calibration, searcher, draws = explained("calibration"), explained("searcher"), explained("calibration", "draw")
-    both, whole = explained("calibration", "searcher"), _sum_of_squares(values - mean)
-    n_draws = len(data) // n_searchers
-    sums = {
-        "calibration": (calibration, n_calibrations - 1),
-        "draw": (draws - calibration, n_draws - n_calibrations),
-        "searcher": (searcher, n_searchers - 1),
-        "interaction": (both - calibration - searcher, (n_calibrations - 1) * (n_searchers - 1)),
-        "residual": (whole - draws - both + calibration, (n_draws - n_calibrations) * (n_searchers - 1)),
-    }
-    return {name: (max(sum_sq, 0.0), df) for name, (sum_sq, df) in sums.items()}
-
-
-def _sum_of_squares(values: pd.Series) -> float:
-    return float((values**2).sum())
-
-
-def _crossed_sums(data: pd.DataFrame) -> _Sums:
-    """The sums of squares, type II, of calibrations and searchers, and of both where there are several seeds."""
-    from statsmodels.formula.api import ols
-    from statsmodels.stats.anova import anova_lm
-
-    seeded = len(data) > _n_distinct(data, "calibration", "searcher")
-    formula = f"value ~ C(calibration) {'*' if seeded else '+'} C(searcher)"
-    with np.errstate(divide="ignore", invalid="ignore"):
-        table = anova_lm(ols(formula, data=data).fit(), typ=2)
-    return {_PARTS[name]: sums for name, *sums in table[["sum_sq", "df"]].itertuples()}
+    design = np.hstack([np.equal.outer(places, np.unique(places)) for places in factors]).astype(float)
+    effects, _, rank, _ = np.linalg.lstsq(design.T @ design, design.T @ values)
+    return np.array([((values - design @ effects) ** 2).sum(), len(values) - rank])
 
 
 def _components(parts: Mapping[str, _Part], n: int) -> dict[str, float]:
@@ -283,11 +253,8 @@ def _complete(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:
     known = cells[cells[quantity.key].notna()]
     data = known[["calibration", "draw", "searcher"]].astype(str)
     data["value"] = np.log(known[quantity.key]) if quantity.ratio else known[quantity.key]
-    n_places, n_calibrations = _n_distinct(data, "calibration", "draw"), _n_distinct(data, "calibration")
-    places = defaultdict[str, set[tuple[str, str]]](set)
-    for calibration, draw, searcher in zip(data["calibration"], data["draw"], data["searcher"], strict=True):
-        places[searcher].add((calibration, draw))
-    complete = data[data["searcher"].isin([name for name, found in places.items() if len(found) == n_places])]
-    if n_places == n_calibrations:
+    place = data.groupby(["calibration", "draw"]).ngroup()
+    complete = data[place.groupby(data["searcher"]).transform("nunique") == place.nunique()]
+    if place.nunique() == data["calibration"].nunique():
         return complete
     return complete.groupby(["calibration", "draw", "searcher"], as_index=False)["value"].mean()
