@@ -121,8 +121,7 @@ def _friedman(ranks: _Ranks) -> float | None:
 
     if len(ranks) < _FEWEST:
         return None
-    p = float(friedmanchisquare(*ranks.T).pvalue)
-    return 1.0 if math.isnan(p) else p  # all are equal throughout
+    return float(friedmanchisquare(*ranks.T).pvalue) if np.ptp(ranks) > 0 else 1.0  # all are equal throughout
 
 
 @functools.cache
