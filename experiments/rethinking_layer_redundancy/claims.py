@@ -10,6 +10,7 @@ and data apart are computed here. Prints Markdown; each ``claims.md`` is what it
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -21,6 +22,7 @@ from typing import Any
 import pandas as pd
 
 from raysearch.core.estimate import Estimate, Group, Metric
+from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.reporting.stats.analysis import Analysis, analyse
 from raysearch.reporting.stats.ranking import Pair
@@ -50,10 +52,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cells", type=Path)
     path = parser.parse_args().cells
-    cells = pd.read_csv(path)
-    cells = cells[cells["loss"].notna()]
-    cells["layers"] = cells["removed"].map(json.loads)
-    print(f"## The claims\n\n{claims(analyse(study(path)), analyse(study(path, SEVEN)))}\n")
+    whole = analyse(study(path))
+    cells = whole.frame[whole.frame["loss"].notna()].assign(mask=whole.frame["removed"].map(Mask))
+    print(f"## The claims\n\n{claims(whole, analyse(study(path, SEVEN)))}\n")
     print(f"## Shape of the masks (the paper's seven searchers)\n\n{shapes(cells)}\n")
     if cells["searcher"].isin(["GA without prior", "BO without prior"]).any():
         print(f"## The prior of single layers\n\n{priors(cells)}\n")
@@ -80,43 +81,36 @@ def study(path: Path, searchers: Collection[str] | None = None) -> StudyResult:
 
 
 def cell(row: Mapping[Any, Any]) -> CellResult:
-    """Return a search of a line of the file."""
+    """Return a search of a line of the file, whose columns have the names of fields."""
     outcome = Outcome(
-        removed=tuple(json.loads(row["removed"])),
-        measure=Measure(row["unit"], "token" if "token" in row["unit"] else "sample"),
-        dense_loss=row["dense_loss"],
-        loss=row["loss"],
-        delta_error=row["loss_error"],
-        evaluations=int(row["evaluations"]),
-        layer_forwards_alone=row["layer_forwards_alone"],
-        layer_forwards_naive=row["layer_forwards_naive"],
-        seconds=row["seconds"],
-        path={},
-        best_so_far=(),
-        assessed={
-            name: Estimate(row[f"assessed.{name}"], row[f"assessed.{name}_error"])
-            for name in GROUPS
-            if row.get(f"assessed.{name}") is not None
-        },
+        **fields_of(Outcome, row)
+        | {
+            "removed": tuple(json.loads(row["removed"])),
+            "measure": Measure(row["unit"], "token" if "token" in row["unit"] else "sample"),
+            "delta_error": row["loss_error"],
+            "path": {},
+            "best_so_far": (),
+            "assessed": {
+                name: Estimate(row[f"assessed.{name}"], row[f"assessed.{name}_error"])
+                for name in GROUPS
+                if row.get(f"assessed.{name}") is not None
+            },
+        }
     )
-    return CellResult(
-        model=row["model"],
-        calibration=row["calibration"],
-        searcher=row["searcher"],
-        remove=row["remove"],
-        seed=row["seed"],
-        search_id=row.get("search_id") or row["run_id"],
-        layer_forwards_shared=row["layer_forwards_shared"],
-        error_to_best=row["error_to_best"],
-        draw=str(row.get("draw") or ""),
-        uses_objective=row.get("uses_objective", row["searcher"] not in BASELINES),
-        stochastic=row.get("stochastic", row["searcher"] in STOCHASTIC),
-        held_out=row.get("held_out"),
-        held_out_by_draw=json.loads(row.get("held_out_by_draw") or "{}"),
-        n_free=N_LAYERS[row["model"]],
-        state=row["state"],
-        outcome=outcome,
-    )
+    declared = {"uses_objective": row["searcher"] not in BASELINES, "stochastic": row["searcher"] in STOCHASTIC}
+    found = {
+        "search_id": row.get("search_id") or row["run_id"],
+        "draw": str(row.get("draw") or ""),
+        "held_out_by_draw": json.loads(row.get("held_out_by_draw") or "{}"),
+        "n_free": N_LAYERS[row["model"]],
+        "outcome": outcome,
+    }
+    return CellResult(**declared | fields_of(CellResult, row) | found)
+
+
+def fields_of(kind: type[CellResult | Outcome], row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return what a line of the file has of the fields of a class."""
+    return {field.name: row[field.name] for field in dataclasses.fields(kind) if field.name in row}
 
 
 def claims(whole: Analysis, seven: Analysis) -> str:
@@ -225,12 +219,11 @@ def shapes(cells: pd.DataFrame) -> str:
     """Runs of neighbouring layers, where they lie, and how alike searchers' masks are."""
     rows = []
     seven = cells[cells["searcher"].isin(SEVEN)]
-    for (calibration, remove), group in seven.groupby(["calibration", "remove"], sort=False):
-        first = group.drop_duplicates(["searcher", *(["draw"] if "draw" in group else [])])
-        drawn = first.groupby("draw")["layers"] if "draw" in first else [("", first["layers"])]
-        alike = [jaccard(a, b) for _, layers in drawn for a, b in combinations(layers, 2)]
-        runs = group["layers"].map(n_runs)
-        middle = group["layers"].map(lambda layers: sum(layers) / len(layers))
+    for (calibration, remove), group in seven.groupby(["calibration", "remove"], sort=False, observed=True):
+        drawn = group.drop_duplicates(["searcher", "draw"]).groupby("draw")["mask"]
+        alike = [one.jaccard(other) for _, masks in drawn for one, other in combinations(masks, 2)]
+        runs = group["mask"].map(lambda mask: sum(layer - 1 not in mask for layer in mask))
+        middle = group["mask"].map(fmean)
         places = f"{middle.mean():.1f} ± {middle.std():.1f}"
         mean, span = (f"{fmean(alike):.2f}", f"{min(alike):.2f} to {max(alike):.2f}") if alike else ("", "")
         rows.append([calibration, remove, f"{runs.mean():.1f}", places, mean, span])
@@ -241,9 +234,9 @@ def shapes(cells: pd.DataFrame) -> str:
 def priors(cells: pd.DataFrame) -> str:
     """What GA and BO lose without the prior, over the same seeds; and one-shot, which is the prior."""
     rows = []
-    for (calibration, remove), group in cells.groupby(["calibration", "remove"], sort=False):
+    for (calibration, remove), group in cells.groupby(["calibration", "remove"], sort=False, observed=True):
         best = group["loss"].min()
-        behind = {name: one["loss"] - best for name, one in group.groupby("searcher")}
+        behind = {name: one["loss"] - best for name, one in group.groupby("searcher", observed=True)}
         names = ("one-shot", "GA", "GA without prior", "BO", "BO without prior", "random")
         rows.append([calibration, remove, *(over_seeds(behind[name]) if name in behind else "" for name in names)])
     return table(["calibration", "M", "one-shot", "GA", "GA, no prior", "BO", "BO, no prior", "random"], rows)
@@ -252,34 +245,23 @@ def priors(cells: pd.DataFrame) -> str:
 def crossed(cells: pd.DataFrame) -> str:
     """How alike the masks of two calibrations are: mean Jaccard over the seven searchers and both M, like with like."""
     seven = cells[cells["searcher"].isin(SEVEN) & (cells["seed"] == 0)]
-    names = list(dict.fromkeys(seven["calibration"]))
+    names = list(seven["calibration"].unique())
+    found = {
+        place: list(masks)
+        for place, masks in seven.groupby(["searcher", "remove", "calibration"], observed=True)["mask"]
+    }
     rows = []
     for one in names:
         row = [one]
         for other in names:
             pairs = [
-                jaccard(a, b)
-                for searcher, remove in product(SEVEN, sorted(set(seven["remove"])))
-                for a in pick(seven, one, searcher, remove)
-                for b in pick(seven, other, searcher, remove)
+                a.jaccard(b)
+                for place in product(SEVEN, seven["remove"].unique())
+                for a, b in product(found.get((*place, one), ()), found.get((*place, other), ()))
             ]
-            row.append(f"{sum(pairs) / len(pairs):.2f}" if pairs and one != other else "")
+            row.append(f"{fmean(pairs):.2f}" if pairs and one != other else "")
         rows.append(row)
     return table(["", *names], rows)
-
-
-def pick(cells: pd.DataFrame, calibration: str, searcher: str, remove: int) -> list[list[int]]:
-    chosen = (cells["calibration"] == calibration) & (cells["searcher"] == searcher) & (cells["remove"] == remove)
-    return list(cells[chosen]["layers"])
-
-
-def n_runs(layers: list[int]) -> int:
-    """How many runs of neighbours a mask falls into."""
-    return sum(layer - 1 not in layers for layer in layers)
-
-
-def jaccard(one: list[int], other: list[int]) -> float:
-    return len({*one} & {*other}) / len({*one} | {*other})
 
 
 def over_seeds(values: pd.Series) -> str:
