@@ -63,7 +63,7 @@ def main() -> None:
 
 def study(path: Path, searchers: Collection[str] | None = None) -> StudyResult:
     """Return the study of a report's ``cells.csv``, or of some of its searchers, as the report's statistics take it."""
-    table = pd.read_csv(path).astype(object)
+    table = pd.read_csv(path, dtype={"draw": str}).astype(object)
     table = table.where(table.notna(), None)
     metrics = [
         Metric(name, name, of, "%" if of == "accuracy" else of, of == "accuracy")
@@ -100,7 +100,7 @@ def cell(row: Mapping[Any, Any]) -> CellResult:
     declared = {"uses_objective": row["searcher"] not in BASELINES, "stochastic": row["searcher"] in STOCHASTIC}
     found = {
         "search_id": row.get("search_id") or row["run_id"],
-        "draw": str(row.get("draw") or ""),
+        "draw": row.get("draw", ""),
         "held_out_by_draw": json.loads(row.get("held_out_by_draw") or "{}"),
         "n_free": N_LAYERS[row["model"]],
         "outcome": outcome,
