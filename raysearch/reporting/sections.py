@@ -86,14 +86,14 @@ def sections(analysis: Analysis) -> list[Section]:
             "results", "Results", "Results",
             intro="What was lost on the calibration, and how the checkpoints do on what they were assessed by.",
             needs="No search has found a mask.",
-            tables=result_tables(results, frame),
+            tables=result_tables(analysis),
         ),
         Section(
             "generation", "Texts", "What the generated texts show",
             intro="Repetition, likeness and length of the answers, how much of the code is Python, and whether the "
             "next digit is known: a text may lose its structure before its scores tell.",
             pictures=[*probe_pictures(results, frame, palette), *failure_pictures(results, frame)],
-            tables=degeneration_tables(results, frame),
+            tables=degeneration_tables(analysis),
         ),
         Section(
             "recovery", "Recovery", "What training gave back",

@@ -79,9 +79,9 @@ def _csv(frame: pd.DataFrame) -> str:
 
 
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the searches with layers and losses by draw as JSON, and without the contributions of items."""
+    """Return the searches with layers and losses by draw as JSON, and without what a line cannot hold."""
     losses = frame["held_out_by_draw"].map(lambda of: json.dumps(of) if of else None)
-    return frame.drop(columns="items").assign(removed=frame["removed"].map(list), held_out_by_draw=losses)
+    return frame.drop(columns=["items", "measure"]).assign(removed=frame["removed"].map(list), held_out_by_draw=losses)
 
 
 def _dense(results: StudyResult) -> pd.DataFrame:

@@ -171,7 +171,7 @@ def test_ruined_models_do_not_flatten_the_others() -> None:
 def test_losses_of_several_draws_stand_beside_the_mean_of_their_dense_losses() -> None:
     found = [outcome(loss, dense_loss=dense) for loss, dense in ((4.0, 3.8), (3.5, 3.2))]
     results = study(*(make_cell("greedy", one, draw=str(draw)) for draw, one in enumerate(found)))
-    (losses,) = result_tables(results, cells_frame(results))
+    (losses,) = result_tables(analyse(results))
     dense, greedy = losses.rows
     shown = {column.title: place for place, column in enumerate(losses.columns)}
     assert dense[shown["Loss"]].value == pytest.approx(3.5)
@@ -268,7 +268,7 @@ def test_markdown_has_the_same_tables(folder: Path, page: Page) -> None:
 
 def test_best_is_bold_and_dense_stands_on_top() -> None:
     results = synthetic_study(flaws=False)
-    tables = {table.title: table for table in result_tables(results, cells_frame(results))}
+    tables = {table.title: table for table in result_tables(analyse(results))}
     table = tables[f"smollm2-135m, calibrated by {PPL}: assessed checkpoints"]
     assert table.has_dense and table.rows[0][1].text == "Dense"
     for place, column in enumerate(table.columns):

@@ -29,12 +29,12 @@ class Rival:
     """A searcher's numbers in a setting, over its draws and seeds, and how it stands beside the best one.
 
     Args:
+        cells: Its searches that are compared, see `on_shared_draws`.
         mean: Over draws and seeds; the geometric one of quantities that are compared by ratios.
         spread: Standard deviation over seeds of a draw, the first with several; None with one seed.
         error: Standard error by the choice of samples: over draws, where a loss has several; else the mean of those of
             the searches, which share the samples.
         cost: Layer-forwards that it takes alone, the mean over searches.
-        uses_objective: Whether it does; one that does not is a baseline.
         behind: By how much it is worse than the best: a difference, or one of logarithms for quantities that are
             compared by ratios; 0 for the best itself. Infinite where both numbers are: nothing is best.
         noise: How large a difference noise alone explains in 19 of 20 cases; None if it is not known.
@@ -44,11 +44,11 @@ class Rival:
     """
 
     searcher: str
+    cells: pd.DataFrame
     mean: float
     spread: float | None
     error: float | None
     cost: float
-    uses_objective: bool = True
     behind: float = 0.0
     noise: float | None = 0.0
     p: float | None = 1.0
@@ -163,11 +163,11 @@ def _rival(searcher: str, cells: pd.DataFrame, side: Side, quantity: Quantity) -
     spreads = cells.groupby("draw")[quantity.key].std().dropna() if several else ()
     return Rival(
         searcher=searcher,
+        cells=cells,
         mean=mean_of(quantity, cells[quantity.key]),
         spread=next(iter(spreads), None),
         error=finite(_error(cells, side, quantity)),
         cost=float(cells["layer_forwards_alone"].mean()),
-        uses_objective=bool(cells["uses_objective"].all()),
     )
 
 

@@ -23,7 +23,7 @@ Items = Sequence[npt.NDArray[np.float64]]
 _AVERAGED: tuple[Group, ...] = ("perplexity", "accuracy", "generation")
 _LABELS = ("model", "calibration", "searcher", "remove", "seed", "draw", "state", "failure", "search_id", "link")
 _DECLARED = ("uses_objective", "stochastic")
-_FOUND = ("comparable", "removed", "unit", "items", "held_out_by_draw")
+_FOUND = ("comparable", "removed", "measure", "unit", "items", "held_out_by_draw")
 _NUMBERS = (
     "dense_loss", "loss", "loss_error", "delta", "error_to_best", "held_out", "held_out_error", "evaluations",
     "n_free", "layer_forwards_alone", "layer_forwards_naive", "layer_forwards_shared", "seconds",
@@ -117,7 +117,7 @@ def cells_frame(results: StudyResult) -> pd.DataFrame:
 
     Returns:
         Columns of labels (``model`` … ``link``), ``comparable`` (it found a mask of the size asked for), ``removed`` (a
-        tuple), ``held_out_by_draw`` (a mapping), numbers of the search (``loss``, ``delta`` over dense,
+        tuple), ``measure``, ``held_out_by_draw`` (a mapping), numbers of the search (``loss``, ``delta`` over dense,
         ``layer_forwards_alone`` …), every metric as ``assessed.<name>`` and the averages, each with its standard error
         as ``…_error``. Models, calibrations and searchers are categories, so groups come out in the study's order.
     """

@@ -19,13 +19,13 @@ from raysearch.core.estimate import Estimate
 from raysearch.core.formatting import as_typed, count
 from raysearch.core.json import finite
 from raysearch.core.measure import Measure
+from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.stats.comparison import Comparison, Rival, compare, on_shared_draws
 from raysearch.reporting.stats.frame import (
     CALIBRATION_LOSS,
     HELD_OUT_LOSS,
     Quantity,
     Setting,
-    averages,
     by_column,
     fresh_loss,
     has,
@@ -35,7 +35,6 @@ from raysearch.reporting.stats.frame import (
 )
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, layers, number, present, tabulate
-from raysearch.study.result import Outcome, StudyResult
 
 LEADERBOARD_NOTE = (
     "Means over the draws that all searchers have, and over seeds; bold: the lowest. A held-out loss is that on the "
@@ -130,54 +129,49 @@ class _Found:
         return self.cells["link"].iloc[0] if len(self.cells) == 1 else None
 
 
-def degeneration_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
+def degeneration_tables(analysis: Analysis) -> list[Table]:
     """For each model and calibration what the generated texts show besides their scores; M below M."""
-    quantities = [one for one in _quantities(results, frame) if one.group == "degeneration"]
+    quantities = [one for one in _quantities(analysis) if one.group == "degeneration"]
     found = (
         _assessed_table(f"texts_{place}", f"{title}: written texts", panels, quantities, dense, TEXTS_NOTE)
-        for place, title, panels, dense in _by_calibration(results, frame)
+        for place, title, panels, dense in _by_calibration(analysis)
     )
     return present(*found)
 
 
-def result_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
+def result_tables(analysis: Analysis) -> list[Table]:
     """For each model and calibration the losses on it, then what the checkpoints were assessed by; M below M."""
-    quantities = [one for one in _quantities(results, frame) if one.group not in ("degeneration", "failures")]
+    quantities = [one for one in _quantities(analysis) if one.group not in ("degeneration", "failures")]
     found = []
-    for place, title, panels, dense in _by_calibration(results, frame):
-        of = panels[0][0][:2]
-        outcomes = {
-            one.draw: one.outcome for one in results.cells if (one.model, one.calibration) == of and one.outcome
-        }
+    for place, title, panels, dense in _by_calibration(analysis):
+        compared = [one for one in analysis.by_loss if one.setting in dict(panels)]
         found += [
-            _loss_table(f"losses_{place}", title, panels, [*outcomes.values()]),
+            _loss_table(f"losses_{place}", title, pd.concat(cells for _, cells in panels), compared),
             _assessed_table(f"results_{place}", f"{title}: assessed checkpoints", panels, quantities, dense),
         ]
     return present(*found)
 
 
-def _by_calibration(
-    results: StudyResult, frame: pd.DataFrame
-) -> Iterator[tuple[int, str, _Panels, dict[str, Estimate]]]:
+def _by_calibration(analysis: Analysis) -> Iterator[tuple[int, str, _Panels, dict[str, Estimate]]]:
     """Yield a number, a title, the settings and the dense model's results of each model and calibration."""
-    groups = itertools.groupby(settings(frame), key=lambda pair: pair[0][:2])
+    groups = itertools.groupby(settings(analysis.frame), key=lambda pair: pair[0][:2])
     for place, ((model, calibration), panels) in enumerate(groups, 1):
-        dense = by_column(results.dense.get(model, {}), results)
+        dense = by_column(analysis.results.dense.get(model, {}), analysis.results)
         yield place, f"{model}, calibrated by {calibration}", list(panels), dense
 
 
-def _quantities(results: StudyResult, frame: pd.DataFrame) -> list[Quantity]:
+def _quantities(analysis: Analysis) -> list[Quantity]:
     """The metrics that some search has, each group followed by its average."""
     found: list[Quantity] = []
-    for group, metrics in itertools.groupby(results.metrics, key=lambda metric: metric.group):
+    for group, metrics in itertools.groupby(analysis.results.metrics, key=lambda metric: metric.group):
         found += map(quantity_of, metrics)
-        found += [one for one in averages(results) if one.group == group and len(one.metrics) > 1]
-    return [one for one in dict.fromkeys(found) if has(frame, one)]
+        found += [one for one in analysis.averages if one.group == group and len(one.metrics) > 1]
+    return [one for one in dict.fromkeys(found) if has(analysis.frame, one)]
 
 
-def _loss_table(name: str, title: str, panels: _Panels, outcomes: Sequence[Outcome]) -> Table | None:
-    """Losses on the calibration, the best first; `outcomes` are one a draw."""
-    measure, dense = outcomes[0].measure, fmean(one.dense_loss for one in outcomes)
+def _loss_table(name: str, title: str, cells: pd.DataFrame, compared: Sequence[Comparison]) -> Table | None:
+    """Losses on the calibration, the best first."""
+    measure, dense = cells["measure"].iloc[0], fmean(cells.drop_duplicates("draw")["dense_loss"])
     columns = [
         *_SEARCHER,
         Column(
@@ -192,12 +186,9 @@ def _loss_table(name: str, title: str, panels: _Panels, outcomes: Sequence[Outco
         Column("Removed layers", _removed, kind="layers"),
     ]
     records = [
-        _Found(
-            setting, rival.searcher, shared[shared["searcher"] == rival.searcher], {CALIBRATION_LOSS: (found, rival)}
-        )
-        for setting, cells in panels
-        if (found := compare(setting, shared := on_shared_draws(cells, CALIBRATION_LOSS), CALIBRATION_LOSS))
-        for rival in found.rivals
+        _Found(one.setting, rival.searcher, rival.cells, {CALIBRATION_LOSS: (one, rival)})
+        for one in compared
+        for rival in one.rivals
     ]
     return tabulate(name, f"{title}: losses", columns, records, LOSS_NOTE, has_dense=True)
 
