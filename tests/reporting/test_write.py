@@ -25,7 +25,9 @@ from raysearch.reporting.figures.picture import Palette
 from raysearch.reporting.findings import findings
 from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.stats.frame import cells_frame
+from raysearch.reporting.tables.numbers import UNKNOWN
 from raysearch.reporting.tables.results import leaderboard_tables, result_tables
+from raysearch.reporting.tables.verdict import contrast_table
 from raysearch.reporting.write import write_report
 from raysearch.study.result import StudyResult
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, outcome, study
@@ -358,10 +360,12 @@ def test_searchers_that_are_not_told_apart_are_said_to_be_and_how_fine_that_is()
 
 def test_contrasts_are_answered_first() -> None:
     results = synthetic_study(calibrations=(PPL,), sizes=(7,), flaws=False)
-    asked = replace(results, contrasts=["greedy - one_shot"])
-    found = findings(analyse(asked))
+    asked = analyse(replace(results, contrasts=["greedy - one_shot"]))
+    found = findings(asked)
     assert [one.question for one in found[:2]] == ["greedy - one_shot"] * 2
     assert "With one draw this is of these masks, not of other samples." in found[0].verdict
+    table = contrast_table(asked.contrasts)
+    assert table is not None and {row[-1].text for row in table.rows} == {UNKNOWN}, "draws that are needed"
 
 
 def test_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:

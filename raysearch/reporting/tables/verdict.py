@@ -84,7 +84,7 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
         number("Draws", "gap.n_draws"),
         number("Seeds", "n_seeds"),
         Column("Would be seen", lambda one: Cell(_size(one.gap.detectable, one.unit), one.gap.detectable)),
-        number("Draws needed", "draws_needed"),
+        number("Draws needed", "draws_needed", numbers.amount),
     ]
     note = (
         "Paired by draw. Perplexities by their logarithms. Of several M: the mean difference within each draw. p: "
