@@ -26,7 +26,14 @@ def shown(one: Estimate | None) -> str:
     """Format a number and its standard error, if known; empty for None."""
     if one is None:
         return ""
-    return figure(one.value) + ("" if one.error is None else f" ± {one.error:.2g}")
+    return f"{figure(one.value)} {plus_minus(one.error)}".rstrip()
+
+
+def plus_minus(error: float | None) -> str:
+    """Format a standard error in two digits, large ones in full: ``± 0.012``, ``± 1,234``; empty if it is not known."""
+    if error is None:
+        return ""
+    return f"± {error:,.0f}" if error >= 100 else f"± {error:.2g}"
 
 
 @dataclass(frozen=True)

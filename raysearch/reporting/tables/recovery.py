@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from raysearch.core.estimate import Estimate, Metric, rank_correlation
+from raysearch.core.estimate import Estimate, Metric, plus_minus, rank_correlation
 from raysearch.core.formatting import figure
 from raysearch.core.json import finite
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers
@@ -123,21 +123,15 @@ def _is_best_before_and_after(one: _Ranks) -> bool:
 
 def _cell(one: Estimate) -> Cell:
     text = numbers.UNKNOWN if math.isnan(one.value) else figure(one.value)
-    return Cell(text, finite(one.value), one.error, _error(one.error))
+    return Cell(text, finite(one.value), one.error, plus_minus(one.error))
 
 
 def _share(one: Estimate | None) -> Cell:
     if one is None:
         return Cell(numbers.UNKNOWN)
     if one.value >= _MANY:
-        return Cell(f"{one.value:,.0f} ×", finite(one.value), one.error, _error(one.error))
-    return Cell(f"{100 * one.value:.1f} %", finite(one.value), one.error, _error(one.error and 100 * one.error))
-
-
-def _error(error: float | None) -> str:
-    if error is None:
-        return ""
-    return f"± {error:,.0f}" if error >= 100 else f"± {error:.2g}"
+        return Cell(f"{one.value:,.0f} ×", finite(one.value), one.error, plus_minus(one.error))
+    return Cell(f"{100 * one.value:.1f} %", finite(one.value), one.error, plus_minus(one.error and 100 * one.error))
 
 
 def _course(record: RecoveryRecord) -> Cell:
