@@ -60,6 +60,22 @@ def as_folder(name: str, value: object) -> Path:
     return path
 
 
+def write_files(name: str, folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
+    """Write files, by their paths in a folder that is made where there is none, and return them.
+
+    Raises:
+        UserError: The folder cannot be written to; `name` is its argument, for messages.
+    """
+    files = {folder / file: content for file, content in contents.items()}
+    try:
+        for file, content in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+    except OSError as error:
+        raise UserError(f"{name}={folder} cannot be written ({what_failed(error)}); name another folder") from error
+    return [*files]
+
+
 def ledger_path(store: object, ledger: object) -> Path:
     """Return the ledger's file: the one named, else the store's.
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from raysearch.core.escaping import csv_cell, markdown, markdown_code
 from raysearch.core.formatting import count
-from raysearch.errors import UserError
+from raysearch.core.paths import write_files
 from raysearch.reporting.figures.picture import Palette, png, svg
 from raysearch.reporting.findings import findings
 from raysearch.reporting.sections import Section, sections
@@ -64,14 +64,7 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
     }
     contents = {name: text.encode() for name, text in texts.items()}
     contents |= {f"figures/{picture.name}.png": png(picture.figure) for picture in pictures}
-    try:
-        for name, content in contents.items():
-            path = out / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-    except OSError as error:
-        raise UserError(f"--out={out} cannot be written ({error.strerror}); name another folder") from error
-    return [out / name for name in contents]
+    return write_files("--out", out, contents)
 
 
 def _csv(frame: pd.DataFrame) -> str:

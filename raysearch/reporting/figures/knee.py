@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from raysearch.core import style
 from raysearch.core.formatting import size as size_text
-from raysearch.core.paths import as_name
-from raysearch.errors import UserError
+from raysearch.core.paths import as_name, write_files
 from raysearch.reporting.figures.picture import png
 from raysearch.search.recommendation import Recommendation
 
@@ -23,12 +22,8 @@ def write_knee(found: Recommendation, store: Path) -> Path:
     Raises:
         UserError: It cannot be written.
     """
-    file = store / "reports" / as_name("SEARCH", found.search_id) / "knee.png"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(png(knee(found)))
-    except OSError as error:
-        raise UserError(f"store={store} cannot be written ({error.strerror}); name another folder") from error
+    name = f"reports/{as_name('SEARCH', found.search_id)}/knee.png"
+    (file,) = write_files("store", store, {name: png(knee(found))})
     return file
 
 

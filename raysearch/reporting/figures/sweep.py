@@ -11,9 +11,9 @@ import pandas as pd
 
 from raysearch.core import style
 from raysearch.core.escaping import csv_cell
-from raysearch.errors import UserError
+from raysearch.core.paths import write_files
 from raysearch.generation.diagnostics import DESCRIBED
-from raysearch.reporting.figures.picture import grid
+from raysearch.reporting.figures.picture import grid, png
 from raysearch.reporting.tables import numbers
 from raysearch.search.sweep import Profile, Sweep
 
@@ -36,17 +36,11 @@ def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
     Raises:
         UserError: The folder cannot be written to.
     """
-    picture = folder / "sweep.png"
-    frames = {folder / "sweep.csv": _losses(sweep), folder / "texts.csv": _texts(sweep)}
-    tables = {file: frame for file, frame in frames.items() if len(frame)}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        sweep_figure(sweep, n_remove).savefig(picture, dpi=150)
-        for file, frame in tables.items():
-            frame.to_csv(file, index=False, lineterminator="\n")
-        return [picture, *tables]
-    except OSError as error:
-        raise UserError(f"--out={folder} cannot be written ({error.strerror}); name another folder") from error
+    frames = {"sweep.csv": _losses(sweep), "texts.csv": _texts(sweep)}
+    written = {
+        file: frame.to_csv(index=False, lineterminator="\n").encode() for file, frame in frames.items() if len(frame)
+    }
+    return write_files("--out", folder, {"sweep.png": png(sweep_figure(sweep, n_remove)), **written})
 
 
 def _losses(sweep: Sweep) -> pd.DataFrame:
