@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -71,16 +70,13 @@ def _pairs(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Iterator[Ca
     by_draw = values.groupby([cells["calibration"], cells["draw"], cells["searcher"]], observed=True).mean()
     calibrations = cells["calibration"].drop_duplicates().sort_values()
     tables = {one: by_draw[one].unstack("searcher").dropna(axis="columns") for one in calibrations}
-    places = list(zip(cells["calibration"], cells["searcher"], strict=True))
-    found = defaultdict[tuple[str, str], set[tuple[int, ...]]](set)
-    for place, removed in zip(places, cells["removed"], strict=True):
-        found[place].add(removed)
+    found = cells.groupby(["calibration", "searcher"], observed=True)["removed"].agg(frozenset)
     # of a searcher with an unknown mask its name, so that it is like no other
-    masks = {place: frozenset(of) if all(of) else place[1] for place, of in found.items()}
+    masks = {place: of if all(of) else place[1] for place, of in found.items()}
 
     @functools.cache
     def side(calibration: str, searchers: tuple[str, ...]) -> Side:
-        return Side(cells[[place[0] == calibration and place[1] in searchers for place in places]], quantity)
+        return Side(cells[(cells["calibration"] == calibration) & cells["searcher"].isin(searchers)], quantity)
 
     for pair in itertools.combinations(tables, 2):
         common = tables[pair[0]].columns.intersection(tables[pair[1]].columns)
