@@ -88,8 +88,6 @@ def cell(row: Mapping[Any, Any]) -> CellResult:
             "removed": tuple(json.loads(row["removed"])),
             "measure": Measure(row["unit"], "token" if "token" in row["unit"] else "sample"),
             "delta_error": row["loss_error"],
-            "path": {},
-            "best_so_far": (),
             "assessed": {
                 name: Estimate(row[f"assessed.{name}"], row[f"assessed.{name}_error"])
                 for name in GROUPS

@@ -103,8 +103,6 @@ def _cells(rng: np.random.Generator, of_draw: dict[tuple[str, str], float], effe
             layer_forwards_alone=1.0,
             layer_forwards_naive=1.0,
             seconds=1.0,
-            path={},
-            best_so_far=(),
             assessed={"ppl": Estimate(perplexity, 0.01 * perplexity), "acc": Estimate(accuracy, 5.0)},
             items={"acc": tuple((100 * items / N_ITEMS).tolist())},
         )

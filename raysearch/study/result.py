@@ -45,8 +45,8 @@ class Outcome:
     layer_forwards_alone: float
     layer_forwards_naive: float
     seconds: float
-    path: Annotated[Mapping[int, float], _NOT_WRITTEN]
-    best_so_far: Annotated[Sequence[tuple[int, float]], _NOT_WRITTEN]
+    path: Annotated[Mapping[int, float], _NOT_WRITTEN] = field(default_factory=dict)
+    best_so_far: Annotated[Sequence[tuple[int, float]], _NOT_WRITTEN] = ()
     assessed: Mapping[str, Estimate] = field(default_factory=dict)
     joint_removals: Annotated[Sequence[JointRemoval], _NOT_WRITTEN] = ()
     items: Annotated[Mapping[str, Sequence[float]], _NOT_WRITTEN] = field(default_factory=dict)

@@ -18,7 +18,7 @@ def outcome(loss: float = 1.0, **changes: object) -> Outcome:
     values = {
         "removed": (1, 2), "measure": PERPLEXITY, "dense_loss": 0.5, "loss": loss, "delta_error": None,
         "evaluations": 10, "layer_forwards_alone": 100.0, "layer_forwards_naive": 300.0,
-        "seconds": 1.0, "path": {}, "best_so_far": (), **changes,
+        "seconds": 1.0, **changes,
     }  # fmt: skip
     return Outcome(**values)  # type: ignore[arg-type]
 
