@@ -119,9 +119,7 @@ class Side:
     @cached_property
     def by_draw(self) -> Mapping[str, npt.NDArray[np.float64]]:
         """The values of each draw, one a seed; logarithms where the quantity is compared by ratios."""
-        values = self._cells[self._quantity.key].to_numpy()
-        values = np.log(values) if self._quantity.ratio else values
-        draws = self._cells["draw"].to_numpy()
+        values, draws = self._quantity.of(self._cells).to_numpy(), self._cells["draw"].to_numpy()
         return {draw: values[draws == draw] for draw in dict.fromkeys(draws)}
 
     @cached_property

@@ -66,8 +66,8 @@ def calibration_effects(frame: pd.DataFrame, quantity: Quantity) -> list[Calibra
 
 
 def _pairs(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Iterator[CalibrationEffect]:
-    values = quantity.sign * (np.log(cells[quantity.key]) if quantity.ratio else cells[quantity.key])
-    by_draw = values.groupby([cells["calibration"], cells["draw"], cells["searcher"]], observed=True).mean()
+    places = [cells[name] for name in ("calibration", "draw", "searcher")]
+    by_draw = (quantity.sign * quantity.of(cells)).groupby(places, observed=True).mean()
     calibrations = cells["calibration"].drop_duplicates().sort_values()
     tables = {one: by_draw[one].unstack("searcher").dropna(axis="columns") for one in calibrations}
     found = cells.groupby(["calibration", "searcher"], observed=True)["removed"].agg(frozenset)

@@ -78,6 +78,10 @@ class Quantity:
         """The unit of differences, of logarithms where it is compared by ratios; empty where the setting decides."""
         return "nats" if self.ratio else "points" if self.unit == "%" else self.unit
 
+    def of(self, cells: pd.DataFrame) -> pd.Series:
+        """Return the numbers of some searches; their logarithms where it is compared by ratios."""
+        return np.log(cells[self.key]) if self.ratio else cells[self.key]
+
 
 #: The loss on the samples of the other draws of the calibration, which the search has not seen.
 HELD_OUT_LOSS = Quantity("held_out", "held-out calibration loss", "", higher_is_better=False)

@@ -82,7 +82,7 @@ class Ranking:
 def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
     """Rank the searchers that use the objective by a quantity; None where there are too few searchers, or no number."""
     known = frame[frame["comparable"] & frame["uses_objective"] & frame[quantity.key].notna()]
-    badness = -quantity.sign * (np.log(known[quantity.key]) if quantity.ratio else known[quantity.key])
+    badness = -quantity.sign * quantity.of(known)
     seeds: dict[tuple[object, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     labels = (known[name] for name in ("model", "calibration", "draw", "remove", "searcher"))
     for *place, searcher, value in zip(*labels, badness, strict=True):

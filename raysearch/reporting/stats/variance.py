@@ -252,7 +252,7 @@ def _complete(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:
     """The searches of the searchers that have a result by every calibration and draw, so that nothing is empty."""
     known = cells[cells[quantity.key].notna()]
     data = known[["calibration", "draw", "searcher"]].astype(str)
-    data["value"] = np.log(known[quantity.key]) if quantity.ratio else known[quantity.key]
+    data["value"] = quantity.of(known)
     place = data.groupby(["calibration", "draw"]).ngroup()
     complete = data[place.groupby(data["searcher"]).transform("nunique") == place.nunique()]
     if place.nunique() == data["calibration"].nunique():
