@@ -22,7 +22,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -241,16 +241,24 @@ def _held_out(one: Side, other: Side, variance: float, freedom: float) -> tuple[
 
 
 def _mcnemar(one: Side, other: Side) -> float | None:
-    """The exact McNemar test of two masks on the items of one task; None if there are more, or items are not 0 or 1."""
+    """The exact McNemar test of two masks on the items of one task; None if there are more, or items are not 0 or 1.
+
+    It is the sign test over the items that one of them alone has right.
+    """
     if one.items is None or other.items is None or len(one.items) != 1 or one.n != 1 or other.n != 1:
         return None
     mine, theirs = one.items[0], other.items[0]
     if any(len(np.unique(np.abs(side[side != 0]).round(9))) > 1 for side in (mine, theirs)):
         return None
-    from statsmodels.stats.contingency_tables import mcnemar
+    return sign_p(int((mine > theirs).sum()), int((mine < theirs).sum()))
 
-    table = [[0, int((mine > theirs).sum())], [int((mine < theirs).sum()), 0]]
-    return float(mcnemar(table, exact=True).pvalue)
+
+@cache
+def sign_p(wins: int, losses: int) -> float:
+    """Return the two-sided p of the exact sign test."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 
 def _by_seed(side: Side) -> tuple[float, float] | None:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from raysearch.reporting.stats.difference import LEVEL
+from raysearch.reporting.stats.difference import LEVEL, sign_p
 from raysearch.reporting.stats.frame import HELD_OUT_LOSS, Quantity
 
 _FEWEST = 3  # sets of samples, and searchers
@@ -104,7 +104,7 @@ def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
     for (better, low), (worse, high) in itertools.combinations(means, 2):
         wins, losses = (int(of.sum()) for of in (columns[better] < columns[worse], columns[better] > columns[worse]))
         told = p is not None and p <= LEVEL and high - low > critical
-        pairs.append(Pair(better, worse, wins, losses, _sign_p(wins, losses), told))
+        pairs.append(Pair(better, worse, wins, losses, sign_p(wins, losses), told))
     return Ranking(quantity, dict(means), n, p, critical, pairs)
 
 
@@ -122,13 +122,6 @@ def _friedman(ranks: _Ranks) -> float | None:
     if len(ranks) < _FEWEST:
         return None
     return float(friedmanchisquare(*ranks.T).pvalue) if np.ptp(ranks) > 0 else 1.0  # all are equal throughout
-
-
-@functools.cache
-def _sign_p(wins: int, losses: int) -> float:
-    from scipy.stats import binomtest
-
-    return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 
 @functools.cache  # a second or so
