@@ -14,13 +14,10 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from raysearch.reporting.stats.difference import LEVEL, sign_p
@@ -28,7 +25,6 @@ from raysearch.reporting.stats.frame import HELD_OUT_LOSS, Quantity
 
 _FEWEST = 3  # sets of samples, and searchers
 _DIGITS = 12  # after the point that two numbers must differ in, or they are tied
-_Ranks = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -83,45 +79,37 @@ def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
     """Rank the searchers that use the objective by a quantity; None where there are too few searchers, or no number."""
     known = frame[frame["comparable"] & frame["uses_objective"] & frame[quantity.key].notna()]
     badness = -quantity.sign * quantity.of(known)
-    seeds: dict[tuple[object, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    labels = (known[name] for name in ("model", "calibration", "draw", "remove", "searcher"))
-    for *place, searcher, value in zip(*labels, badness, strict=True):
-        seeds[tuple(place)][searcher].append(value)
-    searchers = [name for name in known["searcher"].cat.categories if all(name in of for of in seeds.values())]
-    if not seeds or len(searchers) < _FEWEST:
+    places = [known[name] for name in ("model", "calibration", "draw", "remove", "searcher")]
+    table = badness.groupby(places, observed=True).mean().unstack("searcher").dropna(axis="columns")
+    if len(table.columns) < _FEWEST:
         return None
     n_labels = 2 if quantity == HELD_OUT_LOSS else 3  # of a set of samples
-    in_settings = _ranks([[fmean(of[name]) for name in searchers] for of in seeds.values()])
-    by_set: dict[tuple[object, ...], list[_Ranks]] = defaultdict(list)
-    for setting, of_setting in zip(seeds, in_settings, strict=True):
-        by_set[setting[:n_labels]].append(of_setting)
-    ranks = _ranks([np.mean(of_set, axis=0) for of_set in by_set.values()])
-    means = sorted(zip(searchers, ranks.mean(axis=0).tolist(), strict=True), key=lambda one: one[1])
+    ranks = _ranks(_ranks(table).groupby(level=list(range(n_labels)), observed=True).mean())
     n, k = ranks.shape
+    means = ranks.mean().sort_values(kind="stable")
     p, critical = _friedman(ranks), _quantile(k) * math.sqrt(k * (k + 1) / (6 * n))
-    columns = dict(zip(searchers, ranks.T, strict=True))
+    columns = {name: of.to_numpy() for name, of in ranks.items()}
     pairs = []
-    for (better, low), (worse, high) in itertools.combinations(means, 2):
+    for (better, low), (worse, high) in itertools.combinations(means.items(), 2):
         wins, losses = (int(of.sum()) for of in (columns[better] < columns[worse], columns[better] > columns[worse]))
         told = p is not None and p <= LEVEL and high - low > critical
         pairs.append(Pair(better, worse, wins, losses, sign_p(wins, losses), told))
-    return Ranking(quantity, dict(means), n, p, critical, pairs)
+    return Ranking(quantity, means.to_dict(), n, p, critical, pairs)
 
 
-def _ranks(rows: npt.ArrayLike) -> _Ranks:
+def _ranks(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the ranks of the numbers of each row, the lowest first; equal ones share the mean of theirs."""
-    from scipy.stats import rankdata
-
-    return np.asarray(rankdata(np.asarray(rows).round(_DIGITS), axis=1))
+    return rows.round(_DIGITS).rank(axis="columns")
 
 
-def _friedman(ranks: _Ranks) -> float | None:
+def _friedman(ranks: pd.DataFrame) -> float | None:
     """The p of Friedman's test of ranks, [sets, searchers]; None with too few sets."""
     from scipy.stats import friedmanchisquare
 
     if len(ranks) < _FEWEST:
         return None
-    return float(friedmanchisquare(*ranks.T).pvalue) if np.ptp(ranks) > 0 else 1.0  # all are equal throughout
+    all_equal = np.ptp(ranks.to_numpy()) == 0
+    return 1.0 if all_equal else float(friedmanchisquare(*ranks.T.to_numpy()).pvalue)
 
 
 @functools.cache  # a second or so
