@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -146,11 +145,9 @@ def on_shared_draws(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:
     Draws differ by far more than searchers do.
     """
     known = cells[cells[quantity.key].notna()]
-    searchers = defaultdict[str, set[str]](set)
-    for draw, searcher in zip(known["draw"], known["searcher"], strict=True):
-        searchers[draw].add(searcher)
-    complete = [draw for draw, found in searchers.items() if len(found) == known["searcher"].nunique()]
-    return known[known["draw"].isin(complete)] if complete else known
+    n_searchers = known.groupby("draw")["searcher"].transform("nunique")
+    complete = known[n_searchers == known["searcher"].nunique()]
+    return complete if len(complete) else known
 
 
 def comparisons(frame: pd.DataFrame, quantity: Quantity, margin: float | None = None) -> list[Comparison]:
