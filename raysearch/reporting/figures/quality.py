@@ -23,8 +23,7 @@ from raysearch.reporting.stats.frame import (
     Quantity,
     by_column,
     fresh_loss,
-    mean_of,
-    panels,
+    searcher_means,
 )
 from raysearch.reporting.stats.variance import Split
 from raysearch.reporting.tables import numbers
@@ -55,12 +54,9 @@ def headline_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
     """
     quantity = analysis.averages[0] if analysis.averages else fresh_loss(analysis.frame)
     key = "delta" if quantity is CALIBRATION_LOSS else quantity.key
-    found = []
-    for panel, cells in panels(analysis.frame):
-        found_by = cells.groupby(["calibration", "searcher"], observed=True)[key]
-        means = found_by.agg(partial(mean_of, quantity)).rename("value").dropna().reset_index()
-        apart = means.groupby("calibration", observed=True, sort=False) if not analysis.averages else [("", means)]
-        found += [(panel.model, (panel.remove, of)) for _, of in apart if len(of)]
+    means = searcher_means(analysis.frame, quantity)[key].rename("value").dropna().reset_index()
+    labels = ["model", "remove"] if analysis.averages else ["model", "remove", "calibration"]
+    found = ((model, (remove, of)) for (model, remove, *_), of in means.groupby(labels, observed=True))
     return pictures("headline", found, partial(_headline, quantity, palette))
 
 
@@ -125,15 +121,10 @@ def tradeoff_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
     if len(both) < 2:
         return []
     perplexity, accuracy = both
-    found = []
-    for panel, cells in panels(analysis.frame):
-        points = cells.groupby(["calibration", "searcher"], observed=True).agg(
-            perplexity=(perplexity.key, partial(mean_of, perplexity)),
-            accuracy=(accuracy.key, "mean"),
-            error=(accuracy.error, "mean"),
-        )
-        points = points.dropna(subset=["perplexity", "accuracy"]).reset_index()
-        found += [(panel.model, (panel.remove, points))] if len(points) else []
+    columns = {perplexity.key: "perplexity", accuracy.key: "accuracy", accuracy.error: "error"}
+    means = searcher_means(analysis.frame, perplexity)[[*columns]].rename(columns=columns)
+    points = means.dropna(subset=["perplexity", "accuracy"]).reset_index()
+    found = ((model, (remove, of)) for (model, remove), of in points.groupby(["model", "remove"], observed=True))
     return pictures("tradeoff", found, partial(_tradeoff, analysis.results, both, palette))
 
 
