@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from raysearch.core.escaping import markdown_line
 from raysearch.core.formatting import added
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.errors import redacted
 
 #: The file beside a card that holds the same for machines. It marks a folder or a repository as an export.
 RECORD = "raysearch.json"
@@ -128,6 +129,12 @@ def _loss_rows(evidence: Evidence) -> list[tuple[str, str, str]]:
         delta = added(evidence.loss - evidence.dense_loss, evidence.delta_error)
         rows.append(("loss over dense, ± its standard error", "", delta))
     return rows
+
+
+def export_record(mask: Mask, n_layers: int, evidence: Evidence) -> str:
+    """Return the text of `RECORD`: what was removed, and the evidence, for machines."""
+    record = {"mask": list(mask), "n_layers_dense": n_layers, "evidence": asdict(evidence)}
+    return json.dumps(redacted(record), indent=2) + "\n"
 
 
 def mask_picture(mask: Mask, n_layers: int) -> str:

@@ -7,12 +7,11 @@ model, and only then renamed into place. So `out` is either complete and verifie
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
-from raysearch.errors import UnsupportedModelError, UserError, first_line, redact, redacted, what_failed
-from raysearch.models.card import RECORD, Evidence, Pruned, mergekit_yaml, model_card
+from raysearch.errors import UnsupportedModelError, UserError, first_line, redact, what_failed
+from raysearch.models.card import RECORD, Evidence, Pruned, export_record, mergekit_yaml, model_card
 from raysearch.models.gguf_pruning import misread_by_llama_cpp
 from raysearch.models.layers import plain_logits
 from raysearch.models.loading import load_model, load_tokenizer, quiet
@@ -204,12 +203,6 @@ def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence
     }
     for file, text in documents.items():
         (folder / file).write_text(text, encoding="utf-8")
-
-
-def export_record(mask: Mask, n_layers: int, evidence: Evidence) -> str:
-    """Return the text of `RECORD`: what was removed, and the evidence, for machines."""
-    record = {"mask": list(mask), "n_layers_dense": n_layers, "evidence": asdict(evidence)}
-    return json.dumps(redacted(record), indent=2) + "\n"
 
 
 @contextlib.contextmanager

@@ -1,15 +1,18 @@
-"""From a finished search to a checkpoint or a GGUF file: what to export, and the evidence that goes on its card."""
+"""From a finished search to a checkpoint or a GGUF file: what to export, and the evidence that goes on its card.
+
+A GGUF file is written without torch and transformers, which take longer to import.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from raysearch.errors import UserError, redact
 from raysearch.evaluation.spec import CalibrationSpec, identity_of
-from raysearch.models.card import RECORD, Evidence, gguf_card
-from raysearch.models.export import ExportResult, export_checkpoint, export_record
+from raysearch.models.card import RECORD, Evidence, export_record, gguf_card
 from raysearch.models.gguf_pruning import GGUFExport, prune_gguf
 from raysearch.models.hub import HubRepository
 from raysearch.models.loading import describe, fingerprint
@@ -17,6 +20,9 @@ from raysearch.models.source import gguf_file, locate
 from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
 from raysearch.search.trial import Trial
+
+if TYPE_CHECKING:
+    from raysearch.models.export import ExportResult
 
 
 def export_search(
@@ -37,6 +43,8 @@ def export_search(
         UserError: The search has not finished or has no such mask, the folder or the model cannot be used, that has
             changed since, or the hub does not take it.
     """
+    from raysearch.models.export import export_checkpoint
+
     model, chosen = spec.evaluation.model, record.best_of_size(remove)
     record.check_weights(fingerprint(locate(model)))
     if push is not None:

@@ -70,12 +70,12 @@ def test_what_the_ledger_answers_needs_neither_torch_nor_transformers(run: Run, 
     assert answered["removed"] == before["removed"] and answered["loss"] == before["loss"]
 
 
-def test_a_search_of_a_kept_gguf_file_leaves_torch_to_its_replica(run: Run, here: Path, world: World) -> None:
+def test_search_and_export_of_a_kept_gguf_file_leave_torch_to_the_replica(run: Run, here: Path, world: World) -> None:
     model = write_llama(here / "model.gguf")
     words = {"model": model, "searcher": "one_shot"}
     assert run("search", *world.search(**words, data__seed=1)).code == 0  # which keeps it
     again = ["search", *world.search(**words, cluster="local", cluster__replicas=1), "--json"]
-    (modules,), printed, _ = imported(again)
+    (*_, modules), printed, _ = imported(again, ["export", "latest", "--gguf", "pruned.gguf"])
     assert "ray" in modules and not {"torch", "pandas", "datasets", "sklearn"} & modules
     inline = found(run("search", *world.search(**words, store="elsewhere"), "--json"))
     mapped = json.loads(printed.partition("IMPORTED")[0])
