@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import platform
 import re
+import runpy
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -75,13 +76,9 @@ def check_fused_head(device: str) -> None:
 def _may_have_gpus() -> bool:
     """Return whether torch may see a GPU, without importing it: not where it is built for CPUs alone."""
     package = importlib.util.find_spec("torch")
-    assert package is not None and package.submodule_search_locations, "raysearch requires torch"
-    place = Path(package.submodule_search_locations[0]) / "version.py"
-    found = importlib.util.spec_from_file_location("torch_version", place)
-    assert found is not None and found.loader is not None, "it is a file of Python"
-    version = importlib.util.module_from_spec(found)
-    found.loader.exec_module(version)
-    return getattr(version, "cuda", None) is not None or getattr(version, "hip", None) is not None
+    assert package is not None and package.origin is not None, "raysearch requires torch"
+    built = runpy.run_path(str(Path(package.origin).with_name("version.py")))
+    return built.get("cuda") is not None or built.get("hip") is not None
 
 
 def processor() -> str:
