@@ -66,11 +66,12 @@ def load_config(model: LocatedModel) -> PreTrainedConfig:
         UserError: The files are unreachable or unsafe.
         UnsupportedModelError: The model is not a causal decoder that transformers knows.
     """
+    files = _files(model)  # a model that is nowhere is refused before the import, which takes seconds
     from transformers import AutoConfig
 
     with _reading(model):
         _check_code(model)
-        config: PreTrainedConfig = AutoConfig.from_pretrained(**_files(model))
+        config: PreTrainedConfig = AutoConfig.from_pretrained(**files)
         if model.gguf is not None:
             vars(config).pop("quantization_config", None)  # weights in memory and in an export have none
         _check_causal(model, config)
@@ -212,12 +213,12 @@ def describe(spec: ModelSpec) -> ModelInfo:
 
 def _describe(model: LocatedModel) -> ModelInfo:
     """Return a model's sizes, by building it without weights."""
+    config = load_config(model)  # first, as it may refuse the model
     import torch
     from transformers import AutoModelForCausalLM
 
     from raysearch.models.layers import layer_lists
 
-    config = load_config(model)
     if model.is_hub:  # a replica on another node may start after the next push
         model = replace(model, revision=_commit(model))
     with _reading(model), torch.device("meta"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -233,9 +232,18 @@ def test_the_tokenizer_fingerprint_does_not_depend_on_its_last_call() -> None:
     assert tokenizer_fingerprint(one) == tokenizer_fingerprint(same) != tokenizer_fingerprint(other)
 
 
-def test_importing_loads_neither_torch_nor_transformers() -> None:
-    code = "import sys, raysearch.models.loading; sys.exit(any(m in sys.modules for m in ('torch', 'transformers')))"
-    root = Path(importlib.import_module("raysearch.models.loading").__file__ or "").parents[2]
+def test_a_model_that_is_nowhere_is_refused_without_torch() -> None:
+    code = """
+import sys
+from raysearch.models.loading import UserError, describe
+from raysearch.models.spec import ModelSpec
+try:
+    describe(ModelSpec("tiny", "foo/bar"))
+except UserError:
+    sys.exit("torch" in sys.modules)
+sys.exit("it was accepted")
+"""
+    root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
 
 
