@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raysearch.generation.prompt import Written
+
 
 @dataclass(frozen=True)
 class Score:
@@ -22,17 +24,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class ScoredText:
-    """A generated answer and what it is worth.
+class ScoredText(Written):
+    """A generated answer, without its opening, and what it is worth."""
 
-    Args:
-        text: The answer, without its opening and without what ends it.
-        n_tokens: Tokens that were generated.
-        cut_off: Whether it ends because of the limit of tokens.
-        score: What it is worth.
-    """
-
-    text: str
-    n_tokens: int
-    cut_off: bool
     score: Score

@@ -105,9 +105,7 @@ class GenerationAccuracyObjective(ModelObjective):
         import torch
 
         scores = score_answers([one.text for one in written], answers, self.match, torch.get_num_threads())
-        texts = [
-            ScoredText(one.text, one.n_tokens, one.cut_off, score) for one, score in zip(written, scores, strict=True)
-        ]
+        texts = [ScoredText(**vars(one), score=score) for one, score in zip(written, scores, strict=True)]
         losses = torch.tensor([1.0 - text.score.value for text in texts], dtype=torch.float64)
         return ModelLosses(losses, n_tokens, texts)
 
