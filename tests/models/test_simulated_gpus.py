@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from raysearch.assessment.spec import SpeedOptions
 from raysearch.assessment.speed import SpeedJob
-from raysearch.calibration.batch import Batch, Choices, Form
+from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.objectives.hidden_cosine import HiddenCosineObjective
@@ -35,10 +35,12 @@ from tests.cases import assert_each
 from tests.generation.test_decoding import WAYS, Numbers, prompts
 from tests.models.families import FAMILIES
 from tests.models.simulated_gpus import SimulatedGpus, gpus, guard
+from tests.models.test_stack import items
 
 __all__ = ["gpus", "guard"]  # fixtures
 
-MASKS = tuple(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (1, 2), (0, 3)])
+#: The last leaves only what is on the first of two GPUs.
+MASKS = tuple(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (0, 3), (1, 2, 3)])
 Place = Callable[[PreTrainedModel], PreTrainedModel]
 
 
@@ -68,18 +70,6 @@ def text() -> Batch:
     scored = np.ones((5, 12), dtype=bool)
     scored[:, 0] = scored[1, :6] = False
     return Batch(np.random.default_rng(0).integers(3, 100, size=scored.shape), scored)
-
-
-def items() -> Batch:
-    """Four questions with three choices; two of them fit into a row of the last."""
-    draw = np.random.default_rng(0)
-    prompts = [draw.integers(3, 100, length).tolist() for length in (6, 7, 8, 28)]
-    pairs = [(prompt, draw.integers(3, 100, 1 + choice).tolist()) for prompt in prompts for choice in range(3)]
-    return Batch.of(
-        [[*prompt, *choice] for prompt, choice in pairs],
-        [[False] * len(prompt) + [True] * len(choice) for prompt, choice in pairs],
-        Choices(np.repeat(np.arange(4), 3), np.arange(12) % 3 == 1, np.arange(12) + 1),
-    )
 
 
 def calibration_of(objective: Objective) -> Calibration:
