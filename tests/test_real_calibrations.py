@@ -21,6 +21,7 @@ from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.totals import total
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.stack import LayerStack
+from raysearch.models.verification import packs
 
 pytestmark = [
     pytest.mark.real,
@@ -139,7 +140,7 @@ def test_margin(data, calibrate, replica, model):
     assert len(margins) == SAMPLES
     for packed in (True, False):
         assert loss_of(replica, calibration, packed=packed) == pytest.approx(expected, rel=1e-5, abs=1e-5)
-    assert replica.stack.packs(calibration.shards[-1])
+    assert packs(replica.stack, calibration.shards[-1])
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "js"])

@@ -40,6 +40,7 @@ from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit
 from raysearch.models.devices import check_fused_head
 from raysearch.models.stack import LayerStack, predicting
+from raysearch.models.verification import verify
 
 
 @dataclass(frozen=True)
@@ -324,7 +325,7 @@ def fused_head(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
     states = predicting(stack.capture(shard.inputs).embedded, shard.inputs)
     plain = token_log_probs(states, shard, stack)
     stack = LayerStack(stack.model, fused_head=True)
-    stack.verify()
+    verify(stack)
     one, again = (token_log_probs(states, shard, stack) for _ in range(2))
     found = time_of_head(states, lambda: token_log_probs(states, shard, stack), stack, device)
     found["largest difference of a token, nats"] = float((one - plain).abs().max())

@@ -37,6 +37,7 @@ from raysearch.models.shared_weights import Packed, unpack
 from raysearch.models.spec import LocatedModel
 from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
+from raysearch.models.verification import packs, verify
 
 #: PyTorch has no exception of its own for this on the CPU; its messages hold one of these.
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -74,7 +75,7 @@ class Replica:
         reuse_freed_memory()
         if not stack.compiled:
             pack_weights(stack.model)
-        stack.verify()
+        verify(stack)
         self.stack = stack
         self.calibrations = {calibration.fingerprint: calibration for calibration in calibrations}
         self._at_once: dict[str, int] = {}  # samples, by calibration, where memory did not hold a shard
@@ -227,7 +228,7 @@ class Replica:
             packed = np.concatenate([packed_lengths(shard) for shard in calibration.shards])
             longest_row = max(items, key=lambda item: item.input_ids.shape[1])
             largest = {id(one): one for one in (longest_row, items[packed.argmax()])}  # often the same
-            self._packing[name] = all(map(self.stack.packs, largest.values()))
+            self._packing[name] = all(packs(self.stack, one) for one in largest.values())
         return self._packing[name]
 
 

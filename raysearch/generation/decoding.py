@@ -40,7 +40,7 @@ from raysearch.generation.prompt import Decoding, Prompt, Written
 
 #: Rows at once: a step on a CPU takes little longer for so many than for one; a GPU takes more.
 _ROWS = {"cpu": 32, "cuda": 128}
-#: How far two computations of a float32 logit may be apart, relative to the row's largest; `models.stack.tolerance`.
+#: How far two computations of a float32 logit may be apart, relative to the row's largest, as in `models.verification`.
 _ERROR = 1e-5
 #: Tokens for which a cache gets room at once.
 _ROOM = 64

@@ -15,11 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from filelock import FileLock
-from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from raysearch.core.mask import Mask
@@ -27,12 +24,12 @@ from raysearch.core.paths import as_path
 from raysearch.errors import UnsupportedModelError, UserError, first_line, redact, what_failed
 from raysearch.models.card import RECORD, Evidence, Pruned, export_record, mergekit_yaml, model_card
 from raysearch.models.gguf_pruning import misread_by_llama_cpp
-from raysearch.models.layers import plain_logits
 from raysearch.models.loading import load_model, load_tokenizer, quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
-from raysearch.models.stack import LayerStack, probe_tokens, relative_gap
+from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers
+from raysearch.models.verification import probe_logits, relative_gap
 
 _POSITIONS = "max_position_embeddings"
 _NEW_TOKENS = 24
@@ -87,9 +84,8 @@ def export_checkpoint(
     stack = LayerStack(load_model(located))
     tokenizer = _tokenizer(located, prompt)
     before = _continue(stack.model, tokenizer, prompt)
-    tokens = probe_tokens(stack.model)
     with stack.bypassed(mask) as masked:
-        expected = own_logits(masked, tokens)
+        expected = probe_logits(masked)
     n_layers, parameters_dense, kind = stack.n_layers, stack.model.num_parameters(), stack.model.config.model_type
 
     with replacing(out) as folder:
@@ -112,7 +108,7 @@ def export_checkpoint(
         _write_documents(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
         del model, stack  # never two models in memory
         reloaded = _reload(folder, located, kind)
-        gap = relative_gap(own_logits(reloaded, tokens), expected)
+        gap = relative_gap(probe_logits(reloaded), expected)
         if not gap <= _MOST_GAP:
             raise UnsupportedModelError(
                 f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits differ by {gap:.1e} of "
@@ -144,12 +140,6 @@ def _tokenizer(model: LocatedModel, prompt: str | None) -> PreTrainedTokenizerBa
         if prompt is not None:
             raise
         return None
-
-
-@torch.inference_mode()
-def own_logits(model: PreTrainedModel, tokens: npt.NDArray[np.int64]) -> Tensor:
-    """Return the logits of a plain forward, [B, T, vocabulary]."""
-    return plain_logits(model, torch.tensor(tokens, device=model.device))
 
 
 def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, prompt: str | None) -> str | None:

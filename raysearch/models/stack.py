@@ -10,7 +10,7 @@ real layers can then run on any hidden state:
     logits = stack.logits(hidden.flatten(0, 1))          the model's own tail
 
 A stand-in is a function put in place of one layer's `forward`, so other attributes that the model reads from the layer
-(`attention_type` …) stay its own. `LayerStack.verify` compares the walk with the model's own forward.
+(`attention_type` …) stay its own. `raysearch.models.verification` compares the walk with the model's own forward.
 """
 
 from __future__ import annotations
@@ -22,24 +22,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-from raysearch.calibration.batch import Batch, Inputs
-from raysearch.calibration.objectives.base import by_chunk, log_prob, log_probs, to_device
-from raysearch.calibration.packing import pack
+from raysearch.calibration.batch import Inputs
+from raysearch.calibration.objectives.base import by_chunk, log_prob, to_device
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models.fused_head import FusedHead, find_fused_head
 from raysearch.models.layers import LayerCall, find_stack, plain_logits, replaced
 
 _MOST_GRAPHS = 64  # of the layers' code: one for each kind of layer, with and without a mask, of one row and of several
-_PROBE_SHAPE = (2, 8)  # samples x tokens
-_PROBE_IDS = 1000  # the low ids, to draw from: the high ones are special (images …)
 
 
 @dataclass(frozen=True)
@@ -67,6 +62,7 @@ class LayerStack:
     Attributes:
         layers: The layers in order.
         n_layers: N, their number.
+        kind: The model's type, for messages.
         vocab_size: Logits per position.
 
     Raises:
@@ -74,9 +70,9 @@ class LayerStack:
     """
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False, fused_head: bool = False) -> None:
-        self.model, self.compiled, self._fuses = model, compiled, fused_head
-        self._kind: str = model.config.model_type
-        with self._explained():
+        self.model, self.compiled, self.fuses = model, compiled, fused_head
+        self.kind: str = model.config.model_type
+        with self.explained():
             self.layers, self._conventions = find_stack(model)
             self.n_layers = len(self.layers)
             self.vocab_size: int = model.config.get_text_config().vocab_size
@@ -207,7 +203,7 @@ class LayerStack:
         """
         if torch.is_grad_enabled() or not len(hidden):
             return None
-        if self._fuses:
+        if self.fuses:
             return self._fused_head.log_probs(self.last_hidden(hidden), tokens)
         if self.compiled:
             return by_chunk(self, lambda part, of: self._log_prob(self.logits(part), of), hidden, tokens[:, None])
@@ -216,29 +212,6 @@ class LayerStack:
     @functools.cached_property
     def _fused_head(self) -> FusedHead:
         return find_fused_head(self.model, self)
-
-    @torch.no_grad()
-    def packs(self, batch: Batch) -> bool:
-        """Return whether packed choices have the same states as plain rows in the dense model, tested on long items."""
-        config = self.model.config.get_text_config()
-        if config._attn_implementation not in ("sdpa", "eager"):
-            return False  # others take no mask of this kind, and FlashAttention's kernel would read beyond it
-        windows = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
-        if any(window and window < batch.input_ids.shape[1] for window in windows):
-            return False  # a packed row attends to all
-        try:
-            packed = self._states(pack(batch))
-        except (UserError, torch.OutOfMemoryError):
-            raise
-        except Exception:  # the model takes no positions, or no mask of this kind
-            return False
-        gap = self._gap_of_states(packed, self._states(batch.inputs))
-        return gap <= 2 * tolerance(self.model.dtype)  # SmolLM2 in bfloat16: 0.015
-
-    @torch.no_grad()
-    def _states(self, inputs: Inputs) -> Tensor:
-        """Return the dense model's states that predict the scored tokens, [n, d]."""
-        return predicting(self.walk(self.capture(inputs), Mask()), inputs)
 
     @contextlib.contextmanager
     def bypassed(self, mask: Mask) -> Iterator[PreTrainedModel]:
@@ -250,25 +223,8 @@ class LayerStack:
         with self._replaced(mask, _skip):
             yield self.model
 
-    @torch.no_grad()
-    def verify(self) -> None:
-        """Compare the walk with the model's own forward on random tokens, dense and without a layer.
-
-        Raises:
-            UnsupportedModelError: They differ, as where the layers exchange more than the hidden state.
-            UserError: The fused kernel is to be used, but does not compute this model's head.
-        """
-        with self._explained():
-            self._compare()
-        with self.compiling():
-            if self.compiled:
-                with self._explained(compiled=True):
-                    self._compare_layers()
-            if self.compiled or self._fuses:
-                self._compare_heads()
-
     @contextlib.contextmanager
-    def _explained(self, compiled: bool = False) -> Iterator[None]:
+    def explained(self, compiled: bool = False) -> Iterator[None]:
         """Turn an error of the model's own code, or of its compiled layers, into one sentence."""
         try:
             yield
@@ -280,103 +236,9 @@ class LayerStack:
             flash = self.model.config.get_text_config()._attn_implementation == "flash_attention_2"
             remedy = "model.attention=auto" if flash else "another architecture"
             raise UnsupportedModelError(
-                f"{self._kind} cannot be run layer by layer ({type(error).__name__}: "
+                f"{self.kind} cannot be run layer by layer ({type(error).__name__}: "
                 f"{first_line(error)}); use {'model.compile=false' if compiled else remedy}"
             ) from error
-
-    def _compare(self) -> None:
-        """Make the comparison of `verify`."""
-        batch = self._random_batch()
-        captured = self.capture(batch.inputs)
-        if captured.embedded.ndim != 3:
-            raise UnsupportedModelError(
-                f"{self._kind} passes a hidden state of shape {list(captured.embedded.shape)} from layer to layer, "
-                "not [samples, tokens, width]; use another architecture"
-            )
-        for mask in [Mask(), Mask.of(self.n_layers // 2)][: self.n_layers]:
-            hidden = captured.embedded
-            for layer in mask.kept(self.n_layers):
-                # A layer may write into its input; and what another mask would run in between must leave nothing.
-                hidden = self.run_layer(layer, hidden.clone(), captured, compiled=False)
-                self.run_layer(layer, captured.embedded.flip(0), captured, compiled=False)
-            walked = self.logits(hidden.flatten(0, 1))
-            with self.bypassed(mask):
-                own = plain_logits(self.model, torch.tensor(batch.input_ids, device=hidden.device)).flatten(0, 1)
-            if not own.isfinite().all():
-                raise UnsupportedModelError(
-                    f"{self._kind} gives non-finite logits in {own.dtype}; "
-                    + ("use model.dtype=bfloat16 or float32" if own.dtype == torch.float16 else "check its weights")
-                )
-            if not mask:
-                self._check_order(batch, own)
-            gap = relative_gap(walked, own)
-            if not gap <= tolerance(own.dtype):
-                raise UnsupportedModelError(
-                    f"{self._kind} does more between its layers than pass the hidden state on (with {mask} removed "
-                    f"the logits differ by {gap:.1e} of the largest); use another architecture"
-                )
-
-    def _check_order(self, batch: Batch, logits: Tensor) -> None:
-        """Refuse a model whose first logits, of [B * T, vocabulary], are others with another last token."""
-        tokens = batch.input_ids.copy()
-        tokens[:, -1] = (tokens[:, -1] + 1) % (tokens.max() + 1)
-        other = plain_logits(self.model, torch.tensor(tokens, device=self.model.device))
-        gap = relative_gap(other[:, 0].to(logits.device), logits.view(other.shape)[:, 0])
-        if not gap <= 5 * tolerance(logits.dtype):  # experts may get other tokens, so that sums are rounded otherwise
-            raise UnsupportedModelError(
-                f"{self._kind} looks at tokens that come later (with another last one the first logits differ by "
-                f"{gap:.1e} of the largest); use a causal language model"
-            )
-
-    def _compare_layers(self) -> None:
-        """Compare each compiled layer with the plain one; over many layers differences of last bits would grow."""
-        captured = self.capture(self._random_batch().inputs)
-        hidden = captured.embedded
-        for layer in range(self.n_layers):
-            compiled = self.run_layer(layer, hidden.clone(), captured)
-            hidden = self.run_layer(layer, hidden.clone(), captured, compiled=False)
-            gap = self._gap_of_states(compiled.flatten(0, 1), hidden.flatten(0, 1))
-            if not gap <= tolerance(hidden.dtype):
-                raise UserError(
-                    f"model.compile=true gives other hidden states than {self._kind} itself (after layer {layer} they "
-                    f"differ by {gap:.1e}); use model.compile=false"
-                )
-
-    def _gap_of_states(self, one: Tensor, other: Tensor) -> float:
-        """Return the largest difference of two states, [n, d], relative to the size of that in `other`.
-
-        They are compared after the final norm: beside the few channels that are hundreds of times as large as the
-        others in many models, a wrong state would pass for a rounded one in 16 bits.
-        """
-        one, other = self.last_hidden(one).float(), self.last_hidden(other).float()
-        return float(((one - other).norm(dim=-1) / other.norm(dim=-1)).max())
-
-    def _compare_heads(self) -> None:
-        """Compare the log-probabilities of the fused or compiled kernel with those of the model's own tail."""
-        option = "model.fused_head" if self._fuses else "model.compile"
-        batch = self._random_batch()
-        hidden = self._states(batch.inputs)
-        own, tokens = log_probs(self.logits(hidden)), to_device(batch.targets, hidden.device)
-        try:
-            found = self.fused_log_probs(hidden, tokens)
-        except (UserError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            raise UserError(
-                f"{option}=true does not work for {self._kind} here ({type(error).__name__}: {first_line(error)}); "
-                f"use {option}=false"
-            ) from error
-        assert found is not None, "there are positions, and no gradients"
-        gap = relative_gap(found, own.gather(1, tokens[:, None])[:, 0].to(found.device))
-        if not gap <= tolerance(self.model.dtype):
-            raise UserError(
-                f"{option}=true gives other log-probabilities than {self._kind} itself (they differ by {gap:.1e} of "
-                f"the largest); use {option}=false"
-            )
-
-    def _random_batch(self) -> Batch:
-        tokens = probe_tokens(self.model)
-        return Batch(tokens, np.arange(tokens.shape[1]) > np.zeros_like(tokens))
 
     def _attention_mask(self, inputs: Inputs) -> Tensor | None:
         """Return the mask as transformers takes it: integers [P, L], or an addend to attention scores, [P, 1, L, L]."""
@@ -419,20 +281,3 @@ def _no_tokens(hidden: Tensor) -> Tensor:
 def predicting(hidden: Tensor, inputs: Inputs) -> Tensor:
     """Return those of the states [P, L, d] that predict the scored tokens, [n, d]."""
     return hidden.flatten(0, 1)[to_device(inputs.predictors, hidden.device)]
-
-
-def probe_tokens(model: PreTrainedModel) -> npt.NDArray[np.int64]:
-    """Return random tokens, the same each time, on which two computations of a model are compared: int64, [B, T]."""
-    n_ids = min(model.config.get_text_config().vocab_size, _PROBE_IDS)
-    return np.random.default_rng(0).integers(n_ids, size=_PROBE_SHAPE)
-
-
-def tolerance(dtype: torch.dtype) -> float:
-    """Return how much two computations of the same logits may differ, relative to the largest |logit|."""
-    return 1e-5 if dtype in (torch.float32, torch.float64) else 2e-2
-
-
-def relative_gap(one: Tensor, other: Tensor) -> float:
-    """Return the largest difference of two tensors, relative to the largest magnitude in `other`."""
-    one, other = one.float(), other.float()
-    return float((one - other).abs().max() / other.abs().max().clamp_min(torch.finfo(torch.float32).tiny))

@@ -17,11 +17,11 @@ from raysearch.core.estimate import shown
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, redact, redacted
 from raysearch.models.card import RECORD, render_card
-from raysearch.models.export import own_logits, replacing
+from raysearch.models.export import replacing
 from raysearch.models.gguf_pruning import misread_by_llama_cpp
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
-from raysearch.models.stack import probe_tokens, relative_gap, tolerance
+from raysearch.models.verification import probe_logits, relative_gap, tolerance
 from raysearch.recovery.record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.whole import is_whole, write_whole
@@ -65,14 +65,14 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Evide
     with replacing(out) as folder, quiet():
         load = partial(AutoModelForCausalLM.from_pretrained, trust_remote_code=model.trust_remote_code)
         base: PreTrainedModel = load(model.path, dtype="auto").eval()
-        dtype, tokens = base.dtype, probe_tokens(base)
+        dtype = base.dtype
         merged: Any
         if evidence.method.method == "full":
             merged = load(trained, dtype=dtype).eval()
-            expected = own_logits(merged, tokens)
+            expected = probe_logits(merged)
         else:
             adapted: Any = PeftModel.from_pretrained(base, str(trained)).eval()
-            expected = own_logits(adapted, tokens)
+            expected = probe_logits(adapted)
             merged = adapted.merge_and_unload()
             shutil.copytree(trained, folder / _ADAPTER, ignore=shutil.ignore_patterns("history.json", "README.md"))
         merged.save_pretrained(folder)
@@ -82,7 +82,7 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Evide
         for weights in folder.glob("**/*.safetensors"):  # written readable by the owner only
             weights.chmod((folder / "config.json").stat().st_mode)
         reloaded = load(folder).eval()
-        gap = relative_gap(own_logits(reloaded, tokens), expected)
+        gap = relative_gap(probe_logits(reloaded), expected)
         if not gap <= 10 * tolerance(dtype):  # merging adds in another order
             raise UnsupportedModelError(
                 f"the recovered model cannot be written: its logits differ by {gap:.1e} of the largest when it is "

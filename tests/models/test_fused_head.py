@@ -33,8 +33,9 @@ from raysearch.models.fused_head import find_fused_head
 from raysearch.models.loading import describe
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
-from raysearch.models.stack import LayerStack, predicting, relative_gap
+from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
+from raysearch.models.verification import relative_gap, verify
 from tests.cases import assert_each
 from tests.models.families import FAMILIES, HYBRIDS, VOCABULARY
 
@@ -69,7 +70,7 @@ def liger(monkeypatch: pytest.MonkeyPatch) -> LigerDouble:
 def compare(model: PreTrainedModel) -> None:
     """Assert that log-probabilities are those of the model's own tail, and the same each time."""
     fused, plain = LayerStack(model, fused_head=True), LayerStack(model)
-    fused.verify()
+    verify(fused)
     states = predicting(plain.walk(plain.capture(BATCH.inputs), Mask.of(1)), BATCH.inputs)
     one, again, other = (token_log_probs(states, BATCH, stack) for stack in (fused, fused, plain))
     assert one.dtype == torch.float64 and torch.equal(one, again)
@@ -130,20 +131,20 @@ def test_a_head_that_takes_more_than_the_last_hidden_state_is_refused(liger: Lig
     model = FAMILIES["llama"]()
     model.get_output_embeddings().register_forward_pre_hook(lambda head, args: (args[0] * 0.999,))
     with pytest.raises(UserError, match="llama does something else"):
-        LayerStack(model, fused_head=True).verify()
+        verify(LayerStack(model, fused_head=True))
 
 
 def test_a_kernel_that_is_wrong_here_is_refused(liger: LigerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     liger.off = 1e-2
     with pytest.raises(UserError, match="other log-probabilities than llama itself .* use model.fused_head=false"):
-        LayerStack(FAMILIES["llama"](), fused_head=True).verify()
+        verify(LayerStack(FAMILIES["llama"](), fused_head=True))
 
     def fail(*args: object, **kwargs: object) -> None:
         raise ValueError("Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)")
 
     monkeypatch.setattr(liger, "liger_fused_linear_cross_entropy", fail)
     with pytest.raises(UserError, match="does not work for llama here .*Pointer .*use model.fused_head=false"):
-        LayerStack(FAMILIES["llama"](), fused_head=True).verify()
+        verify(LayerStack(FAMILIES["llama"](), fused_head=True))
 
 
 def test_replicas_have_it(liger: LigerDouble, tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from raysearch.calibration.objectives.base import token_log_probs
 from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
-from raysearch.models.stack import Captured, LayerStack, predicting, relative_gap
+from raysearch.models import verification
+from raysearch.models.stack import Captured, LayerStack, predicting
+from raysearch.models.verification import dense_states, packs, relative_gap, verify
 from tests.cases import assert_each
 from tests.models.families import _WIDTHS, FAMILIES, HYBRIDS, N_LAYERS, REFUSED, UNEXPORTABLE, VOCABULARY, tiny
 
@@ -69,7 +71,7 @@ def test_the_walk_equals_the_model_with_the_layers_deleted(dense: Callable[[str]
     def check(family: str) -> None:
         model = dense(family)
         stack = LayerStack(model)
-        stack.verify()
+        verify(stack)
         batches = (BATCH, Batch(TOKENS, SCORED & PADDING, PADDING))
         captured, captured_padded = (stack.capture(batch.inputs) for batch in batches)
         for mask in MASKS:
@@ -123,7 +125,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_compiled_layers_walk_alike(graphs: list[Any]) -> None:
     model = FAMILIES["llama"]()
     compiled, plain = LayerStack(model, compiled=True), LayerStack(model)
-    compiled.verify()
+    verify(compiled)
     for mask in MASKS:
         assert relative_gap(walk(compiled, mask), walk(plain, mask)) < 1e-6
     assert 0 < len(graphs) < N_LAYERS  # the layers share their code
@@ -156,7 +158,7 @@ def test_what_is_compiled_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch, op
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=compile_wrongly))
     torch._dynamo.reset()
     with pytest.raises(UserError, match=re.escape(sentence) + ".*; use model.compile=false"):
-        LayerStack(FAMILIES["llama"](), compiled=True).verify()
+        verify(LayerStack(FAMILIES["llama"](), compiled=True))
 
 
 @torch.no_grad()
@@ -172,13 +174,13 @@ def test_layers_of_many_kinds_are_compiled_all_the_same(graphs: list[Any], monke
     torch._dynamo.reset()
     monkeypatch.setattr("raysearch.models.stack._MOST_GRAPHS", 1)
     with pytest.raises(UnsupportedModelError, match=r"recompile_limit.*; use model\.compile=false"):
-        LayerStack(model, compiled=True).verify()
+        verify(LayerStack(model, compiled=True))
 
 
 def test_the_walk_equals_the_model_with_the_layers_bypassed() -> None:
     def check(family: str) -> None:
         stack = LayerStack(UNEXPORTABLE[family]())
-        stack.verify()
+        verify(stack)
         for mask in MASKS:
             with torch.inference_mode(), stack.bypassed(mask) as masked:
                 own = masked(input_ids=torch.tensor(TOKENS), use_cache=False).logits
@@ -217,7 +219,7 @@ def test_the_model_is_left_as_it_was() -> None:
     stack = LayerStack(model)
     layers = list(model.get_submodule("model.layers").children())
     before = [dict(vars(layer)) for layer in layers]
-    stack.verify()
+    verify(stack)
     with pytest.raises(RuntimeError, match="stop"), stack.bypassed(Mask.of(1)):
         raise RuntimeError("stop")
     with pytest.raises(IndexError):
@@ -245,11 +247,11 @@ def test_router_logits_are_not_asked_for() -> None:
     """A config may ask for a loss over the routers, which do not run where stand-ins do."""
     model = FAMILIES["mixtral"]()
     model.config.output_router_logits = True
-    LayerStack(model).verify()
+    verify(LayerStack(model))
 
 
 def test_a_model_of_one_layer_is_driven() -> None:
-    LayerStack(tiny("llama", vocab_size=16, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)).verify()
+    verify(LayerStack(tiny("llama", vocab_size=16, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)))
 
 
 def test_verify_notices_a_tail_that_is_not_position_wise() -> None:
@@ -261,12 +263,12 @@ def test_verify_notices_a_tail_that_is_not_position_wise() -> None:
     model.get_submodule("model.embed_tokens").register_forward_hook(lambda *call: seen.append(call[2]))
     norm.register_forward_hook(lambda *call: call[2] + seen[-1])
     with pytest.raises(UnsupportedModelError, match="llama does more between its layers"):
-        stack.verify()
+        verify(stack)
 
 
 def test_a_16_bit_model_verifies() -> None:
     stack = LayerStack(FAMILIES["llama"]().bfloat16())
-    stack.verify()
+    verify(stack)
     assert walk(stack, Mask.of(1)).dtype == torch.bfloat16
 
 
@@ -280,16 +282,16 @@ def test_shared_layers_are_refused() -> None:
 
 def test_models_that_look_at_later_tokens_are_refused() -> None:
     widths = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4}
-    LayerStack(tiny("bert", vocab_size=128, is_decoder=True, **widths)).verify()
+    verify(LayerStack(tiny("bert", vocab_size=128, is_decoder=True, **widths)))
     for model in (tiny("bert", vocab_size=128, **widths), tiny("bert", vocab_size=128, **widths).bfloat16()):
         with pytest.raises(UnsupportedModelError, match="bert looks at tokens that come later"):
-            LayerStack(model).verify()
+            verify(LayerStack(model))
 
 
 def test_layers_that_exchange_more_than_the_hidden_state_are_refused() -> None:
     for family, build in REFUSED.items():
         with pytest.raises(UnsupportedModelError, match=family):
-            LayerStack(build()).verify()
+            verify(LayerStack(build()))
 
 
 def items() -> Batch:
@@ -311,11 +313,12 @@ def test_packing_is_used_where_it_is_exact(dtype: torch.dtype, dense: Callable[[
     def check(family: str) -> None:
         model, batch = dense(family), items()
         stack = LayerStack(model if dtype is torch.float32 else deepcopy(model).bfloat16())
-        assert stack.packs(batch) is (family not in PLAIN | {*HYBRIDS})
+        assert packs(stack, batch) is (family not in PLAIN | {*HYBRIDS})
         if family not in PLAIN | {*HYBRIDS} and dtype is torch.float32:
             assert pack(batch, together=True).n_tokens < pack(batch).n_tokens
+            plain = dense_states(stack, batch.inputs)
             for together in (False, True):
-                assert relative_gap(stack._states(pack(batch, together)), stack._states(batch.inputs)) <= 1e-5
+                assert relative_gap(dense_states(stack, pack(batch, together)), plain) <= 1e-5
 
     assert_each([*FAMILIES, *HYBRIDS], check)
 
@@ -329,24 +332,24 @@ def test_a_state_that_is_wrong_beside_a_large_channel_is_seen(monkeypatch: pytes
     wrong = plain.clone()
     wrong[5] = -1.0
     states = iter([wrong.bfloat16(), plain.bfloat16()])
-    monkeypatch.setattr(stack, "_states", lambda _: next(states))
+    monkeypatch.setattr(verification, "dense_states", lambda *_: next(states))
     monkeypatch.setattr(stack, "last_hidden", lambda hidden: hidden)
-    assert stack.packs(items()) is False
+    assert packs(stack, items()) is False
 
 
 def test_rows_beyond_a_window_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     stack, batch = LayerStack(FAMILIES["llama"]()), items()
     monkeypatch.setattr(stack.model.config, "sliding_window", batch.input_ids.shape[1], raising=False)
-    assert stack.packs(batch) is True
+    assert packs(stack, batch) is True
     monkeypatch.setattr(stack.model.config, "sliding_window", batch.input_ids.shape[1] - 1)
-    assert stack.packs(batch) is False
+    assert packs(stack, batch) is False
 
 
 def test_packing_is_not_tried_with_attention_that_takes_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = LayerStack(FAMILIES["llama"]())
     stack.model.config._attn_implementation = "flash_attention_2"
-    monkeypatch.setattr(stack, "_states", lambda _: pytest.fail("it may end the CUDA context"))
-    assert stack.packs(items()) is False
+    monkeypatch.setattr(verification, "dense_states", lambda *_: pytest.fail("it may end the CUDA context"))
+    assert packs(stack, items()) is False
 
 
 def test_the_last_hidden_state_is_that_of_transformers(dense: Callable[[str], PreTrainedModel]) -> None:
