@@ -23,7 +23,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
 from raysearch.errors import UnsupportedModelError, UserError, first_line, redact, what_failed
 from raysearch.models.card import RECORD, Evidence, Pruned, export_record, mergekit_yaml, model_card
-from raysearch.models.gguf_pruning import misread_by_llama_cpp
+from raysearch.models.llama_cpp import misread_by_llama_cpp
 from raysearch.models.loading import load_model, load_tokenizer, quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec

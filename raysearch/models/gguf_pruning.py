@@ -1,27 +1,26 @@
 """Takes layers out of a GGUF file as it is: every tensor that stays keeps its bytes, in its quantisation.
 
-Blocks are renumbered, and metadata that is given per layer is mended. llama.cpp derives some facts from a block's
-place alone, such as which layers attend to a sliding window. Where the kept layers would then be of another kind, the
-file is refused. Needs neither torch nor transformers.
+Blocks are renumbered, and metadata that is given per layer is mended. Where the kept layers would be of another kind to
+llama.cpp, the file is refused. Needs neither torch nor transformers.
 
-Source: the GGUF specification, and llama.cpp's `src/models/*.cpp` for what follows from places.
+Source: the GGUF specification.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError, what_failed
 from raysearch.models.gguf import read_fast
+from raysearch.models.llama_cpp import SLIDING_PATTERN, differ, rules_of
 from raysearch.models.spec import ModelInfo
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
@@ -49,72 +48,8 @@ class GGUFExport:
     url: str | None = None
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """How llama.cpp tells a layer's kind from its place and a number that holds for the whole model.
-
-    Args:
-        about: What differs, for a sentence.
-        kind: The kind of a layer, of its place and the number.
-        key: The metadata's key of the number; None where llama.cpp reads none.
-        defaults: The number where the file has none, by architecture.
-        needs: A key without which the rule holds for no layer.
-        always: Architectures that the rule holds for also without that key.
-        least: The least number that llama.cpp runs: with 1, no layer would be of the other kind.
-    """
-
-    about: str
-    kind: Callable[[int, int], bool]
-    key: str | None = None
-    defaults: Mapping[str, int] = field(default_factory=dict)
-    needs: str | None = None
-    always: tuple[str, ...] = ()
-    least: int = 1
-
-
-def _last_differs(layer: int, period: int) -> bool:
-    return period > 0 and layer % period == period - 1
-
-
-def _first_differs(layer: int, period: int) -> bool:
-    return period > 0 and layer % period == 0
-
-
-_SLIDING = "attention.sliding_window_pattern"
-_WINDOW = "attention.sliding_window"
-_RULES = (
-    _Rule(
-        "which layers attend to a window only",
-        _last_differs,
-        _SLIDING,
-        {"gemma2": 2, "gpt-oss": 2, "cohere2": 4, "exaone4": 4, "exaone-moe": 4, "olmo2": 4, "mellum": 4, "afmoe": 4}
-        | {"llama4": 4, "gemma3n": 5, "gemma3": 6, "gemma-embedding": 6, "plamo3": 8},
-        _WINDOW,
-        ("gemma2", "llama4", "exaone-moe", "gemma3n"),
-        least=2,
-    ),
-    _Rule(
-        "which layers attend to a window only",
-        _first_differs,
-        _SLIDING,
-        {"smallthinker": 4, "laguna": 4, "cohere2moe": 4, "modern-bert": 3},
-        _WINDOW,
-        least=2,
-    ),
-    _Rule("which layers rotate positions", _last_differs, None, {"smollm3": 4, "llama4": 4, "afmoe": 4}),
-    _Rule("which layers rotate positions", _first_differs, None, {"smallthinker": 4}),
-    _Rule(
-        "which layers attend",
-        _last_differs,
-        "full_attention_interval",
-        {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4},
-        least=2,
-    ),
-    _Rule("which layers have experts", _last_differs, "interleave_moe_layer_step"),
-    _Rule("which layers have experts", lambda layer, step: step > 0 and layer % step == 1 % step, "moe_every_n_layers"),
-)
 #: Lists with one value a layer.
-_LISTS = (_SLIDING, "attention.recurrent_layers")
+_LISTS = (SLIDING_PATTERN, "attention.recurrent_layers")
 #: What is true of other layers once some are gone, unless it is 0.
 _FIXED = {
     "attention.shared_kv_layers": "its last layers share the keys of others",
@@ -122,16 +57,6 @@ _FIXED = {
     "rescale_every_n_layers": "its weights are scaled by their places",
     "n_deepstack_layers": "its first layers are given pictures",
 }
-#: Numbers of layers that llama.cpp takes for a certain model, which it computes in another way; alike in each group.
-_DEPTHS = {
-    "gemma2": [{46}],
-    "gemma3": [{62}],
-    "exaone4": [{64}],
-    "deepseek2": [{26, 27}, {48}],
-    "baichuan": [{32}, {40}],
-}
-#: Architectures that llama.cpp names in another way than transformers.
-_RENAMED = {"olmo3": "olmo2", "deepseekv2": "deepseek2", "deepseekv3": "deepseek2"}
 _CHECKPOINT = "a checkpoint (--out) with transformers or vLLM"
 _LEADING = "leading_dense_block_count"
 _PREDICTING = "nextn_predict_layers"
@@ -253,14 +178,14 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
     """
     n_layers, prefix = file.blocks, f"{file.architecture}."
     changed: dict[str, Any] = {f"{prefix}block_count": len(kept)}
-    if _differ(file.architecture, n_layers, len(kept)):
+    if differ(file.architecture, n_layers, len(kept)):
         raise file.refused(
             f"llama.cpp computes a {file.architecture} of {n_layers} or {len(kept)} layers in a way of its own"
         )
     for key, why in _FIXED.items():
         if file.get(key) and len(kept) < n_layers:
             raise file.refused(why)
-    holding = [(rule, n) for rule in _RULES if (n := _period(rule, file.architecture, file.get)) is not None]
+    holding = rules_of(file.architecture, file.get)
     known = {_LEADING, _PREDICTING, *_FIXED, *(rule.key for rule, _ in holding)}
     for name, found in file.reader.fields.items():
         key = name.removeprefix(prefix)
@@ -290,51 +215,6 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
             changed[f"{prefix}{rule.key}"] = number
     changed["raysearch.removed_layers"] = list(mask)
     return changed
-
-
-def misread_by_llama_cpp(folder: Path, mask: Mask, n_layers: int) -> str | None:
-    """Return what llama.cpp would get wrong in a pruned checkpoint that is converted, since it goes by layers' places.
-
-    Returns:
-        What llama.cpp does, as the end of a sentence; None if it would run the same model, as far as is known here.
-    """
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config, kept = config.get("text_config") or config, mask.kept(n_layers)
-    kind = _letters(config["model_type"].removesuffix("_text"))
-    kind = _RENAMED.get(kind, kind)
-    if _differ(kind, n_layers, len(kept)):
-        return f"computes a {config['model_type']} of {n_layers} or {len(kept)} layers in a way of its own"
-    for rule in _RULES:
-        period = _period(rule, kind, lambda key: config.get(key.rpartition(".")[2]))
-        if period and any(rule.kind(layer, period) != rule.kind(place, period) for place, layer in enumerate(kept)):
-            return f"tells {rule.about} from their places, which have changed"
-    return None
-
-
-def _differ(architecture: str, n_layers: int, n_kept: int) -> bool:
-    """Return whether llama.cpp takes two numbers of layers for models that it computes in different ways."""
-    groups = [alike for name, of in _DEPTHS.items() if _letters(name) == _letters(architecture) for alike in of]
-    return any((n_layers in alike) != (n_kept in alike) for alike in groups)
-
-
-def _letters(name: str) -> str:
-    """Return the letters and digits of a name."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _period(rule: _Rule, architecture: str, get: Callable[[str], Any]) -> int | None:
-    """Return the number that a rule goes by, for a model whose values `get` gives; None if it does not hold for it."""
-    given = None if rule.key is None else get(rule.key)
-    name = next((name for name in rule.defaults if _letters(name) == _letters(architecture)), "")
-    if rule.needs is not None:
-        window = get(rule.needs)
-        if not name or window == 0 or (window is None and name not in rule.always):
-            return None
-    if isinstance(given, list) and rule.kind is _first_differs:
-        return None  # llama.cpp reads the list of these architectures, and not that of the others
-    if rule.key == "full_attention_interval" and get("attention.recurrent_layers") is not None:
-        return None
-    return given if isinstance(given, int) and given else rule.defaults.get(name)
 
 
 def _write(file: _File, out: Path, metadata: Mapping[str, Any], kept: Sequence[int]) -> None:

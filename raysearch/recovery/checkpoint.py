@@ -18,7 +18,7 @@ from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, redact, redacted
 from raysearch.models.card import RECORD, render_card
 from raysearch.models.export import replacing
-from raysearch.models.gguf_pruning import misread_by_llama_cpp
+from raysearch.models.llama_cpp import misread_by_llama_cpp
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.models.verification import probe_logits, relative_gap, tolerance

@@ -15,7 +15,7 @@ import raysearch.models.export as export
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.export import ExportResult, export_checkpoint
-from raysearch.models.gguf_pruning import misread_by_llama_cpp
+from raysearch.models.llama_cpp import misread_by_llama_cpp
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_each
 from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, UNEXPORTABLE, tiny
