@@ -121,7 +121,7 @@ def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
 
-    config = load_config(model)
+    config, files = load_config(model), _files(model)
     with _reading(model):
         # With output_loading_info, from_pretrained returns a pair; its annotations do not say so.
         pair: Any = AutoModelForCausalLM.from_pretrained(
@@ -130,7 +130,8 @@ def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
             attn_implementation=None if model.attention == "auto" else model.attention,
             use_safetensors=True if model.gguf is None else None,  # a pickle can run code
             output_loading_info=True,
-            **_files(model),
+            adapter_kwargs={"local_files_only": files.get("local_files_only", False)},  # it asks by itself for one
+            **files,
         )
         loaded: PreTrainedModel = pair[0]
         missing = sorted(pair[1]["missing_keys"])

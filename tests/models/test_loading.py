@@ -69,15 +69,28 @@ def test_describe_counts_tied_weights_once(tmp_path: Path) -> None:
         assert info.parameters == sum(parameter.numel() for parameter in model.parameters()), family
 
 
-def test_a_model_of_the_hub_stays_at_the_commit_of_its_fingerprint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with the commit of the main branch of me/tiny, a Llama, which is in the cache of the hub."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     main = tmp_path / "models--me--tiny" / "refs" / "main"
     main.parent.mkdir(parents=True)
-    for commit, family in (("b" * 40, "qwen2"), ("a" * 40, "llama")):
-        FAMILIES[family]().save_pretrained(main.parents[1] / "snapshots" / commit)
-        main.write_text(commit)
+    FAMILIES["llama"]().save_pretrained(main.parents[1] / "snapshots" / ("a" * 40))
+    main.write_text("a" * 40)
+    return main
+
+
+def test_a_hub_that_is_gone_is_not_asked_again_for_what_is_in_its_cache(
+    main: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("the hub's client waits to try again"))
+    assert load_model(describe(spec("me/tiny")).model).config.model_type == "llama"
+
+
+def test_a_model_of_the_hub_stays_at_the_commit_of_its_fingerprint(main: Path) -> None:
+    FAMILIES["qwen2"]().save_pretrained(main.parents[1] / "snapshots" / ("b" * 40))
     info, before = describe(spec("me/tiny")), fingerprint(locate(spec("me/tiny")))
     main.write_text("b" * 40)
     assert fingerprint(info.model) == before == "a" * 40
