@@ -7,9 +7,11 @@ first used, so that the command line starts without them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-_HUB_TIMEOUT_S = 10.0
+_HUB_TIMEOUT_S, _ASKED_AGAIN_S = 10.0, 60.0
 _FOR_WRITING = (
     *("generation_config.json", "*token*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "chat_template*"),
     "additional_chat_templates/*",
@@ -324,23 +326,21 @@ def _files(model: LocatedModel) -> dict[str, Any]:
 
 
 def _hub_answers(model: LocatedModel) -> bool:
-    """Return whether the hub answers; tries once, where transformers would retry for half a minute.
+    """Return whether the hub answers.
 
     Raises:
         UserError: It does not, and the model is not in the local cache either; or the revision is malformed.
     """
-    from huggingface_hub import constants, get_session, try_to_load_from_cache
+    from huggingface_hub import constants, try_to_load_from_cache
 
     revision = model.revision
     if revision is not None and (".." in revision or revision.startswith("/")):  # would lead out of the cache
         raise UserError(f"model.revision={revision} names no branch, tag or commit; see the model's page on the hub")
     cause: Exception | None = None
     if not constants.HF_HUB_OFFLINE:
-        try:
-            get_session().head(constants.ENDPOINT, timeout=_HUB_TIMEOUT_S)
+        cause = _why_no_answer(constants.ENDPOINT, int(time.monotonic() / _ASKED_AGAIN_S))
+        if cause is None:
             return True
-        except Exception as error:  # the client's own exception types differ between releases
-            cause = error
     try:
         cached = try_to_load_from_cache(model.location, "config.json", revision=revision)
     except ValueError as error:  # malformed id
@@ -351,6 +351,22 @@ def _hub_answers(model: LocatedModel) -> bool:
         f"model={model.name} is neither a folder nor reachable on the Hugging Face hub as {model.location!r}; "
         "check the name and the network, or give the path of a local folder"
     ) from cause
+
+
+@functools.lru_cache(maxsize=1)
+def _why_no_answer(hub: str, interval: int) -> Exception | None:
+    """Return why the hub does not answer; None if it does.
+
+    It is asked once in an interval, and once where transformers would retry for half a minute: a network that swallows
+    everything makes each of the many files of a model wait.
+    """
+    from huggingface_hub import get_session
+
+    try:
+        get_session().head(hub, timeout=_HUB_TIMEOUT_S)
+        return None
+    except Exception as error:  # the client's own exception types differ between releases
+        return error
 
 
 @contextlib.contextmanager
