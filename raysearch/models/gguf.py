@@ -49,8 +49,8 @@ def keeping(place: Path) -> Iterator[Path | None]:
     Other processes wait meanwhile, and then find it there.
 
     Yields:
-        An empty folder, which is removed if it is left empty; None if there is no room for one, or if another process
-        was faster.
+        An empty folder, which is removed if it is left empty; the place itself if another process was faster; None if
+        there is no room.
     """
     unfinished = place.with_name(place.name + _UNFINISHED)
     with ExitStack() as stack:
@@ -65,7 +65,7 @@ def keeping(place: Path) -> Iterator[Path | None]:
             yield None
             return
         if is_whole(place, Kept(None)):
-            yield None
+            yield place
             return
         yield unfinished
         try:

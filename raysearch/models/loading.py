@@ -113,6 +113,8 @@ def load_model(model: LocatedModel, device: str | None = None) -> PreTrainedMode
         UnsupportedModelError: As `load_config`.
     """
     with contextlib.nullcontext() if model.keep_in is None else gguf.keeping(model.keep_in) as folder:
+        if folder is not None and folder == model.keep_in:
+            return _read_model(replace(model, location=str(folder), gguf=None), device or model.device)
         loaded = _read_model(model, device or model.device)
         if folder is not None:
             _keep(model, loaded, folder)

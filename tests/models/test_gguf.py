@@ -80,8 +80,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_a_file_is_read_once_and_is_the_same_then(gguf: Path, tmp_path: Path, reads: list[Path]) -> None:
     plain, cache = model_of(gguf, None), tmp_path / "converted"
     dense, tokenizer, sizes = load_model(plain), load_tokenizer(plain), describe(spec(gguf, None))
+    waiting = model_of(gguf, cache)
     assert same(load_model(model_of(gguf, cache)), dense)
     reads.clear()
+    assert same(load_model(waiting), dense), "it is read from where the other has put it"
     kept = model_of(gguf, cache)
     again = load_model(kept)
     written = {"_name_or_path": "", "architectures": None}  # by every save_pretrained
