@@ -35,7 +35,7 @@ from tests.cases import assert_each
 from tests.generation.test_decoding import WAYS, Numbers, prompts
 from tests.models.families import FAMILIES
 from tests.models.simulated_gpus import SimulatedGpus, gpus, guard
-from tests.models.test_stack import items
+from tests.models.test_verification import items
 
 __all__ = ["gpus", "guard"]  # fixtures
 

@@ -1,4 +1,4 @@
-"""The walk over any decoder's layers gives the logits of the model with those layers deleted, packed or not."""
+"""The walk over any decoder's layers gives the logits of the model with those layers deleted."""
 
 from __future__ import annotations
 
@@ -14,24 +14,21 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from raysearch.calibration.batch import Batch, Choices
+from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.base import token_log_probs
-from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
-from raysearch.models import verification
 from raysearch.models.stack import Captured, LayerStack, predicting
-from raysearch.models.verification import dense_states, packs, relative_gap, verify
+from raysearch.models.verification import relative_gap, verify
 from tests.cases import assert_each
-from tests.models.families import _WIDTHS, FAMILIES, HYBRIDS, N_LAYERS, REFUSED, UNEXPORTABLE, VOCABULARY, tiny
+from tests.models.families import _WIDTHS, FAMILIES, HYBRIDS, N_LAYERS, UNEXPORTABLE, VOCABULARY, tiny
+from tests.models.test_verification import items
 
 MASKS = [Mask(), Mask.of(0), Mask.of(N_LAYERS - 1), Mask.of(1, 2), Mask.of(0, 1, 3)]
 TOKENS = np.random.default_rng(7).integers(3, VOCABULARY, size=(2, 9))
 SCORED = np.ones_like(TOKENS, dtype=np.bool_)
 PADDING = np.arange(9)[None, :] < np.array([[9], [5]])
 BATCH = Batch(TOKENS, SCORED)
-#: Whose layers look no further than some tokens back (fewer than a packed row has here), or know no positions.
-PLAIN = {"mistral", "gemma2", "gemma3_text", "gemma3", "gemma4_text", "cohere2", "gpt_oss", "exaone4", "bloom", "mpt"}
 
 
 def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
@@ -243,29 +240,6 @@ def test_logits_of_chunks_equal_logits_of_all_positions() -> None:
     torch.testing.assert_close(chunks, stack.logits(hidden), rtol=1e-6, atol=1e-6)
 
 
-def test_router_logits_are_not_asked_for() -> None:
-    """A config may ask for a loss over the routers, which do not run where stand-ins do."""
-    model = FAMILIES["mixtral"]()
-    model.config.output_router_logits = True
-    verify(LayerStack(model))
-
-
-def test_a_model_of_one_layer_is_driven() -> None:
-    verify(LayerStack(tiny("llama", vocab_size=16, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)))
-
-
-def test_verify_notices_a_tail_that_is_not_position_wise() -> None:
-    """This one adds the embedding to what leaves the layers."""
-    model = FAMILIES["llama"]()
-    stack = LayerStack(model)
-    norm = model.get_submodule("model.norm")
-    seen: list[torch.Tensor] = []
-    model.get_submodule("model.embed_tokens").register_forward_hook(lambda *call: seen.append(call[2]))
-    norm.register_forward_hook(lambda *call: call[2] + seen[-1])
-    with pytest.raises(UnsupportedModelError, match="llama does more between its layers"):
-        verify(stack)
-
-
 def test_a_16_bit_model_verifies() -> None:
     stack = LayerStack(FAMILIES["llama"]().bfloat16())
     verify(stack)
@@ -278,78 +252,6 @@ def test_shared_layers_are_refused() -> None:
     decoder.layers = nn.ModuleList([decoder.get_submodule("layers.0")] * N_LAYERS)
     with pytest.raises(UnsupportedModelError, match="each run once and in order"):
         LayerStack(model)
-
-
-def test_models_that_look_at_later_tokens_are_refused() -> None:
-    widths = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4}
-    verify(LayerStack(tiny("bert", vocab_size=128, is_decoder=True, **widths)))
-    for model in (tiny("bert", vocab_size=128, **widths), tiny("bert", vocab_size=128, **widths).bfloat16()):
-        with pytest.raises(UnsupportedModelError, match="bert looks at tokens that come later"):
-            verify(LayerStack(model))
-
-
-def test_layers_that_exchange_more_than_the_hidden_state_are_refused() -> None:
-    for family, build in REFUSED.items():
-        with pytest.raises(UnsupportedModelError, match=family):
-            verify(LayerStack(build()))
-
-
-def items() -> Batch:
-    """Four questions with two or three choices, of which the last is as long as two others."""
-    rng = np.random.default_rng(0)
-    rows, scored, item = [], [], []
-    for sample, length in enumerate((4, 7, 10, 25)):
-        prompt = rng.integers(3, VOCABULARY, size=length).tolist()
-        for _ in range(2 + sample % 2):
-            answer = rng.integers(3, VOCABULARY, size=rng.integers(1, 5)).tolist()
-            rows.append(prompt + answer)
-            scored.append([False] * len(prompt) + [True] * len(answer))
-            item.append(sample)
-    return Batch.of(rows, scored, Choices(np.array(item), np.diff(item, prepend=-1) > 0, np.ones(len(rows), np.int64)))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_packing_is_used_where_it_is_exact(dtype: torch.dtype, dense: Callable[[str], PreTrainedModel]) -> None:
-    def check(family: str) -> None:
-        model, batch = dense(family), items()
-        stack = LayerStack(model if dtype is torch.float32 else deepcopy(model).bfloat16())
-        assert packs(stack, batch) is (family not in PLAIN | {*HYBRIDS})
-        if family not in PLAIN | {*HYBRIDS} and dtype is torch.float32:
-            assert pack(batch, together=True).n_tokens < pack(batch).n_tokens
-            plain = dense_states(stack, batch.inputs)
-            for together in (False, True):
-                assert relative_gap(dense_states(stack, pack(batch, together)), plain) <= 1e-5
-
-    assert_each([*FAMILIES, *HYBRIDS], check)
-
-
-def test_a_state_that_is_wrong_beside_a_large_channel_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a state of 16 bits may have it: one channel of some tokens is a thousand times as large as the others."""
-    stack = LayerStack(FAMILIES["llama"]())
-    stack.model.bfloat16()
-    plain = torch.ones(8, 64)
-    plain[0, 3] = 1000.0
-    wrong = plain.clone()
-    wrong[5] = -1.0
-    states = iter([wrong.bfloat16(), plain.bfloat16()])
-    monkeypatch.setattr(verification, "dense_states", lambda *_: next(states))
-    monkeypatch.setattr(stack, "last_hidden", lambda hidden: hidden)
-    assert packs(stack, items()) is False
-
-
-def test_rows_beyond_a_window_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    stack, batch = LayerStack(FAMILIES["llama"]()), items()
-    monkeypatch.setattr(stack.model.config, "sliding_window", batch.input_ids.shape[1], raising=False)
-    assert packs(stack, batch) is True
-    monkeypatch.setattr(stack.model.config, "sliding_window", batch.input_ids.shape[1] - 1)
-    assert packs(stack, batch) is False
-
-
-def test_packing_is_not_tried_with_attention_that_takes_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = LayerStack(FAMILIES["llama"]())
-    stack.model.config._attn_implementation = "flash_attention_2"
-    monkeypatch.setattr(verification, "dense_states", lambda *_: pytest.fail("it may end the CUDA context"))
-    assert packs(stack, items()) is False
 
 
 def test_the_last_hidden_state_is_that_of_transformers(dense: Callable[[str], PreTrainedModel]) -> None:

@@ -1,0 +1,114 @@
+"""What a stack computes is compared with the model's own forward, and packed choices with plain rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from raysearch.calibration.batch import Batch, Choices
+from raysearch.calibration.packing import pack
+from raysearch.errors import UnsupportedModelError
+from raysearch.models import verification
+from raysearch.models.stack import LayerStack
+from raysearch.models.verification import dense_states, packs, relative_gap, verify
+from tests.cases import assert_each
+from tests.models.families import FAMILIES, HYBRIDS, REFUSED, VOCABULARY, tiny
+
+#: Whose layers look no further than some tokens back (fewer than a packed row has here), or know no positions.
+PLAIN = {"mistral", "gemma2", "gemma3_text", "gemma3", "gemma4_text", "cohere2", "gpt_oss", "exaone4", "bloom", "mpt"}
+
+
+def test_router_logits_are_not_asked_for() -> None:
+    """A config may ask for a loss over the routers, which do not run where stand-ins do."""
+    model = FAMILIES["mixtral"]()
+    model.config.output_router_logits = True
+    verify(LayerStack(model))
+
+
+def test_a_model_of_one_layer_is_driven() -> None:
+    verify(LayerStack(tiny("llama", vocab_size=16, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)))
+
+
+def test_verify_notices_a_tail_that_is_not_position_wise() -> None:
+    """This one adds the embedding to what leaves the layers."""
+    model = FAMILIES["llama"]()
+    stack = LayerStack(model)
+    norm = model.get_submodule("model.norm")
+    seen: list[torch.Tensor] = []
+    model.get_submodule("model.embed_tokens").register_forward_hook(lambda *call: seen.append(call[2]))
+    norm.register_forward_hook(lambda *call: call[2] + seen[-1])
+    with pytest.raises(UnsupportedModelError, match="llama does more between its layers"):
+        verify(stack)
+
+
+def test_models_that_look_at_later_tokens_are_refused() -> None:
+    widths = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4}
+    verify(LayerStack(tiny("bert", vocab_size=128, is_decoder=True, **widths)))
+    for model in (tiny("bert", vocab_size=128, **widths), tiny("bert", vocab_size=128, **widths).bfloat16()):
+        with pytest.raises(UnsupportedModelError, match="bert looks at tokens that come later"):
+            verify(LayerStack(model))
+
+
+def test_layers_that_exchange_more_than_the_hidden_state_are_refused() -> None:
+    for family, build in REFUSED.items():
+        with pytest.raises(UnsupportedModelError, match=family):
+            verify(LayerStack(build()))
+
+
+def items() -> Batch:
+    """Four questions with two or three choices, of which the last is as long as two others."""
+    rng = np.random.default_rng(0)
+    rows, scored, item = [], [], []
+    for sample, length in enumerate((4, 7, 10, 25)):
+        prompt = rng.integers(3, VOCABULARY, size=length).tolist()
+        for _ in range(2 + sample % 2):
+            answer = rng.integers(3, VOCABULARY, size=rng.integers(1, 5)).tolist()
+            rows.append(prompt + answer)
+            scored.append([False] * len(prompt) + [True] * len(answer))
+            item.append(sample)
+    return Batch.of(rows, scored, Choices(np.array(item), np.diff(item, prepend=-1) > 0, np.ones(len(rows), np.int64)))
+
+
+def test_packing_is_used_where_it_is_exact() -> None:
+    def check(family: str) -> None:
+        batch, exact = items(), family not in PLAIN | {*HYBRIDS}
+        for dtype in (torch.float32, torch.bfloat16):
+            stack = LayerStack((FAMILIES | HYBRIDS)[family]().to(dtype))  # type: ignore[arg-type]
+            assert packs(stack, batch) is exact, dtype
+            if exact and dtype is torch.float32:
+                assert pack(batch, together=True).n_tokens < pack(batch).n_tokens
+                plain = dense_states(stack, batch.inputs)
+                for together in (False, True):
+                    assert relative_gap(dense_states(stack, pack(batch, together)), plain) <= 1e-5
+
+    assert_each([*FAMILIES, *HYBRIDS], check)
+
+
+def test_a_state_that_is_wrong_beside_a_large_channel_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a state of 16 bits may have it: one channel of some tokens is a thousand times as large as the others."""
+    stack = LayerStack(FAMILIES["llama"]())
+    stack.model.bfloat16()
+    plain = torch.ones(8, 64)
+    plain[0, 3] = 1000.0
+    wrong = plain.clone()
+    wrong[5] = -1.0
+    states = iter([wrong.bfloat16(), plain.bfloat16()])
+    monkeypatch.setattr(verification, "dense_states", lambda *_: next(states))
+    monkeypatch.setattr(stack, "last_hidden", lambda hidden: hidden)
+    assert packs(stack, items()) is False
+
+
+def test_rows_beyond_a_window_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack, batch = LayerStack(FAMILIES["llama"]()), items()
+    monkeypatch.setattr(stack.model.config, "sliding_window", batch.input_ids.shape[1], raising=False)
+    assert packs(stack, batch) is True
+    monkeypatch.setattr(stack.model.config, "sliding_window", batch.input_ids.shape[1] - 1)
+    assert packs(stack, batch) is False
+
+
+def test_packing_is_not_tried_with_attention_that_takes_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = LayerStack(FAMILIES["llama"]())
+    stack.model.config._attn_implementation = "flash_attention_2"
+    monkeypatch.setattr(verification, "dense_states", lambda *_: pytest.fail("it may end the CUDA context"))
+    assert packs(stack, items()) is False
