@@ -15,7 +15,6 @@ import raysearch.models.export as export
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.export import ExportResult, export_checkpoint
-from raysearch.models.llama_cpp import misread_by_llama_cpp
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_each
 from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, UNEXPORTABLE, tiny
@@ -102,22 +101,6 @@ def test_the_card_leaves_llama_cpp_out_where_it_would_run_another_model(tmp_path
         card = (out / "README.md").read_text()
         assert ("| Ollama |" in card, "llama-quantize" in card, "convert_hf_to_gguf" in card) == (fits, fits, fits)
         assert ("llama.cpp tells which layers rotate positions from their places, which" in card) is not fits
-
-
-def test_what_llama_cpp_tells_from_places(tmp_path: Path) -> None:
-    windows = "tells which layers attend to a window only from their places, which have changed"
-    cases = [("llama", Mask.of(1), None), ("gemma2", Mask.of(0, 1), None), ("gemma2", Mask.of(2), windows)]
-    cases += [("gpt_oss", Mask.of(0), windows), ("gemma3", Mask.of(1), None), ("gemma4_text", Mask.of(1), None)]
-    cases += [("olmo2", Mask.of(1), None), ("exaone4", Mask.of(3), None)]
-    for family, mask, said in cases:
-        dense(family, tmp_path / family)
-        assert misread_by_llama_cpp(tmp_path / family / "dense", mask, N_LAYERS) == said, (family, mask)
-    wording = "computes a gemma2 of 46 or 4 layers in a way of its own"
-    assert misread_by_llama_cpp(tmp_path / "gemma2" / "dense", Mask.of(*range(4, 46)), 46) == wording
-    (lite := tmp_path / "lite").mkdir()
-    (lite / "config.json").write_text(json.dumps({"model_type": "deepseek_v2"}))
-    assert misread_by_llama_cpp(lite, Mask.of(5), 27) is None, "DeepSeek-V2-Lite is computed alike with 26 layers"
-    assert misread_by_llama_cpp(lite, Mask.of(5, 6), 27) and misread_by_llama_cpp(lite, Mask.of(5, 6, 7), 30)
 
 
 def test_tied_weights_stay_tied(tmp_path: Path) -> None:
