@@ -3,7 +3,6 @@
 import random
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models
@@ -171,18 +170,6 @@ def test_an_answer_keeps_the_space_it_begins_with(decoder, prompt, new, text):
             one.add(token)
         assert one.written() == Written("" if stop else text, len(new), not stop)
         assert one.done
-
-
-def test_drawn_tokens_follow_the_probabilities():
-    logits = torch.tensor([1.0, 3.0, 2.0, -1.0, 2.5])
-    options = Decoding(0.7, top_k=3, top_p=0.95)
-    draws = np.linspace(0, 1, 20001, endpoint=False)
-    alike = logits.expand(len(draws), -1)
-    drawn, _ = decoding._chosen(alike, draws.tolist(), options, torch.zeros(len(draws)).double()).tolist()
-    kept = torch.tensor([1, 4, 2])
-    expected = (logits[kept].double() / 0.7).softmax(-1)
-    for token, share in zip(kept.tolist(), expected.tolist(), strict=True):
-        assert abs(drawn.count(token) / len(drawn) - share) < 1e-3
 
 
 def drawn_alone(logits: torch.Tensor, draw: float, options: Decoding) -> int:
