@@ -35,7 +35,7 @@ from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recov
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import Teaching
-from raysearch.recovery.training import Lesson, all_threads, half_as_many, held_out, make_trainer, steps
+from raysearch.recovery.training import Lesson, all_threads, half_as_many, held_out, make_trainer, rows_seen, steps
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
@@ -184,7 +184,7 @@ def recovery_cost(
         rows=len(rows),
         answers=answers,
         answer_tokens=answers * options.max_new_tokens,
-        tokens=round(mean * n_steps * options.batch_size),
+        tokens=round(mean * rows_seen(n_steps, n_train, options)),
         steps=n_steps,
         step_s=step_s,
         seconds=step_s * n_steps,

@@ -419,6 +419,12 @@ def steps(n_rows: int, options: RecoveryOptions) -> int:
     return min(whole, options.max_steps) if options.max_steps else whole
 
 
+def rows_seen(n_steps: int, n_rows: int, options: RecoveryOptions) -> int:
+    """Return how many rows so many steps see; the last step of an epoch has what is left of it."""
+    epochs, more = divmod(n_steps, math.ceil(n_rows / options.batch_size))
+    return epochs * n_rows + more * options.batch_size
+
+
 def half_as_many(micro_batch_size: int, options: RecoveryOptions) -> int:
     """Return half as many rows at once, or the next smaller number that makes up a step.
 

@@ -121,6 +121,7 @@ def test_max_steps_ends_a_training_and_prolongs_none(checkpoint: Path, lesson: L
     for most, taken in ((2, 2), (9, 3)):
         found = run(checkpoint, lesson, replace(OPTIONS, max_steps=most), tmp_path / str(most))
         assert found.steps == taken, "an epoch has three steps"
+    assert [training.rows_seen(n_steps, 11, OPTIONS) for n_steps in (2, 3, 5)] == [8, 11, 19]
 
 
 def test_packed_rows_make_fewer_steps(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
