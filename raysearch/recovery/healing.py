@@ -236,12 +236,12 @@ def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> t
         written, n_written = write_answers(
             prompts.questions, options, this.what, this.ledger, replicas, observer.assessing
         )
-        answers = [(one.text, one.cut_off) for one in written]
+        answers = [(one.text.strip(), one.cut_off) for one in written]
     kept = [(row, "") for row in prompts.rows]
     for question, (answer, cut_off) in zip(prompts.questions, answers, strict=True):
-        row = row_of(question, answer.strip(), cut_off, options, this.tokenizer)
+        row = row_of(question, answer, cut_off, options, this.tokenizer)
         if isinstance(row, Row):
-            kept.append((row, answer.strip()))
+            kept.append((row, answer))
         else:
             left_out[row] += 1
     kept = [kept[place] for place in np.random.default_rng(options.seed).permutation(len(kept))]

@@ -144,7 +144,7 @@ def draw_prompts(
             left_out["too long"] += 1
         elif any(often[run] <= len(drawn) / 2 for run in runs):  # what most rows have is their template's
             left_out["overlapping"] += 1
-        elif own_answers and not question.answer.strip():
+        elif own_answers and not question.answer:
             left_out["without an answer"] += 1
         else:
             questions.append(question)
