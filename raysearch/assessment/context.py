@@ -1,21 +1,85 @@
-"""The means of an assessment: the ledger and replicas."""
+"""What a model is assessed by, and the means: the ledger and replicas."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from raysearch.assessment.results import Result
+from raysearch.assessment.spec import AssessSpec
+from raysearch.assessment.task_files import TaskSource
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.formatting import count, duration, written
 from raysearch.core.mask import Mask
+from raysearch.evaluation.drawing import ModelFiles
 from raysearch.evaluation.evaluator import Evaluation, Evaluator
-from raysearch.evaluation.pool import JobT, Pool
+from raysearch.evaluation.pool import JobT, Pool, PoolFactory
 from raysearch.evaluation.progress import Progress
+from raysearch.generation.arithmetic import Problem
+from raysearch.ledger.assessments import assessment_fingerprint, read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
+from raysearch.models.spec import ModelInfo
 from raysearch.searchers.base import Round
+
+#: Results by mask, by the name of the metric; and how many numbers had to be computed.
+Measured = tuple[dict[Mask, dict[str, Result]], int]
+
+
+@dataclass(frozen=True)
+class Assessable:
+    """A model and what it is to be assessed by, read, and checked against each other.
+
+    Args:
+        cluster: Who computes it, unless somebody else's replicas do; its `cpus_per_replica` names results in any case.
+        files: What has been read of the model's files.
+        texts: The texts, for perplexity.
+        tasks: The tasks to generate answers to.
+        sources: The tasks of lm-eval.
+        problems: Of the arithmetic probe; none if it is not asked.
+    """
+
+    spec: AssessSpec
+    cluster: PoolFactory
+    info: ModelInfo
+    files: ModelFiles
+    texts: Sequence[Calibration] = ()
+    tasks: Sequence[Calibration] = ()
+    sources: Sequence[TaskSource] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """The dense model's fingerprint."""
+        return self.files.fingerprint
+
+    @property
+    def calibrations(self) -> Sequence[Calibration]:
+        """All texts and prompts."""
+        return [*self.texts, *self.tasks]
+
+    def named(self, identity: Mapping[str, Any]) -> str:
+        """Return the ledger's name of a number of this model; `identity` is all that it depends on besides."""
+        own = {
+            "tokenizer": self.files.tokenizer_fingerprint,
+            "writing": self.files.writing_fingerprint,  # some tasks write, or use the chat template
+            **self.info.numerics,
+            "threads": self.cluster.cpus_per_replica,
+        }
+        return assessment_fingerprint({**own, **identity})
+
+    def known(self, ledger: Ledger, name: str, masks: Sequence[Mask]) -> dict[Mask, dict[str, Any]]:
+        """Return what the ledger has of masks by such a name."""
+        return read_assessments(ledger, self.fingerprint, name, masks)
+
+    def name_of(self, source: TaskSource) -> str:
+        """Return the ledger's name of a task's results."""
+        spec = self.spec
+        options = {"limit": spec.task_limit, "shots": spec.shots, "batch_size": spec.batch_size}
+        chat = {"chat": True} if spec.chat else {}  # else as it was named before there was a choice
+        return self.named({**source.identity, **options, **chat})
 
 
 @dataclass(frozen=True)
@@ -24,13 +88,12 @@ class AssessContext:
 
     Args:
         masks: Distinct masks, the dense one among them.
-        n_layers: N.
         make_pool: Gives the pool when it is first needed; it is not closed.
         on_progress: Told in a line how far it is.
     """
 
+    what: Assessable
     masks: Sequence[Mask]
-    n_layers: int
     ledger: Ledger
     make_pool: Callable[[], Pool]
     on_progress: Callable[[str], None]
@@ -64,7 +127,7 @@ class AssessContext:
             for mask in self.masks
         )
         evaluator = Evaluator(
-            calibrations, self.n_layers, self.ledger, self.make_pool, on_progress=progress, owns_pool=False
+            calibrations, self.what.info.n_layers, self.ledger, self.make_pool, on_progress=progress, owns_pool=False
         )
         with closing(evaluator):
             return evaluator.evaluate(Round(self.masks)), computed
@@ -72,3 +135,11 @@ class AssessContext:
     def run(self, jobs: Sequence[JobT]) -> Iterator[tuple[int, tuple[JobT, Any]]]:
         """Run jobs, and yield how many are done, and the last with its result."""
         return enumerate(filter(None, self.make_pool().run(jobs) if jobs else ()), start=1)
+
+    def known(self, name: str, masks: Sequence[Mask]) -> dict[Mask, Any]:
+        """Return what the ledger has of masks by a name of `what`."""
+        return self.what.known(self.ledger, name, masks)
+
+    def keep(self, name: str, found: Mapping[Mask, Any]) -> None:
+        """Make results durable by a name of `what`."""
+        write_assessment(self.ledger, self.what.fingerprint, name, found)

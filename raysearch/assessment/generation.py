@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, get_args
 
-from raysearch.assessment.context import AssessContext
+from raysearch.assessment.context import AssessContext, Measured
 from raysearch.assessment.paired import mean, parts, retention
 from raysearch.assessment.perplexity import local_rows
 from raysearch.assessment.results import Result
@@ -54,32 +54,27 @@ def task_specs(spec: AssessSpec) -> list[CalibrationSpec]:
     ]
 
 
-def assess_generation(
-    tasks: Mapping[str, Calibration], context: AssessContext, server: Server | None, tokenizer: Any
-) -> tuple[dict[Mask, dict[str, Result]], int]:
+def assess_generation(context: AssessContext, server: Server | None) -> Measured:
     """Return the score of every mask on every task, with what its texts show.
 
-    A server is of one mask's checkpoint, and answers for it; the tokenizer writes its prompts.
-
-    Returns:
-        By mask, by task; and how many of the numbers had to be computed.
+    A server is of one mask's checkpoint, and answers for it.
 
     Raises:
         UserError: The server does not answer, or there are several masks that it might serve.
         EvaluationError: A unit failed for good.
     """
-    masks, ledger = context.masks, context.ledger
+    masks, ledger, tasks = context.masks, context.ledger, context.what.tasks
     if tasks and server is not None and len([mask for mask in masks if mask]) != 1:
         raise UserError(f"assess.server={server.url} serves one checkpoint, so it is for one search; name that")
     resident = [mask for mask in masks if server is None or mask == Mask()]
-    _, computed = replace(context, masks=resident).evaluate(list(tasks.values()), "answers")
+    _, computed = replace(context, masks=resident).evaluate(tasks, "answers")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
-    for name, task in tasks.items():
+    for name, task in zip(context.what.spec.generation, tasks, strict=True):
         dense = ledger.texts(task.fingerprint, Mask())
         for mask in masks:
             own = task
             if server is not None and mask not in resident:
-                own, answered = _answered(server, task, mask, context, tokenizer)
+                own, answered = _answered(server, task, mask, context)
                 computed += answered
             texts = ledger.texts(own.fingerprint, mask)
             results[mask][name] = _result(name, own, texts, dense)
@@ -89,9 +84,7 @@ def assess_generation(
     return results, computed
 
 
-def _answered(
-    server: Server, task: Calibration, mask: Mask, context: AssessContext, tokenizer: Any
-) -> tuple[Calibration, bool]:
+def _answered(server: Server, task: Calibration, mask: Mask, context: AssessContext) -> tuple[Calibration, bool]:
     """Return the task as it is kept of a server, once the ledger has all answers; and whether any had been missing."""
     objective = task.objective
     assert isinstance(objective, GenerationAccuracyObjective)
@@ -101,7 +94,7 @@ def _answered(
     for done, number in enumerate(missing):
         context.on_progress(f"answers of {server.model}: {done} of {count(len(missing), 'shard')}")
         shard = task.shards[number]
-        written = server.generate(objective.prompts(shard), tokenizer, objective.decoding)
+        written = server.generate(objective.prompts(shard), context.what.files.tokenizer, objective.decoding)
         found = objective.scored(written, shard.answers or ())
         context.ledger.record(own.fingerprint, number, {mask: found.losses.numpy()}, {mask: found.texts})
     return own, bool(missing)

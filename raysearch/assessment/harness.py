@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
+from raysearch.assessment.context import Assessable, AssessContext, Measured
 from raysearch.assessment.paired import error_of_ratio, parts
 from raysearch.assessment.results import Result
 from raysearch.assessment.task_files import stands_for_several, task_manager
@@ -29,6 +30,7 @@ from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Job
 from raysearch.evaluation.replica import Replica
+from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import quiet
 
 #: A task's headline is the first of these that lm-eval gives; the papers and leaderboards of these tasks do the same.
@@ -136,6 +138,34 @@ class TaskJob(Job):
 
     def __str__(self) -> str:
         return f"{self.task} on {self.mask}"
+
+
+def missing_tasks(what: Assessable, ledger: Ledger, masks: Sequence[Mask]) -> list[TaskJob]:
+    """Return the tasks on masks that the ledger lacks; masks of a task follow each other."""
+    spec, jobs = what.spec, list[TaskJob]()
+    options = (spec.task_limit, spec.shots, spec.batch_size, spec.answers.run_code, spec.chat)
+    for source in what.sources:
+        known = what.known(ledger, what.name_of(source), masks)
+        folder = None if source.folder is None else str(source.folder)
+        jobs += [TaskJob(mask, source.name, folder, *options) for mask in masks if mask not in known]
+    return jobs
+
+
+def run_tasks(context: AssessContext, jobs: Sequence[TaskJob]) -> Measured:
+    """Run the tasks that are missing, each durable as soon as it is done, and return the results of all."""
+    what, masks = context.what, context.masks
+    if jobs:
+        context.on_progress(f"lm-eval: 0 of {count(len(jobs), 'job')}")
+    names = {source.name: what.name_of(source) for source in what.sources}
+    for done, (job, found) in context.run(jobs):
+        context.keep(names[job.task], {job.mask: found})
+        context.on_progress(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
+    results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
+    for task, name in names.items():
+        known = context.known(name, masks)
+        for mask in masks:
+            results[mask][task] = task_result(task, known[mask], known[Mask()])
+    return results, len(jobs)
 
 
 def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -> Result:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from raysearch.assessment.context import AssessContext
+from raysearch.assessment.context import AssessContext, Measured
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.calibration import Calibration
@@ -44,21 +43,16 @@ def text_specs(spec: AssessSpec, name: str, max_positions: int | None) -> list[C
     ]
 
 
-def measure_perplexities(
-    texts: Mapping[str, Calibration], context: AssessContext
-) -> tuple[dict[Mask, dict[str, Result]], int]:
+def measure_perplexities(context: AssessContext) -> Measured:
     """Return the perplexity of every mask on every text.
-
-    Returns:
-        By mask, by text; and how many of the numbers had to be computed.
 
     Raises:
         EvaluationError: A unit failed for good, or the dense model's loss is not finite.
     """
-    masks, ledger = context.masks, context.ledger
-    evaluations, computed = context.evaluate(list(texts.values()), "perplexity")
+    what, masks, ledger = context.what, context.masks, context.ledger
+    evaluations, computed = context.evaluate(what.texts, "perplexity")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
-    for place, (name, text) in enumerate(texts.items()):
+    for place, (name, text) in enumerate(zip(what.spec.texts, what.texts, strict=True)):
         dense = evaluations[Mask()].parts[place]
         if dense is None:
             raise EvaluationError(f"the dense model's loss on assess.texts.{name} is not finite; use another text")

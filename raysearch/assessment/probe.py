@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
+from raysearch.assessment.context import AssessContext, Measured
 from raysearch.assessment.paired import mean, parts, retention
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import ProbeOptions
@@ -101,6 +102,21 @@ def _rows(file: Path) -> list[Mapping[str, Any]]:
     if not all(isinstance(row, dict) for row in rows):
         raise UserError(f"assess.probe.file={file} has lines that are no objects; use rows of arithmetic_1dc")
     return rows
+
+
+def ask_probe(context: AssessContext) -> Measured:
+    """Return what the masks know of arithmetic, if that is asked."""
+    what, masks = context.what, context.masks
+    if not what.problems:
+        return {mask: {} for mask in masks}, 0
+    name = what.named({"probe": [problem.prompt for problem in what.problems], "batch_size": what.spec.batch_size})
+    known = context.known(name, masks)
+    jobs = [ProbeJob(mask, what.problems, what.spec.batch_size) for mask in masks if mask not in known]
+    for done, (job, found) in context.run(jobs):
+        context.keep(name, {job.mask: found})
+        known[job.mask] = found
+        context.on_progress(f"arithmetic probe: {done} of {count(len(jobs), 'mask')}")
+    return {mask: probe_results(known[mask], known[Mask()]) for mask in masks}, len(jobs)
 
 
 def probe_results(found: Mapping[str, Sequence[float]], dense: Mapping[str, Sequence[float]]) -> dict[str, Result]:

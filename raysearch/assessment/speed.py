@@ -27,9 +27,11 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 from typing_extensions import override
 
+from raysearch.assessment.context import AssessContext, Measured
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import SpeedOptions
 from raysearch.core.estimate import Estimate, Metric, error_of_median
+from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.evaluation.pool import Job
 from raysearch.evaluation.replica import Replica
@@ -92,6 +94,23 @@ def alike(mask: Mask, info: ModelInfo) -> Mask:
     """Return a mask of the same speed: as many of the last layers, where all have one size; else the mask itself."""
     same_size = len(set(info.layer_parameters)) == 1
     return Mask.of(*range(info.n_layers - len(mask), info.n_layers)) if same_size else mask
+
+
+def measure_speeds(context: AssessContext) -> Measured:
+    """Return the speed and memory of the masks that stand for these, if they are asked for."""
+    what, masks, options = context.what, context.masks, context.what.spec.speed
+    if not options.enabled:
+        return {mask: {} for mask in masks}, 0
+    name = what.named({"speed": vars(options), "machine": machine(torch.device(what.info.model.device))})
+    stand_ins = {mask: alike(mask, what.info) for mask in masks}
+    asked = list(dict.fromkeys(stand_ins.values()))
+    known, measured = context.known(name, asked), 0
+    if set(asked) - set(known):  # then all of them, for speeds of one run alone compare
+        context.on_progress(f"speed: {count(len(asked), 'model')} in turn")
+        ((_, (_, known)),) = context.run([SpeedJob(tuple(asked), options)])
+        context.keep(name, known)
+        measured = len(asked)
+    return {mask: speed_results(known[stand_ins[mask]]) for mask in masks}, measured
 
 
 def speed_results(found: Mapping[str, Any]) -> dict[str, Result]:

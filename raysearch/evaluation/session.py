@@ -131,14 +131,14 @@ def open_session(
     return EvaluationSession(info, calibrations, measure, fingerprints, ledger, evaluator, keep)
 
 
-def prepare_data(spec: EvaluationSpec, info: ModelInfo, known: PreparedData | None = None) -> PreparedData:
-    """Draw and tokenise the samples of each calibration; the files of a model that is `known` are not read again.
+def prepare_data(spec: EvaluationSpec, info: ModelInfo, files: ModelFiles | None = None) -> PreparedData:
+    """Draw and tokenise the samples of each calibration; what is known of the model's `files` is not read again.
 
     Raises:
         UserError: Data cannot be read, hold too little, or do not fit the objective, the model or its tokenizer.
     """
     spec.check_data()
-    files = ModelFiles(info.model) if known is None else known.files
+    files = files or ModelFiles(info.model)
     identity = {
         "tokenizer": files.tokenizer_fingerprint,  # first: a tokenizer that is missing is found before weights are read
         "model": files.fingerprint,

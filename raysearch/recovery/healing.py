@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysearch.assessment.assess import Assessable, read_assessable
+from raysearch.assessment.assess import read_assessable
+from raysearch.assessment.context import Assessable
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError, redacted
@@ -76,11 +77,6 @@ class Recovery:
     on_gpu: bool
 
     @property
-    def fingerprint(self) -> str:
-        """The dense model's fingerprint."""
-        return self.what.texts.files.fingerprint
-
-    @property
     def asked(self) -> dict[str, str]:
         """The metrics that models are to be assessed by, speed aside: names, and all that each number depends on."""
         spec, what = self.what.spec, self.what
@@ -121,15 +117,15 @@ def prepare(
     check_device(evaluation.model.device)
     spec.data.check()
     what = what or read_assessable(spec.assess, evaluation.model, spec.cluster, evaluation.ledger)
-    record.check_weights(what.texts.files.fingerprint)
+    record.check_weights(what.fingerprint)
     measured = sorted(one.text_fingerprint for one in what.calibrations)
     identity = {
-        "model": what.texts.files.fingerprint,
+        "model": what.fingerprint,
         "calibrations": record.identifying,
         "mask": list(mask),
         **spec.identity,
         **({"measured": measured} if measured else {}),  # rows are drawn apart from it
-        "files": [what.texts.files.tokenizer_fingerprint, *spec.digests],
+        "files": [what.files.tokenizer_fingerprint, *spec.digests],
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
     name = f"recover-m{len(mask)}-{digest[:8]}"
@@ -254,7 +250,7 @@ def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> t
         "tokens": sum(len(row.ids) for row in rows),
         "left_out": left_out,
         "data": _described(this.spec),
-        "answered_by": this.fingerprint if prompts.questions and options.responses == "self" else None,
+        "answered_by": this.what.fingerprint if prompts.questions and options.responses == "self" else None,
         "sha256": hashlib.sha256(content.encode()).hexdigest(),
     }
     write_whole(folder / _ROWS, content)
@@ -265,7 +261,7 @@ def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> t
 def draw(this: Recovery) -> Prompts:
     """Draw prompts or text apart from the calibration and the assessment."""
     what = this.what
-    searched = prepare_data(this.search.evaluation, what.info, what.texts).calibrations
+    searched = prepare_data(this.search.evaluation, what.info, what.files).calibrations
     measured = Measured([*searched, *what.calibrations], this.tokenizer)
     return draw_prompts(this.spec.data, this.spec.options, this.tokenizer, measured, what.info.max_positions)
 

@@ -93,9 +93,9 @@ def recover_in_study(
     """
     this = prepare(record, ledger, search, spec, remove)
     out = this.folder / RECOVERED
-    for known in recoveries_of(this.ledger, this.fingerprint, [this.mask]):
+    for known in recoveries_of(this.ledger, this.what.fingerprint, [this.mask]):
         if known.recovery_id == this.name and this.asked.items() <= known.asked.items():
-            kept = write_recovery(this.ledger, this.fingerprint, replace(known, way=way))
+            kept = write_recovery(this.ledger, this.what.fingerprint, replace(known, way=way))
             break
     else:
         kept = _record(this, _recover(this, out, True, observer), way, observer)
@@ -138,7 +138,7 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
 
 
 def _record(this: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
-    kept = write_recovery(this.ledger, this.fingerprint, replace(result.record(way), asked=this.asked))
+    kept = write_recovery(this.ledger, this.what.fingerprint, replace(result.record(way), asked=this.asked))
     observer.recovered(this.record, this.name, kept.training.points, {**kept.costs, **kept.named})
     return kept
 

@@ -128,11 +128,10 @@ class RecoveryRefiner:
         self, record: SearchRecord, search: SearchSpec, session: EvaluationSession, shared: Path, observer: Observer
     ) -> _Refined:
         """Train a mask and evaluate it."""
-        from raysearch.assessment.assess import Assessable
+        from raysearch.assessment.context import Assessable
         from raysearch.recovery.healing import RECOVERED, check_room, heal, prepare
 
-        evaluation, nothing = search.evaluation, PreparedData((), ModelFiles(session.info.model))
-        what = Assessable(self.spec.assess, evaluation.model, evaluation.cluster, session.info, (), nothing, nothing)
+        what = Assessable(self.spec.assess, search.evaluation.cluster, session.info, ModelFiles(session.info.model))
         this, stages = prepare(record, session.ledger, search, self.spec, None, what, shared), dict[str, float]()
         out, telling = this.folder / RECOVERED, Prefixed(f"mask {this.mask}: ", observer)
         check_room(this, out)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from raysearch.assessment.assess import Assessable
+from raysearch.assessment.context import Assessable
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Job, Pool
@@ -94,7 +94,7 @@ def write_answers(
         prompts = tuple(Prompt(questions[place].ids, options.max_new_tokens) for place in places)
         jobs.append(job := AnswerJob(prompts, decoding))
         names[job] = what.named({"answers": [one.ids for one in prompts], **how})
-    model, found = what.texts.files.fingerprint, dict[AnswerJob, list[Written]]()
+    model, found = what.fingerprint, dict[AnswerJob, list[Written]]()
     for job, name in names.items():
         if known := read_assessments(ledger, model, name, [Mask()], _Kept):
             found[job] = known[Mask()]["answers"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raysearch.assessment.assess import Assessable, assess_masks, check_tasks, read_assessable
+from raysearch.assessment.assess import assess_masks, check_tasks, read_assessable
+from raysearch.assessment.context import Assessable
 from raysearch.assessment.recorded import record_assessments
 from raysearch.assessment.spec import AssessSpec
 from raysearch.errors import UserError
@@ -77,7 +78,7 @@ def assess_study(
     }
     for model, what in read.items():
         for record in by_model[model]:
-            record.check_weights(what.texts.files.fingerprint)
+            record.check_weights(what.fingerprint)
         check_tasks(what, ledger)
     warn_of_unknown([one for what in read.values() for one in what.calibrations], observer)
     for model, what in read.items():

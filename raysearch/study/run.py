@@ -38,7 +38,7 @@ from raysearch.study.recorder import record_study
 from raysearch.study.spec import Budget, StudySpec
 
 if TYPE_CHECKING:  # these bring Ray and torch, which a study that the ledger answers does without
-    from raysearch.assessment.assess import Assessable
+    from raysearch.assessment.context import Assessable
     from raysearch.cluster.pool import RayPool, Replicas
     from raysearch.study.trials import OpenTracker
 
@@ -116,7 +116,7 @@ def _read_assessables(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> li
         return []
     from raysearch.assessment.assess import check_tasks, read_assessable
 
-    read = [read_assessable(spec.assess, one.model, one.cluster, spec.ledger, one.prepared) for one in model_groups]
+    read = [read_assessable(spec.assess, of.model, of.cluster, spec.ledger, of.prepared.files) for of in model_groups]
     with opened(spec.ledger) if spec.ledger.exists() else nullcontext() as ledger:
         for what in read:
             check_tasks(what, ledger)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from raysearch.assessment.assess import Assessable, assess_masks, read_assessable
+from raysearch.assessment.assess import assess_masks, read_assessable
+from raysearch.assessment.context import Assessable
 from raysearch.assessment.results import Assessments
 from raysearch.cluster.options import ClusterOptions
 from raysearch.config.build import assess_spec

@@ -46,7 +46,7 @@ def words(questions: Path) -> list[str]:
 
 def texts(ledger: Ledger, words: list[str], world: World) -> list[ScoredText]:
     what = read(words, world.model, ledger.path)
-    return ledger.texts(what.generation.calibrations[0].fingerprint, MASK)
+    return ledger.texts(what.tasks[0].fingerprint, MASK)
 
 
 def test_texts_are_kept_and_those_of_the_model_without_the_layers(

@@ -69,7 +69,7 @@ def test_what_is_prepared_is_not_read_again(world: World, info: ModelInfo, monke
     prepared = prepare_data(spec, info)
     for name in ("fingerprint", "load_tokenizer"):
         monkeypatch.setattr(f"raysearch.evaluation.drawing.{name}", lambda _: pytest.fail("it is read again"))
-    again = prepare_data(spec, info, prepared)
+    again = prepare_data(spec, info, prepared.files)
     assert [one.fingerprint for one in again.calibrations] == [one.fingerprint for one in prepared.calibrations]
     with closing(open_session(spec, info, lambda _: None, prepared)) as session:
         assert session.calibrations is prepared.calibrations

@@ -55,8 +55,8 @@ def test_equal_prompts_are_answered_once(tmp_path: Path) -> None:
             self.done += jobs
             return ((job, [Written("a", 1, False)] * len(job.prompts)) for job in jobs)
 
-    files, info = SimpleNamespace(fingerprint="x"), SimpleNamespace(model=SimpleNamespace(on_gpu=False))
-    what: Any = SimpleNamespace(texts=SimpleNamespace(files=files), info=info, named=assessment_fingerprint)
+    info = SimpleNamespace(model=SimpleNamespace(on_gpu=False))
+    what: Any = SimpleNamespace(fingerprint="x", info=info, named=assessment_fingerprint)
     questions, pool = [Question((), str(n), (3, 4)) for n in range(64)], Answering()
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         replicas: Any = lambda: pool  # noqa: E731

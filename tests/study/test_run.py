@@ -52,7 +52,7 @@ def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, m
     assess = assess_found
 
     def fails_once(what: Any, *rest: Any) -> Any:
-        if what.model.attention != "eager":
+        if what.info.model.attention != "eager":
             raise EvaluationError("out of luck")
         return assess(what, *rest)
 
