@@ -20,7 +20,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.spec import CalibrationSpec
-from raysearch.evaluation.totals import contributions, sample_losses, standard_errors
+from raysearch.evaluation.totals import contributions, sample_losses, standard_error
 
 _TITLES = {"wikitext2": "WikiText-2", "c4": "C4", "lambada": "LAMBADA", "sotu": "State of the Union"}
 _FILES = ("test", "evaluation", "validation")  # of a text in a data folder, the first there is
@@ -56,14 +56,16 @@ def measure_perplexities(context: AssessContext) -> Measured:
         dense = evaluations[Mask()].parts[place]
         if dense is None:
             raise EvaluationError(f"the dense model's loss on assess.texts.{name} is not finite; use another text")
-        errors = standard_errors(text, ledger, masks), standard_errors(text, ledger, masks, Mask())
         samples, weights = sample_losses(text, ledger, masks)
-        for mask, error, over_dense in zip(masks, *errors, strict=True):
-            loss = evaluations[mask].parts[place]
+        for mask in masks:
+            loss, own = evaluations[mask].parts[place], samples[mask]
+            error, over_dense, items = None, None, ()
+            if loss is not None and text.n_samples > 1:
+                error = standard_error(own, weights)
+                over_dense = standard_error(own - samples[Mask()], weights)
+                items = tuple(contributions(own, weights).tolist())
             retention = _exponential(None if loss is None else loss - dense, over_dense)
-            is_known = loss is not None and text.n_samples > 1
-            items = contributions(samples[mask], weights).tolist() if is_known else ()
-            results[mask][name] = _result(name, text, loss, error, retention, tuple(items))
+            results[mask][name] = _result(name, text, loss, error, retention, items)
     return results, computed
 
 
