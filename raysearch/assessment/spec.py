@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 from raysearch.calibration.data import Data
@@ -135,11 +136,9 @@ class AssessSpec:
         for key in ("texts", "generation"):
             for name in getattr(self, key):
                 as_name(f"assess.{key}", name)
-        for name in {*self.texts} & {*self.tasks, *self.generation}:
-            other = "tasks" if name in self.tasks else "generation"
-            raise UserError(f"assess.texts and assess.{other} both have {name}; call the text something else")
-        for name in {*self.generation} & {*self.tasks}:
-            raise UserError(f"assess.generation and assess.tasks both have {name}; call the first something else")
+        for key, other in combinations(("texts", "generation", "tasks"), 2):
+            for name in {*getattr(self, key)} & {*getattr(self, other)}:
+                raise UserError(f"assess.{key} and assess.{other} both have {name}; call the first something else")
         if not (self.texts or self.generation or self.tasks or self.probe.enabled or self.speed.enabled):
             raise UserError("assess asks for nothing; name texts or tasks, or set assess.speed.enabled=true")
 
