@@ -20,7 +20,6 @@ from raysearch.assessment.results import Result
 from raysearch.assessment.speed import peak_bytes
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
-from raysearch.evaluation.replica import in_memory
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
 from raysearch.models.export import check_destination
@@ -35,7 +34,7 @@ from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recov
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import Teaching
-from raysearch.recovery.training import Lesson, all_threads, half_as_many, held_out, make_trainer, rows_seen, steps
+from raysearch.recovery.training import Lesson, all_threads, held_out, make_trainer, rows_seen, steps, within_memory
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
@@ -170,15 +169,12 @@ def recovery_cost(
         n_train, mean = math.ceil(n_train * mean / options.max_tokens), options.max_tokens
     n_steps = steps(n_train, options)
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
-        pruned, at_once = Path(scratch) / "pruned", options.rows_at_once(this.on_gpu)
+        pruned = Path(scratch) / "pruned"
         export_search(record, search, pruned, remove=remove)
-
-        def fewer_rows() -> None:
-            nonlocal at_once
-            at_once = half_as_many(at_once, options)
-
-        step_s, memory = in_memory(
-            lambda: _time_step(this, this.model_in(pruned), rows, at_once, Path(scratch)), fewer_rows
+        step_s, memory = within_memory(
+            lambda at_once: _time_step(this, this.model_in(pruned), rows, at_once, Path(scratch)),
+            options,
+            on_gpu=this.on_gpu,
         )
     return RecoveryCost(
         rows=len(rows),

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -50,6 +50,8 @@ from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import Teaching, distillation_loss
 from raysearch.recovery.whole import is_whole
 from raysearch.search.observer import LossPoint
+
+T = TypeVar("T")
 
 _IGNORED = -100  # the label of a token that no loss is computed on
 _DIVERGED = 1.5  # times the loss of the first steps
@@ -225,9 +227,9 @@ def train(
     if is_trained(folder):
         return from_json(Training, (done / _DONE).read_text(encoding="utf-8"))
     shutil.rmtree(done, ignore_errors=True)
-    pace, micro = Pace(), options.rows_at_once(on_gpu)
+    pace = Pace()
 
-    def fit_from_last() -> Training:
+    def fit_from_last(micro: int) -> Training:
         last = last_checkpoint(folder / "checkpoints", options.workers)
         work = partial(_fit, model, tokenizer, lesson, options, folder, last, micro, on_gpu=on_gpu)
         if options.workers == 1:
@@ -236,12 +238,7 @@ def train(
 
         return on_workers(work, options.workers, cluster, on_gpu=on_gpu, on_progress=on_progress, warn=warn)
 
-    def fewer_rows() -> None:
-        nonlocal micro
-        micro = half_as_many(micro, options)
-        warn(f"memory does not hold so many rows at once; {micro} of them from here on, and more steps are summed")
-
-    training = replace(in_memory(fit_from_last, fewer_rows), seconds=pace.seconds)
+    training = replace(within_memory(fit_from_last, options, on_gpu=on_gpu, warn=warn), seconds=pace.seconds)
     unfinished = folder / _UNFINISHED
     (unfinished / _DONE).write_text(to_json(training), encoding="utf-8")
     unfinished.rename(done)
@@ -425,19 +422,32 @@ def rows_seen(n_steps: int, n_rows: int, options: RecoveryOptions) -> int:
     return epochs * n_rows + more * options.batch_size
 
 
-def half_as_many(micro_batch_size: int, options: RecoveryOptions) -> int:
-    """Return half as many rows at once, or the next smaller number that makes up a step.
+def within_memory(
+    work: Callable[[int], T],
+    options: RecoveryOptions,
+    *,
+    on_gpu: bool,
+    warn: Callable[[str], None] = lambda line: None,
+) -> T:
+    """Return what some work with so many rows at once returns; where memory is short, half as many, or the next fewer.
 
     Raises:
-        UserError: It is one row.
+        UserError: Not even one row fits the memory.
     """
-    if micro_batch_size == 1:
-        raise UserError(
-            f"recovery.max_tokens={options.max_tokens} is more than memory holds in training, even one row at once; "
-            "use less, recovery.gradient_checkpointing=true, or recovery.method=qlora"
-        )
-    most = micro_batch_size // 2
-    return max(one for one in range(1, most + 1) if options.batch_size % (one * options.workers) == 0)
+    micro = options.rows_at_once(on_gpu)
+
+    def fewer_rows() -> None:
+        nonlocal micro
+        if micro == 1:
+            raise UserError(
+                f"recovery.max_tokens={options.max_tokens} is more than memory holds in training, even one row at "
+                "once; use less, recovery.gradient_checkpointing=true, or recovery.method=qlora"
+            )
+        fewer = range(1, micro // 2 + 1)
+        micro = max(one for one in fewer if options.batch_size % (one * options.workers) == 0)
+        warn(f"memory does not hold so many rows at once; {micro} of them from here on, and more steps are summed")
+
+    return in_memory(lambda: work(micro), fewer_rows)
 
 
 def is_trained(folder: Path) -> bool:
