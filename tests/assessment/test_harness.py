@@ -118,22 +118,6 @@ def test_a_stop_loses_nothing_that_was_done(assess: Assess, world: World, items:
     assert found.computed == 1 and len(done) == len({str(job) for job in done}) == 4
 
 
-def test_own_task_files_come_first(assess: Assess, items: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "rows.jsonl").write_text(json.dumps({"q": "the army", "a": ["war", "peace"], "right": 1}) + "\n")
-    (own / "mine.yaml").write_text(
-        f"task: mine\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {own / 'rows.jsonl'}}}}}\n"
-        'test_split: test\noutput_type: multiple_choice\ndoc_to_text: "{{q}}"\ndoc_to_choice: a\n'
-        "doc_to_target: right\nmetric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]\n"
-    )
-    words = ["assess.tasks=[mine,piqa]", f"assess.task_dir={own}", f"assess.data_dir={items}"]
-    found = assess([], *words)
-    assert [*found.values[Mask()]] == ["mine", "piqa"] and found.computed == 2
-    (own / "rows.jsonl").write_text(json.dumps({"q": "the navy", "a": ["war", "peace"], "right": 1}) + "\n")
-    assert assess([], *words).computed == 1, "the data beside the file are part of what it is kept by"
-
-
 TASK = """
 task: {name}
 tag: of_war
@@ -148,11 +132,27 @@ metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
 """
 
 
+def own_tasks(folder: Path, *names: str, asked: str = "the army") -> Path:
+    """Write files of tasks, and their one row beside them."""
+    folder.mkdir(exist_ok=True)
+    rows = folder / "rows.jsonl"
+    rows.write_text(json.dumps({"q": asked, "a": ["war", "peace"], "right": 1}) + "\n")
+    for name in names:
+        (folder / f"{name}.yaml").write_text(TASK.format(name=name, rows=rows))
+    return folder
+
+
+def test_own_task_files_come_first(assess: Assess, items: Path, tmp_path: Path) -> None:
+    own = own_tasks(tmp_path / "own", "mine")
+    words = ["assess.tasks=[mine,piqa]", f"assess.task_dir={own}", f"assess.data_dir={items}"]
+    found = assess([], *words)
+    assert [*found.values[Mask()]] == ["mine", "piqa"] and found.computed == 2
+    own_tasks(own, asked="the navy")
+    assert assess([], *words).computed == 1, "the data beside the file are part of what it is kept by"
+
+
 def test_a_group_has_a_number_where_its_file_says_how(assess: Assess, tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"q": "the army", "a": ["war", "peace"], "right": 1}) + "\n")
-    (own := tmp_path / "own").mkdir()
-    for name in ("first", "second"):
-        (own / f"{name}.yaml").write_text(TASK.format(name=name, rows=tmp_path / "rows.jsonl"))
+    own = own_tasks(tmp_path / "own", "first", "second")
     parts = "task: [first, second]\n"
     (own / "whole.yaml").write_text(f"group: whole\n{parts}aggregate_metric_list: [{{metric: acc}}]\n")
     (own / "bare.yaml").write_text(f"group: bare\n{parts}")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 
+import raysearch
 from tests.assessment.conftest import of_text
 from tests.calibration.tokenizers import PLAIN, characters
 from tests.cli.conftest import Run, World, here, run, world
@@ -56,6 +57,14 @@ def assessed_by(world: World) -> list[str]:
         "assess.limit=4",
         "assess.probe.enabled=false",
     ]
+
+
+def search_once(words: Iterable[str], paths: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Search in a folder of its own; return the search's id, and its store, of which tests take copies."""
+    folder = paths.mktemp("searched")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return raysearch.search(*words).search_id, folder / "mlruns"
 
 
 def done(run: Run, *words: object) -> Any:

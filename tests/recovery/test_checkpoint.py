@@ -21,7 +21,6 @@ from tests.models.families import give_own_code
 from tests.recovery.test_training import OPTIONS, nothing, rows
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
 @pytest.mark.parametrize("method", ["lora", "full"])
 def test_code_several_templates_and_a_pattern_of_targets(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any

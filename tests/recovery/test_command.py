@@ -17,16 +17,13 @@ import raysearch
 from raysearch.recovery import healing, recover, training
 from tests.cases import assert_each
 from tests.cli.conftest import Run, World
-from tests.recovery.conftest import assert_refused, done
+from tests.recovery.conftest import assert_refused, done, search_once
 
 
 @pytest.fixture(scope="module")
 def whole(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """A finished search, by its id, and its store: done once for all tests, which work on copies."""
-    folder = tmp_path_factory.mktemp("searched")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        return raysearch.search(*world.search()).search_id, folder / "mlruns"
+    """A finished search, by its id, and its store."""
+    return search_once(world.search(), tmp_path_factory)
 
 
 @pytest.fixture
@@ -48,7 +45,6 @@ def words(searched: str, assessed_by: list[str]) -> list[str]:
     ]
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
 def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     run: Run, words: list[str], other_text: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

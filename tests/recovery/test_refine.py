@@ -21,9 +21,7 @@ from raysearch.search import run as search_run
 from raysearch.search.observer import Observer
 from raysearch.search.record import SEARCHES
 from tests.cli.conftest import Run, World
-from tests.recovery.conftest import assert_refused, done
-
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
+from tests.recovery.conftest import assert_refused, done, search_once
 
 WITH = (
     "data=file data.path={} data.part=all data.seq_len=16 data.samples=24 recovery.max_tokens=48 recovery.top_k=8 "
@@ -40,12 +38,8 @@ def words(world: World, other_text: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def whole(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of that search, done once for all tests, which work on copies."""
-    folder = tmp_path_factory.mktemp("refined")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        raysearch.search(*words[1:])
-    return folder / "mlruns"
+    """The store of that search."""
+    return search_once(words[1:], tmp_path_factory)[1]
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ WITH = (
 )
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
 @pytest.mark.slow
 def test_a_study_recovers_its_masks_and_the_dense_model_once(
     run: Run,

@@ -29,8 +29,6 @@ from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import Teaching, distillation_loss
 from raysearch.recovery.training import Lesson, last_checkpoint, load_pruned, make_trainer, train
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
-
 OPTIONS = RecoveryOptions(
     loss="tokens",
     max_tokens=64,
