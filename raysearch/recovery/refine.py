@@ -108,7 +108,7 @@ class RecoveryRefiner:
                     if mask not in known:
                         known[mask] = self._recover(record, search, session, folder / name, observer)
                         write_assessment(ledger, model, name, {mask: known[mask]}, _Refined)
-                shutil.rmtree(folder / name / TEACHER, ignore_errors=True)
+        shutil.rmtree(folder / name / TEACHER, ignore_errors=True)
         refined = []
         for mask, record in masks.items():
             one = known[mask]
