@@ -154,7 +154,7 @@ class RecoverSpec:
         cluster: Whose replicas of the dense model write answers, and assess.
 
     Raises:
-        UserError: This machine cannot run so many workers.
+        UserError: This machine cannot run so many workers, or a server is to answer for all models.
     """
 
     data: Data
@@ -168,6 +168,10 @@ class RecoverSpec:
             raise UserError(
                 f"recovery.workers={self.options.workers} are more processes than the {cores} cores of this machine "
                 f"can run; use 1 … {cores}, or the GPUs of a cluster with cluster.address=…"
+            )
+        if self.assess.server is not None:
+            raise UserError(
+                f"assess.server={self.assess.server} serves one checkpoint, and a recovery assesses three; leave it out"
             )
 
     @property

@@ -210,6 +210,7 @@ def test_mistakes_are_one_sentence(
         (words, [*text, "recovery.targets=[]"], "recovery.targets=[] names nothing to train"),
         (words, [*text, "recovery.learning_rate=fast"], "recovery.learning_rate=fast"),
         (words, [*text, "recovery.learning_rate=1e30", "recovery.warmup_steps=0"], "use a lower recovery.learn"),
+        (words, [*text, "assess.server=http://127.0.0.1:9/v1"], "serves one checkpoint, and a recovery assesses three"),
         (words, [*text, "recovery.workers=3"], "recovery.batch_size=8 is no multiple of recovery.workers=3"),
         (["nothing", *words[1:]], text, "SEARCH='nothing' is not in"),
         (bare, questions(here / "no.jsonl"), "holds no"),
