@@ -12,7 +12,7 @@ from raysearch.assessment.results import Result
 from raysearch.assessment.spec import AssessSpec
 from raysearch.assessment.task_files import TaskSource
 from raysearch.calibration.calibration import Calibration
-from raysearch.core.formatting import count, duration, written
+from raysearch.core.formatting import count, remaining, written
 from raysearch.core.mask import Mask
 from raysearch.evaluation.drawing import ModelFiles
 from raysearch.evaluation.evaluator import Evaluation, Evaluator
@@ -114,7 +114,7 @@ class AssessContext:
                 return self.on_progress(f"{title}: waiting for {count(now.masks_elsewhere, 'mask')} of another process")
             share = now.layer_forwards / max(now.layer_forwards_planned, 1e-9)
             passed = time.monotonic() - started
-            left = f", {duration(passed / share - passed)} left" if 0 < share < 1 and title != "perplexity" else ""
+            left = f", {remaining(passed, share, 1)} left" if 0 < share < 1 and title != "perplexity" else ""
             self.on_progress(
                 f"{title}: {share:.0%} of {count(now.masks_planned, 'mask')}, {count(now.n_replicas, 'replica')}"
                 f"{written(now.tokens_per_s)}{left}"

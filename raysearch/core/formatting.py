@@ -53,6 +53,11 @@ def duration(seconds: float | None) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
+def remaining(passed_s: float, done: float, whole: float) -> str:
+    """Format the time that is left of a whole, of which so much was done in so many seconds."""
+    return duration(passed_s / done * (whole - done) if done else None)
+
+
 def short_duration(seconds: float) -> str:
     """Format a time that may be below a second."""
     if seconds < 0.9995:  # else it is rounded to the next unit

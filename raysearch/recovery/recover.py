@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +29,7 @@ from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import write_card, written_by
 from raysearch.recovery.healing import RECOVERED, TEACHER, Recovery, check_room, draw, heal, prepare, remove_models
-from raysearch.recovery.progress import Pace, timed
+from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import LeftOut, Question, Row, n_to_train_on, row_of
 from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
 from raysearch.recovery.results import Recovered, RecoveryCost
@@ -105,7 +106,7 @@ def recover_in_study(
 
 def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> Recovered:
     """Train, write and assess a model; what was done before is not done again."""
-    pace = Pace()
+    started = time.monotonic()
     if written_by(out) != this.name:
         check_destination(locate(this.search.evaluation.model), out, overwrite)
         check_room(this, out)
@@ -130,7 +131,7 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
             dense=dense,
             pruned=pruned,
             recovered=recovered,
-            seconds=pace.seconds,
+            seconds=time.monotonic() - started,
         )
         write_card(out, out.name, evidence, result.numbers)
     return result
@@ -234,7 +235,8 @@ def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], at_once: int, 
         if this.on_gpu:
             torch.cuda.reset_peak_memory_stats()
             trainer.train()
-        pace = Pace()
+        started = time.monotonic()
         trainer.train()
+        passed_s = time.monotonic() - started
     memory = torch.cuda.max_memory_allocated() if this.on_gpu else peak_bytes()
-    return pace.seconds / trainer.state.global_step / this.spec.options.workers, memory
+    return passed_s / trainer.state.global_step / this.spec.options.workers, memory

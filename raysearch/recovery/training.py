@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -36,14 +37,13 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 from typing_extensions import override
 
 from raysearch.cluster.options import ClusterOptions
-from raysearch.core.formatting import duration
+from raysearch.core.formatting import remaining
 from raysearch.core.json import from_json, to_json
 from raysearch.core.machine import n_cores
 from raysearch.errors import UserError, first_line
 from raysearch.evaluation.replica import in_memory, reuse_freed_memory
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
-from raysearch.recovery.progress import Pace
 from raysearch.recovery.prompts import Row
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
@@ -168,12 +168,12 @@ class _Watch(TrainerCallback):
 
     def __init__(self, rate: float, on_progress: Callable[[str], None], warn: Callable[[str], None]) -> None:
         self._rate, self._on_progress, self._warn = rate, on_progress, warn
-        self._pace, self._done_before, self._warned = Pace(), 0, False
+        self._started, self._done_before, self._warned = time.monotonic(), 0, False
         self._held_out = ""
 
     @override
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self._pace, self._done_before = Pace(), state.global_step
+        self._started, self._done_before = time.monotonic(), state.global_step
 
     @override
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
@@ -196,10 +196,9 @@ class _Watch(TrainerCallback):
                 f"the training's loss grows ({loss:.3f} at step {step}, from {first[0]:.3f}); use a lower "
                 f"recovery.learning_rate than {self._rate:g}"
             )
-        left = self._pace.left(step - self._done_before, state.max_steps - self._done_before)
-        self._on_progress(
-            f"training: step {step} of {state.max_steps}, loss {loss:.4f}{self._held_out}, {duration(left)} left"
-        )
+        passed_s, before = time.monotonic() - self._started, self._done_before
+        left = remaining(passed_s, step - before, state.max_steps - before)
+        self._on_progress(f"training: step {step} of {state.max_steps}, loss {loss:.4f}{self._held_out}, {left} left")
 
 
 def train(
@@ -227,7 +226,7 @@ def train(
     if is_trained(folder):
         return from_json(Training, (done / _DONE).read_text(encoding="utf-8"))
     shutil.rmtree(done, ignore_errors=True)
-    pace = Pace()
+    started = time.monotonic()
 
     def fit_from_last(micro: int) -> Training:
         last = last_checkpoint(folder / "checkpoints", options.workers)
@@ -238,7 +237,8 @@ def train(
 
         return on_workers(work, options.workers, cluster, on_gpu=on_gpu, on_progress=on_progress, warn=warn)
 
-    training = replace(within_memory(fit_from_last, options, on_gpu=on_gpu, warn=warn), seconds=pace.seconds)
+    training = within_memory(fit_from_last, options, on_gpu=on_gpu, warn=warn)
+    training = replace(training, seconds=time.monotonic() - started)
     unfinished = folder / _UNFINISHED
     (unfinished / _DONE).write_text(to_json(training), encoding="utf-8")
     unfinished.rename(done)
