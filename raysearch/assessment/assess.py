@@ -42,12 +42,7 @@ def read_assessable(
 ) -> Assessable:
     """Read the texts and find the tasks that a model is to be assessed by; load no weights.
 
-    Args:
-        spec: What to assess.
-        model: The dense model.
-        cluster: Who computes it.
-        ledger: The ledger's file, beside which ready task files go.
-        files: What has been read of the model's files, if they were.
+    Ready task files go beside the ledger; `files` is what has been read of the model's, if they were.
 
     Raises:
         UserError: A text, a task or an option does not fit the model, or is not there.

@@ -136,10 +136,6 @@ class AssessContext:
         """Run jobs, and yield how many are done, and the last with its result."""
         return enumerate(filter(None, self.make_pool().run(jobs) if jobs else ()), start=1)
 
-    def known(self, name: str, masks: Sequence[Mask]) -> dict[Mask, Any]:
-        """Return what the ledger has of masks by a name of `what`."""
-        return self.what.known(self.ledger, name, masks)
-
     def keep(self, name: str, found: Mapping[Mask, Any]) -> None:
         """Make results durable by a name of `what`."""
         write_assessment(self.ledger, self.what.fingerprint, name, found)

@@ -162,7 +162,7 @@ def run_tasks(context: AssessContext, jobs: Sequence[TaskJob]) -> Measured:
         context.on_progress(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
     for task, name in names.items():
-        known = context.known(name, masks)
+        known = what.known(context.ledger, name, masks)
         for mask in masks:
             results[mask][task] = task_result(task, known[mask], known[Mask()])
     return results, len(jobs)

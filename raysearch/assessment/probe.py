@@ -110,7 +110,7 @@ def ask_probe(context: AssessContext) -> Measured:
     if not what.problems:
         return {mask: {} for mask in masks}, 0
     name = what.named({"probe": [problem.prompt for problem in what.problems], "batch_size": what.spec.batch_size})
-    known = context.known(name, masks)
+    known = what.known(context.ledger, name, masks)
     jobs = [ProbeJob(mask, what.problems, what.spec.batch_size) for mask in masks if mask not in known]
     for done, (job, found) in context.run(jobs):
         context.keep(name, {job.mask: found})

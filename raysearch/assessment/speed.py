@@ -104,7 +104,7 @@ def measure_speeds(context: AssessContext) -> Measured:
     name = what.named({"speed": vars(options), "machine": machine(torch.device(what.info.model.device))})
     stand_ins = {mask: alike(mask, what.info) for mask in masks}
     asked = list(dict.fromkeys(stand_ins.values()))
-    known, measured = context.known(name, asked), 0
+    known, measured = what.known(context.ledger, name, asked), 0
     if set(asked) - set(known):  # then all of them, for speeds of one run alone compare
         context.on_progress(f"speed: {count(len(asked), 'model')} in turn")
         ((_, (_, known)),) = context.run([SpeedJob(tuple(asked), options)])
