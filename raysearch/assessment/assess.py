@@ -73,8 +73,9 @@ def _calibrations(key: str, evaluation: EvaluationSpec, info: ModelInfo, files: 
     except UserError as error:
         if not str(error).startswith(("data.", "objective.")):
             raise
-        said = str(error).replace("objective.", "assess.answers.")
-        raise UserError(f"assess.{key}: {said}; or a folder of local files with assess.data_dir=…") from error
+        said = f"assess.{key}: {error}".replace("objective.", "assess.answers.")
+        remedy = "; or a folder of local files with assess.data_dir=…" if str(error).startswith("data.name=") else ""
+        raise UserError(said + remedy) from error
 
 
 def check_tasks(what: Assessable, ledger: Ledger | None) -> None:
