@@ -223,7 +223,7 @@ def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> t
         card, lines = json.loads((folder / _CARD).read_text(encoding="utf-8")), (folder / _ROWS).read_bytes()
         if card["sha256"] == hashlib.sha256(lines).hexdigest():
             known = map(json.loads, lines.splitlines())
-            return [Row(tuple(one["ids"]), one["n_prompt"]) for one in known], card["left_out"], 0
+            return [Row(tuple(one["ids"]), one["n_prompt"], one["answer"]) for one in known], card["left_out"], 0
     observer.assessing("drawing the data")
     prompts = draw(this)
     left_out, n_written = Counter(prompts.left_out), 0
@@ -233,17 +233,13 @@ def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> t
             prompts.questions, options, this.what, this.ledger, replicas, observer.assessing
         )
         answers = [(one.text.strip(), one.cut_off) for one in written]
-    kept = [(row, "") for row in prompts.rows]
-    for question, (answer, cut_off) in zip(prompts.questions, answers, strict=True):
-        row = row_of(question, answer, cut_off, options, this.tokenizer)
-        if isinstance(row, Row):
-            kept.append((row, answer))
-        else:
-            left_out[row] += 1
-    kept = [kept[place] for place in np.random.default_rng(options.seed).permutation(len(kept))]
-    rows = [row for row, _ in kept]
+    asked = zip(prompts.questions, answers, strict=True)
+    found = [row_of(question, answer, cut, options, this.tokenizer) for question, (answer, cut) in asked]
+    left_out.update(one for one in found if not isinstance(one, Row))
+    rows = [*prompts.rows, *(one for one in found if isinstance(one, Row))]
+    rows = [rows[place] for place in np.random.default_rng(options.seed).permutation(len(rows))]
     rows = rows[: n_to_train_on(rows, options, left_out, this.spec.data)]
-    content = "".join(json.dumps({**vars(row), "answer": answer}) + "\n" for row, answer in kept[: len(rows)])
+    content = "".join(json.dumps(vars(row)) + "\n" for row in rows)
     card = {
         "recovery_id": folder.name,
         "rows": len(rows),

@@ -34,10 +34,11 @@ LeftOut = Literal[
 
 @dataclass(frozen=True)
 class Row:
-    """Tokens to train on, the first `n_prompt` of which are a prompt."""
+    """Tokens to train on, the first `n_prompt` of which are a prompt, and the answer to that in words."""
 
     ids: tuple[int, ...]
     n_prompt: int = 0
+    answer: str = ""
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def row_of(question: Question, answer: str, cut_off: bool, options: RecoveryOpti
     if cut_off:
         return "cut off"
     ids = encode(question.messages, answer, tokenizer, "a row of data", question.thinking)
-    return "too long" if len(ids) > options.max_tokens else Row(ids, n_shared(question.ids, ids))
+    return "too long" if len(ids) > options.max_tokens else Row(ids, n_shared(question.ids, ids), answer)
 
 
 def _words(text: str) -> list[str]:

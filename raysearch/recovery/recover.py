@@ -152,16 +152,13 @@ def recovery_cost(
     """
     this, options = prepare(record, ledger, search, spec, remove), spec.options
     prompts = draw(this)
-    left_out, rows, writes = Counter(prompts.left_out), list(prompts.rows), options.responses == "self"
-    for one in prompts.questions:
-        if writes:
-            row = _longest(one, options, this.tokenizer)
-        else:
-            row = row_of(one, one.answer, False, options, this.tokenizer)
-        if isinstance(row, Row):
-            rows.append(row)
-        else:
-            left_out[row] += 1
+    left_out, writes = Counter(prompts.left_out), options.responses == "self"
+    found = [
+        _longest(one, options, this.tokenizer) if writes else row_of(one, one.answer, False, options, this.tokenizer)
+        for one in prompts.questions
+    ]
+    left_out.update(one for one in found if not isinstance(one, Row))
+    rows = [*prompts.rows, *(one for one in found if isinstance(one, Row))]
     rows = rows[: n_to_train_on(rows, options, left_out, spec.data)]
     answers = len(prompts.questions) if writes else 0
     n_train = len(rows) - held_out(len(rows), options)
