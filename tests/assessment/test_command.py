@@ -114,7 +114,6 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["assess.tasks=[piqq]"], "assess.tasks has piqq, for which no file is ready"),
     (["assess.tasks=[piqq]"], "did you mean 'piqa'?"),
     (["assess.tasks=[piqa,piqa]"], "assess.tasks=[piqa,piqa] names a task twice"),
-    (["assess.tasks=piqa"], "assess.tasks=piqa should be a valid list"),
     (["assess.data_dir=nowhere"], "assess.data_dir=nowhere is not a folder"),
     (["assess.data_dir="], "assess.data_dir= is empty; give a path"),
     (["assess.data_dir=."], "assess.data_dir=. holds no piqa/validation.jsonl for piqa of assess.tasks"),
@@ -124,7 +123,6 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["assess.speed.enabled=true"], "assess.speed.context_tokens=512 with assess.speed.new_tokens=64 is longer"),
     (["assess.texts.mine=null", "assess.tasks=[]"], "assess asks for nothing"),
     (["assess.texts.other=data=sotu"], "assess.texts.other is not taken in order"),
-    (["assess.texts.other=data=nothing"], "data=nothing is unknown"),
     (
         ["assess.texts.c4=data=c4 data.split=validation data.allow_evaluation_split=true data.sampling=sequential"],
         "holds no c4/test.jsonl for assess.texts.c4",
@@ -145,8 +143,3 @@ def test_mistakes_are_told_in_a_sentence(run: Run, searched: str, words: list[st
 def test_a_task_that_lm_eval_does_not_know(run: Run, searched: str, words: list[str]) -> None:
     outcome = run("assess", "latest", *words, "assess.data_dir=null", "assess.tasks=[hellaswagg]")
     assert outcome.code == 2 and "which lm-eval does not know; did you mean 'hellaswag'?" in outcome.err
-
-
-def test_a_search_without_an_end(run: Run, here: Path) -> None:
-    outcome = run("assess", "latest")
-    assert outcome.code == 2 and "there is no ledger at mlruns/ledger.db" in outcome.err

@@ -20,13 +20,8 @@ from raysearch.models.stack import LayerStack
 from tests.assessment.conftest import Assess
 from tests.cli.conftest import N_LAYERS, World
 
-WORDS = [
-    "assess.speed.enabled=true",
-    "assess.speed.context_tokens=8",
-    "assess.speed.new_tokens=6",
-    "assess.speed.repeats=2",
-]
 OPTIONS = SpeedOptions(context_tokens=8, new_tokens=6, repeats=2)
+WORDS = [f"assess.speed.{key}={value}" for key, value in vars(OPTIONS).items()]
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from raysearch.cluster.options import ClusterOptions
 from raysearch.core.mask import Mask
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import Evidence, write_checkpoint
-from raysearch.recovery.training import Lesson, train
+from raysearch.recovery.training import Lesson
 from tests.calibration.tokenizers import PLAIN, characters
 from tests.models.families import give_own_code
-from tests.recovery.test_training import OPTIONS, nothing, rows
+from tests.recovery.test_training import OPTIONS, rows, run
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
@@ -33,10 +32,8 @@ def test_code_several_templates_and_a_pattern_of_targets(
     give_own_code(own)
     model = ModelSpec("own", str(own), trust_remote_code=True)
     options = replace(OPTIONS, method=method, targets=".*(q|v)_proj", learning_rate=1e-3)
-    told: dict[str, Any] = {"on_progress": nothing, "warn": nothing}
     lesson, folder = Lesson.of(rows(tokenizer), options), tmp_path / "kept"
-    folder.mkdir()
-    trained = train(model, tokenizer, lesson, options, folder, ClusterOptions(), on_gpu=False, **told)
+    trained = run(own, lesson, options, folder, trust_remote_code=True)
     secret = "glpat-" + "x7" * 10
     evidence = Evidence(
         "recover-1", "search-1", "own", Mask(), 2, options, 12, {"path": f"/{secret}.txt"}, {}, trained, "0"

@@ -177,10 +177,7 @@ def test_rows_that_do_not_fit_the_model_are_refused_before_the_search(run: Run, 
 def test_mistakes_are_one_sentence(run: Run, words: list[str], world: World) -> None:
     cases = [
         (["refine.masks=1"], "refine.masks=1 leaves nothing to choose from; use 2 or more, or refine=none"),
-        (["refine.masks=many"], "refine.masks=many"),
         (["refine.steps=0"], "refine.steps=0 trains nothing; use 1 or more"),
-        (["refine.rate=1"], "refine.rate is no key of this configuration"),
-        (["refine=cover"], "refine=cover is unknown"),
         (["refine.recover_with='data=file data.path=nothing.txt'"], "data.path=nothing.txt does not exist"),
         (["refine.recover_with=recovery.rate=1"], "recovery.rate is no key of this configuration"),
         (["refine.recover_with=recovery.max_steps=9"], "has recovery.max_steps=9, which refine.steps says"),
