@@ -18,9 +18,12 @@ from raysearch.config.build import assess_spec
 from raysearch.config.compose import compose
 from raysearch.core.mask import Mask
 from raysearch.evaluation.pool import Pool
+from raysearch.evaluation.replica import Replica
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.loading import describe, quiet
+from raysearch.models.loading import describe, load_model, quiet
+from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
+from raysearch.models.stack import LayerStack
 from tests.cli.conftest import World, here, prose, run, tables, world
 
 __all__ = ["here", "run", "tables", "world"]  # fixtures
@@ -185,6 +188,12 @@ def assess(world: World, ledger: Ledger) -> Assess:
         return assess_masks(read(words, folder, ledger.path), ledger, masks, **options)
 
     return call
+
+
+@pytest.fixture(scope="module")
+def replica(world: World) -> Replica:
+    """A replica of the tiny model, without calibrations."""
+    return Replica(LayerStack(load_model(locate(ModelSpec("tiny", str(world.model))))))
 
 
 @pytest.fixture(scope="session")

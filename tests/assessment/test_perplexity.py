@@ -17,10 +17,6 @@ from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
-from raysearch.models.loading import load_model
-from raysearch.models.source import locate
-from raysearch.models.spec import ModelSpec
-from raysearch.models.stack import LayerStack
 from tests.assessment.conftest import Assess, assert_known, of_text, without_layers
 from tests.cli.conftest import World
 
@@ -103,8 +99,7 @@ def test_what_is_not_finite_is_null_in_json() -> None:
     assert value["value"] is None and value["detail"] == {"losses": [None, 1.0]}
 
 
-def test_a_pool_that_is_offered_is_handed_the_texts_and_stays(assess: Assess, world: World, text: Path) -> None:
-    replica = Replica(LayerStack(load_model(locate(ModelSpec("tiny", str(world.model))))))
+def test_a_pool_that_is_offered_is_handed_the_texts_and_stays(assess: Assess, replica: Replica, text: Path) -> None:
     closed = []
     pool = InlinePool(lambda: replica)
     pool.close = lambda: closed.append(True)  # type: ignore[method-assign]

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
-from raysearch.assessment.assess import assess_masks, read_assessable
 from raysearch.assessment.probe import ProbeJob, probe_results
-from raysearch.assessment.spec import AssessSpec, ProbeOptions, SpeedOptions
-from raysearch.cluster.options import ClusterOptions
 from raysearch.core.mask import Mask
 from raysearch.generation.arithmetic import draw_problems, encode_probe
-from raysearch.ledger.ledger import Ledger
-from raysearch.models.spec import ModelSpec
 from raysearch.recovery.record import _share
 from tests.assessment.conftest import Assess, first_layers, without_layers
 from tests.cases import assert_refused
@@ -26,17 +20,15 @@ ITEMS = 5
 
 
 @pytest.mark.real
-def test_the_probe_is_what_the_model_without_the_layers_says(smollm2_folder: Path, tmp_path: Path) -> None:
+def test_the_probe_is_what_the_model_without_the_layers_says(
+    assess: Assess, smollm2_folder: Path, tmp_path: Path
+) -> None:
     from transformers import AutoTokenizer
 
     folder = first_layers(smollm2_folder, 10, tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    spec = AssessSpec(probe=ProbeOptions(True, items=ITEMS), speed=SpeedOptions(enabled=False), batch_size=2)
-    model = ModelSpec("smollm2", str(folder))
-    what = read_assessable(spec, model, ClusterOptions("inline"), tmp_path / "ledger.sqlite")
-    with closing(Ledger(tmp_path / "ledger.sqlite")) as ledger:
-        found = assess_masks(what, ledger, [MASK])
-        again = assess_masks(what, ledger, [MASK])
+    words = ["assess.probe.enabled=true", f"assess.probe.items={ITEMS}", "assess.batch_size=2"]
+    found, again = (assess([MASK], *words, folder=folder) for _ in range(2))
     assert (found.computed, again.computed) == (2, 0)
     assert found.values == again.values
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,20 +14,13 @@ from raysearch.assessment import speed
 from raysearch.assessment.spec import SpeedOptions
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
-from raysearch.models.loading import describe, load_model
-from raysearch.models.source import locate
+from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
-from raysearch.models.stack import LayerStack
 from tests.assessment.conftest import Assess
 from tests.cli.conftest import N_LAYERS, World
 
 OPTIONS = SpeedOptions(context_tokens=8, new_tokens=6, repeats=2)
 WORDS = [f"assess.speed.{key}={value}" for key, value in vars(OPTIONS).items()]
-
-
-@pytest.fixture(scope="module")
-def replica(world: World) -> Replica:
-    return Replica(LayerStack(load_model(locate(ModelSpec("tiny", str(world.model))))), [])
 
 
 def test_dense_and_masks_are_timed_in_turn(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,36 +107,19 @@ def test_speeds_that_stand_side_by_side_are_of_one_run(assess: Assess) -> None:
         assert one.retention and one.retention.value == pytest.approx(one.estimate.value / one.detail["dense"])
 
 
-class TestCuda:
+def test_a_gpu_is_waited_for_and_counts_its_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No GPU is here: what is asked of torch.cuda is looked at instead."""
+    gpu, asked, values = torch.device("cuda", 0), list[str](), {"memory_allocated": 1000, "max_memory_allocated": 1250}
 
-    @pytest.fixture
-    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """The calls, in order."""
-        calls: list[str] = []
+    def answer(name: str, device: torch.device) -> int | None:
+        asked.append(name)
+        return values.get(name)
 
-        def answer(name: str, value: int | None) -> None:
-            def call(device: torch.device) -> int | None:
-                calls.append(name)
-                return value
-
-            monkeypatch.setattr(torch.cuda, name, call)
-
-        answer("synchronize", None)
-        answer("reset_peak_memory_stats", None)
-        answer("memory_allocated", 1000)
-        answer("max_memory_allocated", 1250)
-        return calls
-
-    def test_a_tick_waits_for_the_gpu(self, asked: list[str]) -> None:
-        clock = speed._Clock(torch.device("cuda", 0))
-        clock.put(torch.tensor([1]))
-        assert asked == ["synchronize"] and len(clock.ticks_s) == 1
-
-    def test_memory_is_the_peak_above_what_is_resident(self, asked: list[str]) -> None:
-        memory = speed._Memory.of([torch.device("cuda", 0)] * 3)
-        assert asked == ["synchronize", "reset_peak_memory_stats", "memory_allocated"]
-        assert memory.growth() == 250
-
-    def test_memory_of_several_gpus_adds_up(self, asked: list[str]) -> None:
-        assert speed._Memory.of([torch.device("cuda", 0), torch.device("cuda", 1)]).growth() == 500
+    for name in ("synchronize", "reset_peak_memory_stats", *values):
+        monkeypatch.setattr(torch.cuda, name, partial(answer, name))
+    clock = speed._Clock(gpu)
+    clock.put(torch.tensor([1]))
+    assert asked == ["synchronize"] and len(clock.ticks_s) == 1
+    memory = speed._Memory.of([gpu] * 3)
+    assert asked[1:] == ["synchronize", "reset_peak_memory_stats", "memory_allocated"]
+    assert memory.growth() == 250
