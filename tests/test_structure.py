@@ -42,14 +42,14 @@ EDGES = {
     "rouge_score": ("generation/scoring.py",),
     "nltk": ("generation/diagnostics.py",),
     "peft": ("recovery/",),
-    "trl": ("recovery/training.py",),
-    "bitsandbytes": ("recovery/training.py",),
+    "trl": ("recovery/trainer.py",),
+    "bitsandbytes": ("recovery/trainer.py",),
     "liger_kernel": ("models/fused_head.py",),
     "lm_eval": ("assessment/harness.py", "assessment/task_files.py"),
     "sqlite3": ("ledger/",),
     "statsmodels": ("reporting/",),
     "gguf": ("models/",),
-    "datasets": ("calibration/rows.py", "recovery/training.py"),
+    "datasets": ("calibration/rows.py", "recovery/trainer.py"),
 }
 
 #: What is pure: it must run, and be tested, without any of these.

@@ -69,7 +69,7 @@ def run(folder: Path, at_once: int, varied: bool, dtype: Any) -> dict[str, Any]:
     from raysearch.models.spec import ModelSpec
     from raysearch.recovery.prompts import Row
     from raysearch.recovery.spec import RecoveryOptions
-    from raysearch.recovery.training import Lesson, all_threads, make_trainer
+    from raysearch.recovery.trainer import Lesson, all_threads, make_trainer
 
     class Clock(TrainerCallback):
         def __init__(self) -> None:

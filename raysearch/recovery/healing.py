@@ -33,7 +33,8 @@ from raysearch.recovery.prompts import Measured, Prompts, Row, draw_prompts, n_t
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import teach
-from raysearch.recovery.training import TRAINED, Lesson, is_trained, train
+from raysearch.recovery.trainer import Lesson
+from raysearch.recovery.training import TRAINED, is_trained, train
 from raysearch.recovery.whole import is_whole, write_whole
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer

@@ -35,7 +35,8 @@ from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recov
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import Teaching
-from raysearch.recovery.training import Lesson, all_threads, held_out, make_trainer, rows_seen, steps, within_memory
+from raysearch.recovery.trainer import Lesson, all_threads, held_out, make_trainer, rows_seen, steps
+from raysearch.recovery.training import within_memory
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord

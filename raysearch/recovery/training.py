@@ -1,4 +1,4 @@
-"""Trains a pruned model with trl's SFTTrainer, and peft's adapters where not all weights are trained.
+"""Trains a pruned model, once, whatever is killed.
 
 Checkpoints hold weights, optimizer, schedule, random numbers and history, so a training that was killed goes on from
 the last as if nothing had happened.
@@ -8,159 +8,37 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
-import torch
-from datasets import Dataset
-from peft import LoraConfig
-from torch import Tensor
 from torch.nn import Module
-from transformers import (
-    AutoModelForCausalLM,
-    BitsAndBytesConfig,
-    EarlyStoppingCallback,
-    PreTrainedModel,
-    PrinterCallback,
-    TrainerCallback,
-)
-from trl.trainer.sft_config import SFTConfig
-from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
+from transformers import TrainerCallback
 from typing_extensions import override
 
 from raysearch.cluster.options import ClusterOptions
 from raysearch.core.formatting import remaining
 from raysearch.core.json import from_json, to_json
-from raysearch.core.machine import n_cores
-from raysearch.errors import UserError, first_line
-from raysearch.evaluation.replica import in_memory, reuse_freed_memory
+from raysearch.errors import UserError
+from raysearch.evaluation.replica import in_memory
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
-from raysearch.recovery.prompts import Row
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
-from raysearch.recovery.teacher import Teaching, distillation_loss
+from raysearch.recovery.trainer import Lesson, RecoveryTrainer, all_threads, make_trainer
 from raysearch.recovery.whole import is_whole
 from raysearch.search.observer import LossPoint
 
 T = TypeVar("T")
 
-_IGNORED = -100  # the label of a token that no loss is computed on
 _DIVERGED = 1.5  # times the loss of the first steps
 _FIRST = 3  # steps whose mean loss others are compared with
 TRAINED, _DONE = "trained", "history.json"
 _UNFINISHED = "trained.part"
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """The rows that a model is trained on.
-
-    Args:
-        rows: The rows.
-        starts: The first token of each that counts.
-        taught: What the dense model says of those; None to learn the tokens themselves.
-    """
-
-    rows: Sequence[Row]
-    starts: Sequence[int]
-    taught: Sequence[Teaching] | None = None
-
-    @classmethod
-    def of(cls, rows: Sequence[Row], options: RecoveryOptions) -> Lesson:
-        """Return rows in which all tokens of the answer count, or all but the first if prompts count too."""
-        return cls(rows, [max(1, row.n_prompt if options.completion_only else 1) for row in rows])
-
-    @property
-    def n_scored(self) -> list[int]:
-        """How many tokens of each row count."""
-        return [len(row.ids) - start for row, start in zip(self.rows, self.starts, strict=True)]
-
-    def part(self, start: int, stop: int) -> Lesson:
-        """Return rows `start` … `stop` - 1."""
-        taught = None if self.taught is None else self.taught[start:stop]
-        return Lesson(self.rows[start:stop], self.starts[start:stop], taught)
-
-    def filled(self, multiple: int) -> Lesson:
-        """Return them up to a multiple, with copies of the first row that do not count: no process sees one twice."""
-        more = -len(self.rows) % multiple
-        rows, starts = [*self.rows, *[self.rows[0]] * more], [*self.starts, *[len(self.rows[0].ids)] * more]
-        if self.taught is None:
-            return Lesson(rows, starts)
-        nothing = Teaching(self.taught[0].ids[:0], self.taught[0].log_p[:0])
-        return Lesson(rows, starts, [*self.taught, *[nothing] * more])
-
-    def dataset(self) -> Dataset:
-        """Return them as trl reads them."""
-        labels = [[*[_IGNORED] * start, *row.ids[start:]] for row, start in zip(self.rows, self.starts, strict=True)]
-        ids = [list(row.ids) for row in self.rows]
-        return Dataset.from_dict({"input_ids": ids, "labels": labels, "row": list(range(len(ids)))})
-
-
-class _Collator(DataCollatorForLanguageModeling):
-    """Keeps the rows' places, by which the trainer finds what the dense model says of them."""
-
-    @override
-    def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
-        batch = super().torch_call(examples)
-        return {**batch, "row": torch.tensor([one["row"] for one in examples])}
-
-
-class RecoveryTrainer(SFTTrainer):
-    """An SFTTrainer that distils where lessons have a teacher.
-
-    Its loss on held-out rows is a mean over their tokens, however many rows go at once.
-    """
-
-    def __init__(self, *args: Any, train: Lesson, held_out: Lesson, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._lessons = {"train": train, "eval": held_out}
-
-    @override
-    def evaluation_loop(self, *args: Any, **options: Any) -> Any:
-        self._held_out = torch.zeros(2, dtype=torch.float64, device=self.args.device)  # nats, tokens
-        found: Any = super().evaluation_loop(*args, **options)
-        nats, tokens = cast(Tensor, self.accelerator.reduce(self._held_out)).tolist()
-        found.metrics["eval_loss"] = nats / tokens
-        return found
-
-    @override
-    def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Any:
-        tokens = (inputs["labels"][..., 1:] != _IGNORED).sum()
-        found = super().prediction_step(model, inputs, *args, **options)
-        if tokens:  # a mean over none is no number
-            self._held_out += torch.stack([found[0] * tokens, tokens]).to(self._held_out)
-        return found
-
-    @override
-    def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        taught = self._lessons["train" if model.training else "eval"].taught
-        if taught is None:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        of_rows = [taught[row] for row in inputs["row"].tolist()]
-        device = inputs["input_ids"].device
-        ids = torch.from_numpy(np.concatenate([one.ids for one in of_rows])).long().to(device)
-        log_p = torch.from_numpy(np.concatenate([one.log_p for one in of_rows])).float().to(device)
-        outputs = model(
-            input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], use_cache=False, labels=None
-        )
-        scored = inputs["labels"][:, 1:] != _IGNORED
-        losses: Tensor = distillation_loss(outputs.logits[:, :-1][scored], ids, log_p)
-        n_tokens = max(1, len(losses)) if num_items_in_batch is None else num_items_in_batch
-        loss = losses.sum() / n_tokens
-        if num_items_in_batch is not None and self.args.average_tokens_across_devices:
-            loss = loss * self.accelerator.num_processes
-        return (loss, outputs) if return_outputs else loss
 
 
 class _Watch(TrainerCallback):
@@ -276,152 +154,6 @@ def _fit(
     return _history(trainer, micro)
 
 
-@contextmanager
-def all_threads() -> Iterator[None]:
-    """Within the context PyTorch uses all cores of this process, or OMP_NUM_THREADS; a replica may have set fewer."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or n_cores()))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def make_trainer(
-    model: ModelSpec,
-    tokenizer: Any,
-    lesson: Lesson,
-    options: RecoveryOptions,
-    folder: Path,
-    micro_batch_size: int,
-    *,
-    on_gpu: bool,
-) -> SFTTrainer:
-    """Return the trainer of a checkpoint; arguments and errors are those of `train`."""
-    reuse_freed_memory()
-    n_held_out = held_out(len(lesson.rows), options)
-    kept, rest = lesson.part(0, n_held_out), lesson.part(n_held_out, len(lesson.rows))
-    if options.workers > 1:
-        kept = kept.filled(options.workers * micro_batch_size)
-    bf16 = options.dtype == "bfloat16"
-    if options.dtype == "auto" and on_gpu:
-        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    config = SFTConfig(
-        output_dir=str(folder),
-        per_device_train_batch_size=micro_batch_size,
-        per_device_eval_batch_size=micro_batch_size,
-        gradient_accumulation_steps=options.batch_size // micro_batch_size // options.workers,
-        num_train_epochs=options.epochs,
-        learning_rate=options.learning_rate,
-        lr_scheduler_type="constant_with_warmup" if options.schedule == "constant" else options.schedule,
-        warmup_steps=options.warmup_steps,
-        weight_decay=options.weight_decay,
-        adam_beta1=options.beta1,
-        adam_beta2=options.beta2,
-        max_grad_norm=options.max_grad_norm,
-        logging_steps=1,
-        eval_strategy="steps",
-        save_strategy="steps",
-        save_total_limit=2,
-        load_best_model_at_end=True,
-        restore_callback_states_from_checkpoint=True,  # of the patience
-        metric_for_best_model="eval_loss",
-        greater_is_better=False,
-        prediction_loss_only=True,
-        bf16=bf16,
-        use_cpu=not on_gpu,
-        ddp_find_unused_parameters=False,
-        dataloader_pin_memory=on_gpu,
-        gradient_checkpointing=options.gradient_checkpointing,
-        packing=options.packing,
-        eval_packing=options.packing and options.workers == 1,
-        max_length=options.max_tokens,
-        remove_unused_columns=False,
-        include_num_input_tokens_seen="non_padding",
-        seed=options.seed,
-        data_seed=options.seed,
-        report_to="none",
-        disable_tqdm=True,
-    )
-    if config.n_gpu > 1:
-        config._n_gpu = 1  # several GPUs are for several processes
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)  # its places are not looked at
-    adapter = LoraConfig(
-        r=options.lora_r,
-        lora_alpha=options.lora_alpha,
-        lora_dropout=options.lora_dropout,
-        target_modules=options.targets if isinstance(options.targets, str) else list(options.targets),
-        task_type="CAUSAL_LM",
-    )
-    pruned = load_pruned(model, options, on_gpu=on_gpu, bf16=bf16)
-    try:
-        trainer = RecoveryTrainer(
-            model=pruned,
-            args=config,
-            data_collator=None if lesson.taught is None else _Collator(pad_token_id=tokenizer.pad_token_id),
-            train_dataset=rest.dataset(),
-            eval_dataset=kept.dataset(),
-            processing_class=tokenizer,
-            peft_config=None if options.method == "full" else adapter,
-            callbacks=[] if options.patience is None else [EarlyStoppingCallback(options.patience)],
-            train=rest,
-            held_out=kept,
-        )
-    except ValueError as error:
-        if "arget" not in str(error) and "lm_head" not in str(error):
-            raise
-        raise UserError(
-            f"recovery.targets={options.targets} does not fit the model ({first_line(error)}); name its linear layers "
-            "other than the output head, or all-linear"
-        ) from error
-    n_steps = steps(len(cast(Sized, trainer.train_dataset)), options)  # rows may have been packed
-    trainer.args.max_steps = n_steps if n_steps == options.max_steps else -1  # else it would go on beyond the epochs
-    trainer.args.eval_steps = trainer.args.save_steps = options.checkpoint_steps or math.ceil(n_steps / 10)
-    if options.workers > 1:
-        trainer.eval_dataset = kept.dataset()  # trl has left out the rows of which nothing counts
-    trainer.remove_callback(PrinterCallback)  # it prints to standard output
-    return trainer
-
-
-def load_pruned(model: ModelSpec, options: RecoveryOptions, *, on_gpu: bool, bf16: bool) -> PreTrainedModel:
-    """Return a checkpoint to train: of 4 bits for QLoRA; in float32 for `full`, and where float32 is computed in."""
-    exact = options.method == "full" or not bf16
-    quantization = None
-    if options.method == "qlora":
-        quantization = BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=torch.bfloat16 if bf16 else torch.float32,
-        )
-    loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        model.path,
-        dtype=torch.float32 if exact else "auto",
-        quantization_config=quantization,
-        device_map={"": f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if on_gpu else "cpu"} if quantization else None,
-        trust_remote_code=model.trust_remote_code,
-    )
-    return loaded
-
-
-def held_out(n_rows: int, options: RecoveryOptions) -> int:
-    """Return how many rows are held out: a share, and at least one."""
-    return min(n_rows - 1, max(1, round(options.held_out * n_rows)))
-
-
-def steps(n_rows: int, options: RecoveryOptions) -> int:
-    """Return how many steps so many rows take."""
-    whole = math.ceil(math.ceil(n_rows / options.batch_size) * options.epochs)
-    return min(whole, options.max_steps) if options.max_steps else whole
-
-
-def rows_seen(n_steps: int, n_rows: int, options: RecoveryOptions) -> int:
-    """Return how many rows so many steps see; the last step of an epoch has what is left of it."""
-    epochs, more = divmod(n_steps, math.ceil(n_rows / options.batch_size))
-    return epochs * n_rows + more * options.batch_size
-
-
 def within_memory(
     work: Callable[[int], T],
     options: RecoveryOptions,
@@ -473,7 +205,7 @@ def _has_ended(checkpoint: str) -> bool:
     return bool(state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"])
 
 
-def _history(trainer: SFTTrainer, micro: int) -> Training:
+def _history(trainer: RecoveryTrainer, micro: int) -> Training:
     points, model = list[LossPoint](), cast(Module, trainer.model)
     log: list[dict[str, Any]] = trainer.state.log_history
     for one in log:

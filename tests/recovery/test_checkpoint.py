@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from raysearch.core.mask import Mask
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import Evidence, write_checkpoint
-from raysearch.recovery.training import Lesson
+from raysearch.recovery.trainer import Lesson
 from tests.calibration.tokenizers import PLAIN, characters
 from tests.models.families import give_own_code
 from tests.recovery.test_training import OPTIONS, rows, run

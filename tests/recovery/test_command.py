@@ -15,6 +15,7 @@ import torch
 
 import raysearch
 from raysearch.recovery import healing, recover, training
+from raysearch.recovery.trainer import RecoveryTrainer, make_trainer
 from tests.cases import assert_each
 from tests.cli.conftest import Run, World
 from tests.recovery.conftest import assert_refused, done, search_once
@@ -121,8 +122,8 @@ def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: W
 def test_a_dry_run_times_the_loss_that_is_trained(
     run: Run, words: list[str], other_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, calls = training.RecoveryTrainer.compute_loss, list[float]()
-    make, at_once = training.make_trainer, list[int]()
+    step, calls = RecoveryTrainer.compute_loss, list[float]()
+    make, at_once = make_trainer, list[int]()
 
     def short(*args: Any, **options: Any) -> Any:
         at_once.append(args[-1])
@@ -135,7 +136,7 @@ def test_a_dry_run_times_the_loss_that_is_trained(
         calls.append(float(loss))
         return loss
 
-    monkeypatch.setattr(training.RecoveryTrainer, "compute_loss", counted)
+    monkeypatch.setattr(RecoveryTrainer, "compute_loss", counted)
     monkeypatch.setattr(recover, "make_trainer", short)
     told = run("recover", *words, f"data.path={other_text}", "--dry-run")
     assert told.code == 0, told.err

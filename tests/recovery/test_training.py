@@ -27,7 +27,8 @@ from raysearch.recovery.prompts import Question, Row, encode, row_of
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import Teaching, distillation_loss
-from raysearch.recovery.training import Lesson, last_checkpoint, load_pruned, make_trainer, train
+from raysearch.recovery.trainer import Lesson, RecoveryTrainer, load_pruned, make_trainer, rows_seen
+from raysearch.recovery.training import last_checkpoint, train
 
 OPTIONS = RecoveryOptions(
     loss="tokens",
@@ -124,7 +125,7 @@ def test_max_steps_ends_a_training_and_prolongs_none(checkpoint: Path, lesson: L
     for most, taken in ((2, 2), (9, 3)):
         found = run(checkpoint, lesson, replace(OPTIONS, max_steps=most), tmp_path / str(most))
         assert found.steps == taken, "an epoch has three steps"
-    assert [training.rows_seen(n_steps, 11, OPTIONS) for n_steps in (2, 3, 5)] == [8, 11, 19]
+    assert [rows_seen(n_steps, 11, OPTIONS) for n_steps in (2, 3, 5)] == [8, 11, 19]
 
 
 def test_packed_rows_make_fewer_steps(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
@@ -269,7 +270,7 @@ def test_a_training_that_is_killed_at_its_end_trains_no_further(
         raise KeyboardInterrupt
 
     # Where the best weights are loaded, and once they are written.
-    for owner, name in ((training.RecoveryTrainer, "_load_best_model"), (training, "_history")):
+    for owner, name in ((RecoveryTrainer, "_load_best_model"), (training, "_history")):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(owner, name, kill)
             run(checkpoint, lesson, options, tmp_path / "killed")
@@ -326,7 +327,7 @@ def test_memory_that_is_short_in_a_worker_is_told_as_such() -> None:
 def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
     checkpoint: Path, lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, asked = training.make_trainer, []
+    make, asked = make_trainer, []
 
     class Cycle:
         """A model that is part of a reference cycle."""
