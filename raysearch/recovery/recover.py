@@ -165,7 +165,8 @@ def recovery_cost(
     n_train = len(rows) - held_out(len(rows), options)
     mean = sum(len(row.ids) for row in rows) / len(rows)
     if options.packing:
-        n_train, mean = math.ceil(n_train * mean / options.max_tokens), options.max_tokens
+        n_packed = math.ceil(n_train * mean / options.max_tokens)
+        n_train, mean = n_packed, n_train * mean / n_packed
     n_steps = steps(n_train, options)
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
         pruned = Path(scratch) / "pruned"
