@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +172,8 @@ def recovery_cost(
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
         pruned = Path(scratch) / "pruned"
         export_search(record, search, pruned, remove=remove)
-        step_s, memory = within_memory(
-            lambda at_once: _time_step(this, this.model_in(pruned), rows, at_once, Path(scratch)),
-            options,
-            on_gpu=this.on_gpu,
-        )
+        time_step = partial(_time_step, this, this.model_in(pruned), rows, Path(scratch) / "timed")
+        step_s, memory = within_memory(time_step, options, this.on_gpu)
     return RecoveryCost(
         rows=len(rows),
         answers=answers,
@@ -209,7 +207,7 @@ def _assess(this: Recovery, out: Path, observer: Observer) -> list[Mapping[str, 
     return [before.by_mask[Mask()], before.by_mask[this.mask], after.by_mask[Mask()]]
 
 
-def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], at_once: int, scratch: Path) -> tuple[float, int]:
+def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], folder: Path, at_once: int) -> tuple[float, int]:
     """Return the seconds of a step on rows of mean length, and the most memory that it took, in bytes."""
     n_steps = 2 if this.on_gpu else 1  # on a CPU a step takes long, and the first as long as the next
     options = replace(this.spec.options, workers=1, max_steps=n_steps, epochs=1.0, warmup_steps=0, patience=None)
@@ -225,10 +223,7 @@ def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], at_once: int, 
                 for n in lesson.n_scored
             ]
             lesson = replace(lesson, taught=taught)
-        trainer = make_trainer(
-            *(model, this.tokenizer, lesson, options, scratch / "timed", at_once),
-            on_gpu=this.on_gpu,
-        )
+        trainer = make_trainer(model, this.tokenizer, lesson, options, folder, at_once, on_gpu=this.on_gpu)
         trainer.args.eval_strategy = trainer.args.save_strategy = "no"
         trainer.args.load_best_model_at_end = False
         if this.on_gpu:

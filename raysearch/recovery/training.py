@@ -115,7 +115,7 @@ def train(
 
         return on_workers(work, options.workers, cluster, on_gpu=on_gpu, on_progress=on_progress, warn=warn)
 
-    training = within_memory(fit_from_last, options, on_gpu=on_gpu, warn=warn)
+    training = within_memory(fit_from_last, options, on_gpu, warn)
     training = replace(training, seconds=time.monotonic() - started)
     unfinished = folder / _UNFINISHED
     (unfinished / _DONE).write_text(to_json(training), encoding="utf-8")
@@ -155,11 +155,7 @@ def _fit(
 
 
 def within_memory(
-    work: Callable[[int], T],
-    options: RecoveryOptions,
-    *,
-    on_gpu: bool,
-    warn: Callable[[str], None] = lambda line: None,
+    work: Callable[[int], T], options: RecoveryOptions, on_gpu: bool, warn: Callable[[str], None] = lambda line: None
 ) -> T:
     """Return what some work with so many rows at once returns; where memory is short, half as many, or the next fewer.
 
