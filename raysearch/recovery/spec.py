@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -52,7 +53,8 @@ class RecoveryOptions:
         lora_r: The rank of an adapter.
         lora_alpha: The scale of an adapter, divided by its rank.
         lora_dropout: Of an adapter's input.
-        targets: The names of linear layers that get an adapter; ``all-linear`` for all but the output head.
+        targets: The names of linear layers that get an adapter, or a regular expression that whole names match;
+            ``all-linear`` for all but the output head.
         completion_only: Whether the loss leaves out the tokens of the prompt.
         packing: Whether several rows go through the model as one.
         gradient_checkpointing: Whether activations are computed again in place of being kept.
@@ -134,6 +136,13 @@ class RecoveryOptions:
             )
         if not self.targets:
             raise UserError("recovery.targets=[] names nothing to train; name linear layers, or all-linear")
+        if isinstance(self.targets, str):
+            try:
+                re.compile(self.targets)
+            except re.error as error:
+                raise UserError(
+                    f"recovery.targets={self.targets} is no regular expression ({error}); mend it"
+                ) from error
 
     def rows_at_once(self, on_gpu: bool = False) -> int:
         """Return how many rows go through the model of a process at once: no more than its part of a step."""
