@@ -23,7 +23,7 @@ from raysearch.assessment.paired import error_of_ratio, parts
 from raysearch.assessment.results import Result
 from raysearch.assessment.task_files import stands_for_several, task_manager
 from raysearch.calibration.dialogues import undated
-from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.formatting import count
 from raysearch.core.json import number_of
 from raysearch.core.mask import Mask
@@ -175,25 +175,18 @@ def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -
     """
     metrics = found["metrics"]
     headline = next((one for one in _HEADLINES if one in metrics), next(iter(found["higher_is_better"])))
-    is_share, is_perplexity = headline in _HEADLINES, headline.endswith("perplexity")
-    scale = 100 if is_share else 1
+    unit, scale = ("%", 100) if headline in _HEADLINES else (headline, 1)
+    group: Group = "perplexity" if headline.endswith("perplexity") else "accuracy"
+    better = bool(found["higher_is_better"].get(headline, True))
     error = metrics.get(f"{headline}_stderr")
-    value, dense_value = (number_of(one["metrics"][headline]) for one in (found, dense))
-    estimate = Estimate(scale * value, None if error is None else scale * error)
-    reference = scale * dense_value
+    value, reference = (scale * number_of(one["metrics"][headline]) for one in (found, dense))
     items, of_dense = (one.get("items", {}).get(headline, ()) for one in (found, dense))
     paired = len(items) == len(of_dense) > 1
     left = error_of_ratio(items, of_dense) if reference and paired else None
     return Result(
-        Metric(
-            name,
-            _TITLES.get(name, name),
-            "perplexity" if is_perplexity else "accuracy",
-            "%" if is_share else headline,
-            bool(found["higher_is_better"].get(headline, True)),
-        ),
-        estimate,
-        Estimate(estimate.value / reference, left) if reference else None,
+        Metric(name, _TITLES.get(name, name), group, unit, better),
+        Estimate(value, None if error is None else scale * error),
+        Estimate(value / reference, left) if reference else None,
         f"{count(found['n_items'], 'item')}, {headline}",
         {**{key: value for key, value in found.items() if key != "items"}, "headline": headline},
         parts([scale * one for one in items]),
