@@ -120,12 +120,10 @@ class AssessContext:
                 f"{written(now.tokens_per_s)}{left}"
             )
 
-        known = [self.ledger.known(one.fingerprint, self.masks) for one in calibrations]
-        computed = sum(
-            len(of.get(mask, ())) < one.n_shards
-            for one, of in zip(calibrations, known, strict=True)
-            for mask in self.masks
-        )
+        computed = 0
+        for one in calibrations:
+            known = self.ledger.known(one.fingerprint, self.masks)
+            computed += sum(len(known.get(mask, ())) < one.n_shards for mask in self.masks)
         evaluator = Evaluator(
             calibrations, self.what.info.n_layers, self.ledger, self.make_pool, on_progress=progress, owns_pool=False
         )
