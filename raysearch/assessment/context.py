@@ -25,7 +25,7 @@ from raysearch.models.spec import ModelInfo
 from raysearch.searchers.base import Round
 
 #: Results by mask, by the name of the metric; and how many numbers had to be computed.
-Measured = tuple[dict[Mask, dict[str, Result]], int]
+Assessed = tuple[dict[Mask, dict[str, Result]], int]
 
 
 @dataclass(frozen=True)

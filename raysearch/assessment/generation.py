@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, get_args
 
-from raysearch.assessment.context import AssessContext, Measured
+from raysearch.assessment.context import AssessContext, Assessed
 from raysearch.assessment.paired import mean, parts, retention
 from raysearch.assessment.perplexity import local_rows
 from raysearch.assessment.results import Result
@@ -54,7 +54,7 @@ def task_specs(spec: AssessSpec) -> list[CalibrationSpec]:
     ]
 
 
-def assess_generation(context: AssessContext, server: Server | None) -> Measured:
+def assess_generation(context: AssessContext, server: Server | None) -> Assessed:
     """Return the score of every mask on every task, with what its texts show.
 
     A server is of one mask's checkpoint, and answers for it.

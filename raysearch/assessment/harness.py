@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from raysearch.assessment.context import Assessable, AssessContext, Measured
+from raysearch.assessment.context import Assessable, AssessContext, Assessed
 from raysearch.assessment.paired import error_of_ratio, parts
 from raysearch.assessment.results import Result
 from raysearch.assessment.task_files import stands_for_several, task_manager
@@ -151,7 +151,7 @@ def missing_tasks(what: Assessable, ledger: Ledger, masks: Sequence[Mask]) -> li
     return jobs
 
 
-def run_tasks(context: AssessContext, jobs: Sequence[TaskJob]) -> Measured:
+def run_tasks(context: AssessContext, jobs: Sequence[TaskJob]) -> Assessed:
     """Run the tasks that are missing, each durable as soon as it is done, and return the results of all."""
     what, masks = context.what, context.masks
     if jobs:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from raysearch.assessment.context import AssessContext, Measured
+from raysearch.assessment.context import AssessContext, Assessed
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.calibration import Calibration
@@ -43,7 +43,7 @@ def text_specs(spec: AssessSpec, name: str, max_positions: int | None) -> list[C
     ]
 
 
-def measure_perplexities(context: AssessContext) -> Measured:
+def measure_perplexities(context: AssessContext) -> Assessed:
     """Return the perplexity of every mask on every text.
 
     Raises:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from raysearch.assessment.context import AssessContext, Measured
+from raysearch.assessment.context import AssessContext, Assessed
 from raysearch.assessment.paired import mean, parts, retention
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import ProbeOptions
@@ -104,7 +104,7 @@ def _rows(file: Path) -> list[Mapping[str, Any]]:
     return rows
 
 
-def ask_probe(context: AssessContext) -> Measured:
+def ask_probe(context: AssessContext) -> Assessed:
     """Return what the masks know of arithmetic, if that is asked."""
     what, masks = context.what, context.masks
     if not what.problems:

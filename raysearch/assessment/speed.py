@@ -27,7 +27,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 from typing_extensions import override
 
-from raysearch.assessment.context import AssessContext, Measured
+from raysearch.assessment.context import AssessContext, Assessed
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import SpeedOptions
 from raysearch.core.estimate import Estimate, Metric, error_of_median
@@ -96,7 +96,7 @@ def alike(mask: Mask, info: ModelInfo) -> Mask:
     return Mask.of(*range(info.n_layers - len(mask), info.n_layers)) if same_size else mask
 
 
-def measure_speeds(context: AssessContext) -> Measured:
+def measure_speeds(context: AssessContext) -> Assessed:
     """Return the speed and memory of the masks that stand for these, if they are asked for."""
     what, masks, options = context.what, context.masks, context.what.spec.speed
     if not options.enabled:
