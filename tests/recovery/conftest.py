@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 
 import raysearch
 from tests.assessment.conftest import of_text
-from tests.calibration.tokenizers import PLAIN, characters
+from tests.calibration.tokenizers import BOS, EOS, PLAIN, characters
 from tests.cli.conftest import Run, World, here, run, world
+from tests.models.families import tiny
 
 __all__ = ["here", "run", "world"]  # fixtures
 
@@ -22,19 +22,9 @@ __all__ = ["here", "run", "world"]  # fixtures
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model, with random weights."""
     folder = tmp_path_factory.mktemp("tiny") / "model"
-    set_seed(0)
-    config = LlamaConfig(
-        vocab_size=303,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        bos_token_id=300,
-        eos_token_id=301,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    tokens = {"vocab_size": 303, "bos_token_id": BOS, "eos_token_id": EOS}
+    tiny("llama", **sizes, **tokens, max_position_embeddings=64).save_pretrained(folder)
     characters(template=PLAIN).save_pretrained(folder)
     return folder
 
