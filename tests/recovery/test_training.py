@@ -9,6 +9,7 @@ import shutil
 import signal
 import warnings
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,6 +69,15 @@ def run(
     folder.mkdir(exist_ok=True)
     quietly: dict[str, Any] = {"on_gpu": False, "on_progress": on_progress, "warn": nothing}
     return train(model, tokenizer, lesson, options, folder, ClusterOptions(), **quietly)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def stop_at(step: int, stop: Callable[[], None] = interrupt) -> Callable[[str], None]:
+    """Hear of progress, and stop as soon as so many steps are done."""
+    return lambda line: stop() if line.startswith(f"training: step {step} ") else None
 
 
 def adapters(folder: Path) -> list[bytes]:
@@ -206,13 +216,8 @@ def test_a_killed_training_keeps_its_patience(checkpoint: Path, lesson: Lesson, 
     options = replace(OPTIONS, learning_rate=0.3, schedule="constant", epochs=8, checkpoint_steps=1, patience=3)
     whole = run(checkpoint, lesson, options, tmp_path / "whole")
     assert whole.best_step + 3 == whole.steps < 24
-
-    def kill(line: str) -> None:
-        if line.startswith(f"training: step {whole.steps} "):
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(checkpoint, lesson, options, tmp_path / "killed", kill)
+        run(checkpoint, lesson, options, tmp_path / "killed", stop_at(whole.steps))
     assert run(checkpoint, lesson, options, tmp_path / "killed").points == whole.points
 
 
@@ -229,21 +234,8 @@ def test_a_killed_training_goes_on_to_the_same_bytes(
 ) -> None:
     options = replace(OPTIONS, lora_dropout=0.3, epochs=2)
     whole = run(checkpoint, lesson, options, tmp_path / "whole")
-
-    class Killed(BaseException):
-        pass
-
-    watch = training._Watch.on_log
-
-    def kill(self: Any, args: Any, state: Any, control: Any, **more: Any) -> None:
-        watch(self, args, state, control, **more)
-        if state.global_step == 5:
-            raise Killed
-
-    monkeypatch.setattr(training._Watch, "on_log", kill)
-    with pytest.raises(Killed):
-        run(checkpoint, lesson, options, tmp_path / "killed")
-    monkeypatch.undo()
+    with pytest.raises(KeyboardInterrupt):
+        run(checkpoint, lesson, options, tmp_path / "killed", stop_at(5))
     (tmp_path / "killed/checkpoints/checkpoint-6").mkdir()  # begun, and not written to its end
     last = last_checkpoint(tmp_path / "killed/checkpoints")
     assert last is not None and last.endswith("checkpoint-4")
@@ -266,13 +258,10 @@ def test_a_training_that_is_killed_at_its_end_trains_no_further(
 ) -> None:
     options = replace(OPTIONS, schedule="constant", **{"epochs": 8, "patience": None, **end})
 
-    def kill(*of: Any) -> None:
-        raise KeyboardInterrupt
-
     # Where the best weights are loaded, and once they are written.
     for owner, name in ((RecoveryTrainer, "_load_best_model"), (training, "_history")):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(owner, name, kill)
+            patch.setattr(owner, name, lambda *of: interrupt())
             run(checkpoint, lesson, options, tmp_path / "killed")
     whole, again = (run(checkpoint, lesson, options, tmp_path / name) for name in ("whole", "killed"))
     assert replace(again, seconds=whole.seconds) == whole and whole.steps < 24
@@ -281,13 +270,7 @@ def test_a_training_that_is_killed_at_its_end_trains_no_further(
 
 def run_to_step(step: int, checkpoint: Path, lesson: Lesson, options: RecoveryOptions, folder: Path) -> None:
     """Train, and kill this process as soon as so many steps are done."""
-    line = f"training: step {step} "
-
-    def kill(told: str) -> None:
-        if told.startswith(line):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    run(checkpoint, lesson, options, folder, kill)
+    run(checkpoint, lesson, options, folder, stop_at(step, lambda: os.kill(os.getpid(), signal.SIGKILL)))
 
 
 @pytest.mark.faults
