@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+
+from tests.cli.conftest import Outcome, Run
 
 
 def tree(*folders: Path) -> dict[Path, int]:
@@ -25,10 +28,17 @@ def is_sentence(message: str, said: list[str]) -> None:
         assert part in message, message
 
 
-def refuses(code: int, out: str, err: str, said: list[str], bad: Path) -> None:
+def refuses(outcome: Outcome, said: list[str], bad: Path) -> None:
     """One sentence on standard error, exit code 2, and nothing else."""
-    err = err.replace(str(bad), "BAD")
+    err = outcome.err.replace(str(bad), "BAD")
     assert err.startswith("error: ") and err.endswith("\n"), err
     is_sentence(err.removesuffix("\n"), said)
     assert "hydra." not in err.replace("hydra.run", "")
-    assert (code, out) == (2, "")
+    assert (outcome.code, outcome.out) == (2, "")
+
+
+def refuses_cleanly(run: Run, words: Iterable[object], said: list[str], *folders: Path) -> None:
+    """A command that `refuses`, and leaves nothing behind in these folders, the last of which is called BAD."""
+    before = tree(*folders)
+    refuses(run(*words), said, folders[-1])
+    assert tree(*folders) == before, "nothing is left behind"

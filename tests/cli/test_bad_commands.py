@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, World, alone
-from tests.cli.refusals import refuses, tree
+from tests.cli.refusals import refuses, refuses_cleanly, tree
 
 #: Commands, in which WORLD stands for what a search needs, STUDY for what a study needs, BAD for a folder of rubbish.
 COMMANDS: list[tuple[str, list[str]]] = [
@@ -103,14 +103,11 @@ COMMANDS: list[tuple[str, list[str]]] = [
 
 
 def test_commands_that_cannot_be(run: Run, here: Path, world: World, rubbish: Path, subtests: pytest.Subtests) -> None:
-    before = tree(here, rubbish)
     for words, said in COMMANDS:
         given = words.replace("BAD", str(rubbish)).replace("WORLD", " ".join(world.words()))
         given = given.replace("STUDY", " ".join(world.words(cluster="local", tracking="none")))
         with subtests.test(words[:60]):
-            outcome = run(*given.split())
-            refuses(outcome.code, outcome.out, outcome.err, said, rubbish)
-            assert tree(here, rubbish) == before, "nothing is left behind"
+            refuses_cleanly(run, given.split(), said, here, rubbish)
 
 
 def test_a_port_in_use(run: Run, rubbish: Path) -> None:
@@ -119,7 +116,7 @@ def test_a_port_in_use(run: Run, rubbish: Path) -> None:
         other.listen()
         port = other.getsockname()[1]
         outcome = run("ui", "--store", rubbish / "ui", "--port", port)
-    refuses(outcome.code, outcome.out, outcome.err, [f"--port={port}", "in use", "--port 5050"], rubbish)
+    refuses(outcome, [f"--port={port}", "in use", "--port 5050"], rubbish)
 
 
 @pytest.mark.slow
@@ -129,6 +126,5 @@ def test_the_console_script_itself(here: Path, rubbish: Path) -> None:
         "resume": ["Missing argument 'SEARCH'"],
         "search model=nobody/nothing --json": ["model=nobody/nothing is neither"],
     }.items():
-        outcome = alone(*words.split())
-        refuses(outcome.code, outcome.out, outcome.err, said, rubbish)
+        refuses(alone(*words.split()), said, rubbish)
     assert not tree(here)

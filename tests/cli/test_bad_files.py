@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, World
-from tests.cli.refusals import refuses, tree
+from tests.cli.refusals import refuses, refuses_cleanly
 
 Spoil = Callable[[Path], object]
 
@@ -137,21 +137,14 @@ YAML: dict[str, tuple[bytes, list[str]]] = {
 }
 
 
-def assert_refused(run: Run, here: Path, bad: Path, words: list[str], said: list[str]) -> None:
-    before = tree(here, bad)
-    outcome = run("search", *words)
-    refuses(outcome.code, outcome.out, outcome.err, said, bad)
-    assert tree(here, bad) == before, "nothing is left behind"
-
-
 def test_models_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
     for place, (wrong, (spoil, said)) in enumerate(MODELS.items()):
         folder = tmp_path / str(place) / "m"
         shutil.copytree(world.model, folder)
         spoil(folder)
         with subtests.test(wrong):
-            words = world.search(model=folder)
-            assert_refused(run, here, folder.parent, words, [part.replace("MODEL", "BAD/m") for part in said])
+            expected = [part.replace("MODEL", "BAD/m") for part in said]
+            refuses_cleanly(run, ["search", *world.search(model=folder)], expected, here, folder.parent)
 
 
 def test_weights_that_do_not_fit_show_when_they_are_read(run: Run, world: World, tmp_path: Path) -> None:
@@ -182,7 +175,8 @@ def test_gguf_files_that_cannot_be(
     for wrong, content in {"empty": b"", "cut short": b"GGUF", "rubbish": rubbish, "endless": endless}.items():
         file.write_bytes(content)
         with subtests.test(wrong):
-            assert_refused(run, here, file.parent, world.search(model=file), ["model=BAD/m.gguf cannot be loaded"])
+            words = ["search", *world.search(model=file)]
+            refuses_cleanly(run, words, ["model=BAD/m.gguf cannot be loaded"], here, file.parent)
 
 
 def test_data_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
@@ -192,7 +186,7 @@ def test_data_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path,
         file.write_bytes(content)
         with subtests.test(kind):
             expected = [part.replace("WHERE", f"data.path=BAD/{name}") for part in said]
-            assert_refused(run, here, file.parent, world.search(data__path=file), expected)
+            refuses_cleanly(run, ["search", *world.search(data__path=file)], expected, here, file.parent)
 
 
 def test_data_that_is_no_file(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
@@ -206,7 +200,7 @@ def test_data_that_is_no_file(run: Run, here: Path, world: World, tmp_path: Path
     }.items():
         with subtests.test(kind):
             outcome = run("search", *world.search(data__path=tmp_path / f"{kind}.txt"))
-            refuses(outcome.code, outcome.out, outcome.err, [f"data.path=BAD/{kind}.txt {wrong}"], tmp_path)
+            refuses(outcome, [f"data.path=BAD/{kind}.txt {wrong}"], tmp_path)
 
 
 def test_yaml_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
@@ -215,8 +209,8 @@ def test_yaml_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path,
     for kind, (content, said) in YAML.items():
         file.write_bytes(content)
         with subtests.test(kind):
-            words = [*world.search(searcher="mine"), "--config-dir", str(tmp_path / "conf")]
-            assert_refused(run, here, tmp_path / "conf", words, said)
+            words = ["search", *world.search(searcher="mine"), "--config-dir", tmp_path / "conf"]
+            refuses_cleanly(run, words, said, here, tmp_path / "conf")
 
 
 @pytest.mark.parametrize("ending", ["txt", "jsonl", "json"])

@@ -15,7 +15,8 @@ import pytest
 from huggingface_hub import constants
 
 from tests.cases import assert_each
-from tests.cli.conftest import Outcome, Run, World
+from tests.cli.conftest import Run, World
+from tests.faults.injection import refused
 from tests.models.conftest import write_llama
 
 
@@ -91,13 +92,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     yield hub
     server.shutdown()
     server.server_close()
-
-
-def refused(outcome: Outcome, message: str) -> None:
-    """A command ended with one sentence."""
-    assert outcome.code == 2 and outcome.out == "", outcome
-    (line,) = outcome.err.splitlines()
-    assert message in line, line
 
 
 def test_a_checkpoint_is_sent_private_and_replaced_on_demand(run: Run, world: World, here: Path, hub: Hub) -> None:
