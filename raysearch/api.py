@@ -34,6 +34,8 @@ from raysearch.config.parts import checked
 from raysearch.core.formatting import count
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path
 from raysearch.errors import EvaluationError, UserError
+from raysearch.search.notebook import NotebookProgress, in_notebook
+from raysearch.search.observer import Observer, Observers, Tracker
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +56,6 @@ if TYPE_CHECKING:
     from raysearch.search.forecast import SearchForecast
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection
-    from raysearch.search.observer import Observer, Tracker
     from raysearch.search.recommendation import Recommendation
     from raysearch.search.record import Cleaned, SearchRecord
     from raysearch.search.result import RoundSummary, SearchResult
@@ -319,7 +320,6 @@ def assess(
     """
     from raysearch.assessment.assess import assess_search
     from raysearch.config import build
-    from raysearch.search.observer import Observers
     from raysearch.search.record import SearchRecord
     from raysearch.study.assess import assess_study
     from raysearch.study.record import STUDIES
@@ -334,7 +334,7 @@ def assess(
             raise UserError(f"--remove={remove} is of one search; leave it out for a study, or name the search")
         composed, here = _composed("assess", words, record, store, found, config_dir)
         spec = build.assess_spec(composed)
-        both = Observers(_tracker(_tracking(record, store, found), watching), watching)
+        both = _recording(_tracking(record, store, found), watching)
         if isinstance(record, SearchRecord):
             search, _ = build.recorded_search({**record.config, **here})
             return assess_search(record, found, search, spec, remove, both)
@@ -374,11 +374,10 @@ def last_round(
     search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None
 ) -> RoundSummary | None:
     """Return where a search that runs, or was interrupted, stood after its last round; None once it has a result."""
-    from raysearch.search import record
+    from raysearch.search.record import last_round
 
-    with _opened(store, ledger) as found:
-        one = record.find_search(found, checked(str, "search", search))
-        return None if one.result is not None else record.last_round(found, one.search_id)
+    with _found(search, store, ledger) as (found, record):
+        return None if record.result is not None else last_round(found, record.search_id)
 
 
 def load(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> SearchResult:
@@ -399,11 +398,8 @@ def searches(*, store: PathLike = "mlruns", ledger: PathLike | None = None) -> p
 def assessed(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> dict[str, float]:
     """Return all numbers that a search's mask was assessed at, by the names that MLflow shows; empty if it was not."""
     from raysearch.assessment.recorded import recorded_assessments
-    from raysearch.search.record import find_search
 
-    search = checked(str, "search", search)
-    with _opened(store, ledger) as found:
-        record = find_search(found, search)
+    with _found(search, store, ledger) as (found, record):
         return {} if record.result is None else recorded_assessments(found, record)
 
 
@@ -412,11 +408,8 @@ def recoveries(
 ) -> list[RecoveryRecord]:
     """Return the recoveries of a search's masks, in the order in which they came about; empty if there are none."""
     from raysearch.recovery.record import recoveries_of
-    from raysearch.search.record import find_search
 
-    search = checked(str, "search", search)
-    with _opened(store, ledger) as found:
-        record = find_search(found, search)
+    with _found(search, store, ledger) as (found, record):
         if record.result is None:
             return []
         masks = [record.result.mask, *(trial.mask for trial in record.result.best_by_size.values())]
@@ -439,13 +432,11 @@ def recommend(
     from raysearch.config.compose import as_words
     from raysearch.search.recommend import recommend
     from raysearch.search.recommendation import Budget
-    from raysearch.search.record import find_search
 
     given = Budget.parse(as_words(budget)) if budget else None
-    with _opened(store, ledger) as found:
-        result = find_search(found, checked(str, "search", search)).found
-        own = None if result.recommendation is None else result.recommendation.budget
-        return recommend(result, given or own or Budget(), found)
+    with _found(search, store, ledger) as (found, record):
+        own = None if record.found.recommendation is None else record.found.recommendation.budget
+        return recommend(record.found, given or own or Budget(), found)
 
 
 def export(
@@ -530,14 +521,12 @@ def recover(
     Args:
         out: The folder of the recovered checkpoint.
     """
-    from raysearch.search.observer import Observers
-
     watching, store = _observer(observer), as_path("--store", store)
     _checked(remove, overwrite)
     with _recovery(search, _words(overrides, values), store, ledger, config_dir) as (record, found, searched, spec):
         from raysearch.recovery.recover import recover_search
 
-        both = Observers(_tracker(_tracking(record, store, found), watching), watching)
+        both = _recording(_tracking(record, store, found), watching)
         folder = as_path("--out", out)
         return recover_search(record, found, searched, spec, folder, remove=remove, overwrite=overwrite, observer=both)
 
@@ -731,12 +720,20 @@ def _records() -> list[Table[Any]]:
     return [SEARCHES, STUDIES]
 
 
-def _recorded(search: str, store: PathLike, ledger: PathLike | None) -> SearchRecord:
-    """Return the search of some name."""
+@contextmanager
+def _found(search: str, store: PathLike, ledger: PathLike | None) -> Iterator[tuple[Ledger, SearchRecord]]:
+    """The ledger that is named, else the store's, and its search of some name."""
     from raysearch.search.record import find_search
 
+    search = checked(str, "search", search)
     with _opened(store, ledger) as found:
-        return find_search(found, checked(str, "search", search))
+        yield found, find_search(found, search)
+
+
+def _recorded(search: str, store: PathLike, ledger: PathLike | None) -> SearchRecord:
+    """Return the search of some name."""
+    with _found(search, store, ledger) as (_, record):
+        return record
 
 
 @contextmanager
@@ -745,10 +742,8 @@ def _recovery(
 ) -> Iterator[tuple[SearchRecord, Ledger, SearchSpec, RecoverSpec]]:
     """A search on record, its ledger, what it is made of, and the recovery that words name."""
     from raysearch.config import build
-    from raysearch.search.record import find_search
 
-    with _opened(store, ledger) as found:
-        record = find_search(found, checked(str, "search", search))
+    with _found(search, store, ledger) as (found, record):
         composed, here = _composed("recover", words, record, store, found, config_dir)
         searched, _ = build.recorded_search({**record.config, **here})
         yield record, found, searched, build.recover_spec(composed)
@@ -799,6 +794,11 @@ def _tracker(tracking: TrackingOptions, observer: Observer) -> Tracker:
     return open_tracker(tracking, observer.warn, observer.recording)
 
 
+def _recording(tracking: TrackingOptions, observer: Observer) -> Observer:
+    """Return a tracker and the observer as one."""
+    return Observers(_tracker(tracking, observer), observer)
+
+
 def _report(
     record: StudyRecord,
     ledger: Ledger,
@@ -816,16 +816,13 @@ def _report(
     results = collect(record, ledger, lambda run_id: tracking.link(run_id, mlflow_url))
     files = write_report(results, folder)
     tops = sorted({folder / file.relative_to(folder).parts[0] for file in files})
-    for one in (_tracker(tracking, observer), observer):
-        one.study_reported(record.mlflow_run_id, totals_of(results), tops, has_ended(results, ledger))
+    ended = has_ended(results, ledger)
+    _recording(tracking, observer).study_reported(record.mlflow_run_id, totals_of(results), tops, ended)
     return results, files
 
 
 def _observer(given: Observer | None) -> Observer:
     """Return the observer that was given; else a notebook's, or one that says nothing but warnings."""
-    from raysearch.search.notebook import NotebookProgress, in_notebook
-    from raysearch.search.observer import Observer
-
     if given is not None and not isinstance(given, Observer):
         raise UserError(f"observer={reprlib.repr(given)} is no Observer; give an object of a class derived from it")
     return given or (NotebookProgress() if in_notebook() else Observer())
