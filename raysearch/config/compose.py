@@ -6,7 +6,6 @@ user wrote, and turns every mistake into one sentence.
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import os
@@ -89,8 +88,9 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
         own = [] if folder is None else sorted(folder.glob("*/*.yaml"))
         _check_files(own, choices)
         state = tuple((file, file.stat().st_mtime_ns) for file in own)
-        config, chosen = copy.deepcopy(_merge(job, tuple(sorted(choices.items())), folder and folder.resolve(), state))
-        values = _set_values(config, values, taken, mistakes)
+        merged, chosen = _merge(job, tuple(sorted(choices.items())), folder and folder.resolve(), state)
+        config = OmegaConf.create(merged, flags={"struct": True})
+        values = _set_values(config, values, {*dict(items_of(merged)), *taken}, mistakes)
         missing = [key for key, value in items_of(OmegaConf.to_container(config)) if value == _OPEN]
         with open_dict(config):
             for section in {section_of(key) for key in missing}:
@@ -120,9 +120,8 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
     mistakes.tell()
 
 
-def _set_values(config: DictConfig, values: Mapping[str, Any], groups: set[str], mistakes: Mistakes) -> dict[str, Any]:
-    """Set values in a configuration, and return those whose keys it has."""
-    known = {*dict(items_of(OmegaConf.to_container(config))), *groups}
+def _set_values(config: DictConfig, values: Mapping[str, Any], known: set[str], mistakes: Mistakes) -> dict[str, Any]:
+    """Set values in a configuration, and return those whose keys are known."""
     found = {}
     for key, value in values.items():
         free = any(f"{key}.".startswith(one) and one.rstrip(".") in known for one in FREE)
@@ -166,17 +165,15 @@ def _groups_of_job(job: str) -> set[str]:
 @functools.cache  # the searches of a study choose the same files again and again, and Hydra needs 0.1 s for each
 def _merge(
     job: str, choices: tuple[tuple[str, str], ...], folder: Path | None, state: Hashable
-) -> tuple[DictConfig, Mapping[str, Any]]:
-    """Merge the chosen files; return the configuration, and the choice of every group.
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Merge the chosen files; return the configuration, whose references stand as they are, and every group's choice.
 
     The state changes whenever one of the files in the user's folder does.
     """
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = hydra_compose(job, _hydra_words(choices, folder), return_hydra_config=True)
-    all_choices = dict(config.hydra.runtime.choices)
-    with open_dict(config):
-        del config["hydra"]
-    return config, all_choices
+    merged: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
+    return merged, merged.pop("hydra")["runtime"]["choices"]
 
 
 def files_of(job: str, choices: Mapping[str, str], folder: Path | None) -> list[tuple[str, str]]:
