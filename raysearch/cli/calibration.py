@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from raysearch import api
 from raysearch.cli.app import Also, ConfigDir, Json, Overrides, app
 from raysearch.cli.output import GOES_ON, output
 from raysearch.core.json import plain
@@ -31,7 +32,6 @@ def data(
     raysearch data data=c4 --also "data=commonsense170k objective=task_margin" --no-loss
     """
     with output(as_json) as answers:
-        from raysearch import api
         from raysearch.cli.calibration_tables import inspections
         from raysearch.cli.displays import SearchDisplay
 
@@ -64,7 +64,6 @@ def sweep(
     raysearch sweep objective=generation_accuracy data=gsm8k data.samples=20 objective.max_new_tokens=64
     """
     with output(as_json) as answers:
-        from raysearch import api
         from raysearch.cli.calibration_tables import sweep_tables
         from raysearch.cli.displays import SearchDisplay
 

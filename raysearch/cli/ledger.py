@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from raysearch import api
 from raysearch.cli.app import Json, LedgerFile, Store, app
 from raysearch.cli.output import output
 from raysearch.core.formatting import count, size
@@ -26,8 +27,6 @@ def check(store: Store = Path("mlruns"), ledger: LedgerFile = None, as_json: Jso
     raysearch ledger check --store other-machine
     """
     with output(as_json) as out:
-        from raysearch import api
-
         found = api.check_ledger(store=store, ledger=ledger)
         rows = _counted(found.rows)
         if found.is_whole:
@@ -52,8 +51,6 @@ def merge(
     raysearch ledger merge one two three --store all
     """
     with output(as_json) as out:
-        from raysearch import api
-
         merged = api.merge_ledgers(*others, store=store, ledger=ledger)
         rows = _counted(merged.rows)
         out.answer(plain(merged), f"{merged.path} has {f'got {rows}' if rows else 'all of it already'}.")
@@ -79,8 +76,6 @@ def clean(
     What another command needs of them later is computed again.
     """
     with output(as_json) as out:
-        from raysearch import api
-
         gone = api.clean_ledger(*searches or [], really=yes, store=store, ledger=ledger)
         named = f" ({', '.join(gone.searches)})" if gone.searches else ""
         what = f"{count(len(gone.searches), 'search', 'searches')}{named}"
@@ -107,8 +102,6 @@ def export(
     raysearch ledger export --out tables --format parquet
     """
     with output(as_json) as answers:
-        from raysearch import api
-
         written = api.export_ledger(out=out, form=form, store=store, ledger=ledger)
         files = [{"path": str(file), "rows": rows} for file, rows in written.items()]
         answers.answer(files, *(f"{file}: {count(rows, 'row')}" for file, rows in written.items()))

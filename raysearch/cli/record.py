@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raysearch import api
 from raysearch.cli.app import Json, LedgerFile, Remove, Search, SearchOrStudy, Store, Tracking, app
 from raysearch.cli.output import output
 from raysearch.core.json import finite, plain
@@ -33,7 +34,6 @@ def show(
     raysearch show latest --gap
     """
     with output(as_json) as out:
-        from raysearch import api
         from raysearch.cli import tables
         from raysearch.cli.recovery_tables import recovery_parts
 
@@ -83,7 +83,6 @@ def recommend(
     The largest number of layers within the loss is recommended; without a loss, the smallest that gains enough.
     """
     with output(as_json) as out:
-        from raysearch import api
         from raysearch.cli.tables import budget_table, sentence
 
         found = api.recommend(search, *budget or [], store=store, ledger=ledger)
@@ -119,7 +118,6 @@ def export(
     raysearch export latest --out pruned-model --push me/smollm2-shallower      private, unless --public
     """
     with output(as_json) as answers:
-        from raysearch import api
         from raysearch.cli import tables
 
         if (out is None) == (gguf is None):
@@ -158,7 +156,6 @@ def sync(
     Nothing is written twice. The record keeps a new tracking.uri.
     """
     with output(as_json) as out:
-        from raysearch import api
         from raysearch.cli import tables
 
         synced = api.sync(name, *overrides or [], store=store, ledger=ledger)
@@ -179,6 +176,4 @@ def ui(
     raysearch ui --port 5001
     """
     with output(as_json=False):
-        from raysearch import api
-
         api.ui(store, uri, host, port)

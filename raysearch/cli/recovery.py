@@ -7,9 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from raysearch import api
 from raysearch.cli.app import ConfigDir, Json, LedgerFile, Overrides, Remove, Search, Store, app
 from raysearch.cli.output import GOES_ON, output
+from raysearch.core.formatting import duration
 from raysearch.core.json import plain
+from raysearch.errors import UserError
 
 
 @app.command(short_help="Train the pruned model to give back what it lost.")
@@ -35,11 +38,8 @@ def recover(
     A recovery that was stopped continues with the same command.
     """
     with output(as_json) as answers:
-        from raysearch import api
         from raysearch.cli.displays import Display
         from raysearch.cli.recovery_tables import cost_lines, recovery_parts
-        from raysearch.core.formatting import duration
-        from raysearch.errors import UserError
 
         common: dict[str, Any] = {"remove": remove, "config_dir": config_dir, "store": store, "ledger": ledger}
         if dry_run:

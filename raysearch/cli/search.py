@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from raysearch import api
 from raysearch.cli.app import ConfigDir, Json, LedgerFile, Overrides, Search, StoreIfNamed, Tracking, app
 from raysearch.cli.output import GOES_ON, Output, output
 from raysearch.core.json import plain
@@ -45,8 +46,6 @@ def search(
     as_json: Json = False,
 ) -> None:
     with output(as_json) as out:
-        from raysearch import api
-
         if dry_run:
             from raysearch.cli.displays import forecast_line
 
@@ -70,7 +69,6 @@ def config(
     raysearch config --of assess assess=offline
     """
     with output(as_json) as out:
-        from raysearch import api
         from raysearch.cli.tables import settings_table
 
         settings = api.config(*overrides or [], of=of, config_dir=config_dir)
@@ -86,7 +84,6 @@ def score(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: Js
     raysearch score masks=[[21,22,25]] data=file data.path=my.txt --json
     """
     with output(as_json) as out:
-        from raysearch import api
         from raysearch.cli.displays import SearchDisplay
         from raysearch.cli.tables import score_table
 
@@ -111,8 +108,6 @@ def resume(
     raysearch resume latest
     """
     with output(as_json) as out:
-        from raysearch import api
-
         _follow(out, partial(api.resume, search, *overrides or [], store=store, ledger=ledger))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from raysearch import api
 from raysearch.cli.app import ConfigDir, Json, LedgerFile, Overrides, Remove, SearchOrStudy, Store, app
 from raysearch.cli.output import GOES_ON, Output, output
 from raysearch.core.json import plain
@@ -43,7 +44,6 @@ def study(
     A study that was stopped continues with the same command, which also tries failed searches again.
     """
     with output(as_json) as answers:
-        from raysearch import api
         from raysearch.cli.displays import StudyDisplay
         from raysearch.cli.study_tables import plan_line, plan_table
 
@@ -74,7 +74,6 @@ def report(
     raysearch report --mlflow-url http://team-host:5000    links for readers on other machines
     """
     with output(as_json) as answers:
-        from raysearch import api
         from raysearch.cli.displays import Display
 
         with Display(answers.err) as live:
@@ -100,7 +99,6 @@ def assess(
     raysearch assess two-calibrations assess=paper      all searches of a study; writes its report again
     """
     with output(as_json) as answers:
-        from raysearch import api
         from raysearch.cli.displays import Display
         from raysearch.cli.study_tables import assessment_tables
 
