@@ -122,7 +122,8 @@ class SearchDisplay(Display):
             return self._show(self._waiting())
         if progress.masks_elsewhere:
             whose = f": {escape(progress.elsewhere)}" if progress.elsewhere else ""
-            return self._show(f"waiting for {progress.masks_elsewhere} masks that another search is computing{whose}")
+            masks = count(progress.masks_elsewhere, "mask")
+            return self._show(f"waiting for {masks} that another search is computing{whose}")
         self._alone_since = None
         cost = progress.layer_forwards + self._head_cost * progress.head_forwards
         planned = progress.layer_forwards_planned + self._head_cost * progress.head_forwards_planned
