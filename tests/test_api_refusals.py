@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import raysearch
-from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from tests.cli.conftest import World, here, world
 from tests.cli.refusals import is_sentence, tree
@@ -25,14 +24,10 @@ SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
     ({"model": {"a": 1}}, ["model.a is no key"]),
     ({"model": "x" * 300}, ["model=xxx", "is unknown"]),
     ({"class": 2}, ["class is no key"]),
-    ({"remove": 2.0}, ["remove=2.0 should be a valid integer"]),
     ({"remove": float("nan")}, ["remove=NaN should be a valid integer"]),
     ({"remove": 1 + 2j}, ["remove=(1+2j) cannot be written down"]),
-    ({"remove": Mask.of(1)}, ["remove=[1] should be a valid integer"]),
     ({"remove": np.float32(1.5)}, ["remove=1.5 should be a valid integer"]),
     ({"remove": {}}, ["remove={} should be a valid integer"]),
-    ({"protect": 1}, ["protect=1 should be a valid list"]),
-    ({"protect": [None]}, ["protect=[null] should be a valid integer"]),
     ({"protect": {(1, 2): 3}}, ["protect"]),
     ({"seed": "7"}, ["seed=7 should be a valid integer"]),
     ({"store": "\0"}, ["store=\\x00 cannot be used"]),
@@ -46,9 +41,7 @@ SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
 #: Calls of the others.
 CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "words that are none": (lambda: raysearch.search(7), ["7 is not understood", "give words as text"]),  # type: ignore[arg-type]
-    "masks of one": (lambda: raysearch.score(masks=[1, 2]), ["masks=[1,2] should be a valid list"]),
     "also in one text": (lambda: raysearch.sweep(also="objective=kl"), ["--also=objective=kl should be a valid list"]),
-    "also of numbers": (lambda: raysearch.inspect(also=[7]), ["--also=[7] should be a valid string"]),  # type: ignore[list-item]
     "samples below none": (lambda: raysearch.inspect(samples=-1), ["--samples=-1 is negative"]),
     "samples in words": (lambda: raysearch.inspect(samples="2"), ["--samples=2 should be a valid integer"]),  # type: ignore[arg-type]
     "name that is a number": (lambda: raysearch.assess(7), ["name=7 should be a valid string"]),  # type: ignore[arg-type]
@@ -60,7 +53,6 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "words to sync that are none": (lambda: raysearch.sync("x", 3), ["3 is not understood", "give words as text"]),  # type: ignore[arg-type]
     "search to show that is a number": (lambda: raysearch.show(5), ["search=5 should be a valid string"]),  # type: ignore[arg-type]
     "search assessed that is a number": (lambda: raysearch.assessed(3), ["search=3 should be a valid string"]),  # type: ignore[arg-type]
-    "search recovered that is a number": (lambda: raysearch.recoveries(3), ["search=3 should be a valid string"]),  # type: ignore[arg-type]
     "gap in words": (lambda: raysearch.show("x", gap="no"), ["--gap=no should be a valid boolean"]),  # type: ignore[arg-type]
     "searches to forget in a list": (lambda: raysearch.clean_ledger(["x"]), ["searches=[[x]] should be"]),  # type: ignore[arg-type]
     "forgetting in words": (lambda: raysearch.clean_ledger("x", really="no"), ["really=no should be a valid boolean"]),  # type: ignore[arg-type]
@@ -69,7 +61,6 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "prompt that is a number": (lambda: raysearch.export("x", out="y", prompt=5), ["--prompt=5 should be"]),  # type: ignore[arg-type]
     "form that is none": (lambda: raysearch.export_ledger(out="y", form=None), ["form=null should be"]),  # type: ignore[arg-type]
     "grid that is a list": (lambda: raysearch.study(study={"grid": [1]}), ["study.grid"]),
-    "layers of a mask": (lambda: Mask.of(1, 1), ["mask=[1, 1] repeats a layer"]),
 }
 
 

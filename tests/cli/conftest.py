@@ -116,11 +116,6 @@ def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "short.txt": b"the of and",
         "rows.jsonl": b'{"body": "the of"}\n',
         "text.db": b"this is no database, but long enough to be looked at. " * 20,
-        "conf-broken/searcher/mine.yaml": b"type: [beam\nwidth: {",
-        "conf-untyped/searcher/mine.yaml": b"width: 2\n",
-        "conf-list/searcher/mine.yaml": b"- type\n",
-        "conf-unknown/searcher/mine.yaml": b"type: magic\n",
-        "conf-extra/searcher/mine.yaml": b"type: beam\ndepth: 2\n",
         "conf-shadow/searcher/greedy.yaml": b"type: beam\nwidth: 2\n",
         "ui/mlflow.db": b"",
     }.items():

@@ -114,7 +114,6 @@ DATA: dict[str, tuple[str, bytes, list[str]]] = {
 
 #: A searcher's YAML, and what is said of it.
 YAML: dict[str, tuple[bytes, list[str]]] = {
-    "latin-1": (b"type: b\xe9am\n", ["mine.yaml cannot be read", "UTF-8"]),
     "UTF-16": ("type: beam\n".encode("utf-16"), ["mine.yaml cannot be read", "UTF-8"]),
     "NUL": (b"type: be\0am\n", ["mine.yaml is not YAML"]),
     "key twice": (
@@ -132,7 +131,9 @@ YAML: dict[str, tuple[bytes, list[str]]] = {
     "in no section": (b"# @package _global_\nremove: 2\n", ["searcher=null is not a section"]),
     "key that is a number": (b"1: 2\ntype: beam\nwidth: 2\n", ["searcher.1 is no key"]),
     "infinity": (b"type: beam\nwidth: .inf\n", ["searcher.width=Infinity should be a valid integer"]),
-    "truth": (b"type: beam\nwidth: yes\n", ["searcher.width"]),
+    "no type": (b"width: 2\n", ["searcher.type has no value", "choose one of:"]),
+    "list": (b"- type\n", ["searcher=[type] is not a section"]),
+    "unknown key": (b"type: beam\ndepth: 2\n", ["searcher.depth is no key", "width"]),
     "nest": (b"type: {a: b}\n", ["searcher.type"]),
 }
 

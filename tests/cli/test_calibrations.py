@@ -12,6 +12,7 @@ import pytest
 from raysearch.search import observer
 from tests.cli.conftest import N_LAYERS, prose
 from tests.cli.found import found
+from tests.cli.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -166,35 +167,27 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"searcher": "cbo_gradient", "objective": "task_accuracy"}, "objective.type=task_accuracy has none"),
     ({"searcher": "taylor", "objective": "generation_accuracy"}, "objective.type=generation_accuracy has none"),
     ({"searcher": "taylor", "objective": "weighted", "objective__parts": PARTS}, "of one objective"),
-    ({"objective": "task_margin", "objective__against": "min"}, "objective.against=min should be"),
-    ({"objective": "task_margin", "objective__tokens": "median"}, "objective.tokens=median should be"),
     ({"objective": "kl", "objective__direction": "both"}, "objective.direction=both should be"),
     ({"objective": "generation_accuracy", "objective__max_new_tokens": 0}, "writes nothing; use 1 or more"),
     ({"objective": "weighted", "objective__parts": "[]"}, "objective.parts=[] has nothing to weigh"),
     ({"objective": "weighted", "objective__parts": "[{weight: 1}]"}, "write each part as"),
-    ({"objective": "weighted", "objective__parts": "3"}, "write each part as"),
     ({"objective": "weighted", "objective__parts": '[{weight: -1, of: "objective=kl"}]'}, "weight=-1"),
     ({"objective": "weighted", "objective__parts": '[{weight: 1e308, of: "objective=kl"}]'}, "use a positive number"),
     ({"objective": "weighted", "objective__parts": '[{weight: a, of: "objective=kl"}]'}, "weight=a should be"),
     ({"objective": "weighted", "objective__parts": '[{weight: 1, of: "objective=weighted"}]'}, "weighted itself"),
     ({"objective": "weighted", "objective__parts": '[{weight: 1, of: "objective=ppl"}]'}, "objective=ppl is unknown"),
-    ({"objective": "weighted", "objective__normalise": "range"}, "objective.normalise=range should be"),
-    ({"calibration": "paper"}, "calibration=paper is unknown; choose one of"),
     ({"data__samples": 13}, "data holds 12"),
     ({"data__seq_len": 3}, "row "),
     ({"data__seq_len": 65}, "positions of the model"),
 ]
 
 
-def test_what_makes_no_sense_is_refused(run, words, world, subtests):
+def test_what_makes_no_sense_is_refused(run, here, words, world, subtests):
     for changes, sentence in NONSENSE:
         if changes.get("data") == "file":
             changes = {**changes, "data__path": world.text}
         with subtests.test(sentence):
-            done = run("search", *words(**changes))
-            assert done.code == 2, done.err
-            assert sentence in done.err.replace("\n", " ")
-            assert "Traceback" not in done.err
+            refuses(run("search", *words(**changes)), [sentence], here)
 
 
 def test_text_that_is_unknown_to_the_tokenizer_is_told_of_once(run, world, here):
