@@ -75,8 +75,6 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ('study STUDY study.grid.searcher={x:"searcher=\'beam"}', ["study.grid.searcher has x", "write the words"]),
     ("study STUDY study.grid.remove=[1] study.exclude=[{remove:1}]", ["leaves no search", "exclude less"]),
     ("study STUDY study.grid.remove=[1] study.exclude=[{size:1}]", ["names the axis size"]),
-    ("study STUDY study.grid.remove=[1] study.name=../up", ["study.name=../up cannot name a folder"]),
-    ("study STUDY study.grid.remove=[1] study.name=" + "x" * 101, ["cannot name a folder", "at most 100"]),
     ("study STUDY study.grid.remove=[1] --out BAD/empty.txt", ["--out=BAD/empty.txt is a file"]),
     ("config --of foo", ["--of=foo: 'foo' is not one of 'search', 'score'", "config --help"]),
     ("score WORLD masks=[['0']]", ["masks=[[0]] should be a valid integer; leave out the quotes"]),

@@ -78,8 +78,6 @@ MODELS: dict[str, tuple[Spoil, list[str]]] = {
     "empty weights": (write("model.safetensors", b""), ["model=MODEL cannot be loaded"]),
     "weights elsewhere": (dangle, ["the folder MODEL has no model.safetensors", "complete the download"]),
     "missing shard": (index("one.safetensors", "two.safetensors"), ["has no two.safetensors", "complete the download"]),
-    "shard that leads out": (index("../../x.safetensors"), ["names ../../x.safetensors", "its own folder"]),
-    "pickled shard": (index("x.bin"), ["names x.bin", "its own folder"]),
     "shard that is a number": (index(7), ["names 7, which is no safetensors file"]),
     "index of something else": (
         lambda folder: (index()(folder), write("model.safetensors.index.json", "[]")(folder)),

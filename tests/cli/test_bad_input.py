@@ -30,7 +30,6 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("+new=1", ["+new is no key"]),
     ("~remove", ["'~remove' is not understood", "key=value"]),
     ("hydra.run.dir=x", ["hydra.run.dir is no key"]),
-    ("store=${oc.env:HOME}", ["store=${oc.env:HOME} refers to another key", "give the value itself"]),
     ("remove=1e400", ["remove=Infinity should be a valid integer"]),
     ("remove=٢", ["remove=٢ should be a valid integer"]),
     ("seed=" + "9" * 5000, ["seed=999", "…999", "should be a valid integer"]),

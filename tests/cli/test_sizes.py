@@ -106,14 +106,6 @@ def test_a_found_mask_is_ranked_once_all_are_known(run: Run, world: World) -> No
     assert row in [cells[:5] for cells in cells(run("show", result["search_id"], "--gap").out)]
 
 
-def test_a_range_is_ranked_as_far_as_all_masks_are_known(run: Run, world: World) -> None:
-    run("search", *world.search(remove="1..3"))
-    shown = run("show", "latest", "--gap")
-    ranks = [row[:4] for row in cells(shown.out) if row[2:3] == ["1"] or (row[2:3] and row[2].endswith("known"))]
-    assert [[row[0], *row[2:]] for row in ranks] == [["1", "1", "5"], ["2", "4 known", "10"], ["3", "3 known", "10"]]
-    assert "To rank more: raysearch search searcher=exhaustive remove=2 screening=off and the same model" in shown.out
-
-
 def test_what_a_searcher_remarks_is_kept_and_shown(run: Run, world: World) -> None:
     outcome = run("search", *world.search(searcher="block_influence"))
     assert outcome.code == 0 and "(the searcher itself " in outcome.out and " a mask requested)" in outcome.out

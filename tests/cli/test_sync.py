@@ -99,26 +99,19 @@ def test_what_was_recorded_looks_the_same_when_it_is_written_from_the_ledger(
     assert files.keys() == others.keys() and files["trials.csv"] == others["trials.csv"]
 
 
-def test_there_is_nothing_to_sync_of_what_is_not_done(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(search_run, "run_rounds", stop)
-        assert run("search", *world.search()).code == 130
-    outcome = run("sync", "latest", "tracking=mlflow")
-    assert outcome.code == 2 and outcome.err.startswith("error: SEARCH=greedy-m2-")
-    assert "is interrupted, so there is nothing to sync yet; raysearch resume greedy-m2-" in outcome.err
-
-
 @pytest.mark.usefixtures("blank_figures")
-def test_a_search_that_was_stopped_is_found_by_its_run(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_was_stopped_is_found_by_its_run_and_has_nothing_to_sync_yet(
+    run: Run, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(search_run, "run_rounds", stop)
         assert run("search", *world.search(tracking="mlflow")).code == 130
+    outcome = run("sync", "latest")
+    assert outcome.code == 2 and outcome.err.startswith("error: SEARCH=greedy-m2-")
+    assert "is interrupted, so there is nothing to sync yet; raysearch resume greedy-m2-" in outcome.err
     (listed,) = api.show()[0]
     assert listed.mlflow_run_id is not None
     assert found(run("resume", listed.mlflow_run_id, "--json"))["mlflow_run_id"] == listed.mlflow_run_id

@@ -40,9 +40,6 @@ EVERY_MEASURE = pytest.mark.parametrize(
     ],
     ids=["perplexity", "margin", "accuracy", "no readout"],
 )
-WARNING = (
-    "Warning: these samples are of an evaluation split (data.allow_evaluation_split=true): report no results on it"
-)
 
 
 def headers(table: Table) -> list[str]:
@@ -138,13 +135,6 @@ def test_what_packing_saved_is_said() -> None:
     assert (
         "Choices in rows of their own, as this model does not keep packed ones apart: 1,203,440 tokens through layers"
     ) in notes(replace(result, layer_tokens=replace(result.layer_tokens, packed=False)))
-
-
-def test_an_evaluation_split_is_warned_of() -> None:
-    result = greedy_search()
-    flagged = replace(result, data=[*result.data, {"source": "file", "path": "test.txt", "evaluation_split": True}])
-    assert WARNING not in notes(result) and WARNING not in recorded_tables(recorded(result), 20, [])
-    assert WARNING in notes(flagged) and WARNING in recorded_tables(recorded(flagged), 20, [])
 
 
 def test_a_recorded_search_is_shown_in_its_own_measure() -> None:

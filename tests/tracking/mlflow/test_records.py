@@ -60,12 +60,6 @@ def test_a_trial_reads_as_its_round_and_mask():
     assert "raysearch.not_finite" not in tags and "raysearch.failure" not in tags
 
 
-def test_infinite_values_are_named_in_a_tag():
-    trial = Trial(7, 2, Mask.of(25), 800.0, 797.0, None, cached=False)
-    assert records.trial_tags(trial, "parent", PERPLEXITY)["raysearch.not_finite"] == "perplexity/pruned"
-    assert "raysearch.not_finite" not in records.trial_tags(trial, "parent", KL)
-
-
 @pytest.mark.parametrize(
     ("measure", "readout"),
     [
