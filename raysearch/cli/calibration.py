@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -44,7 +43,7 @@ def data(
                 loss=loss,
                 observer=live,
             )
-        answers.answer([dataclasses.asdict(one) for one in found], *inspections(found))
+        answers.answer([plain(one) for one in found], *inspections(found))
 
 
 @app.command(short_help="Remove each single layer, by several calibrations.")

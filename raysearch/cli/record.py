@@ -10,7 +10,7 @@ import typer
 from raysearch import api
 from raysearch.cli.app import Json, LedgerFile, Remove, Search, SearchOrStudy, Store, Tracking, app
 from raysearch.cli.output import output
-from raysearch.core.json import finite, plain
+from raysearch.core.json import plain
 from raysearch.errors import UserError
 from raysearch.search.result import in_brief
 
@@ -53,7 +53,7 @@ def show(
             if gap:
                 value["gap"] = [plain(one) for one in gaps]
             if numbers := api.assessed(record.search_id, store=store, ledger=ledger):
-                value["assessed"] = finite(numbers)
+                value["assessed"] = plain(numbers)
                 parts.append(tables.assessed_numbers(numbers))
             if recoveries := api.recoveries(record.search_id, store=store, ledger=ledger):
                 value["recoveries"] = [plain(one) for one in recoveries]
@@ -86,7 +86,7 @@ def recommend(
         from raysearch.cli.tables import budget_table, sentence
 
         found = api.recommend(search, *budget or [], store=store, ledger=ledger)
-        out.answer(finite(plain(found)), budget_table(found), sentence(found.reason))
+        out.answer(plain(found), budget_table(found), sentence(found.reason))
 
 
 @app.command(short_help="Write the pruned model as a checkpoint or a GGUF file.")
