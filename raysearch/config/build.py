@@ -17,7 +17,7 @@ from typing import Any
 from raysearch.assessment.spec import AssessSpec, SpeedOptions
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.cluster.options import ClusterOptions
-from raysearch.config.compose import compose, compose_calibration, composed, section_of, words_of
+from raysearch.config.compose import as_section, compose, compose_calibration, composed, section_of, words_of
 from raysearch.config.overrides import as_overrides
 from raysearch.config.parts import (
     Part,
@@ -26,7 +26,6 @@ from raysearch.config.parts import (
     build_searcher,
     check_names,
     checked,
-    conf_dir,
     construct,
 )
 from raysearch.core.formatting import as_typed
@@ -401,10 +400,7 @@ def _build(part: type[Part], config: Mapping[str, Any], name: str) -> Part:
 
 def _section(config: Mapping[str, Any], name: str, shown: str = "") -> dict[str, Any]:
     """Return a section's keys and values, without secrets under the key that is `shown` to others."""
-    section = _given(config, name)
-    if not isinstance(section, Mapping):
-        choose = f"choose one of conf/{name}/, or " if (conf_dir() / name).is_dir() else ""
-        raise UserError(f"{name}={as_typed(section)} is not a section; {choose}set {name}.key=value")
+    section = as_section(name, _given(config, name))
     return {**section, **redacted({key: value for key, value in section.items() if key == shown})}
 
 

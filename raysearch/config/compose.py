@@ -385,16 +385,28 @@ def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike 
     for word in own:
         if section_of(word) not in ("calibration", "objective", "data", "seed"):
             raise UserError(f"{words!r} has {word}, which is no part of a calibration; say that for the whole command")
-    if whole["objective"].get("parts") is not None:
+    kept_sections = _only(("objective", "data"), whole)
+    if kept_sections["objective"].get("parts") is not None:
         raise UserError(f"{words!r} is weighted itself; name the parts one by one")
-    return _only(("objective", "data"), whole)
+    return kept_sections
 
 
 def _only(groups: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]:
     """Return some sections of a configuration, with the chosen files under ``choices``."""
-    return {group: config[group] for group in groups} | {
-        "choices": {group: config["choices"][group] for group in groups}
-    }
+    choices = {group: config["choices"][group] for group in groups}
+    return {group: as_section(group, config[group]) for group in groups} | {"choices": choices}
+
+
+def as_section(name: str, value: Any) -> Mapping[str, Any]:
+    """Return a section of a configuration.
+
+    Raises:
+        UserError: It is something else, as where a file of the user's own puts its keys elsewhere.
+    """
+    if not isinstance(value, Mapping):
+        choose = f"choose one of conf/{name}/, or " if (conf_dir() / name).is_dir() else ""
+        raise UserError(f"{name}={as_typed(value)} is not a section; {choose}set {name}.key=value")
+    return value
 
 
 def recorded(config: Mapping[str, Any], words: Sequence[str], **here: Any) -> dict[str, Any]:

@@ -173,3 +173,19 @@ def test_a_file_of_the_user_that_has_changed_is_read_again(tmp_path: Path) -> No
     for width in (2, 13):
         (tmp_path / "searcher" / "wide.yaml").write_text(f"type: beam\nwidth: {width}\n", encoding="utf-8")
         assert build.search_spec(["searcher=wide"], tmp_path).config["searcher"]["width"] == width
+
+
+@pytest.mark.parametrize(
+    ("words", "also", "where"),
+    [
+        ([], ["objective=mine"], ""),
+        (["objective=weighted", "objective.parts=[{weight: 1, of: 'objective=mine'}]"], [], "objective.parts: "),
+    ],
+)
+def test_words_that_choose_a_file_without_their_section_are_refused(
+    tmp_path: Path, words: list[str], also: list[str], where: str
+) -> None:
+    (tmp_path / "objective").mkdir()
+    (tmp_path / "objective" / "mine.yaml").write_text("# @package _global_\nseed: 2\n", encoding="utf-8")
+    with pytest.raises(UserError, match=f"^{where}objective=null is not a section; choose one of conf/objective/"):
+        build.evaluation_spec(words, also, tmp_path)
