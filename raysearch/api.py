@@ -429,7 +429,7 @@ def recommend(
         *budget: ``budget.loss``, ``budget.readout``, ``budget.speedup`` and ``budget.memory``, each with its value;
             without any, those that a search by budget (``remove=auto``) was given.
     """
-    from raysearch.config.compose import as_words
+    from raysearch.config.merge import as_words
     from raysearch.search.recommend import recommend
     from raysearch.search.recommendation import Budget
 
@@ -561,9 +561,10 @@ def sync(
             ``ledger=`` as of the search.
     """
     from raysearch.config import compose as config
+    from raysearch.config.merge import as_words
     from raysearch.tracking.sync import sync
 
-    words = config.as_words(overrides)
+    words = as_words(overrides)
     said = {word.partition("=")[0]: word.partition("=")[2] for word in words}
     overrides = tuple(word for word in words if word.partition("=")[0] not in ("store", "ledger"))
     store, ledger = as_path("--store", said.get("store", store)), said.get("ledger", ledger)

@@ -34,8 +34,8 @@ ROOMS = (
 EDGES = {
     "ray": ("cluster/", "study/trials.py", "bridges/", "recovery/workers.py"),
     "mlflow": ("tracking/mlflow/",),
-    "hydra": ("config/compose.py",),
-    "omegaconf": ("config/compose.py",),
+    "hydra": ("config/merge.py",),
+    "omegaconf": ("config/merge.py",),
     "typer": ("cli/",),
     "nevergrad": ("bridges/nevergrad.py",),
     "math_verify": ("generation/scoring.py",),

@@ -17,7 +17,8 @@ from typing import Any
 from raysearch.assessment.spec import AssessSpec, SpeedOptions
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.cluster.options import ClusterOptions
-from raysearch.config.compose import as_section, compose, compose_calibration, composed, section_of, words_of
+from raysearch.config.compose import as_section, compose, compose_calibration, composed, words_of
+from raysearch.config.merge import section_of
 from raysearch.config.overrides import as_overrides
 from raysearch.config.parts import (
     Part,

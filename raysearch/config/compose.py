@@ -1,44 +1,19 @@
-"""From ``key=value`` words and the YAML files under ``conf/`` to one resolved configuration.
-
-The only place that knows Hydra: it merges the chosen files and reads values. This module finds the files, sets what the
-user wrote, and turns every mistake into one sentence.
-"""
+"""Composes the configuration of a command, with words within words: parts of objectives, texts, recoveries."""
 
 from __future__ import annotations
 
 import functools
 import json
-import os
-import reprlib
 import shlex
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import yaml
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString
-from hydra.errors import HydraException
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
-
-from raysearch.config.parts import check_names, conf_dir
+from raysearch.config.merge import as_words, merge, section_of
+from raysearch.config.parts import conf_dir
 from raysearch.core.formatting import as_typed
-from raysearch.core.paths import PathLike, as_path
-from raysearch.errors import Mistakes, UserError, did_you_mean, first_line, within
-
-#: Mappings whose keys are the user's own: the axes of a study, and the texts and tasks of an assessment.
-AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.", "study.recover.")
-_OPEN = "???"  # a value that is yet to be given, as OmegaConf writes it
-#: Hydra's own groups, of logs, sweeps and help, which are no use here: to read them takes a third of its time.
-_HYDRAS_OWN = ("env", "help", "hydra_help", "hydra_logging", "job_logging", "launcher", "output", "sweeper")
-#: What Hydra, OmegaConf and PyYAML raise at a file or a value that they do not understand.
-_UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError)
+from raysearch.core.paths import PathLike
+from raysearch.errors import Mistakes, UserError, within
 
 
 def compose(job: str, words: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:
@@ -66,235 +41,22 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
     Yields:
         The configuration, without the sections that a mistake leaves unusable; and the words that are understood.
     """
-    mistakes, folder = Mistakes(), None if config_dir is None else as_path("--config-dir", config_dir)
-    given = {word.partition("=")[0]: word for word in as_words(words)}
-    groups, taken = groups_of(folder), _groups_of_job(job)
-    choices: dict[str, str] = {}
-    axes, values = {}, {}
-    for key, word in given.items():
-        with mistakes:
-            if job == "study" and key.startswith(AXES):
-                axes[key] = _read_axis(word)
-            elif key not in taken:
-                values[key] = _read_value(word)
-            elif (name := _read_choice(word, groups[key])) is not None:
-                choices[key] = name
-            else:
-                choices[key], values["model.path"] = "custom", word.partition("=")[2]
-    unknown = {key for key in given if key in taken and key not in choices}
-    unknown |= {"objective", "data"} if "calibration" in unknown else set()  # it chooses these
-    values = {key: value for key, value in values.items() if section_of(key) not in unknown}
-    try:
-        own = [] if folder is None else sorted(folder.glob("*/*.yaml"))
-        _check_files(own, choices)
-        state = tuple((file, file.stat().st_mtime_ns) for file in own)
-        merged, chosen = _merge(job, tuple(sorted(choices.items())), folder and folder.resolve(), state)
-        config = OmegaConf.create(merged, flags={"struct": True})
-        values = _set_values(config, values, {*dict(items_of(merged)), *taken}, mistakes)
-        missing = [key for key, value in items_of(OmegaConf.to_container(config)) if value == _OPEN]
-        with open_dict(config):
-            for section in {section_of(key) for key in missing}:
-                del config[section]
-        resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    except _UNREADABLE as error:
-        whose = "" if config_dir is None else f" and the files of --config-dir={config_dir}"
-        raise UserError(f"the configuration cannot be composed: {first_line(error)}; check the words{whose}") from error
-    mistakes.errors += [UserError(f"{key} has no value; give {key}=…") for key in missing]
-    for group in {*choices} - {*resolved, "calibration", *map(section_of, missing)}:
-        resolved[group] = None  # its file has put its keys elsewhere, which is refused where the section is read
-    resolved["choices"] = dict(sorted((group, name) for group, name in chosen.items() if group in groups and name))
-    for section, finish in (
-        ("study", lambda: _set_axes(resolved["study"].get("grid"), axes)),
-        ("objective", lambda: _resolve_parts(resolved, words, config_dir)),
-        ("assess", lambda: _resolve_texts(resolved["assess"], config_dir)),
-        ("refine", lambda: _resolve_recovery(resolved["refine"], config_dir)),
+    mistakes = Mistakes()
+    config, understood = merge(job, words, config_dir, mistakes)
+    for section, resolve in (
+        ("objective", lambda: _resolve_parts(config, words, config_dir)),
+        ("assess", lambda: _resolve_texts(config["assess"], config_dir)),
+        ("refine", lambda: _resolve_recovery(config["refine"], config_dir)),
     ):
-        if isinstance(resolved.get(section), dict):
+        if isinstance(config.get(section), dict):
             try:
-                finish()
+                resolve()
             except UserError as error:
                 mistakes.errors.append(error)
-                del resolved[section]
+                del config[section]
     with mistakes:
-        yield resolved, [word for key, word in given.items() if key in {**choices, **values, **axes}]
+        yield config, understood
     mistakes.tell()
-
-
-def _set_values(config: DictConfig, values: Mapping[str, Any], known: set[str], mistakes: Mistakes) -> dict[str, Any]:
-    """Set values in a configuration, and return those whose keys are known."""
-    found = {}
-    for key, value in values.items():
-        free = any(f"{key}.".startswith(one) and one.rstrip(".") in known for one in FREE)
-        with mistakes:
-            if not free:
-                section = key.rpartition(".")[0]
-                beside = {one for one in known if section and one.rpartition(".")[0] == section}
-                check_names("", [key], beside or known)
-            found[key] = value
-            if value == _OPEN:
-                raise UserError(f"{key} has no value; give {key}=…")
-            try:
-                OmegaConf.update(config, key, value, merge=True, force_add=free)
-            except OmegaConfBaseException as error:
-                raise UserError(
-                    f"{key}={as_typed(value)} cannot be set; give a value of the kind that {key} has"
-                ) from error
-    return found
-
-
-def as_words(words: Sequence[str]) -> list[str]:
-    """Return words, unless one of them is something else.
-
-    Raises:
-        UserError: It is.
-    """
-    for word in words:
-        if not isinstance(word, str):
-            raise UserError(f"{reprlib.repr(word)} is not understood; give words as text, such as 'remove=5'")
-    return [*words]
-
-
-@functools.cache
-def _groups_of_job(job: str) -> set[str]:
-    """Return the groups that a job's file, or one that it builds on, takes a choice of."""
-    defaults = yaml.safe_load((conf_dir() / f"{job}.yaml").read_text(encoding="utf-8"))["defaults"]
-    own = {group for one in defaults if isinstance(one, dict) for group in one if " " not in group}  # override …
-    return own.union(*(_groups_of_job(one) for one in defaults if isinstance(one, str) and one != "_self_"))
-
-
-@functools.cache  # the searches of a study choose the same files again and again, and Hydra needs 0.1 s for each
-def _merge(
-    job: str, choices: tuple[tuple[str, str], ...], folder: Path | None, state: Hashable
-) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """Merge the chosen files; return the configuration, whose references stand as they are, and every group's choice.
-
-    The state changes whenever one of the files in the user's folder does.
-    """
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = hydra_compose(job, _hydra_words(choices, folder), return_hydra_config=True)
-    merged: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
-    return merged, merged.pop("hydra")["runtime"]["choices"]
-
-
-def files_of(job: str, choices: Mapping[str, str], folder: Path | None) -> list[tuple[str, str]]:
-    """Return the files that are merged, each over those before: by its place without ending, and the key of its keys.
-
-    Args:
-        job: The file in conf/ that is composed.
-        choices: The files that were chosen, by their groups.
-        folder: The user's own files.
-    """
-    words = _hydra_words(tuple(choices.items()), folder)
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        found = GlobalHydra.instance().config_loader().compute_defaults_list(job, words, RunMode.RUN).defaults
-    return [(one.config_path, one.package) for one in found if not one.config_path.startswith("hydra/")]
-
-
-def _hydra_words(choices: Iterable[tuple[str, str]], folder: Path | None) -> list[str]:
-    words = [f"{group}={quoted(name)}" for group, name in choices] + [f"~hydra/{group}" for group in _HYDRAS_OWN]
-    return words if folder is None else [*words, f"hydra.searchpath=[{quoted(f'file://{folder.resolve()}')}]"]
-
-
-def _check_files(own: Sequence[Path], choices: Mapping[str, str]) -> None:
-    """Read the user's own files among those chosen: Hydra says less clearly, or not at all, what is wrong with them."""
-    for file in own:
-        if choices.get(file.parent.name) == file.stem:
-            try:
-                OmegaConf.load(file)
-            except yaml.YAMLError as error:
-                mark = getattr(error, "problem_mark", None)
-                where = f"line {mark.line + 1} of {file}" if mark else str(file)
-                raise UserError(f"{where} is not YAML ({getattr(error, 'problem', None) or error}); mend it") from error
-            except _UNREADABLE as error:
-                raise UserError(
-                    f"{file} cannot be read ({first_line(error)}); write keys and values in UTF-8"
-                ) from error
-
-
-def _split(word: str) -> tuple[str, str]:
-    key, equals, value = word.partition("=")
-    if not equals or not key:
-        raise UserError(f"{word!r} is not understood; write options as key=value, such as remove=5")
-    if "${" in value:
-        raise UserError(f"{word} refers to another key; give the value itself")
-    return key, value
-
-
-def _read_choice(word: str, names: Sequence[str]) -> str | None:
-    """Return the file that a word chooses; None for a model that is a hub id, a folder or a GGUF file."""
-    group, name = _split(word)
-    if name in names:
-        return name
-    if group == "model" and ("/" in name or name.endswith(".gguf") or os.path.exists(name)):
-        return None
-    also = "; or give a hub id (owner/name), a folder or a .gguf file" if group == "model" else ""
-    raise UserError(f"{word} is unknown; {did_you_mean(name, names)}{also}")
-
-
-def _read_value(word: str) -> Any:
-    """Return a value as Hydra's grammar reads it, as a number, a list or such; anything else is text as it stands."""
-    key, value = _split(word)
-    parsed = _parse(value)
-    if parsed is None:
-        return value
-    if parsed.is_sweep_override():
-        if os.path.exists(value):
-            return value
-        text = f"{key}=\"'{value}'\""
-        raise UserError(f"{word} holds several values; give one, a list as {key}=[{value}], or text as {text}")
-    found = parsed.value()
-    return value if isinstance(found, str) and value[:1] not in ("'", '"') else found
-
-
-@functools.cache  # every search of a study has the study's words
-def _parse(value: str) -> Override | None:
-    """Return what Hydra's grammar makes of a value; None if nothing."""
-    try:
-        return OverridesParser.create().parse_override(f"value={value}")
-    except (HydraException, ValueError, RecursionError):  # such as a number of thousands of digits
-        return None
-
-
-def _read_axis(word: str) -> Any:
-    """Return the values of an axis, written in YAML."""
-    key, value = _split(word)
-    try:
-        values = yaml.safe_load(value)
-        json.dumps(values)  # refuses dates, which YAML makes of 2024-05-01
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise UserError(f"{word} is not understood; write a list, such as {key}=[one_shot,greedy]") from error
-    return values
-
-
-def _set_axes(grid: Any, axes: Mapping[str, Any]) -> None:
-    """Put axes, whose keys are anybody's, into a study's grid, or one label into an axis; null takes either away.
-
-    The words of a label have a ``=``, which tells them from the values of an axis with a dot in its name.
-    """
-    if not isinstance(grid, dict):
-        if axes:
-            raise UserError(f"study.grid={json.dumps(grid)} is no mapping; give axes such as {next(iter(axes))}=[…]")
-        return
-    for key, values in axes.items():
-        whole, name = grid, key.removeprefix(AXES)
-        axis, _, label = name.partition(".")
-        in_axis = (values is None and isinstance(grid.get(axis), dict)) or (isinstance(values, str) and "=" in values)
-        if label and in_axis and name not in grid:
-            whole, name = grid.setdefault(axis, {}), label
-            if not isinstance(whole, dict):
-                raise UserError(
-                    f"{key} is a label with its words, but study.grid.{axis} is a list; write all of them as a "
-                    f"mapping: study.grid.{axis}={{{label}: '{values}', …}}"
-                )
-        if values is not None:
-            whole[name] = values
-        elif name in whole:
-            del whole[name]
-        else:
-            raise UserError(f"{key}=null takes away what is not there; {did_you_mean(name, whole)}")
-    for axis in groups_of(None).keys() & grid.keys():
-        if isinstance(grid[axis], list):
-            grid[axis] = ["off" if name is False else name for name in grid[axis]]  # YAML reads off as false
 
 
 def _resolve_parts(resolved: dict[str, Any], words: Sequence[str], config_dir: PathLike | None) -> None:
@@ -353,7 +115,7 @@ def _resolve_recovery(refine: dict[str, Any], config_dir: PathLike | None) -> No
             )
         if word.startswith("recovery.max_steps="):
             raise UserError(f"refine.recover_with has {word}, which refine.steps says; leave it out")
-    refine["recover_with"] = _only(("data", "recovery"), compose("recover", own, config_dir))
+    refine["recover_with"] = _only(("data", "recovery"), "recover", own, config_dir)
 
 
 def words_of(text: str, name: str = "") -> list[str]:
@@ -381,18 +143,21 @@ def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike 
     own = words_of(words)
     other_data = any(word.startswith(("data=", "calibration=")) for word in own)
     kept = ("seed",) if other_data else ("seed", "data")
-    whole = compose("evaluation", [*(word for word in others if section_of(word) in kept), *own], config_dir)
+    kept_words = [word for word in others if section_of(word) in kept]
+    whole = _only(("objective", "data"), "evaluation", [*kept_words, *own], config_dir)
     for word in own:
         if section_of(word) not in ("calibration", "objective", "data", "seed"):
             raise UserError(f"{words!r} has {word}, which is no part of a calibration; say that for the whole command")
-    kept_sections = _only(("objective", "data"), whole)
-    if kept_sections["objective"].get("parts") is not None:
+    if whole["objective"].get("type") == "weighted":
         raise UserError(f"{words!r} is weighted itself; name the parts one by one")
-    return kept_sections
+    return whole
 
 
-def _only(groups: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return some sections of a configuration, with the chosen files under ``choices``."""
+def _only(groups: Sequence[str], job: str, words: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
+    """Compose a job from words within words, and return some of its sections, with their files under ``choices``."""
+    mistakes = Mistakes()
+    config, _ = merge(job, words, config_dir, mistakes)
+    mistakes.tell()
     choices = {group: config["choices"][group] for group in groups}
     return {group: as_section(group, config[group]) for group in groups} | {"choices": choices}
 
@@ -429,37 +194,3 @@ def recorded(config: Mapping[str, Any], words: Sequence[str], **here: Any) -> di
         kept = {} if "tracking" in named else {key: tracking[key] for key in tracking if f"tracking.{key}" not in named}
         tracking = compose("search", words)["tracking"] | kept
     return {**config, **here, "tracking": tracking}
-
-
-def groups_of(folder: Path | None) -> dict[str, list[str]]:
-    """Return the names of the YAML files of each group, ours and those in the user's folder."""
-    ours = [one for one in conf_dir().iterdir() if one.is_dir()]
-    groups = {group.name: sorted(file.stem for file in group.glob("*.yaml")) for group in ours}
-    if folder is None:
-        return groups
-    if not folder.is_dir():
-        raise UserError(f"--config-dir={folder} is not a folder; give one laid out like conf/")
-    for file in sorted(folder.glob("*/*.yaml")):
-        if file.stem in groups.get(file.parent.name, []):
-            raise UserError(f"--config-dir has {file.parent.name}/{file.name}, a name raysearch uses; rename the file")
-        groups.setdefault(file.parent.name, []).append(file.stem)
-    return groups
-
-
-def section_of(word: str) -> str:
-    """Return the first part of a word's key: ``data`` of ``data.samples=8``."""
-    return word.partition("=")[0].partition(".")[0]
-
-
-def quoted(value: str) -> str:
-    """Return text as Hydra reads it, whatever it holds."""
-    written: str = QuotedString(value, Quote.single).with_quotes()
-    return written
-
-
-def items_of(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every key of nested values, dotted, and what stands there."""
-    for key, value in values.items():
-        yield f"{prefix}{key}", value
-        if isinstance(value, dict):
-            yield from items_of(value, f"{prefix}{key}.")

@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from raysearch.config.compose import compose, files_of, items_of
+from raysearch.config.compose import compose
+from raysearch.config.merge import files_of, items_of
 from raysearch.config.parts import conf_dir
 from raysearch.core.paths import PathLike, as_path
 from raysearch.errors import redacted

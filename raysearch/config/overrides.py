@@ -9,7 +9,7 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from raysearch.config.compose import AXES, groups_of, quoted
+from raysearch.config.merge import AXES, groups_of, quoted
 from raysearch.errors import UserError
 
 

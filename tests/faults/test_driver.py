@@ -14,7 +14,7 @@ import pytest
 from hydra.errors import HydraException
 
 from raysearch.config import compose as composing
-from raysearch.config.compose import _merge
+from raysearch.config.merge import _merge_files
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.search import run as search_run
@@ -186,7 +186,7 @@ def test_stopped_where_a_library_makes_an_error_of_it(
             raise HydraException from error
 
     monkeypatch.setattr(composing, "hydra_compose", compose)
-    _merge.cache_clear()
+    _merge_files.cache_clear()
     outcome = run(*command)
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped; the same command again goes on from here\n")
 
