@@ -19,9 +19,7 @@ from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.study.spec import StudyOptions
 from raysearch.tracking.mlflow.ui import serve_ui
-
-ROOT = Path(__file__).resolve().parents[1]
-FILES = sorted((ROOT / "raysearch").rglob("*.py"))
+from tests.test_structure import FILES, ROOT
 
 #: Calls that run what they read.
 FORBIDDEN = {

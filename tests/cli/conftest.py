@@ -117,7 +117,6 @@ def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "rows.jsonl": b'{"body": "the of"}\n',
         "text.db": b"this is no database, but long enough to be looked at. " * 20,
         "conf-shadow/searcher/greedy.yaml": b"type: beam\nwidth: 2\n",
-        "ui/mlflow.db": b"",
     }.items():
         (bad / name).parent.mkdir(parents=True, exist_ok=True)
         (bad / name).write_bytes(content)
