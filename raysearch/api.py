@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from raysearch.config.parts import checked
 from raysearch.core.formatting import count
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path
-from raysearch.errors import EvaluationError, UserError
+from raysearch.errors import EvaluationError, UserError, hidden_keys
 from raysearch.search.notebook import NotebookProgress, in_notebook
 from raysearch.search.observer import Observer, Observers, Tracker
 
@@ -128,7 +128,6 @@ def resume(
     """
     from raysearch.config import build
     from raysearch.config import compose as config
-    from raysearch.errors import hidden_keys
 
     watching, folder = _observer(observer), store or "mlruns"
     record = _recorded(search, folder, ledger)
@@ -667,7 +666,7 @@ def _run(spec: SearchSpec, tracking: TrackingOptions, observer: Observer, resume
     if result.recommendation is not None:
         from raysearch.reporting.figures.knee import write_knee
 
-        write_knee(result.recommendation, Path(spec.config["store"]))
+        write_knee(result.recommendation, tracking.folder)
     return result
 
 

@@ -66,15 +66,20 @@ def test_the_largest_number_within_a_loss_is_found(
     assert exported["n_layers"] == 5 - result["n_remove"]
 
 
-def test_another_budget_or_searcher_is_another_search(here: Path, world: World) -> None:
-    ids = set()
+def test_another_budget_or_searcher_is_another_search(
+    here: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(here / "home"))
+    ids, store = set(), "~/mlruns"
     for searcher, budget in (("greedy", {"readout": "1000%"}), ("greedy", {"loss": 9}), ("beam", {"loss": 9})):
-        result = raysearch.search(*words(world, searcher=searcher), budget=budget, speed={"enabled": False})
+        result = raysearch.search(
+            *words(world, searcher=searcher, store=store), budget=budget, speed={"enabled": False}
+        )
         assert result.recommendation is not None and result.n_remove == 4, "this model loses little"
         assert all(size.speedup is None for size in result.recommendation.sizes)
-        assert "largest number that was searched" in raysearch.recommend("latest").reason
+        assert "largest number that was searched" in raysearch.recommend("latest", store=store).reason
         ids.add(result.search_id)
-    assert len(ids) == 3
+    assert len(ids) == 3 == len([*here.glob("home/mlruns/reports/*/knee.png")])
 
 
 def test_gains_end_a_search_as_soon_as_a_mask_has_them(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
