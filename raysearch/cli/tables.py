@@ -294,7 +294,7 @@ def export_lines(done: ExportResult, out: Path, prompt: str | None, public: bool
     lines = [
         f"Wrote {out}: {done.n_layers} layers, {size} instead of {before}.",
         f"Reloaded with plain transformers; largest logit difference {done.max_logit_difference:.2g}.",
-        f"vLLM: vllm serve {quote(str(out))}",
+        f"vLLM: vllm serve {quote(str(out.expanduser()))}",
         *_pushed(done.url, public),
     ]
     if prompt is not None:
@@ -314,7 +314,7 @@ def gguf_lines(done: GGUFExport, out: Path, public: bool) -> list[str]:
     return [
         f"Wrote {out}: {done.n_layers} layers, {size} instead of {before}.",
         f"Every tensor that is left has the bytes that it has in {done.source}.",
-        f"llama.cpp: llama-cli -m {quote(str(out))}",
+        f"llama.cpp: llama-cli -m {quote(str(out.expanduser()))}",
         f"Ollama: echo 'FROM ./{out.name}' > Modelfile && ollama create {quote(out.stem.lower().replace(' ', '-'))}",
         *_pushed(done.url, public),
     ]
