@@ -52,7 +52,11 @@ class Display(Observer):
 
     @override
     def assessing(self, line: str) -> None:
-        self._show(escape(line))
+        line = escape(line)
+        if self._live is None and line.partition(":")[0] != self._line.partition(":")[0]:
+            self._say(line)  # a stage may be told once, and take minutes
+        else:
+            self._show(line)
 
     @override
     def recording(self, line: str) -> None:

@@ -68,6 +68,12 @@ def test_a_statistic_that_costs_no_forward_is_shown(display: SearchDisplay, said
     assert "replicas 2" in said.getvalue()
 
 
+def test_each_stage_of_an_assessment_is_told_as_it_begins(display: SearchDisplay, said: io.StringIO) -> None:
+    for line in ("lm-eval: 0 of 9 jobs", "lm-eval: 1 of 9 jobs", "speed: 5 models in turn"):
+        display.assessing(line)
+    assert said.getvalue().splitlines() == ["lm-eval: 0 of 9 jobs", "speed: 5 models in turn"]
+
+
 def test_the_best_of_a_round_is_a_bare_number(display: SearchDisplay, said: io.StringIO) -> None:
     summary = greedy_search(measure=MARGIN).rounds[0]
     assert summary.round_best_loss is not None and summary.round_best_loss < 0
