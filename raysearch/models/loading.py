@@ -219,19 +219,11 @@ def describe(spec: ModelSpec) -> ModelInfo:
 def _describe(model: LocatedModel) -> ModelInfo:
     """Return a model's sizes, by building it without weights."""
     config = load_config(model)  # first, as it may refuse the model
-    import torch
-    from transformers import AutoModelForCausalLM
-
     from raysearch.models.layers import layer_lists
 
     if model.is_hub:  # a replica on another node may start after the next push
         model = replace(model, revision=_commit(model))
-    with _reading(model), torch.device("meta"):
-        skeleton = AutoModelForCausalLM.from_config(
-            config,
-            attn_implementation=None if model.attention == "auto" else model.attention,
-            trust_remote_code=model.trust_remote_code,
-        )
+    skeleton = without_weights(model, config)
     # A vision tower may have as many blocks; the text stack is the one with the most parameters.
     layers = max(layer_lists(skeleton), key=_count)
     text, head = config.get_text_config(), skeleton.get_output_embeddings()
@@ -246,6 +238,20 @@ def _describe(model: LocatedModel) -> ModelInfo:
         max_positions=getattr(text, "max_position_embeddings", getattr(text, "max_seq_len", None)),
         dtype=str(resolve_dtype(model.dtype, config)).removeprefix("torch."),
     )
+
+
+def without_weights(model: LocatedModel, config: PreTrainedConfig) -> PreTrainedModel:
+    """Build a model on the meta device; `config` is its own."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with _reading(model), torch.device("meta"):
+        built: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config,
+            attn_implementation=None if model.attention == "auto" else model.attention,
+            trust_remote_code=model.trust_remote_code,
+        )
+    return built
 
 
 def fingerprint(model: LocatedModel) -> str:

@@ -33,7 +33,7 @@ from raysearch.recovery.prompts import Measured, Prompts, Row, draw_prompts, n_t
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import teach
-from raysearch.recovery.trainer import Lesson
+from raysearch.recovery.trainer import Lesson, check_targets
 from raysearch.recovery.training import TRAINED, is_trained, train
 from raysearch.recovery.whole import is_whole, write_whole
 from raysearch.search.export import export_search
@@ -119,6 +119,7 @@ def prepare(
     spec.data.check()
     what = what or read_assessable(spec.assess, evaluation.model, spec.cluster, evaluation.ledger)
     record.check_weights(what.fingerprint)
+    check_targets(what.info.model, spec.options)
     measured = sorted(one.text_fingerprint for one in what.calibrations)
     identity = {
         "model": what.fingerprint,

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from datasets import Dataset
-from peft import LoraConfig
+from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -29,7 +29,8 @@ from typing_extensions import override
 from raysearch.core.machine import n_cores
 from raysearch.errors import UserError, first_line
 from raysearch.evaluation.replica import reuse_freed_memory
-from raysearch.models.spec import ModelSpec
+from raysearch.models.loading import load_config, without_weights
+from raysearch.models.spec import LocatedModel, ModelSpec
 from raysearch.recovery.prompts import Row
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import Teaching, distillation_loss
@@ -215,15 +216,8 @@ def make_trainer(
         config._n_gpu = 1  # several GPUs are for several processes
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)  # its places are not looked at
-    adapter = LoraConfig(
-        r=options.lora_r,
-        lora_alpha=options.lora_alpha,
-        lora_dropout=options.lora_dropout,
-        target_modules=options.targets if isinstance(options.targets, str) else list(options.targets),
-        task_type="CAUSAL_LM",
-    )
     pruned = load_pruned(model, options, on_gpu=on_gpu, bf16=bf16)
-    try:
+    with _naming_targets(options):
         trainer = RecoveryTrainer(
             model=pruned,
             args=config,
@@ -231,18 +225,11 @@ def make_trainer(
             train_dataset=rest.dataset(),
             eval_dataset=kept.dataset(),
             processing_class=tokenizer,
-            peft_config=None if options.method == "full" else adapter,
+            peft_config=None if options.method == "full" else _adapter(options),
             callbacks=[] if options.patience is None else [EarlyStoppingCallback(options.patience)],
             train=rest,
             held_out=kept,
         )
-    except ValueError as error:
-        if "arget" not in str(error) and "lm_head" not in str(error):
-            raise
-        raise UserError(
-            f"recovery.targets={options.targets} does not fit the model ({first_line(error)}); name its linear layers "
-            "other than the output head, or all-linear"
-        ) from error
     n_steps = steps(len(cast(Sized, trainer.train_dataset)), options)  # rows may have been packed
     trainer.args.max_steps = n_steps if n_steps == options.max_steps else -1  # else it would go on beyond the epochs
     trainer.args.eval_steps = trainer.args.save_steps = options.checkpoint_steps or math.ceil(n_steps / 10)
@@ -250,6 +237,41 @@ def make_trainer(
         trainer.eval_dataset = kept.dataset()  # trl has left out the rows of which nothing counts
     trainer.remove_callback(PrinterCallback)  # it prints to standard output
     return trainer
+
+
+def check_targets(model: LocatedModel, options: RecoveryOptions) -> None:
+    """Refuse what gets no adapter in the dense model, which is built without weights, before anything is computed.
+
+    Raises:
+        UserError: No layer has such a name, or one that has is not linear.
+    """
+    if options.method != "full" and options.targets != "all-linear":
+        with _naming_targets(options):
+            inject_adapter_in_model(_adapter(options), without_weights(model, load_config(model)))
+
+
+@contextmanager
+def _naming_targets(options: RecoveryOptions) -> Iterator[None]:
+    """Say of what peft refuses which option is meant."""
+    try:
+        yield
+    except ValueError as error:
+        if "arget" not in str(error) and "lm_head" not in str(error):
+            raise
+        raise UserError(
+            f"recovery.targets={options.targets} does not fit the model ({first_line(error)}); name its linear layers "
+            "other than the output head, or all-linear"
+        ) from error
+
+
+def _adapter(options: RecoveryOptions) -> LoraConfig:
+    return LoraConfig(
+        r=options.lora_r,
+        lora_alpha=options.lora_alpha,
+        lora_dropout=options.lora_dropout,
+        target_modules=options.targets if isinstance(options.targets, str) else list(options.targets),
+        task_type="CAUSAL_LM",
+    )
 
 
 def load_pruned(model: ModelSpec, options: RecoveryOptions, *, on_gpu: bool, bf16: bool) -> PreTrainedModel:
