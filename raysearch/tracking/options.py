@@ -50,6 +50,12 @@ class Store:
                 raise UserError(f"{said}; {did_you_mean(scheme, known)}")
         if re.fullmatch(r"[\w.-]+:\d+(/.*)?", uri or ""):
             raise UserError(f"{argument}={uri} does not say how to speak to that server; use http://{uri}")
+        if uri and re.match(r"file:|(?!databricks$|databricks-uc$|uc$)[^:]*$", uri) and not _keeps_folders():
+            file = Path(re.sub(r"^file:(//)?", "", uri)).expanduser().absolute() / "mlflow.db"
+            raise UserError(
+                f"{argument}={uri} is a folder, in which MLflow keeps no more runs; use sqlite:///{file}, or http://… "
+                "for a server"
+            )
         if re.fullmatch(r"sqlite(\+\w+)?:/*(:memory:)?(\?.*)?", uri or ""):
             raise UserError(
                 f"{argument}={uri} names no file, and what is written is lost; use sqlite:////path/to/file.db"
@@ -163,6 +169,11 @@ class TrackingOptions:
         relative = re.fullmatch(r"(sqlite(?:\+\w+)?:///)([^/].*)", self.uri or "")
         uri = f"{relative[1]}{Path(relative[2]).absolute()}" if relative else self.uri
         return replace(self, uri=uri, folder=self.folder.resolve())
+
+
+def _keeps_folders() -> bool:
+    """Return whether the user has told MLflow to keep runs in folders, as older versions did."""
+    return os.environ.get("MLFLOW_ALLOW_FILE_STORE", "").lower() in ("true", "1")
 
 
 def _with_password(uri: str) -> str:

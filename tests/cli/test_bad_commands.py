@@ -36,6 +36,8 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("ui --store BAD/none", ["--store=BAD/none holds no recorded search", "raysearch search"]),
     ("ui --port x", ["--port", "ui --help"]),
     ("ui --uri localhost:5000", ["--uri=localhost:5000 does not say how", "use http://localhost:5000"]),
+    ("ui --uri file:/x/runs", ["--uri=file:/x/runs is a folder", "use sqlite:////x/runs/mlflow.db", "http://"]),
+    ("ui --uri runs", ["--uri=runs is a folder, in which MLflow keeps no more runs", "/runs/mlflow.db"]),
     ("ui --uri sqlite:///", ["--uri=sqlite:/// names no file", "use sqlite:////path"]),
     (
         "ui --uri sqlit:///x.db",
