@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from raysearch.config.parts import checked
 from raysearch.core.formatting import count
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path
-from raysearch.errors import EvaluationError, UserError, hidden_keys
+from raysearch.errors import EvaluationError, UserError, did_you_mean, hidden_keys
 from raysearch.search.notebook import NotebookProgress, in_notebook
 from raysearch.search.observer import Observer, Observers, Tracker
 
@@ -777,6 +777,8 @@ def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:
     studies, searches = STUDIES.names(ledger, name), SEARCHES.names(ledger, name)
     if studies and searches:
         raise UserError(f"SEARCH|STUDY={name!r} fits {', '.join([*studies, *searches])}; give more of the name")
+    if not studies and not searches and name != "latest" and (known := [*STUDIES.ids(ledger), *SEARCHES.ids(ledger)]):
+        raise UserError(f"SEARCH|STUDY={name!r} is not in {ledger.path}; {did_you_mean(name, [*known, 'latest'])}")
     return STUDIES.find(ledger, name) if studies else find_search(ledger, name)
 
 

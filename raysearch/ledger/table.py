@@ -85,12 +85,16 @@ class Table(Generic[_Record]):
     def damaged(self, ledger: Ledger) -> list[str]:
         """Return the ids of the records that are not what was written."""
         found = []
-        for name in self._ids(ledger, ""):
+        for name in self.ids(ledger):
             try:
                 self.get(ledger, name)
             except (UserError, ValueError):
                 found.append(name)
         return found
+
+    def ids(self, ledger: Ledger) -> list[str]:
+        """Return the ids of all records, the newest first."""
+        return self._ids(ledger, "")
 
     def names(self, ledger: Ledger, name: str) -> list[str]:
         """Return the ids of the records that an id, MLflow's id, or else the start of an id names, the newest first."""
@@ -106,7 +110,7 @@ class Table(Generic[_Record]):
         ids = self._ids(ledger, "", most=1) if name == "latest" else self.names(ledger, name)
         if len(ids) == 1:
             return self.some(ledger, ids)[ids[0]]
-        argument, known = self.kind.upper(), self._ids(ledger, "")
+        argument, known = self.kind.upper(), self.ids(ledger)
         if not known:
             raise UserError(
                 f"{argument}={name!r} is unknown: {ledger.path} holds no {self.kind} yet; start one with raysearch "

@@ -60,6 +60,10 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("assess greedy-m2-bb assess.texts=7 --store BAD/store", ["assess.texts names each text by its words"]),
     ("assess greedy-m2-bb assess.limit=0 --store BAD/store", ["assess.limit=0 is too small"]),
     ("report --store BAD/store", ["STUDY='latest' is unknown", "raysearch study"]),
+    (
+        "assess some-stuby assess=none --store BAD/grid",
+        ["SEARCH|STUDY='some-stuby' is not in BAD/grid/ledger.db", "mean 'some-study'?"],
+    ),
     ("assess some-study assess=none --remove 2 --store BAD/grid", ["--remove=2 is of one search"]),
     ("study STUDY", ["remove=5 leaves no layer of the 5"]),
     ("study STUDY study.grid.remove=2", ["study.grid.remove=2 is no list"]),
