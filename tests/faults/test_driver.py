@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from hydra.errors import HydraException
 
-from raysearch.config import compose as composing
-from raysearch.config.merge import _merge_files
+from raysearch.config import merge
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.search import run as search_run
@@ -185,8 +184,8 @@ def test_stopped_where_a_library_makes_an_error_of_it(
         except KeyboardInterrupt as error:
             raise HydraException from error
 
-    monkeypatch.setattr(composing, "hydra_compose", compose)
-    _merge_files.cache_clear()
+    monkeypatch.setattr(merge, "hydra_compose", compose)
+    merge._merge_files.cache_clear()
     outcome = run(*command)
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped; the same command again goes on from here\n")
 
