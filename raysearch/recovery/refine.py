@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,7 +108,8 @@ class RecoveryRefiner:
                     if mask not in known:
                         known[mask] = self._recover(record, search, session, folder / name, observer)
                         write_assessment(ledger, model, name, {mask: known[mask]}, _Refined)
-        shutil.rmtree(folder / name / TEACHER, ignore_errors=True)
+        with suppress(UserError), held(ledger, name, "REFINEMENT"):  # else another search trains by them
+            shutil.rmtree(folder / name / TEACHER, ignore_errors=True)
         refined = []
         for mask, record in masks.items():
             one = known[mask]

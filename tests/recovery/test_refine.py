@@ -15,6 +15,7 @@ import raysearch
 from raysearch.config import build
 from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.ledger.ledger import opened
+from raysearch.ledger.locks import held
 from raysearch.recovery import healing, training
 from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.search import run as search_run
@@ -79,11 +80,15 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     assert not (folder / "teacher").exists() and (folder / "rows.jsonl").is_file(), "the rows are shared"
     kept = {one.name for one in (here / "mlruns/recoveries").glob("recover-*/*") if one.is_dir()}
     assert kept == {"trained"}, "of a recovered model its adapter is kept"
+    (folder / "teacher").mkdir()
     with monkeypatch.context() as patch:
         for name in ("heal", "train"):
             patch.setattr(healing, name, pytest.fail)
-        again = done(run, *words)
+        with opened(here / "mlruns/ledger.db") as ledger, held(ledger, folder.name, "REFINEMENT"):
+            again = done(run, *words)
+        assert (folder / "teacher").exists(), "another search trains by it"
         raysearch.search(*words[1:], observer=(listening := Listening()))
+    assert not (folder / "teacher").exists(), "left by one that was killed"
     assert len({*listening.names}) == 3, "trackers are told of each training, also by a search that trains nothing"
     assert again["refinement"] == found["refinement"] and again["removed"] == found["removed"]
     assert done(run, "resume", found["search_id"])["refinement"] == found["refinement"]
