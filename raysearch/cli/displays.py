@@ -39,7 +39,7 @@ class Display(Observer):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
-        self._last_line, self._line = time.monotonic(), ""
+        self._last_line, self._line, self._stage = time.monotonic(), "", ""
 
     def __enter__(self) -> Self:
         if self._live:
@@ -52,11 +52,7 @@ class Display(Observer):
 
     @override
     def assessing(self, line: str) -> None:
-        line = escape(line)
-        if self._live is None and line.partition(":")[0] != self._line.partition(":")[0]:
-            self._say(line)  # a stage may be told once, and take minutes
-        else:
-            self._show(line)
+        self._show(escape(line), line.partition(":")[0])
 
     @override
     def recording(self, line: str) -> None:
@@ -67,16 +63,20 @@ class Display(Observer):
         self._last_line = time.monotonic()
         say(self._console, "[yellow]warning:[/]", message)
 
-    def _show(self, line: str) -> None:
+    def _show(self, line: str, stage: str = "") -> None:
         """Show the current line."""
-        self._update(f"[cyan]{line}[/]", line)
+        self._update(f"[cyan]{line}[/]", line, stage)
 
-    def _update(self, view: RenderableType, line: str) -> None:
-        """Show a view on a terminal; elsewhere print the line, unless one was printed not long ago."""
+    def _update(self, view: RenderableType, line: str, stage: str = "") -> None:
+        """Show a view on a terminal; elsewhere print the line, unless one of the stage was printed not long ago.
+
+        A stage may be told once, and take minutes.
+        """
+        begins, self._stage = stage not in ("", self._stage), stage or self._stage
         wait = _SECONDS_IF_UNCHANGED if line == self._line else _SECONDS_BETWEEN_LINES
         if self._live:
             self._live.update(view)
-        elif time.monotonic() - self._last_line > wait:
+        elif begins or time.monotonic() - self._last_line > wait:
             self._say(line)
 
     def _say(self, line: str) -> None:
@@ -244,7 +244,8 @@ class StudyDisplay(Display):
 
     def _show_all(self, line: str = "") -> None:
         running = listed([f"{self._cells[cell]} ({standing})" for cell, standing in self._running.items()], most=3)
-        self._update(self._view(line), escape(f"{self._tally()}  {line or f'running: {running}'}"))
+        said = escape(f"{self._tally()}  {line or f'running: {running}'}")
+        self._update(self._view(line), said, line.partition(":")[0])
 
     def _view(self, line: str) -> RenderableType:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))

@@ -47,7 +47,9 @@ def test_elsewhere_than_on_a_terminal_a_line_tells_of_each_end(cells: Any) -> No
     console = Console(file=io.StringIO(), width=200)
     with StudyDisplay(console) as display:
         tell(display, cells)
+        display.assessing("speed: 5 models in turn")
     text = shown(console)
+    assert text.endswith("speed: 5 models in turn\n"), "it takes minutes"
     assert "my-study-1: 4 searches, of which 1 search done already" in text
     assert "2 of 4 done  0 s  greedy, M=2" in text and "round 2, 9 masks, best 3.2500" in text
     assert "failed beam, M=1" in text and "out of [memory]" in text
