@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from raysearch.config.parts import checked
 from raysearch.core.formatting import count
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path
-from raysearch.errors import EvaluationError, UserError, did_you_mean, hidden_keys
+from raysearch.errors import EvaluationError, UserError, hidden_keys
 from raysearch.search.notebook import NotebookProgress, in_notebook
 from raysearch.search.observer import Observer, Observers, Tracker
 
@@ -770,16 +770,13 @@ def _composed(
 
 
 def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:
-    """Return the study that a name fits, else the search."""
-    from raysearch.search.record import SEARCHES, find_search
+    """Return the one search or study that a name fits."""
+    from raysearch.ledger.table import find_in
+    from raysearch.search.record import SEARCHES, SearchRecord, as_they_stand
     from raysearch.study.record import STUDIES
 
-    studies, searches = STUDIES.names(ledger, name), SEARCHES.names(ledger, name)
-    if studies and searches:
-        raise UserError(f"SEARCH|STUDY={name!r} fits {', '.join([*studies, *searches])}; give more of the name")
-    if not studies and not searches and name != "latest" and (known := [*STUDIES.ids(ledger), *SEARCHES.ids(ledger)]):
-        raise UserError(f"SEARCH|STUDY={name!r} is not in {ledger.path}; {did_you_mean(name, [*known, 'latest'])}")
-    return STUDIES.find(ledger, name) if studies else find_search(ledger, name)
+    found: SearchRecord | StudyRecord = find_in(ledger, name, SEARCHES, STUDIES)
+    return as_they_stand(ledger, [found])[0] if isinstance(found, SearchRecord) else found
 
 
 def _tracking(record: SearchRecord | StudyRecord, store: Path, ledger: Ledger) -> TrackingOptions:

@@ -92,9 +92,9 @@ class Table(Generic[_Record]):
                 found.append(name)
         return found
 
-    def ids(self, ledger: Ledger) -> list[str]:
-        """Return the ids of all records, the newest first."""
-        return self._ids(ledger, "")
+    def ids(self, ledger: Ledger, most: int = -1) -> list[str]:
+        """Return the ids of all records, or of the `most`, the newest first."""
+        return self._ids(ledger, "", most=most)
 
     def names(self, ledger: Ledger, name: str) -> list[str]:
         """Return the ids of the records that an id, MLflow's id, or else the start of an id names, the newest first."""
@@ -102,23 +102,9 @@ class Table(Generic[_Record]):
         return exact or self._ids(ledger, f"WHERE ? <> '' AND substr({self._id}, 1, length(?)) = ?", name, name, name)
 
     def find(self, ledger: Ledger, name: str) -> _Record:
-        """Return the one record that a name fits: as of `names`, or ``latest``.
-
-        Raises:
-            UserError: There is no such record, or the name fits several.
-        """
-        ids = self._ids(ledger, "", most=1) if name == "latest" else self.names(ledger, name)
-        if len(ids) == 1:
-            return self.some(ledger, ids)[ids[0]]
-        argument, known = self.kind.upper(), self.ids(ledger)
-        if not known:
-            raise UserError(
-                f"{argument}={name!r} is unknown: {ledger.path} holds no {self.kind} yet; start one with raysearch "
-                f"{self.kind}"
-            )
-        if ids:
-            raise UserError(f"{argument}={name!r} fits {', '.join(ids)}; give more of the name")
-        raise UserError(f"{argument}={name!r} is not in {ledger.path}; {did_you_mean(name, [*known, 'latest'])}")
+        """Return the one record that a name fits; see `find_in`."""
+        found: _Record = find_in(ledger, name, self)
+        return found
 
     def _put(self, connection: sqlite3.Connection, record: _Record) -> None:
         values = [
@@ -158,6 +144,31 @@ class Table(Generic[_Record]):
                 for (name, hint), value in zip(self._hints.items(), row, strict=True)
             }
         )
+
+
+def find_in(ledger: Ledger, name: str, *tables: Table[Any]) -> Any:
+    """Return the one record that a name fits: as of `Table.names`, or ``latest``, which is of the first table.
+
+    Raises:
+        UserError: There is no such record, or the name fits several.
+    """
+    first, argument = tables[0], "|".join(table.kind.upper() for table in tables)
+    if name == "latest":
+        fits = [(first, one) for one in first.ids(ledger, most=1)]
+    else:
+        fits = [(table, one) for table in tables for one in table.names(ledger, name)]
+    if len(fits) == 1:
+        ((table, record_id),) = fits
+        return table.get(ledger, record_id)
+    if fits:
+        raise UserError(f"{argument}={name!r} fits {', '.join(one for _, one in fits)}; give more of the name")
+    known = [one for table in tables for one in table.ids(ledger)]
+    if name == "latest" or not known:
+        raise UserError(
+            f"{first.kind.upper()}={name!r} is unknown: {ledger.path} holds no {first.kind} yet; start one with "
+            f"raysearch {first.kind}"
+        )
+    raise UserError(f"{argument}={name!r} is not in {ledger.path}; {did_you_mean(name, [*known, 'latest'])}")
 
 
 def now() -> str:
