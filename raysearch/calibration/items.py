@@ -82,9 +82,10 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> Drawn
 
     rng = np.random.default_rng(options.seed)
     sizes = {name: len(members) for name, members in groups.items()}
-    all_of_each = options.samples == "all" and wanted == len(known) and len(groups) > 1  # nobody asked for equal parts
-    in_equal_parts = options.balance == "equal" and not all_of_each
-    shares = _equal(sizes, wanted, rng) if in_equal_parts else _proportional(sizes, wanted)
+    if options.samples == "all" and wanted == len(known):
+        shares = sizes
+    else:
+        shares = _equal(sizes, wanted, rng) if options.balance == "equal" else _proportional(sizes, wanted)
     drawn: list[Located] = []
     for name, members in groups.items():
         if options.sampling == "random":
