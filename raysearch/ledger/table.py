@@ -149,6 +149,8 @@ class Table(Generic[_Record]):
 def find_in(ledger: Ledger, name: str, *tables: Table[Any]) -> Any:
     """Return the one record that a name fits: as of `Table.names`, or ``latest``, which is of the first table.
 
+    Where several fit, they are listed from the last table on.
+
     Raises:
         UserError: There is no such record, or the name fits several.
     """
@@ -156,13 +158,13 @@ def find_in(ledger: Ledger, name: str, *tables: Table[Any]) -> Any:
     if name == "latest":
         fits = [(first, one) for one in first.ids(ledger, most=1)]
     else:
-        fits = [(table, one) for table in tables for one in table.names(ledger, name)]
+        fits = [(table, one) for table in reversed(tables) for one in table.names(ledger, name)]
     if len(fits) == 1:
         ((table, record_id),) = fits
         return table.get(ledger, record_id)
     if fits:
         raise UserError(f"{argument}={name!r} fits {', '.join(one for _, one in fits)}; give more of the name")
-    known = [one for table in tables for one in table.ids(ledger)]
+    known = [one for table in reversed(tables) for one in table.ids(ledger)]
     if name == "latest" or not known:
         raise UserError(
             f"{first.kind.upper()}={name!r} is unknown: {ledger.path} holds no {first.kind} yet; start one with "
