@@ -211,16 +211,18 @@ def state(store: str) -> str:
 
 def wait_for_rows(command: Command, store: str, rows: int, table: str = "evaluations") -> None:
     """Returns as soon as the ledger holds so many rows."""
+    with contextlib.ExitStack() as leaving:
+        opened: list[sqlite3.Connection] = []  # once: it is asked hundreds of times a second
 
-    def are_there() -> bool:
-        with (
-            contextlib.suppress(sqlite3.Error),
-            closing(sqlite3.connect(f"file:{store}/ledger.db?mode=ro", uri=True)) as db,
-        ):
-            return bool(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] >= rows)
-        return False
+        def are_there() -> bool:
+            with contextlib.suppress(sqlite3.Error):
+                if not opened:
+                    db = sqlite3.connect(f"file:{store}/ledger.db?mode=ro", uri=True)
+                    opened.append(leaving.enter_context(closing(db)))
+                return bool(opened[0].execute(f"SELECT count(*) FROM {table}").fetchone()[0] >= rows)
+            return False
 
-    command.until(are_there, every_s=0.002)
+        command.until(are_there, every_s=0.002)
 
 
 def kill_at(words: list[str], store: str, rows: int, mark: str = "") -> None:
