@@ -21,15 +21,6 @@ from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.options import TrackingOptions
 
 ROOT = Path(__file__).parents[2]
-#: Runs the server of the folder that it is started in, on a port that is its argument.
-SERVES = """
-import sys
-from pathlib import Path
-from raysearch.tracking.mlflow.ui import serve_ui
-
-print("begins", flush=True)
-serve_ui(Path("."), None, port=int(sys.argv[1]))
-"""
 
 
 @dataclass(frozen=True)
@@ -65,7 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, store_with_tables: Path) ->
 def serving(folder: Path, ends: signal.Signals) -> Iterator[str]:
     """The address of a server on a folder; after the signal that ends it, it must leave nothing behind."""
     port = closed_port()
-    with start_python(SERVES, folder, subprocess.DEVNULL, str(port)) as process:
+    with start_ui(folder, port, subprocess.DEVNULL) as process:
         try:
             assert get(f"http://127.0.0.1:{port}/health", wait_s=120) == b"OK"
             yield f"http://127.0.0.1:{port}"
@@ -76,8 +67,14 @@ def serving(folder: Path, ends: signal.Signals) -> Iterator[str]:
         assert probe.connect_ex(("127.0.0.1", port)) != 0, "no server is left behind"
 
 
-def start_python(script: str, folder: Path, output: int, *arguments: str, alone: bool = False) -> subprocess.Popen[str]:
-    """A Python process, both of whose outputs go to `output`; `alone` in a group of processes of its own."""
+def start_ui(folder: Path, port: int, output: int) -> subprocess.Popen[str]:
+    """``raysearch ui`` on a folder."""
+    words = ("ui", "--store", ".", "--port", str(port))
+    return start_python("import raysearch.__main__", folder, output, *words)
+
+
+def start_python(script: str, folder: Path, output: int, *arguments: str) -> subprocess.Popen[str]:
+    """A Python process in a group of its own, both of whose outputs go to `output`."""
     return subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
         cwd=folder,
@@ -86,7 +83,7 @@ def start_python(script: str, folder: Path, output: int, *arguments: str, alone:
         stdout=output,
         stderr=subprocess.STDOUT,
         text=True,
-        start_new_session=alone,
+        start_new_session=True,
     )
 
 

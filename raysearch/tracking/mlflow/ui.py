@@ -7,13 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
-from urllib.error import HTTPError
-from urllib.request import ProxyHandler, build_opener
 
 from raysearch.core.escaping import visible
 from raysearch.errors import UserError, what_failed
@@ -28,14 +25,14 @@ _OPENS_S = 20.0  #: MLflow itself would try for minutes
 
 
 def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int = 5000) -> NoReturn:
-    """Run MLflow's server on the store, and end with it: when it fails, or after Ctrl-C or SIGTERM.
+    """Print what to open in a browser, run MLflow's server on the store, and end with it or by Ctrl-C or SIGTERM.
 
     The server has no passwords: a host other than this machine's own opens the store to everyone who reaches it.
     Browsers that name the host by anything but ``localhost`` or a private address need it in
     ``MLFLOW_SERVER_ALLOWED_HOSTS``.
 
     Raises:
-        UserError: There is no store yet, or none of that kind, the store is a server already, or the port is taken.
+        UserError: There is no store yet, it cannot be opened or is a server already, or the port is taken.
     """
     store = Store.locate(uri, folder, "--uri")
     if store.is_server:
@@ -43,90 +40,52 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     if store.is_embedded and not (store.folder / "mlflow.db").is_file():
         raise UserError(f"--store={folder} holds no recorded search yet; make one with `raysearch search`")
     _require_free(host, port)
-    if not store.is_embedded:
-        try:
-            attempt(lambda: client_of(store).search_experiments(max_results=1), _OPENS_S)
-        except Exception as error:
-            raise UserError(f"--uri={store.shown} cannot be opened ({cause_of(error)}); correct it") from error
-    command = _command(store, host, port)
-    # The address may hold a password, so it is not among the command's words, which everybody on the machine can read.
-    environment = os.environ | _ENVIRONMENT | {"MLFLOW_BACKEND_STORE_URI": store.uri}
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    try:
+        lines = attempt(lambda: _links(store, address), _OPENS_S)
+    except Exception as error:
+        named = f"--store={folder}" if store.is_embedded else f"--uri={store.shown}"
+        raise UserError(f"{named} cannot be opened ({cause_of(error)}); correct it") from error
+    said = ["MLflow starts, which takes some seconds; Ctrl-C ends it.", *lines]
+    sys.stdout.write("".join(visible(line) + "\n" for line in said))
     sys.stdout.flush()
-    sys.stderr.flush()
-    named = f"[{host}]" if ":" in host else host
-    address = f"http://{named}:{port}"
-    sys.exit(_run(command, environment, store, address))
+    command = [
+        *(sys.executable, "-m", "mlflow", "server", "--artifacts-destination", store.artifacts.as_uri()),
+        *("--host", host, "--port", str(port), "--workers", "1"),
+    ]
+    # The address may hold a password, so it is not among the command's words, which everybody on the machine can read.
+    sys.exit(_run(command, os.environ | _ENVIRONMENT | {"MLFLOW_BACKEND_STORE_URI": store.uri}))
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a server to its end, and return its exit code, or until this process is told to end.
+
+    Ctrl-C on a terminal reaches all processes of a group, and each of MLflow's would print a traceback. So the server
+    has a group of its own, which is ended by SIGTERM.
+    """
+    for kind in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(kind) != signal.SIG_IGN:  # as under nohup
+            signal.signal(kind, signal.default_int_handler)
+    server = subprocess.Popen(command, env=environment, process_group=0)
+    try:
+        return server.wait()
+    except KeyboardInterrupt:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
+        return 0
 
 
 def _links(store: Store, address: str) -> list[str]:
     """Return what to open in a browser, in lines; MLflow's own address leads to another page."""
-
-    def links() -> list[str]:
-        client, lines = client_of(store), list[str]()
-        for one in client.search_experiments():
-            if client.search_runs([one.experiment_id], SEARCHES, max_results=1):
-                keep_view(client, one)
-                table, charts = (view_link(one.experiment_id, mode) for mode in ("TABLE", "CHART"))
-                lines.append(f"{one.name}: searches, the lowest loss first: {address}/{table}")
-                lines.append(f"{one.name}: charts that compare them: {address}/{charts}")
-        return lines or ["There is no search here yet; make one with raysearch search."]
-
-    try:
-        return attempt(links)
-    except Exception as error:  # the server tells its own troubles
-        return [f"{address} (its searches cannot be listed: {cause_of(error)})"]
-
-
-def _answers(address: str) -> bool:
-    direct = build_opener(ProxyHandler({}))
-    try:
-        with direct.open(f"{address}/health", timeout=5):
-            return True
-    except HTTPError:  # it refuses the name of its host, for instance
-        return True
-    except OSError:
-        return False
-
-
-def _run(command: Sequence[str], environment: Mapping[str, str], store: Store, address: str) -> int:
-    """Run a server until it ends by itself, and return its exit code, or until this process is told to end.
-
-    What to open in a browser is printed as soon as it answers.
-
-    Ctrl-C on a terminal reaches all processes of a group, and those that are still importing would each print a
-    traceback. So the command has a group of its own, which is ended by SIGTERM.
-    """
-    servers, is_told = list[subprocess.Popen[bytes]](), threading.Event()
-
-    def end(*_: object) -> None:
-        is_told.set()
-        for server in servers:
-            with suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGTERM)
-
-    for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(kind) != signal.SIG_IGN:  # as under nohup
-            signal.signal(kind, end)
-    servers.append(subprocess.Popen(command, env=environment, process_group=0))
-    if is_told.is_set():
-        end()
-    found = list[str]()  # beside the server's start; its database may hang, and Ctrl-C ends this at once all the same
-    threading.Thread(target=lambda: found.extend(_links(store, address)), name="links", daemon=True).start()
-    while servers[0].poll() is None and not is_told.wait(0.1):
-        if found and _answers(address):
-            sys.stdout.write("".join(visible(line) + "\n" for line in found))
-            sys.stdout.flush()
-            break
-    code = servers[0].wait()
-    return 0 if is_told.is_set() else code
-
-
-def _command(store: Store, host: str, port: int) -> list[str]:
-    return [
-        *(sys.executable, "-m", "mlflow", "server"),
-        *("--artifacts-destination", store.artifacts.as_uri()),
-        *("--host", host, "--port", str(port), "--workers", "1"),
-    ]
+    client, lines = client_of(store), list[str]()
+    for one in client.search_experiments():
+        if client.search_runs([one.experiment_id], SEARCHES, max_results=1):
+            keep_view(client, one)
+            table, charts = (view_link(one.experiment_id, mode) for mode in ("TABLE", "CHART"))
+            lines.append(f"{one.name}: searches, the lowest loss first: {address}/{table}")
+            lines.append(f"{one.name}: charts that compare them: {address}/{charts}")
+    return lines or ["There is no search here yet; make one with raysearch search."]
 
 
 def _require_free(host: str, port: int) -> None:
