@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -129,7 +128,7 @@ def trial_params(trial: Trial) -> dict[str, str]:
     return {"removed": str(trial.mask), "n_removed": str(len(trial.mask)), "round": str(trial.round)}
 
 
-def trial_tags(trial: Trial, parent: str, measure: Measure) -> dict[str, str]:
+def trial_tags(trial: Trial, parent: str) -> dict[str, str]:
     """Return the tags of a child run, by the id of the parent run."""
     tags = {
         "mlflow.parentRunId": parent,
@@ -143,13 +142,7 @@ def trial_tags(trial: Trial, parent: str, measure: Measure) -> dict[str, str]:
         tags["raysearch.screened"] = "accepted" if trial.screened.accepted else "true"
     if trial.failure is not None:
         tags["raysearch.failure"] = clip(trial.failure, MAX_TAG)
-    return tags | _not_finite(trial_metrics(trial, measure).items())
-
-
-def _not_finite(metrics: Iterable[tuple[str, float]]) -> dict[str, str]:
-    """Return the tag that names the metrics left out: MLflow would store inf as 1.8e308 and ruin every chart."""
-    dropped = sorted({name for name, value in metrics if not math.isfinite(value)})
-    return {"raysearch.not_finite": clip(",".join(dropped), MAX_TAG)} if dropped else {}
+    return tags
 
 
 def trial_metrics(trial: Trial, measure: Measure) -> dict[str, float]:
@@ -262,8 +255,7 @@ def result_tags(result: SearchResult, max_child_runs: int = sys.maxsize) -> dict
     for name, value in result.remarks.items():
         if isinstance(value, str):
             tags[_key(f"raysearch.remark.{name}")] = clip(value, MAX_TAG)
-    points = [(name, value) for name, series in result_series(result).items() for _, value in series]
-    return tags | _not_finite([*result_metrics(result).items(), *points])
+    return tags
 
 
 def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:

@@ -89,7 +89,7 @@ class MlflowWriter:
             self._round_opened,
             now,
             "FINISHED" if trial.failure is None else "FAILED",
-            records.trial_tags(trial, self.run_id, self._header.measure),
+            records.trial_tags(trial, self.run_id),
             records.trial_params(trial),
             {name: float(value) for name, value in metrics if math.isfinite(value)},
         )

@@ -54,10 +54,10 @@ def test_a_search_on_an_evaluation_split_is_tagged():
 def test_a_trial_reads_as_its_round_and_mask():
     trial = Trial(7, 2, Mask.of(25, 21), 3.0, 0.2, None, cached=True)
     assert records.trial_name(trial) == "r02 {21,25}"
-    tags = records.trial_tags(trial, "parent", PERPLEXITY)
+    tags = records.trial_tags(trial, "parent")
     assert tags["raysearch.removed"] == "{21,25}"
     assert tags["raysearch.cached"] == "true"
-    assert "raysearch.not_finite" not in tags and "raysearch.failure" not in tags
+    assert "raysearch.failure" not in tags
 
 
 @pytest.mark.parametrize(

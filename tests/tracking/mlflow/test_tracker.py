@@ -84,7 +84,7 @@ def test_a_search_is_written_in_full(tmp_path):
     assert (parent.info.run_id, parent.info.run_name, parent.info.status) == (run_id, search.search_id, "FINISHED")
     assert parent.data.params | params | {"removed": str(search.mask)} == parent.data.params
     assert {name: parent.data.metrics[name] for name in metrics} == pytest.approx(metrics)
-    assert parent.data.tags | tags == parent.data.tags and "raysearch.not_finite" not in parent.data.tags
+    assert parent.data.tags | tags == parent.data.tags
     assert recorded.steps("progress/round_best_loss") == [1, 2, 3]
     assert recorded.steps("progress/best_loss") == [search.evaluations.requested]
     assert recorded.steps("progress/best_loss_by_second") == [7]
@@ -114,7 +114,6 @@ def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):
     failed, infinite, huge = (recorded.children[index] for index in range(3))
     assert (failed.info.status, failed.data.tags["raysearch.failure"]) == ("FAILED", "out of memory")
     assert failed.data.metrics == {} == infinite.data.metrics
-    assert infinite.data.tags["raysearch.not_finite"] == "loss/delta,loss/pruned,perplexity/pruned"
     assert set(huge.data.metrics) == {"loss/pruned", "loss/delta"}
     assert recorded.parent.info.status == "FAILED"
     assert recorded.parent.data.tags["raysearch.failure"] == "every replica died"
@@ -128,7 +127,6 @@ def test_odd_remarks_ruin_no_chart(tmp_path):
     recorded = Recorded(tmp_path)
     assert recorded.steps("remark/by layer") == [0, 2]
     assert recorded.parent.data.metrics["remark/a_b"] == -1 and "remark/gap" not in recorded.parent.data.metrics
-    assert recorded.parent.data.tags["raysearch.not_finite"] == "remark/by layer,remark/gap"
     assert recorded.parent.data.tags["raysearch.remark.why"].endswith("x…")
 
 
