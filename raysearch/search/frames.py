@@ -61,7 +61,7 @@ def export_frames(ledger: Ledger, folder: Path, form: str = "csv") -> dict[Path,
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = {folder / f"{name}.{form}": parts for name, parts in frames.items()}
-        return {file: _write(parts, file) for file, parts in files.items()}
+        return {file: write_frame(parts, file) for file, parts in files.items()}
     except OSError as error:
         raise UserError(f"--out={folder} cannot be written ({error.strerror}); name another folder") from error
 
@@ -91,7 +91,7 @@ def _by_sample(rows: Sequence[tuple[str, str, int, NDArray[np.float64]]]) -> pd.
     return frame.astype({"shard": int, "loss": float})
 
 
-def _write(parts: Iterable[pd.DataFrame], file: Path) -> int:
+def write_frame(parts: Iterable[pd.DataFrame], file: Path) -> int:
     """Write a table that comes in parts, and return its number of rows."""
     n_rows = 0
     with ExitStack() as stack:

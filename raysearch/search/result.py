@@ -272,7 +272,8 @@ class SearchResult(SearchHeader):
         """Return the trials as a table, a row for each mask in the order of proposal; the dense model comes first.
 
         Its columns are the fields of `Trial`, the number of removed layers, the readout by its name, and the loss on
-        each calibration where there are several. A mask has no loss if it failed or was screened.
+        each calibration where there are several. A mask has no loss if it failed or was screened; then it has an
+        estimate with bounds.
         """
         import pandas as pd
 
@@ -280,8 +281,9 @@ class SearchResult(SearchHeader):
         for trial in self.trials:
             read = {} if trial.loss is None else named_readout(self.measure, trial.loss)
             whole = {name: value for name, value in vars(trial).items() if name not in ("parts", "screened", "mask")}
-            screened = trial.screened is not None
-            rows.append({"mask": str(trial.mask), "n_removed": len(trial.mask), **whole, **read, "screened": screened})
+            bounds = {} if trial.screened is None else vars(trial.screened)
+            rows.append({"mask": str(trial.mask), "n_removed": len(trial.mask), **whole, **read})
+            rows[-1] |= {"screened": bool(bounds)} | {f"screened_{name}": value for name, value in bounds.items()}
             rows[-1] |= {f"loss on {name}": loss for name, loss in trial.parts.items()}
         return pd.DataFrame(rows).set_index("index")
 

@@ -126,7 +126,7 @@ def test_mlflow_holds_all_of_it(recorded: tuple[Path, dict[str, Any]], world: Wo
     rows = list(csv.DictReader(io.StringIO((files / "trials.csv").read_text())))
     children = recorded_there.children.values()
     losses = {one.data.params["removed"]: one.data.metrics["loss/pruned"] for one in children}
-    assert {row["removed"]: float(row["loss"]) for row in rows} == losses
+    assert {row["mask"]: float(row["loss"]) for row in rows} == losses
     assert losses["{}"] == result["dense_loss"]
 
 

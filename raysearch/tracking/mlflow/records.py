@@ -10,20 +10,15 @@ Pure functions of the records in `raysearch.search.result`; nothing here knows t
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysearch.core.escaping import csv_cell
 from raysearch.core.measure import Measure
 from raysearch.core.problem import AUTO
-from raysearch.core.screened import Screened
 from raysearch.search.observer import Text
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, named_readout, uses_evaluation_split
 from raysearch.search.trial import Trial
@@ -256,31 +251,6 @@ def result_tags(result: SearchResult, max_child_runs: int = sys.maxsize) -> dict
         if isinstance(value, str):
             tags[_key(f"raysearch.remark.{name}")] = clip(value, MAX_TAG)
     return tags
-
-
-def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
-    """Return the trials as CSV; a column is named by the readout, if there is one. A failed trial has empty cells."""
-    readout = () if measure.readout is None else (measure.readout,)
-    screened = (f"screened_{one.name}" for one in fields(Screened))
-    columns = ("index", "round", "removed", "n_removed", "loss", *readout, "delta", "cached", "failure", *screened)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    for trial in trials:
-        row = {
-            "index": trial.index,
-            "round": trial.round,
-            "removed": trial.mask,
-            "n_removed": len(trial.mask),
-            "loss": trial.loss,
-            "delta": trial.delta,
-            "cached": str(trial.cached).lower(),
-            "failure": csv_cell(trial.failure),
-        }
-        if trial.screened is not None:
-            row |= {f"screened_{name}": str(value).lower() for name, value in vars(trial.screened).items()}
-        writer.writerow(row if trial.loss is None else row | named_readout(measure, trial.loss))
-    return text.getvalue()
 
 
 def calibration_input(header: SearchHeader) -> DatasetInput:

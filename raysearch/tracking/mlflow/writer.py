@@ -13,7 +13,10 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import yaml
@@ -22,6 +25,7 @@ from mlflow.entities import Run
 from raysearch.core import style
 from raysearch.reporting.figures.knee import knee
 from raysearch.search.figures import Plots
+from raysearch.search.frames import write_frame
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
 from raysearch.search.trial import Trial
 from raysearch.tracking.mlflow import records
@@ -198,7 +202,10 @@ class MlflowWriter:
 
     def _log_artifacts(self, trials: Sequence[Trial], result: SearchResult) -> None:
         measure = self._header.measure
-        self._client.log_text(self.run_id, records.trials_csv(trials, measure), "trials.csv")
+        with TemporaryDirectory() as folder:
+            table = Path(folder, "trials.csv")
+            write_frame([replace(result, trials=tuple(trials)).to_frame().reset_index()], table)
+            self._client.log_artifact(self.run_id, str(table))
         for name, figure in Plots(trials, self._header.n_layers, result.mask, measure).files():
             self._log_figure(figure, name)
         if result.recommendation is not None:

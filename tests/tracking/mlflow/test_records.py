@@ -1,5 +1,3 @@
-import csv
-import io
 import json
 from dataclasses import replace
 
@@ -104,28 +102,6 @@ def test_the_losses_of_parts_are_metrics():
 def test_the_note_reads_well(measure, loss, sentence):
     result = replace(greedy_search(measure=measure), loss=loss)
     assert records.result_tags(result)["mlflow.note.content"].endswith(f" of 8, {sentence}")
-
-
-def test_csv_has_a_line_per_trial():
-    trials = [
-        Trial(0, 0, Mask(), 0.0, 0.0, None, cached=True),
-        Trial(1, 1, Mask.of(1, 2), None, None, 'said "no",\ntwice', cached=False),
-    ]
-    dense, failed = csv.DictReader(io.StringIO(records.trials_csv(trials, PERPLEXITY)))
-    assert {name: value for name, value in dense.items() if value} == {
-        **{"index": "0", "round": "0", "removed": "{}", "n_removed": "0", "loss": "0.0", "perplexity": "1.0"},
-        **{"delta": "0.0", "cached": "true"},
-    }
-    assert failed["removed"] == "{1,2}" and failed["loss"] == "" and failed["failure"] == 'said "no",\ntwice'
-
-
-def test_a_column_of_the_csv_is_named_by_the_readout():
-    trials = [Trial(0, 1, Mask.of(0), 0.575, 0.1, None, cached=True)]
-    (accuracy,) = csv.DictReader(io.StringIO(records.trials_csv(trials, ACCURACY)))
-    assert float(accuracy["accuracy"]) == pytest.approx(0.425)
-    (bare,) = csv.DictReader(io.StringIO(records.trials_csv(trials, KL)))
-    screened = ["screened_loss", "screened_low", "screened_high", "screened_share", "screened_accepted"]
-    assert list(bare) == ["index", "round", "removed", "n_removed", "loss", "delta", "cached", "failure", *screened]
 
 
 def test_a_round_without_any_loss_has_its_costs_alone():
