@@ -268,20 +268,9 @@ def text_input(name: str, text: Text) -> DatasetInput:
 def _dataset(name: str, digest: str, data: Sequence[Mapping[str, Any]], context: str) -> DatasetInput:
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    kind, source = _source(data)
     profile = {"num_rows": sum(one["samples"] for one in data), "num_tokens": sum(one["n_tokens"] for one in data)}
-    dataset = Dataset(name[:500], digest, kind, json.dumps(source), profile=json.dumps({**profile, "data": list(data)}))
+    dataset = Dataset(name[:500], digest, "raysearch", json.dumps(list(data)), profile=json.dumps(profile))
     return DatasetInput(dataset, [InputTag("mlflow.data.context", context)])
-
-
-def _source(data: Sequence[Mapping[str, Any]]) -> tuple[str, Any]:
-    """Return the kind of source and the source, so that ``mlflow.data.get_source`` finds files and the hub's."""
-    first = data[0]
-    if len(data) == 1 and first["source"] == "file":
-        return "local", {"uri": first["path"]}
-    if len(data) == 1 and first["source"] == "hub":
-        return "hugging_face", {"path": first["name"], "config_name": first.get("config"), "split": first["split"]}
-    return "raysearch", list(data)
 
 
 def _data_name(one: Mapping[str, Any]) -> str:
