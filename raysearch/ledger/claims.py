@@ -75,17 +75,12 @@ class Claims:
             connection.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
 
     def others(self) -> list[str]:
-        """Return who else has claims, in words: ``process 123 on host``; and whether it may lose them."""
-        return sorted(map(self._described, self._other_owners()))
+        """Return who else has claims, in words: ``process 123 on host``."""
+        return sorted(owner_of(self._lock_file(owner)) for owner in self._other_owners())
 
     def _other_owners(self) -> list[str]:
         rows = self._ledger.read("SELECT DISTINCT owner FROM claims WHERE owner <> ?", (self._owner,))
         return [owner for (owner,) in rows]
-
-    def _described(self, owner: str) -> str:
-        silent = self._silence_s(owner)
-        said = f", which has not answered for {silent:.0f} s and loses its claim after {SILENT_S:.0f} s"
-        return owner_of(self._lock_file(owner)) + (said if silent > 4 * _RENEW_S else "")
 
     def _silence_s(self, owner: str) -> float:
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import platform
-import re
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -93,21 +92,8 @@ def _sign(descriptor: int) -> None:
 
 
 def owner_of(path: Path) -> str:
-    """Return whose a lock is, in words, and that it is stopped if it is: ``process 123 on host``."""
+    """Return whose a lock is, in words: ``process 123 on host``."""
     try:
-        said = path.read_text(encoding="utf-8", errors="replace") or "another process"
-        match = re.fullmatch(r"process (\d+) on (.*)", said)
-        stopped = match and match[2] == platform.node() and _is_stopped(int(match[1]))
-        return f"{said} (stopped by Ctrl-Z; fg or kill -CONT {match[1]} lets it go on)" if match and stopped else said
+        return path.read_text(encoding="utf-8", errors="replace") or "another process"
     except FileNotFoundError:  # it has just ended
         return "another process"
-
-
-def _is_stopped(process: int) -> bool:
-    """Return whether a process of this machine is stopped, as by Ctrl-Z."""
-    import psutil
-
-    try:
-        return bool(psutil.Process(process).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False

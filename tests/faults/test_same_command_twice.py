@@ -25,7 +25,7 @@ def test_a_search_that_runs_is_left_alone(here: Path, command: list[str]) -> Non
         refused(
             late.finish(),
             "SEARCH=beam-m3-",
-            f" is already being run by process {first.pid} on {platform.node()} (stopped by Ctrl-Z;",
+            f" is already being run by process {first.pid} on {platform.node()}; wait for that to end",
         )
     os.kill(first.pid, signal.SIGCONT)
     result = found(first.finish())
@@ -48,7 +48,7 @@ def test_a_study_that_runs_is_left_alone(here: Path, world: World) -> None:
     refused(
         start(*words).finish(),
         "STUDY=",
-        f" is already being run by process {first.pid} on {platform.node()} (stopped by Ctrl-Z;",
+        f" is already being run by process {first.pid} on {platform.node()}; wait for that to end",
     )
     os.killpg(first.pid, signal.SIGKILL)
     first.kill()

@@ -63,12 +63,7 @@ def test_a_stopped_process_is_named_and_loses_its_claims(ledger):
                 assert claims.take("cal", [(A, 0)]) == []
                 assert claims.others() == [f"process {other.pid} on {platform.node()}"]
                 other.send_signal(signal.SIGSTOP)
-                os.waitpid(other.pid, os.WUNTRACED)  # until it has stopped
                 (lock,) = [file for file in ledger.path.parent.glob("*.claims-*") if str(other.pid) in file.read_text()]
-                os.utime(lock, (time.time() - 50, time.time() - 50))
-                (said,) = claims.others()
-                assert "stopped by Ctrl-Z" in said and "has not answered for 5" in said
-                assert claims.take("cal", [(A, 0)]) == []
                 os.utime(lock, (time.time() - 70, time.time() - 70))
                 assert claims.take("cal", [(A, 0)]) == [(A, 0)]
         finally:
