@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import ray
+from typing_extensions import override
 
 from raysearch.cluster.actor import Recipe, own_versions
 from raysearch.cluster.fleet import Fleet, Needs
@@ -113,11 +114,12 @@ def make_replica(folder: str, packed: None) -> Any:
 
 
 @dataclass(frozen=True)
-class Some:
-    """The first few of the replicas that there are, as a `Membership`."""
+class Some(Fleet):
+    """The first few of the replicas that there are, as a fleet."""
 
     members: Mapping[str, Any]
 
+    @override
     def sync(self, pool: str, demand: Demand) -> Mapping[str, Any]:
         """Return these replicas, whatever is wanted."""
         assert not demand.lost, "a replica has died"

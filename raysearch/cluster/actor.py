@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.metadata
 import os
-import socket
+import platform
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -58,7 +58,7 @@ class ReplicaActor:
         """Make the replica, and return the name of its machine."""
         self._begin(pool)
         self._made(recipe)
-        return socket.gethostname()
+        return platform.node()
 
     def run(self, pool: str, recipe: list[Any], job: Job, calibration: list[Any]) -> Any:
         """Do a job of a pool. References come in lists, which Ray passes on as they are.
@@ -124,6 +124,6 @@ def _check_versions(wanted: Mapping[str, str]) -> None:
             own = "not installed"
         if own != version:
             raise UserError(
-                f"the node {socket.gethostname()} has {name} {own}, but the search runs with {version}; "
+                f"the node {platform.node()} has {name} {own}, but the search runs with {version}; "
                 "install the same on both, or numbers could differ"
             )

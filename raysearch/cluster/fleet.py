@@ -12,12 +12,11 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from typing_extensions import override
 
 from raysearch.cluster.actor import ReplicaActor
 from raysearch.cluster.scheduler import Demand
@@ -41,19 +40,7 @@ def make_replica_actor(needs: Needs) -> Any:
     return remote(max_restarts=0, concurrency_groups={"beside": 1}, **reserved)(ReplicaActor).remote()
 
 
-class Membership(Protocol):
-    """Which replicas there are."""
-
-    def sync(self, pool: str, demand: Demand) -> Mapping[str, Any]:
-        """Tell what the pool of a name needs, and get the replicas that there are now.
-
-        Returns:
-            Actors by name. Ray may not have started some of them yet.
-        """
-        ...
-
-
-class Fleet(Membership):
+class Fleet:
     """The actors that this process has made.
 
     Args:
@@ -80,8 +67,11 @@ class Fleet(Membership):
         if least < most:
             threading.Thread(target=self._watch, name="fleet", daemon=True).start()
 
-    @override
     def sync(self, pool: str, demand: Demand) -> Mapping[str, Any]:
+        """Take what the pool of a name needs, and return the actors that there are now, by name.
+
+        Ray may not have started some of them yet.
+        """
         with self._lock:
             if self._closed.is_set():
                 return {}
@@ -126,14 +116,14 @@ class Fleet(Membership):
                 ray.kill(self._members.pop(name))
 
 
-class RemoteFleet(Membership):
+class RemoteFleet:
     """A fleet in an actor of its own, for pools in several processes; those that outlive it are interrupted."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    @override
     def sync(self, pool: str, demand: Demand) -> Mapping[str, Any]:
+        """Sync as `Fleet.sync` does."""
         try:
             return ray.get(self._actor.sync.remote(pool, demand))
         except ActorDiedError as error:  # Ray starts it again, unless its driver has closed it or has died

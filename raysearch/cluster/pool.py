@@ -14,7 +14,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from typing_extensions import override
 
 from raysearch.calibration.calibration import Calibration
-from raysearch.cluster.fleet import Membership
+from raysearch.cluster.fleet import Fleet, RemoteFleet
 from raysearch.cluster.scheduler import SYNC_S, Call, Scheduler
 from raysearch.evaluation.pool import Cutter, JobT, Pool
 
@@ -32,7 +32,7 @@ class Replicas:
         unit_timeout_s: As in `raysearch.cluster.scheduler.TimeoutPolicy`.
     """
 
-    fleet: Membership
+    fleet: Fleet | RemoteFleet
     recipe: Sequence[Any]
     most: int
     unit_timeout_s: float | Literal["auto"] = "auto"
