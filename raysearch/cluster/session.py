@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 import ray
 
-from raysearch.errors import EvaluationError, UserError, first_line, last_line
+from raysearch.errors import EvaluationError, UserError, first_line
 
 FleetT = TypeVar("FleetT", bound="_Closable")
 
@@ -256,11 +256,6 @@ def _connect(address: str) -> None:
             with contextlib.suppress(ConnectionAbortedError):
                 return _start(address=address)
         _start(address=address)
-    except ConnectionAbortedError as error:
-        raise UserError(
-            f"{named} leads to a Ray cluster that starts nothing for clients from outside ({last_line(error)}); "
-            "look into ray_client_server*.err among the logs of its head node, or search on the head node itself"
-        ) from error
     except (ValueError, OSError, OverflowError, RuntimeError) as error:
         # Ray's client, other than Ray itself, does not look for a token by itself
         token = "set RAY_AUTH_MODE=token if it has one, " if address.startswith("ray://") else ""

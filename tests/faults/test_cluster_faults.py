@@ -200,8 +200,8 @@ def test_a_cluster_that_serves_nobody_from_outside(world: World, monkeypatch: py
     with served_from_outside(monkeypatch, failures=99, within_s=1) as address:
         outcome = finish(start("search", *world.search(**on(address))))
     assert (outcome.code, outcome.out) == (2, "")
-    assert f"error: cluster.address={address} leads to a Ray cluster that starts nothing for clients" in outcome.err
-    assert "look into ray_client_server*.err" in outcome.err and "Traceback" not in outcome.err, outcome.err
+    assert f"error: cluster.address={address} leads to no Ray cluster (" in outcome.err
+    assert "Traceback" not in outcome.err, outcome.err
 
 
 def test_what_looks_after_the_replicas_of_a_study_is_killed(tmp_path: Path) -> None:
