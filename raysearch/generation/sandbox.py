@@ -67,7 +67,8 @@ def run_programs(programs: Iterable[Program], workers: int | None = None) -> Ite
     can write nowhere but in a scratch folder, which goes when it ends.
 
     A program passes only if its tests end. It shares the interpreter with them, as in all harnesses of these
-    benchmarks: one that defines an object that equals everything passes a test of equality.
+    benchmarks: one that defines an object that equals everything passes a test of equality, and one that searches the
+    interpreter for its verdict can find that.
 
     Raises:
         UserError: This machine has no way to shut a program off.

@@ -2,16 +2,17 @@
 
 It takes everything away from itself, then runs the program. By the kernel: limits of processor time, memory and files;
 no other process may be made, signalled or read; no socket. Where the kernel allows namespaces, all of the disk is
-read-only but a scratch folder in memory, and there is no network; elsewhere no file can be opened for writing. By
-Python's audit hooks: no look at the interpreter's frames, objects and memory, in which a program could find its own
-verdict. One that reads memory by pointers, as numpy's arrays can, is not held off from that; it harms nothing else.
+read-only but a scratch folder in memory, and there is no network; elsewhere no file can be opened for writing.
+
+A program shares the interpreter with what runs it, so one that looks for its own verdict there can find that; it harms
+nothing else.
 
 It starts in some hundredths of a second, so it imports little, and nothing of ours.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # the module around it takes as long to import as all the rest
+import ctypes
 import errno
 import os
 import resource
@@ -20,11 +21,7 @@ import sys
 
 TYPE_CHECKING = False  # typing alone would take as long to import as all the rest
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
     from typing import Any
-
-_END = "raysearch.end"
 
 #: System calls by machine: (x86_64, aarch64); -1 where a machine has none of that name. These act beyond the process.
 _BEYOND = {
@@ -41,7 +38,6 @@ _BEYOND = {
     **{"open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsmount": (432, 432)},
     **{"mount_setattr": (442, 442), "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282)},
     **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219)},
-    **{"rt_sigaction": (13, 134)},  # a handler sees all that the function knows which it interrupts
     # Memory that no limit of a process counts.
     **{"memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "shmat": (30, 196)},
     **{"msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180)},
@@ -62,99 +58,48 @@ _CLONE3, _TGKILL, _PRLIMIT64, _OPEN, _OPENAT = (435, 435), (234, 131), (302, 261
 _LAST_KNOWN = 462  # what a later kernel adds is refused
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
-#: Audit events that reach into the interpreter: its memory, all its objects, or the run of other code.
-_REACHING = ("gc.get_", "sys.settrace", "sys.setprofile", "sys.monitoring.", "sys._current_frames")
 
-
-def main() -> tuple[BaseException | None, bool]:
-    """Run the program that stands in standard input.
-
-    Returns:
-        What it failed by, None if it ran to its end; and whether its code can be parsed.
-    """
-    code, tests = _enter(sys._getframe())
-    audit, run = sys.audit, exec
+def main() -> None:
+    """Run the program that stands in standard input, and report how it ended: by the token only if its tests did."""
+    result, write, leave, run = int(sys.argv[1]), os.write, os._exit, exec  # a program may put others in their places
+    try:
+        code, tests, token = _enter(result)
+    except BaseException as error:
+        write(result, f"sandbox\0{error}".encode())
+        leave(1)
+    stage = "parse"
     try:
         compile(code, "<code>", "exec", dont_inherit=True)
-    except BaseException as error:
-        return error, False
-    try:
+        stage = "run"
         run(compile(f"{code}\n{tests}\n", "<code>", "exec", dont_inherit=True), {})
+        report = token
     except BaseException as error:
-        return error, True
-    audit(_END)  # only from this frame does it count, which the program cannot leave but by its end or an exception
-    return None, True
+        kind, message = type(error).__name__, str(error)
+        report = f"{stage}\0{kind[:100]}\0{message[:1000]}".encode(errors="replace")
+    write(result, report)
+    leave(0)
 
 
-def _enter(frame: FrameType) -> tuple[str, str]:
-    """Read the job, and shut the process off; only what is run in `frame` can end it well."""
-    _, result, n_code, n_tests, cpu_s, memory, scratch, parent, *folders = sys.argv
+def _enter(result: int) -> tuple[str, str, bytes]:
+    """Read the job, and shut the process off."""
+    n_code, n_tests, cpu_s, memory, scratch, parent = map(int, sys.argv[2:8])
+    folders = sys.argv[8:]
     job = b"".join(iter(lambda: os.read(0, 1 << 16), b""))
-    code, tests = job[: int(n_code)].decode(), job[int(n_code) : int(n_code) + int(n_tests)].decode()
-    token = job[int(n_code) + int(n_tests) :]
+    code, tests, token = job[:n_code].decode(), job[n_code : n_code + n_tests].decode(), job[n_code + n_tests :]
     sys.argv[:] = [""]
     sys.path += folders
-    proc = os.stat("/proc").st_dev
-    read_only = _shut_off(int(cpu_s), int(memory), int(scratch), int(parent))
-    for hook in _make_hooks(frame, int(result), token, None if read_only else proc):
-        sys.addaudithook(hook)
-    os.write(int(result), b"\n")  # what is reported from here on may be the program's doing
-    return code, tests
+    _shut_off(cpu_s, memory, scratch, parent)
+    os.write(result, b"\n")  # what is reported from here on may be the program's doing
+    return code, tests, token
 
 
-def _make_hooks(
-    frame: FrameType, result: int, token: bytes, proc: int | None
-) -> tuple[Callable[[str, tuple[Any, ...]], None], ...]:
-    """Return the audit hooks: one refuses, one sees whether the program has ended, one alone knows the verdict's token.
-
-    An error shows the program the frames that it has come through, and so all that their functions know. A callback of
-    the garbage collector, which runs wherever an object is made, sees the frames below it. So the hook that raises
-    knows nothing, and the one that knows the token raises nothing and makes no object. They call nothing that a program
-    can replace.
-
-    Where there is a /proc, memory is a file. `proc` is its device: the kernel resolves a file's name, links and all, as
-    it will when it opens it; a name that is not found now may be one in another folder, and is refused as well.
-    """
-    caller, write, reaching, stat, kind, names = sys._getframe, os.write, _REACHING, os.stat, type, (str, bytes, int)
-    refused, forbidden = ImportError, PermissionError
-    ended = False
-
-    def guard(event: str, args: tuple[Any, ...]) -> None:
-        if event.startswith(reaching) or (event == "import" and args[0] in ("ctypes", "_ctypes")):
-            raise refused(f"the sandbox refuses {event}")
-        if proc is None or event != "open":
-            return
-        if kind(args[0]) not in names or stat(args[0]).st_dev == proc:  # an object could give another name next time
-            raise forbidden("the sandbox refuses this file")
-
-    def look(event: str, args: tuple[Any, ...]) -> None:
-        nonlocal ended
-        try:
-            ended = event == _END and caller(1) is frame
-        except:  # noqa: E722 (of too deep a recursion)
-            ended = False
-
-    def end(event: str, args: tuple[Any, ...]) -> None:  # directly after `look`, so that nothing can write `ended`
-        if ended:
-            write(result, token)
-
-    return guard, look, end
-
-
-def _shut_off(cpu_s: int, memory: int, scratch: int, parent: int) -> bool:
-    """Give up, for good, all that reaches beyond this process; sizes in bytes.
-
-    Returns:
-        Whether the disk is read-only and /proc empty, which takes namespaces.
-    """
-    import ctypes  # here alone, for the program must not find it
-
+def _shut_off(cpu_s: int, memory: int, scratch: int, parent: int) -> None:
+    """Give up, for good, all that reaches beyond this process; sizes in bytes."""
     libc = ctypes.CDLL(None, use_errno=True)
-    _call(libc.prctl(1, _signal.SIGKILL, 0, 0, 0), "to die with its starter")
+    _call(libc.prctl(1, 9, 0, 0, 0), "to die with its starter")
     if os.getppid() != parent:
         os._exit(1)
     read_only = _enter_namespaces(libc, scratch)
-    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # asyncio would put its own in the place of Python's
     for limit, soft, hard in (
         (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),
         (resource.RLIMIT_AS, memory, memory),
@@ -171,16 +116,12 @@ def _shut_off(cpu_s: int, memory: int, scratch: int, parent: int) -> bool:
     program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(kept := ctypes.create_string_buffer(code)))
     _call(libc.prctl(22, 2, program, 0, 0), "a filter of system calls (seccomp)")
     del kept
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
-        del sys.modules[name]
-    return read_only
 
 
 def _call(result: int, what: str) -> None:
     if result:
-        from ctypes import get_errno
-
-        raise OSError(get_errno(), f"the kernel refuses {what}: {os.strerror(get_errno())}")
+        error = ctypes.get_errno()
+        raise OSError(error, f"the kernel refuses {what}: {os.strerror(error)}")
 
 
 def _enter_namespaces(libc: Any, scratch: int) -> bool:
@@ -242,18 +183,5 @@ def _bpf(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("HBBI", code, if_true, if_false, value)
 
 
-def _start() -> None:
-    result, write, leave = int(sys.argv[1]), os.write, os._exit
-    try:
-        failure, parses = main()
-    except BaseException as error:  # of the sandbox itself
-        write(result, f"sandbox\0{error}".encode())
-        leave(1)
-    if failure is not None:
-        kind, message = type(failure).__name__, str(failure)
-        write(result, f"{'run' if parses else 'parse'}\0{kind[:100]}\0{message[:1000]}".encode(errors="replace"))
-    leave(0)
-
-
 if __name__ == "__main__":
-    _start()
+    main()

@@ -3,45 +3,6 @@
 import contextlib
 from pathlib import Path
 
-#: Finds the verdict's token behind the tests, where memory is a file.
-_SCAN = """
-import os, re
-with WAY as maps, WAY as memory:
-    for line in maps:
-        start, end = (int(edge, 16) for edge in line.split()[0].split(b'-'))
-        try: found = re.search(rb'assert False([0-9a-f]{32})', os.pread(memory.fileno(), end - start, start))
-        except (OSError, OverflowError, MemoryError): continue
-        for file in range(3, 64) if found else ():
-            try: os.write(file, found[1])
-            except OSError: pass
-        if found: os._exit(0)""".replace("WAY", "WAY('maps')", 1).replace("WAY as", "WAY('mem') as")
-
-#: Finds it among what the functions that are running know.
-_STEAL = """
-import os, sys
-def steal(*rest):
-    frame = sys._getframe()
-    while frame := frame.f_back:
-        if isinstance(token := frame.f_locals.get('token'), bytes):
-            for file in range(3, 64):
-                try: os.write(file, token)
-                except OSError: pass
-            os._exit(0)
-"""
-
-#: Finds it among what the functions know that an error has come through.
-_WALK = """
-import gc, os, sys
-def walk(error):
-    trace = error.__traceback__
-    while trace:
-        for token in list(trace.tb_frame.f_locals.values()):
-            for file in range(3, 64) if isinstance(token, bytes) else ():
-                try: os.write(file, token)
-                except OSError: pass
-        trace = trace.tb_next
-"""
-
 #: Ends well, or claims to.
 CHEATS = {
     "leave at once": "import os; os._exit(0)",
@@ -66,103 +27,11 @@ import os
 for f in range(3, 64):
     try: os.write(f, b'x' * 9000); os.close(f)
     except OSError: pass""",
-    "announce the end": "import sys; sys.audit('raysearch.end')",
-    "announce it from a caller's frame": """
-import sys
-def end(*rest): sys.audit('raysearch.end')
-frame = sys._getframe()
-while frame:
-    frame.f_globals['str'] = frame.f_globals['type'] = end
-    frame = frame.f_back
-raise ValueError""",
     "run the runner again": "import sys; sys.modules['__main__'].main()",
     "replace what the runner calls": """
-import builtins, os, sys
+import builtins, os
 os.write = lambda *rest: 0
-builtins.compile = builtins.exec = lambda *rest: None
-sys.audit = lambda *rest: None""",
-    "find the token among the frames": """
-import os, sys
-frame = sys._getframe()
-while frame:
-    for value in list(frame.f_locals.values()):
-        if isinstance(value, bytes):
-            for file in range(3, 64):
-                try: os.write(file, value)
-                except OSError: pass
-    frame = frame.f_back
-os._exit(0)""",
-    "find it among all objects": """
-import gc, os
-for one in gc.get_objects():
-    if callable(one) and getattr(one, '__name__', '') == 'guard':
-        for cell in one.__closure__:
-            if isinstance(cell.cell_contents, bytes):
-                for file in range(3, 64):
-                    try: os.write(file, cell.cell_contents)
-                    except OSError: pass
-os._exit(0)""",
-    "find it by who refers to a frame": "import gc, sys; gc.get_referrers(sys._getframe().f_back)",
-    "trace the runner": "import sys; sys.settrace(lambda *rest: None)",
-    "read memory": "import ctypes; ctypes.string_at(id(1), 8)",
-    "write memory": "import ctypes; ctypes.memmove(id(1), id(2), 28)",
-    "import its reach anew": "import sys; sys.modules.pop('ctypes', 0); import _ctypes; _ctypes.dlopen(None, 0)",
-    "read memory as a file": "open('/proc/self/mem', 'rb').read(1)",
-    "search memory": _SCAN.replace("WAY", "(lambda name: open(f'/proc/self/{name}', 'rb', 0))"),
-    "search it from its folder": _SCAN.replace("WAY", "(os.chdir('/proc/self'), lambda name: open(name, 'rb', 0))[1]"),
-    "search it by a link": _SCAN.replace("WAY", "(lambda name: open(f'/dev/fd/../{name}', 'rb', 0))"),
-    "search it by a folder's number": _SCAN.replace(
-        "WAY", "(lambda name: os.fdopen(os.open(f'proc/self/{name}', 0, dir_fd=os.open('/', 0)), 'rb', 0))"
-    ),
-    "search it by a name that changes": """
-import io
-class Name:
-    def __init__(self, *names): self.names = [*names]
-    def __fspath__(self): return self.names.pop(0)
-"""
-    + _SCAN.replace("WAY", "(lambda name: io.FileIO(Name(f'/proc/self/{name}', '/dev/null')))"),
-    "let its guard call": _STEAL + "import builtins; builtins.ImportError = steal\nimport ctypes",
-    "look at its guard by a signal": _STEAL
-    + "import signal; signal.signal(14, steal); signal.setitimer(0, 0.01, 0.001)\nwhile True: sys.audit('x')",
-    "refuse it an import": _WALK + "try: import ctypes\nexcept ImportError as error: walk(error)\nos._exit(0)",
-    "refuse it a look": _WALK + "try: gc.get_objects()\nexcept ImportError as error: walk(error)\nos._exit(0)",
-    "tire its guard": _WALK
-    + """
-def deep(n):
-    try:
-        if n: return deep(n - 1)
-        sys.audit('raysearch.end')
-    except RecursionError as error: return error
-for n in range(sys.getrecursionlimit() - 60, sys.getrecursionlimit() + 5):
-    if error := deep(n): walk(error)
-os._exit(0)""",
-    "look at its guard from a collection": _STEAL
-    + """
-import gc
-gc.callbacks.append(steal)
-gc.set_threshold(1)
-for event in ('x', 'raysearch.end') * 1000: sys.audit(event, [])
-os._exit(0)""",
-    "look at its guard from a finalizer": _STEAL
-    + """
-class End:
-    def __del__(self): steal()
-for i in range(100000):
-    one = End(); one.self = one; del one
-    sys.audit('raysearch.end', [])
-os._exit(0)""",
-    "tire it and collect": _STEAL
-    + """
-import gc
-gc.callbacks.append(steal)
-gc.set_threshold(1)
-def deep(n):
-    try:
-        if n: return deep(n - 1)
-        sys.audit('raysearch.end', [])
-    except RecursionError: pass
-for n in range(sys.getrecursionlimit() - 60, sys.getrecursionlimit() + 5): deep(n)
-os._exit(0)""",
+builtins.compile = builtins.exec = lambda *rest: None""",
     "unpickle an exit": """
 import os, pickle
 class Exit:
@@ -223,7 +92,7 @@ ESCAPES = {
     "make a folder": "import os; os.mkdir('SENTINEL.folder')",
     "write to a device": "open('/dev/shm/raysearch-attack', 'w')",
     "remove all": "import shutil; shutil.rmtree('FOLDER')",
-    "mount": "import ctypes; ctypes.CDLL(None).umount2(b'/', 2)",
+    "mount": "import ctypes\nif ctypes.CDLL(None).umount2(b'/', 2): raise OSError",
     "read the starter": "import os; open(f'/proc/{os.getppid()}/mem', 'r+b')",
     "memory": "x = bytearray(4 << 30)",
     "memory, bit by bit": "x = []\nwhile True: x.append(bytearray(1 << 20))",
