@@ -123,10 +123,10 @@ def _examples(
     expected: Sequence[str], texts: Sequence[ScoredText], dense: Sequence[ScoredText]
 ) -> list[dict[str, Any]]:
     """Return some answers beside the dense model's: the first, then those that have lost most, the worst last."""
-    every = examples(expected, {"dense": dense, "pruned": texts})
+    every = examples(expected, dense, texts)
     fallen = worst(every, _EXAMPLES)
     chosen = [one for one in every[:_EXAMPLES] if one not in fallen] + fallen[::-1]
-    return [{key: one.row[key] for key in _SHOWN} for one in chosen]
+    return [{key: one[key] for key in _SHOWN} for one in chosen]
 
 
 def _degeneration(name: str, result: Result) -> dict[str, Result]:

@@ -70,9 +70,8 @@ def recorded_answers(ledger: Ledger, search: SearchRecord) -> dict[str, str]:
     """Return all answers of a search's mask so far beside the dense model's: JSON Lines, an item each, by task."""
     found = {}
     for name, of in _known(ledger, search, _ANSWERS, _Answers).items():
-        texts = {"dense": ledger.texts(of.dense, Mask()), "pruned": ledger.texts(of.pruned, search.found.mask)}
-        every = examples(of.expected, texts)
-        found[name] = "".join(f"{json.dumps(one.row, ensure_ascii=False)}\n" for one in every)
+        every = examples(of.expected, ledger.texts(of.dense, Mask()), ledger.texts(of.pruned, search.found.mask))
+        found[name] = "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in every)
     return found
 
 
