@@ -129,24 +129,18 @@ def _program(code: str, tests: CodeTests, source: str) -> Program:
     return Program("\n".join(filter(None, (tests.before, code))), source, tests.timeout_s)
 
 
-def failure_class(error: str, message: str, rule: Literal["exception", "message"] = "exception") -> FailureClass:
-    """Return why code failed, by the exception that ended it.
+def failure_class(error: str, message: str) -> FailureClass:
+    """Return why code failed, by the exception's name and message.
 
-    Args:
-        error: The exception's name: ``NameError``.
-        message: Its message.
-        rule: ``message`` is the paper's own rule: a failed assertion is an empty message, so that assertions with a
-            message are ``other`` and an empty MemoryError is not, and syntax is what says "invalid syntax", so that
-            indentation and open quotes are ``other``. ``exception`` judges these by the exception's name.
+    The paper asks the message alone: a failed assertion is an empty one, and syntax is what says "invalid syntax".
 
     Source: figures 4b and 5b of `On the Limits of Layer Pruning for Generative Reasoning`.
     """
-    by_name = rule == "exception"
-    if error == "AssertionError" if by_name else not message:
+    if error == "AssertionError":
         return "assertion"
     if _PARENTHESIS.search(message):
         return "parenthesis"
-    if error in ("SyntaxError", "IndentationError", "TabError") if by_name else "invalid syntax" in message:
+    if error in ("SyntaxError", "IndentationError", "TabError"):
         return "other syntax"
     if "is not defined" in message:
         return "undefined name"
