@@ -22,9 +22,9 @@ from raysearch.models.llama_cpp import misread_by_llama_cpp
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.models.verification import probe_logits, relative_gap, tolerance
+from raysearch.recovery.progress import write_whole
 from raysearch.recovery.record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
-from raysearch.recovery.whole import is_whole, write_whole
 
 #: Files of the pruned checkpoint that are not those of the recovered one.
 _OWN = (RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
@@ -116,9 +116,9 @@ def write_card(folder: Path, name: str, evidence: Evidence, numbers: Sequence[Th
 
 
 def written_by(out: Path) -> str | None:
-    """Return the recovery that wrote a checkpoint; None if none did, or if it is damaged."""
+    """Return the recovery that wrote a checkpoint; None if none did."""
     try:
         found = json.loads((out / RECORD).read_text(encoding="utf-8")).get("recovery_id")
     except (OSError, ValueError, AttributeError):
         return None
-    return found if isinstance(found, str) and is_whole(out) else None
+    return found if isinstance(found, str) else None

@@ -25,17 +25,17 @@ from raysearch.errors import UserError, redacted
 from raysearch.evaluation.pool import Pool, opening
 from raysearch.evaluation.session import prepare_data
 from raysearch.ledger.ledger import Ledger
+from raysearch.models.card import RECORD
 from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import Evidence, write_checkpoint, written_by
-from raysearch.recovery.progress import timed
+from raysearch.recovery.progress import timed, write_whole
 from raysearch.recovery.prompts import Measured, Prompts, Row, draw_prompts, n_to_train_on, row_of
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import teach
 from raysearch.recovery.trainer import Lesson, check_targets
-from raysearch.recovery.training import TRAINED, is_trained, train
-from raysearch.recovery.whole import is_whole, write_whole
+from raysearch.recovery.training import DONE, TRAINED, is_trained, train
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
@@ -46,8 +46,6 @@ RECOVERED = "recovered"  # that of the recovered checkpoint, where nobody has na
 _PRUNED = "pruned"
 _ROWS, _CARD = "rows.jsonl", "rows.json"
 _CHECKPOINTS, _OF_CHECKPOINT = 3, 12  # as many are there at once; bytes of weights and of AdamW's two moments in each
-_OF_LOGIT = 6  # bytes: a token's number and its log-probability
-_WIDTHS = 20  # of all linear layers' inputs and outputs in a decoder layer, about, in hidden sizes
 _UNITS = 64  # jobs of the dense model, about: enough for any number of replicas to be of use
 
 #: Gives the pool of the dense model when it is first needed, within a context that ends before the training.
@@ -167,19 +165,20 @@ def heal(
     spec, record = this.spec, this.record
     pruned = this.folder / _PRUNED
     model = this.model_in(pruned)
+    if not this.folder.exists():
+        check_room(this)
     this.folder.mkdir(parents=True, exist_ok=True)
     this.shared.mkdir(parents=True, exist_ok=True)
     with replicas or opening(spec.cluster, this.what.info, _UNITS) as pool:
         with timed(stages, "data"):
             rows, left_out, n_written = _rows(this, pool, observer)
-        if not is_whole(pruned):
+        if not (pruned / RECORD).is_file():
             shutil.rmtree(pruned, ignore_errors=True)
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
                 export_search(record, this.search, pruned, remove=len(this.mask))
         lesson = Lesson.of(rows, spec.options)
         if spec.options.loss == "distill" and not is_trained(this.folder):
-            check_room(this, out, sum(lesson.n_scored))
             with timed(stages, "logits"):
                 taught = teach(
                     *(lesson.rows, lesson.starts, spec.options.top_k), this.shared / TEACHER, pool, observer.assessing
@@ -214,14 +213,16 @@ def heal(
 
 def remove_models(folder: Path, options: RecoveryOptions) -> None:
     """Remove the models that a recovery has left in its folder, once its numbers are known; an adapter stays."""
-    for name in (*([TRAINED] if options.method == "full" else []), _PRUNED, RECOVERED):
-        shutil.rmtree(folder / name, ignore_errors=True)
+    trained = [folder / TRAINED / DONE] if options.method == "full" else []
+    for marker in (*trained, folder / _PRUNED / RECORD, folder / RECOVERED / RECORD):
+        marker.unlink(missing_ok=True)  # first, so that nothing takes what a killed process leaves for whole
+        shutil.rmtree(marker.parent, ignore_errors=True)
 
 
 def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> tuple[list[Row], Mapping[str, int], int]:
     """Return the rows, drawn and answered once and then kept; what is left out; and how many answers are new."""
     options, folder = this.spec.options, this.shared
-    if is_whole(folder / _CARD) and (folder / _ROWS).is_file():
+    if (folder / _CARD).is_file():
         card, lines = json.loads((folder / _CARD).read_text(encoding="utf-8")), (folder / _ROWS).read_bytes()
         if card["sha256"] == hashlib.sha256(lines).hexdigest():
             known = map(json.loads, lines.splitlines())
@@ -269,31 +270,16 @@ def _described(spec: RecoverSpec) -> dict[str, Any]:
     return {**spec.data.rows.describe(), "responses": None if is_text else spec.options.responses}
 
 
-def check_room(this: Recovery, out: Path, scored_tokens: int = 0) -> None:
-    """Refuse disks that cannot hold what will be written, with the dense model's logits of so many scored tokens."""
-    info, options = this.what.info, this.spec.options
+def check_room(this: Recovery) -> None:
+    """Refuse a disk that cannot hold the models that a recovery writes; adapters and logits are small beside them."""
+    info = this.what.info
     left = info.parameters - sum(info.layer_parameters[layer] for layer in this.mask)
-    model = left * getattr(torch, info.dtype).itemsize
-    trained = _WIDTHS * options.lora_r * info.hidden_size * (info.n_layers - len(this.mask))
-    if options.method == "full":
-        trained = left
-    logits = _OF_LOGIT * options.top_k * scored_tokens
-    written = _size(this.folder) - _size(this.folder / TEACHER)
-    needed = Counter[int]()  # by disk
-    for name, folder, more in (
-        ("store", this.folder, max(0, model + (_CHECKPOINTS * _OF_CHECKPOINT + 4) * trained - written)),
-        ("store", this.shared, max(0, logits - _size(this.shared / TEACHER))),
-        ("--out", out, model),
-    ):
-        there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
-        disk, free = there.stat().st_dev, shutil.disk_usage(there).free
-        needed[disk] += more
-        if free < needed[disk]:
-            raise UserError(
-                f"{name}={folder} is on a disk with {free / 2**30:.1f} GiB left, and a recovery may write "
-                f"{needed[disk] / 2**30:.1f}; free some space, or name another folder"
-            )
-
-
-def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    of_weight = 2 * getattr(torch, info.dtype).itemsize  # pruned and recovered
+    if this.spec.options.method == "full":
+        of_weight += _CHECKPOINTS * _OF_CHECKPOINT + 4
+    free = shutil.disk_usage(this.ledger.path.parent).free
+    if free < left * of_weight:
+        raise UserError(
+            f"store={this.folder} is on a disk with {free / 2**30:.1f} GiB left, and a recovery writes models of "
+            f"{left * of_weight / 2**30:.1f}; free some space, or name another store"
+        )

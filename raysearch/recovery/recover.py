@@ -29,7 +29,7 @@ from raysearch.models.loading import quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import write_card, written_by
-from raysearch.recovery.healing import RECOVERED, TEACHER, Recovery, check_room, draw, heal, prepare, remove_models
+from raysearch.recovery.healing import RECOVERED, TEACHER, Recovery, draw, heal, prepare, remove_models
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import LeftOut, Question, Row, n_to_train_on, row_of
 from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
@@ -111,7 +111,6 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
     started = time.monotonic()
     if written_by(out) != this.name:
         check_destination(locate(this.search.evaluation.model), out, overwrite)
-        check_room(this, out)
     check_tasks(this.what, this.ledger)
     stages: dict[str, float] = {}
     with held(this.ledger, this.name, "RECOVERY"):

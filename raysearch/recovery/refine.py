@@ -130,12 +130,11 @@ class RecoveryRefiner:
     ) -> _Refined:
         """Train a mask and evaluate it."""
         from raysearch.assessment.context import Assessable
-        from raysearch.recovery.healing import RECOVERED, check_room, heal, prepare
+        from raysearch.recovery.healing import RECOVERED, heal, prepare
 
         what = Assessable(self.spec.assess, search.evaluation.cluster, session.info, ModelFiles(session.info.model))
         this, stages = prepare(record, session.ledger, search, self.spec, None, what, shared), dict[str, float]()
         out, telling = this.folder / RECOVERED, Prefixed(f"mask {this.mask}: ", observer)
-        check_room(this, out)
         found, _ = heal(this, out, stages, telling, _replicas_of(session))
         telling.assessing("evaluating the recovered model")
         losses = _losses(this, out, session)

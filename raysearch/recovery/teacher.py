@@ -19,7 +19,6 @@ from raysearch.evaluation.pool import Job, Pool
 from raysearch.evaluation.replica import Replica
 from raysearch.recovery.progress import run_jobs
 from raysearch.recovery.prompts import Row
-from raysearch.recovery.whole import is_whole
 
 _AT_ONCE = 8  # rows of a job, and of a file
 _POSITIONS = 512  # whose logits there are at once: 0.3 GB of a vocabulary of 152 thousand
@@ -78,7 +77,7 @@ def teach(
     for first in range(0, len(rows), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
         jobs.append(TeacherJob(first, tuple(row.ids for row in rows[part]), tuple(starts[part]), top_k))
-    missing = [job for job in jobs if not is_whole(_file(folder, job))]
+    missing = [job for job in jobs if not _file(folder, job).exists()]
     for job, found in run_jobs(missing, replicas, "logits", on_progress):
         arrays = {f"{key}{place}": array for place, one in enumerate(found) for key, array in vars(one).items()}
         unfinished = folder / f"{job.first:08d}.{os.getpid()}.part"

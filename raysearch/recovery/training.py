@@ -15,7 +15,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from zipfile import BadZipFile, ZipFile
 
+from safetensors import SafetensorError, safe_open
 from torch.nn import Module
 from transformers import TrainerCallback
 from typing_extensions import override
@@ -30,14 +32,13 @@ from raysearch.models.spec import ModelSpec
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.trainer import Lesson, RecoveryTrainer, all_threads, make_trainer
-from raysearch.recovery.whole import is_whole
 from raysearch.search.observer import LossPoint
 
 T = TypeVar("T")
 
 _DIVERGED = 1.5  # times the loss of the first steps
 _FIRST = 3  # steps whose mean loss others are compared with
-TRAINED, _DONE = "trained", "history.json"
+TRAINED, DONE = "trained", "history.json"
 _UNFINISHED = "trained.part"
 
 
@@ -102,7 +103,7 @@ def train(
     """
     done = folder / TRAINED
     if is_trained(folder):
-        return from_json(Training, (done / _DONE).read_text(encoding="utf-8"))
+        return from_json(Training, (done / DONE).read_text(encoding="utf-8"))
     shutil.rmtree(done, ignore_errors=True)
     started = time.monotonic()
 
@@ -118,7 +119,7 @@ def train(
     training = within_memory(fit_from_last, options, on_gpu, warn)
     training = replace(training, seconds=time.monotonic() - started)
     unfinished = folder / _UNFINISHED
-    (unfinished / _DONE).write_text(to_json(training), encoding="utf-8")
+    (unfinished / DONE).write_text(to_json(training), encoding="utf-8")
     unfinished.rename(done)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return training
@@ -179,8 +180,8 @@ def within_memory(
 
 
 def is_trained(folder: Path) -> bool:
-    """Return whether a training in a folder has ended, and left what is whole."""
-    return (folder / TRAINED / _DONE).is_file() and is_whole(folder / TRAINED)
+    """Return whether a training in a folder has ended."""
+    return (folder / TRAINED / DONE).is_file()
 
 
 def last_checkpoint(folder: Path, workers: int = 1) -> str | None:
@@ -189,10 +190,29 @@ def last_checkpoint(folder: Path, workers: int = 1) -> str | None:
     for _, one in sorted(found.items(), reverse=True):
         # The first process writes its state last, every process its random numbers.
         written = (one / "trainer_state.json").is_file() and len([*one.glob("rng_state*.pth")]) >= workers
-        if written and is_whole(one):
+        if written and all(map(_can_be_read, one.iterdir())):
             return str(one)
         shutil.rmtree(one, ignore_errors=True)
     return None
+
+
+def _can_be_read(file: Path) -> bool:
+    """Return whether a file of a checkpoint can be read; a machine without power may leave some that cannot.
+
+    Archives and JSON tell of any cut; archives also of another byte among their numbers. Other text is taken as it is.
+    """
+    try:
+        if file.suffix == ".safetensors":
+            with safe_open(file, "pt"):
+                return True
+        if file.suffix in (".pt", ".pth"):
+            with ZipFile(file) as parts:
+                return parts.testzip() is None
+        if file.suffix == ".json":
+            json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SafetensorError, BadZipFile):
+        return False
+    return True
 
 
 def _has_ended(checkpoint: str) -> bool:
