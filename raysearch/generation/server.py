@@ -38,7 +38,7 @@ class Server:
         url = url.rstrip("/")
         if model is not None:
             return cls(url, model)
-        with _in_the_protocol(f"{url}/models"):
+        with _asking(f"{url}/models", "name the model with assess.server_model=…"):
             found = [str(one["id"]) for one in _ask(f"{url}/models").get("data", [])]
         if len(found) != 1:
             said = f"lists {', '.join(found)}" if found else "lists no model"
@@ -65,7 +65,7 @@ class Server:
             **({"top_p": decoding.top_p} if decoding.temperature else {}),
             **({"top_k": decoding.top_k} if decoding.temperature and decoding.top_k else {}),
         }
-        with _in_the_protocol(f"{self.url}/completions"):
+        with _asking(f"{self.url}/completions", "use one that offers /completions"):
             answer = _ask(f"{self.url}/completions", request)
             (choice,) = answer["choices"]
             text: str = choice["text"]
@@ -75,17 +75,20 @@ class Server:
 
 
 @contextmanager
-def _in_the_protocol(url: str) -> Iterator[None]:
-    """Within the context what a server answers is read; it may be anything.
+def _asking(url: str, remedy: str) -> Iterator[None]:
+    """Within the context a server is asked, and what it answers is read; it may be anything.
 
     Raises:
-        UserError: It is no answer of OpenAI's protocol.
+        UserError: It refuses, with a remedy; or it does not answer as OpenAI's protocol says.
     """
     try:
         yield
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except urllib.error.HTTPError as error:
+        said = " ".join(error.read().decode(errors="replace").split())[:300]
+        raise UserError(f"assess.server refuses {url} ({error.code}: {said}); {remedy}") from error
+    except (OSError, TypeError, ValueError, LookupError, AttributeError, RecursionError, HTTPException) as error:
         raise UserError(
-            f"assess.server answers {url} otherwise than OpenAI's protocol says ({error!r}); check the address and the "
+            f"assess.server does not answer at {url} as OpenAI's protocol says ({error!r}); check the address and the "
             "server"
         ) from error
 
@@ -101,15 +104,6 @@ def _as_text(prompt: Prompt, tokenizer: Any) -> str:
 def _ask(url: str, body: Any = None) -> Any:
     """Return the JSON that a server answers with."""
     data = None if body is None else json.dumps(body).encode()
-    try:
-        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        said = " ".join(error.read().decode(errors="replace").split())[:300]
-        remedy = "name the model with assess.server_model=…" if body is None else "use one that offers /completions"
-        raise UserError(f"assess.server refuses {url} ({error.code}: {said}); {remedy}") from error
-    except (OSError, ValueError, RecursionError, HTTPException) as error:
-        raise UserError(
-            f"assess.server does not answer at {url} ({error}); check the address and the server"
-        ) from error
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+        return json.load(answer)

@@ -31,7 +31,7 @@ def test_what_is_no_list_of_models_is_refused(monkeypatch: pytest.MonkeyPatch) -
     answers: list[Any] = [[1], 5, {"data": None}, {"data": [{"name": "x"}]}]
     for answer in answers:
         answering(answer, monkeypatch)
-        with pytest.raises(UserError, match="server answers http://h/v1/models otherwise than OpenAI's protocol says"):
+        with pytest.raises(UserError, match="does not answer at http://h/v1/models as OpenAI's protocol says"):
             Server.at("http://h/v1")
 
 
@@ -39,7 +39,7 @@ def test_what_is_no_completion_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     answers: list[Any] = [[], {}, {"choices": []}, {"choices": None}, {"choices": [{"text": None}]}]
     for answer in answers:
         answering(answer, monkeypatch)
-        with pytest.raises(UserError, match=r"/completions otherwise than OpenAI's protocol says"):
+        with pytest.raises(UserError, match=r"/completions as OpenAI's protocol says"):
             Server("http://h/v1", "m").generate([Prompt((3, 4), 5, ("x",))], Tokens(), Decoding())
 
 
