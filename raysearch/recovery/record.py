@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import numpy as np
-
+from raysearch.assessment.paired import error_of_ratio, mean
 from raysearch.assessment.results import Result, named_estimate
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
@@ -160,14 +158,10 @@ def _share(result: Result, dense: Result) -> Estimate | None:
     value, of_dense = result.estimate.value, dense.estimate.value
     if not of_dense or not math.isfinite(value) or dense.retention is None:  # where a ratio says nothing
         return None
-    ratio = value / of_dense
-    ours, others = (np.asarray(one.items, float) for one in (result, dense))
+    ratio, ours, others = value / of_dense, result.items, dense.items
     if len(ours) < 2 or len(ours) != len(others):
         return Estimate(ratio)
     if result.metric.unit == "perplexity":  # items add to its logarithm
-        return Estimate(ratio, ratio * _error_of_sum(ours - others))
-    return Estimate(ratio, _error_of_sum(ours - ratio * others) / abs(of_dense))
-
-
-def _error_of_sum(items: Any) -> float:
-    return float(np.sqrt(len(items) * items.var(ddof=1)))
+        gain = mean([one - other for one, other in zip(ours, others, strict=True)])
+        return Estimate(ratio, gain.error and ratio * len(ours) * gain.error)
+    return Estimate(ratio, error_of_ratio(ours, others))
