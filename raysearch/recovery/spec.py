@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -136,13 +135,6 @@ class RecoveryOptions:
             )
         if not self.targets:
             raise UserError("recovery.targets=[] names nothing to train; name linear layers, or all-linear")
-        if isinstance(self.targets, str):
-            try:
-                re.compile(self.targets)
-            except re.error as error:
-                raise UserError(
-                    f"recovery.targets={self.targets} is no regular expression ({error}); mend it"
-                ) from error
 
     def rows_at_once(self, on_gpu: bool = False) -> int:
         """Return how many rows go through the model of a process at once: no more than its part of a step."""

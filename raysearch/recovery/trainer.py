@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -255,8 +256,8 @@ def _naming_targets(options: RecoveryOptions) -> Iterator[None]:
     """Say of what peft refuses which option is meant."""
     try:
         yield
-    except ValueError as error:
-        if "arget" not in str(error) and "lm_head" not in str(error):
+    except (ValueError, re.error) as error:
+        if isinstance(error, ValueError) and "arget" not in str(error) and "lm_head" not in str(error):
             raise
         raise UserError(
             f"recovery.targets={options.targets} does not fit the model ({first_line(error)}); name its linear layers "
