@@ -185,8 +185,8 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
     for key, why in _FIXED.items():
         if file.get(key) and len(kept) < n_layers:
             raise file.refused(why)
-    holding = rules_of(file.architecture, file.get)
-    known = {_LEADING, _PREDICTING, *_FIXED, *(rule.key for rule, _ in holding)}
+    rules = rules_of(file.architecture, file.get)
+    known = {_LEADING, _PREDICTING, *_FIXED, *(rule.key for rule in rules)}
     for name, found in file.reader.fields.items():
         key = name.removeprefix(prefix)
         if key == name or key in _NO_LAYERS:
@@ -201,18 +201,12 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
             raise file.refused(f"what {name}={value} says of the layers that stay is unknown")
     if leading := file.get(_LEADING):
         changed[prefix + _LEADING] = sum(layer < leading for layer in kept)
-    for rule, period in holding:
-        kinds = [rule.kind(layer, period) for layer in kept]
-        fixed = rule.key is None or isinstance(file.get(rule.key), list)  # llama.cpp takes no number from a list
-        fitting = [period] if fixed else [period, *range(rule.least, len(kept) + 2)]
-        number = next((one for one in fitting if kinds == [rule.kind(place, one) for place in range(len(kept))]), None)
-        if number is None:
+    for rule in rules:
+        if rule.changes(kept):
             raise file.refused(
-                f"{rule.about} follows from their places, one in {period}, and no such number fits without {mask}",
+                f"{rule.about} follows from their places, one in {rule.period}, which {mask} changes",
                 f"choose a mask that keeps the pattern, or use {_CHECKPOINT}",
             )
-        if number != period:
-            changed[f"{prefix}{rule.key}"] = number
     changed["raysearch.removed_layers"] = list(mask)
     return changed
 

@@ -9,78 +9,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raysearch.core.mask import Mask
 
-
-@dataclass(frozen=True)
-class Rule:
-    """How llama.cpp tells a layer's kind from its place and a number that holds for the whole model.
-
-    Args:
-        about: What differs, for a sentence.
-        kind: The kind of a layer, of its place and the number.
-        key: The metadata's key of the number; None where llama.cpp reads none.
-        defaults: The number where the model has none, by architecture.
-        needs: A key without which the rule holds for no layer.
-        always: Architectures that the rule holds for also without that key.
-        least: The least number that llama.cpp runs: with 1, no layer would be of the other kind.
-    """
-
-    about: str
-    kind: Callable[[int, int], bool]
-    key: str | None = None
-    defaults: Mapping[str, int] = field(default_factory=dict)
-    needs: str | None = None
-    always: tuple[str, ...] = ()
-    least: int = 1
-
-
-def _last_differs(layer: int, period: int) -> bool:
-    return period > 0 and layer % period == period - 1
-
-
-def _first_differs(layer: int, period: int) -> bool:
-    return period > 0 and layer % period == 0
-
-
 SLIDING_PATTERN = "attention.sliding_window_pattern"
 _WINDOW = "attention.sliding_window"
-_RULES = (
-    Rule(
-        "which layers attend to a window only",
-        _last_differs,
-        SLIDING_PATTERN,
-        {"gemma2": 2, "gptoss": 2, "cohere2": 4, "exaone4": 4, "exaonemoe": 4, "olmo2": 4, "mellum": 4, "afmoe": 4}
-        | {"llama4": 4, "gemma3n": 5, "gemma3": 6, "gemmaembedding": 6, "plamo3": 8},
-        _WINDOW,
-        ("gemma2", "llama4", "exaonemoe", "gemma3n"),
-        least=2,
-    ),
-    Rule(
-        "which layers attend to a window only",
-        _first_differs,
-        SLIDING_PATTERN,
-        {"smallthinker": 4, "laguna": 4, "cohere2moe": 4, "modernbert": 3},
-        _WINDOW,
-        least=2,
-    ),
-    Rule("which layers rotate positions", _last_differs, None, {"smollm3": 4, "llama4": 4, "afmoe": 4}),
-    Rule("which layers rotate positions", _first_differs, None, {"smallthinker": 4}),
-    Rule(
-        "which layers attend",
-        _last_differs,
-        "full_attention_interval",
-        {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4},
-        least=2,
-    ),
-    Rule("which layers have experts", _last_differs, "interleave_moe_layer_step"),
-    Rule("which layers have experts", lambda layer, step: step > 0 and layer % step == 1 % step, "moe_every_n_layers"),
-)
+#: One layer in so many attends to everything, where the model does not say: the last of them, or the first.
+_LAST_OF = {"gemma2": 2, "gptoss": 2, "cohere2": 4, "exaone4": 4, "exaonemoe": 4, "olmo2": 4, "mellum": 4, "afmoe": 4}
+_LAST_OF |= {"llama4": 4, "gemma3n": 5, "gemma3": 6, "gemmaembedding": 6, "plamo3": 8}
+_FIRST_OF = {"smallthinker": 4, "laguna": 4, "cohere2moe": 4, "modernbert": 3}
+_ALWAYS_WINDOWS = ("gemma2", "llama4", "exaonemoe", "gemma3n")  # also where the model does not say how wide
+_UNROTATED = {"smollm3": -1, "llama4": -1, "afmoe": -1, "smallthinker": 0}  # one layer in four
+_QWEN = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4}
 #: Numbers of layers that llama.cpp takes for a certain model, which it computes in another way; alike in each group.
 _DEPTHS = {
     "gemma2": [{46}],
@@ -93,10 +37,48 @@ _DEPTHS = {
 _RENAMED = {"olmo3": "olmo2", "deepseekv2": "deepseek2", "deepseekv3": "deepseek2"}
 
 
-def rules_of(architecture: str, get: Callable[[str], Any]) -> list[tuple[Rule, int]]:
-    """Return the rules that hold for a model, each with its number; `get` gives a value of its metadata, or None."""
-    periods = ((rule, _period(rule, _letters(architecture), get)) for rule in _RULES)
-    return [(rule, period) for rule, period in periods if period is not None]
+@dataclass(frozen=True)
+class Rule:
+    """One layer in `period` is of another kind: the first, 0, the second, 1, or the last, -1.
+
+    Args:
+        about: The kind, for a sentence.
+        key: The metadata's key of the period; None where llama.cpp reads none.
+    """
+
+    about: str
+    key: str | None
+    period: int
+    other: int
+
+    def changes(self, kept: Sequence[int]) -> bool:
+        """Return whether layers are of another kind at the places that they get."""
+        other = self.other % self.period
+        return any((layer % self.period == other) != (place % self.period == other) for place, layer in enumerate(kept))
+
+
+def rules_of(architecture: str, get: Callable[[str], Any]) -> list[Rule]:
+    """Return the rules that hold for a model; `get` gives a value of its metadata, or None."""
+    name, rules = _letters(architecture), list[Rule]()
+
+    def add(about: str, key: str | None, default: int | None, other: int) -> None:
+        given = None if key is None else get(key)
+        if period := given if isinstance(given, int) and given else default:
+            rules.append(Rule(about, key, period, other))
+
+    window = get(_WINDOW)
+    if window or (window is None and name in _ALWAYS_WINDOWS):
+        if name in _LAST_OF:
+            add("which layers attend to a window only", SLIDING_PATTERN, _LAST_OF[name], -1)
+        elif name in _FIRST_OF and not isinstance(get(SLIDING_PATTERN), list):  # of these it reads the list
+            add("which layers attend to a window only", SLIDING_PATTERN, _FIRST_OF[name], 0)
+    if name in _UNROTATED:
+        add("which layers rotate positions", None, 4, _UNROTATED[name])
+    if get("attention.recurrent_layers") is None:
+        add("which layers attend", "full_attention_interval", _QWEN.get(name), -1)
+    add("which layers have experts", "interleave_moe_layer_step", None, -1)
+    add("which layers have experts", "moe_every_n_layers", None, 1)
+    return rules
 
 
 def differ(architecture: str, n_layers: int, n_kept: int) -> bool:
@@ -116,25 +98,11 @@ def misread_by_llama_cpp(folder: Path, mask: Mask, n_layers: int) -> str | None:
     kind = _RENAMED.get(kind, kind)
     if differ(kind, n_layers, len(kept)):
         return f"computes a {config['model_type']} of {n_layers} or {len(kept)} layers in a way of its own"
-    for rule, period in rules_of(kind, lambda key: config.get(key.rpartition(".")[2])):
-        if any(rule.kind(layer, period) != rule.kind(place, period) for place, layer in enumerate(kept)):
+    for rule in rules_of(kind, lambda key: config.get(key.rpartition(".")[2])):
+        if rule.changes(kept):
             return f"tells {rule.about} from their places, which have changed"
     return None
 
 
 def _letters(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _period(rule: Rule, architecture: str, get: Callable[[str], Any]) -> int | None:
-    """Return the number that a rule goes by, for a model whose values `get` gives; None if it does not hold for it."""
-    given = None if rule.key is None else get(rule.key)
-    if rule.needs is not None:
-        window = get(rule.needs)
-        if architecture not in rule.defaults or window == 0 or (window is None and architecture not in rule.always):
-            return None
-    if isinstance(given, list) and rule.kind is _first_differs:
-        return None  # llama.cpp reads the list of these architectures, and not that of the others
-    if rule.key == "full_attention_interval" and get("attention.recurrent_layers") is not None:
-        return None
-    return given if isinstance(given, int) and given else rule.defaults.get(architecture)
