@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
@@ -22,9 +23,7 @@ _END_TOKENS = 1024  # near its end, a cut text may be tokenised differently from
 _POOL = 16  # random, truncated: draw from so many times the needed tokens or documents …
 _POOL_TOKENS = 2**20  # … but from at most so many more, to keep large requests cheap
 _BUFFER_CHARS = 2**24  # random, documents, truncated: the text that is shuffled, the beginning of a larger corpus
-_PIECE_CHARS = 2**21  # a longer text is tokenised in pieces …
-_OVERLAP_CHARS = 2**13  # … that share so many characters, and are joined where they agree …
-_AGREE_CHARS = 2**10  # … on the tokens of so many to either side
+_PIECE_CHARS = 2**23  # a longer text is tokenised in pieces
 _MOST_DOCUMENTS = 2**17  # documents: the most that are tried, since a stream may have no long ones
 
 
@@ -221,51 +220,17 @@ def _tokenise(
 
 
 def _ids(text: str, tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
-    """Return the tokens of a text, int64, [T]; those of a long one piece by piece, since a call takes 200 bytes each.
+    """Return the tokens of a text, int64, [T].
 
-    Pieces overlap, and are joined where both agree on all tokens around. Where they do not, and for tokenizers that do
-    not tell where a token stands, the text is tokenised at once.
+    A call takes 200 bytes a token, so a very long text is tokenised in pieces. They are parted before a space between
+    words, if there is one, where tokenizers begin another token.
     """
-    if len(text) > _PIECE_CHARS and getattr(tokenizer, "is_fast", False):
-        whole = _ids_of_pieces(text, tokenizer)
-        if whole is not None:
-            return whole
     # `verbose=False`: no warning of a stream longer than the model's window.
-    return np.asarray(tokenizer(text, verbose=False)["input_ids"], dtype=np.int64)
-
-
-def _ids_of_pieces(text: str, tokenizer: Tokenizer) -> npt.NDArray[np.int64] | None:
-    """Return the tokens of a text that is tokenised in pieces; None if two of them do not agree where they overlap."""
-    done: list[npt.NDArray[np.int64]] = []
-    left, trailing = np.zeros((0, 3), np.int64), np.zeros(0, np.int64)
-    for start in range(0, max(1, len(text) - _OVERLAP_CHARS), _PIECE_CHARS):
-        found = tokenizer(
-            text[start : start + _PIECE_CHARS + _OVERLAP_CHARS],
-            verbose=False,
-            return_offsets_mapping=True,
-            return_special_tokens_mask=True,
-        )
-        ids = np.asarray(found["input_ids"], dtype=np.int64)
-        own = np.flatnonzero(np.asarray(found["special_tokens_mask"]) == 0)  # others are put around each piece
-        if not len(own):
-            return None
-        inside = slice(own[0], own[-1] + 1)
-        right = np.column_stack([ids, np.asarray(found["offset_mapping"]) + start])[inside]  # id, first and last mark
-        if start == 0:
-            done.append(ids[: own[0]])
-        else:
-            joint = start + _OVERLAP_CHARS // 2
-            before, after = (
-                np.flatnonzero((one[:, 1] > joint - _AGREE_CHARS) & (one[:, 2] < joint + _AGREE_CHARS))
-                for one in (left, right)
-            )
-            if not len(before) or not np.array_equal(left[before], right[after]):
-                return None
-            middle = len(before) // 2
-            done.append(left[: before[middle], 0])
-            right = right[after[middle] :]
-        left, trailing = right, ids[own[-1] + 1 :]
-    return np.concatenate([*done, left[:, 0], trailing])
+    if len(text) <= _PIECE_CHARS:
+        return np.asarray(tokenizer(text, verbose=False)["input_ids"], dtype=np.int64)
+    pieces = re.findall(rf"(?s).{{1,{_PIECE_CHARS}}}(?:(?<=\w)(?= \w)|\Z)|.{{1,{_PIECE_CHARS}}}", text)
+    found = (tokenizer(piece, verbose=False, add_special_tokens=False)["input_ids"] for piece in pieces)
+    return np.concatenate([np.asarray(ids, dtype=np.int64) for ids in (_bos(tokenizer), *found)])
 
 
 def _bos(tokenizer: Tokenizer) -> list[int]:

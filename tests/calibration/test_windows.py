@@ -284,12 +284,12 @@ class TestLongTexts:
         text = " ".join(islice(addresses(), 10)) + "日本 🙂\n\n  \t" * 50
         backend = ByteLevelBPETokenizer()
         backend.train_from_iterator([text], vocab_size=600)
-        backend.post_processor = TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+        backend.post_processor = TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend._tokenizer)
         whole = tokenizer(text, verbose=False)["input_ids"]
         monkeypatch.setattr(windows, "_PIECE_CHARS", 20_000)
-        found = windows._ids_of_pieces(text, tokenizer)
-        assert len(text) > 60_000 and found is not None and found.tolist() == whole
+        assert len(text) > 60_000 and windows._ids(text, tokenizer).tolist() == whole
+        assert tokenizer.decode(windows._ids("word" * 20_000, tokenizer)[1:]) == "word" * 20_000
 
     def test_no_more_is_tokenised_than_is_drawn(self) -> None:
         longest = 0
