@@ -5,7 +5,6 @@ is around the kernel is tested anywhere.
 """
 
 import importlib.util
-import math
 import os
 import subprocess
 import sys
@@ -111,26 +110,22 @@ def test_is_right_for_what_is_scaled_and_capped_and_has_a_bias(liger: LigerDoubl
 @pytest.mark.parametrize(
     "hook",
     [
-        lambda head, args, logits: logits + 1e-3,
         lambda head, args, logits: logits * logits.abs(),
-        lambda head, args, logits: logits.index_fill(-1, torch.tensor([5]), -math.inf),
-        lambda head, args, logits: logits.clamp(-30, 30),
         lambda head, args, logits: logits[..., :-1],
     ],
-    ids=["shifted", "squared", "without-a-token", "clamped", "shortened"],
+    ids=["squared", "shortened"],
 )
 def test_another_tail_is_refused(hook, liger: LigerDouble) -> None:
     model = FAMILIES["llama"]()
     model.get_output_embeddings().register_forward_hook(hook)
-    stack = LayerStack(model, fused_head=True)
-    with pytest.raises(UserError, match="llama does something else after its final norm; use model.fused_head=false"):
-        find_fused_head(model, stack)
+    with pytest.raises(UserError, match="other log-probabilities than llama itself .* use model.fused_head=false"):
+        verify(LayerStack(model, fused_head=True))
 
 
 def test_a_head_that_takes_more_than_the_last_hidden_state_is_refused(liger: LigerDouble) -> None:
     model = FAMILIES["llama"]()
     model.get_output_embeddings().register_forward_pre_hook(lambda head, args: (args[0] * 0.999,))
-    with pytest.raises(UserError, match="llama does something else"):
+    with pytest.raises(UserError, match="other log-probabilities than llama itself"):
         verify(LayerStack(model, fused_head=True))
 
 
