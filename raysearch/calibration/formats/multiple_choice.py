@@ -17,10 +17,6 @@ from raysearch.calibration.items import ItemOptions
 from raysearch.core.formatting import count
 from raysearch.errors import UserError, did_you_mean
 
-#: How an answer without labels is read: ``index``, from 0, or as a letter from A; ``text``, that of a choice; ``auto``,
-#: whichever of the two fits.
-AnswerAs = Literal["auto", "index", "text"]
-
 #: The scored part of a sentence with a filled blank: the ``whole`` sentence, as in PuDDing; or the text after the blank
 #: (``partial``), as in lm-eval.
 Blank = Literal["whole", "partial"]
@@ -38,8 +34,6 @@ class MultipleChoiceFormat(Format):
         answer: The field of the answer: the number of a choice from 0 (false and true are 0 and 1), its letter from A,
             its label or its text.
         labels: The names by which answers call the choices, in order, such as [1, 2]; None for the row's own, if any.
-        answer_as: ``index`` or ``text``, where an answer could be the number of one choice and the text of another, or
-            does not use the row's own labels; ``auto`` otherwise.
         prompt: The text before a choice, with fields of the row in braces; ``{question}`` is the question,
             ``{options}`` the choices, a line each: ``A. …``.
         separator: The text between prompt and choice.
@@ -55,7 +49,6 @@ class MultipleChoiceFormat(Format):
     fixed: Sequence[str] | None = None
     answer: str = "answer"
     labels: Sequence[str | int | bool] | None = None
-    answer_as: AnswerAs = "auto"
     prompt: str = "Question: {question}\nAnswer:"
     separator: str = " "
     style: Literal["text", "letter"] = "text"
@@ -82,10 +75,8 @@ class MultipleChoiceFormat(Format):
         if not 2 <= len(texts) <= len(string.ascii_uppercase):
             raise UserError(f"{where} has {count(len(texts), 'choice')}; give 2 … 26, or leave the row out")
         answer = take(row, "answer", self.answer, where)
-        if self.answer_as != "auto":
-            own_labels = None
         labels = own_labels if self.labels is None else self.labels
-        gold = find_gold(answer, raw, labels, self.answer_as, f"{where} data.answer={self.answer}")
+        gold = find_gold(answer, raw, labels, f"{where} data.answer={self.answer}")
         letters = string.ascii_uppercase[: len(texts)]
         options = "\n".join(f"{letter}. {text}" for letter, text in zip(letters, texts, strict=True))
         prompt = self._clean(fill(self.prompt, {**row, "options": options}, where, question=self.question))
@@ -154,9 +145,7 @@ def fill_blank(
     return Item(prompt, (after.strip(),) * len(choices), gold, openings=openings, group=group)
 
 
-def find_gold(
-    answer: Any, choices: Sequence[Any], labels: Sequence[Any] | None, answer_as: AnswerAs, where: str
-) -> int:
+def find_gold(answer: Any, choices: Sequence[Any], labels: Sequence[Any] | None, where: str) -> int:
     """Return the place of the right choice, from 0.
 
     Labels are the names by which answers call the choices, in order; None for their numbers, letters or texts.
@@ -168,19 +157,19 @@ def find_gold(
         raise UserError(f"{where} is empty; fill it in, or leave the row out")
     if labels is not None:
         return _by_label(answer, choices, labels, where)
-    index = _index(answer) if answer_as != "text" else None
-    texts = [place for place, choice in enumerate(choices) if _same(choice, answer)] if answer_as != "index" else []
+    index = _index(answer)
+    texts = [place for place, choice in enumerate(choices) if _same(choice, answer)]
     if len(texts) > 1:
         raise UserError(f"{where}={answer} is the text of choices {texts}; leave the row out, or give its number")
     meant = {*range(len(choices))} & {*texts, index}
     if len(meant) > 1:
         raise UserError(
             f"{where}={answer} is the text of choice {texts[0]} and the number of choice {index}, counted from 0; "
-            "say which with data.answer_as=text or data.answer_as=index"
+            "write its letter, or name the choices with data.labels=[…]"
         )
     if meant:
         return meant.pop()
-    if len(choices) == 2 and answer_as != "text" and _name(answer) in ("false", "true"):  # a cell of a table
+    if len(choices) == 2 and _name(answer) in ("false", "true"):  # a cell of a table
         return int(_name(answer) == "true")
     if index is not None:
         raise UserError(
@@ -200,10 +189,7 @@ def _by_label(answer: Any, choices: Sequence[Any], labels: Sequence[Any], where:
         raise UserError(f"{where}={answer} is the label of choices {places}; give each its own, or leave the row out")
     if not places:
         named = ", ".join(map(str, labels))
-        raise UserError(
-            f"{where}={answer} is none of the labels {named}; mend the row, or set data.labels=[…] or "
-            "data.answer_as=text"
-        )
+        raise UserError(f"{where}={answer} is none of the labels {named}; mend the row, or set data.labels=[…]")
     (place,) = places
     if place >= len(choices):
         raise UserError(f"{where}={answer} is label {place + 1}, but there are {len(choices)} choices; mend the row")

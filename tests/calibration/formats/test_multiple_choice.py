@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from raysearch.calibration.formats.base import Item
-from raysearch.calibration.formats.multiple_choice import AnswerAs, MultipleChoiceFormat, find_gold
+from raysearch.calibration.formats.multiple_choice import MultipleChoiceFormat, find_gold
 from raysearch.config.parts import build_data
 from tests.calibration.presets import preset_values
 from tests.cases import assert_refused
@@ -31,7 +31,6 @@ class TestShapes:
         ({"choices": {"text": ["dog", "cat"], "label": ["X", "Y"]}, "answer": "Y"}, {}),
         ({"choices": [{"text": "dog", "label": "1"}, {"text": "cat", "label": "2"}], "answer": "2"}, {}),
         ({"choices": {"X": "dog", "Y": "cat"}, "answer": "Y"}, {}),
-        ({"choices": {"X": "dog", "Y": "cat"}, "answer": "cat"}, {"answer_as": "text"}),
         ({"a": "dog", "b": "cat", "answer": True}, {"choices": ["a", "b"]}),
         ({"wrong": "dog", "right": "cat"}, {"choices": ["wrong", "right"], "answer": "right"}),
         ({"answer": True}, {"fixed": ["dog", "cat"]}),
@@ -167,62 +166,58 @@ def test_refuses_options_that_contradict() -> None:
     assert_refused(MultipleChoiceFormat, cases)
 
 
-#: An answer, the choices, their labels, how the answer is read, and the place of the right choice.
-GOLD: list[tuple[Any, list[Any], list[Any] | None, AnswerAs, int]] = [
-    (0, ["a", "b"], None, "auto", 0),
-    (1, ["a", "b"], None, "auto", 1),
-    ("1", ["a", "b"], None, "auto", 1),
-    (" 1 ", ["a", "b"], None, "auto", 1),
-    (False, ["no", "yes"], None, "auto", 0),
-    (True, ["no", "yes"], None, "auto", 1),
-    ("TRUE", ["no", "yes"], None, "auto", 1),
-    ("false", ["true", "false"], None, "auto", 1),
-    ("C", ["x", "y", "z"], None, "auto", 2),
-    ("b", ["x", "y", "z"], None, "auto", 1),
-    ("cat", ["dog", "cat "], None, "auto", 1),
-    ("12", ["3", "12", "5"], None, "auto", 1),
-    ("a", ["a", "b"], None, "auto", 0),
-    ("3", ["1", "2", "3", "4"], None, "text", 2),
-    ("3", ["1", "2", "3", "4"], None, "index", 3),
-    ("b", ["b", "a"], None, "text", 0),
-    (2, [5, 7, 9], None, "auto", 2),
-    (7, [5, 7, 9], None, "auto", 1),
-    (2, ["1", "2", "3"], None, "auto", 2),
-    ("B", ["x", "y"], ["A", "B"], "auto", 1),
-    ("2", ["x", "y"], ["1", "2"], "auto", 1),
-    (2, ["x", "y"], [1, 2], "auto", 1),
-    (" B", ["x", "y"], ["A", "B", "C"], "auto", 1),
-    ("true", ["x", "y"], [False, True], "auto", 1),
-    (True, ["x", "y"], ["true", "false"], "auto", 0),
-    ("A", ["x", "y"], ["a", "A"], "auto", 1),
+#: An answer, the choices, their labels, and the place of the right choice.
+GOLD: list[tuple[Any, list[Any], list[Any] | None, int]] = [
+    (0, ["a", "b"], None, 0),
+    (1, ["a", "b"], None, 1),
+    ("1", ["a", "b"], None, 1),
+    (" 1 ", ["a", "b"], None, 1),
+    (False, ["no", "yes"], None, 0),
+    (True, ["no", "yes"], None, 1),
+    ("TRUE", ["no", "yes"], None, 1),
+    ("false", ["true", "false"], None, 1),
+    ("C", ["x", "y", "z"], None, 2),
+    ("b", ["x", "y", "z"], None, 1),
+    ("cat", ["dog", "cat "], None, 1),
+    ("12", ["3", "12", "5"], None, 1),
+    ("a", ["a", "b"], None, 0),
+    (2, [5, 7, 9], None, 2),
+    (7, [5, 7, 9], None, 1),
+    (2, ["1", "2", "3"], None, 2),
+    ("B", ["x", "y"], ["A", "B"], 1),
+    ("2", ["x", "y"], ["1", "2"], 1),
+    (2, ["x", "y"], [1, 2], 1),
+    (" B", ["x", "y"], ["A", "B", "C"], 1),
+    ("true", ["x", "y"], [False, True], 1),
+    (True, ["x", "y"], ["true", "false"], 0),
+    ("A", ["x", "y"], ["a", "A"], 1),
 ]
-NO_GOLD: list[tuple[tuple[Any, list[str], list[Any] | None, AnswerAs], str]] = [
-    ((2, ["a", "b"], None, "auto"), "=2 is out of range of its 2 choices, counted from 0; mend the row, or where "
+NO_GOLD: list[tuple[tuple[Any, list[str], list[Any] | None], str]] = [
+    ((2, ["a", "b"], None), "=2 is out of range of its 2 choices, counted from 0; mend the row, or where "
      "they are counted from 1, set data.labels=[1,2]"),
-    ((-1, ["a", "b"], None, "auto"), "=-1 is none of its choices; choose one of: a, b"),
-    (("", ["a", "b"], None, "auto"), " is empty; fill it in, or leave the row out"),
-    ((None, ["a", "b"], None, "auto"), " is empty; fill it in"),
-    (("cats", ["dog", "cat"], None, "auto"), "=cats is none of its choices; did you mean 'cat'? or name another"),
-    ((["a"], ["a", "b"], None, "auto"), "=['a'] is none of its choices"),
-    (("x", ["x", "x"], None, "text"), "=x is the text of choices [0, 1]; leave the row out, or give its number"),
-    (("2", ["1", "2", "3"], None, "auto"), "=2 is the text of choice 1 and the number of choice 2, counted from 0; "
-     "say which with data.answer_as=text or data.answer_as=index"),
-    (("cat", ["dog", "cat"], None, "index"), "=cat is none of its choices"),
-    (("E", ["x", "y"], ["A", "B"], "auto"), "=E is none of the labels A, B; mend the row, or set data.labels=[…]"),
-    (("A", ["x", "y"], ["A", "A"], "auto"), "=A is the label of choices [0, 1]; give each its own"),
-    (("b", ["x", "y"], ["B", " b"], "auto"), "=b is the label of choices [0, 1]; give each its own"),
-    (("C", ["x", "y"], ["A", "B", "C"], "auto"), "=C is label 3, but there are 2 choices; mend the row"),
+    ((-1, ["a", "b"], None), "=-1 is none of its choices; choose one of: a, b"),
+    (("", ["a", "b"], None), " is empty; fill it in, or leave the row out"),
+    ((None, ["a", "b"], None), " is empty; fill it in"),
+    (("cats", ["dog", "cat"], None), "=cats is none of its choices; did you mean 'cat'? or name another"),
+    ((["a"], ["a", "b"], None), "=['a'] is none of its choices"),
+    (("x", ["x", "x"], None), "=x is the text of choices [0, 1]; leave the row out, or give its number"),
+    (("2", ["1", "2", "3"], None), "=2 is the text of choice 1 and the number of choice 2, counted from 0; "
+     "write its letter, or name the choices with data.labels=[…]"),
+    (("E", ["x", "y"], ["A", "B"]), "=E is none of the labels A, B; mend the row, or set data.labels=[…]"),
+    (("A", ["x", "y"], ["A", "A"]), "=A is the label of choices [0, 1]; give each its own"),
+    (("b", ["x", "y"], ["B", " b"]), "=b is the label of choices [0, 1]; give each its own"),
+    (("C", ["x", "y"], ["A", "B", "C"]), "=C is label 3, but there are 2 choices; mend the row"),
 ]  # fmt: skip
 
 
 def test_the_right_choice_is_found() -> None:
-    wrong = [case for case in GOLD if find_gold(case[0], case[1], case[2], case[3], WHERE) != case[4]]
+    wrong = [case for case in GOLD if find_gold(*case[:3], WHERE) != case[3]]
     assert not wrong
 
 
 def test_an_answer_that_means_no_choice_is_refused() -> None:
     where = f"{WHERE} data.answer=answer"
     assert_refused(
-        lambda case: find_gold(case[0], case[1], case[2], case[3], where),
+        lambda case: find_gold(*case, where),
         [(case, where + message) for case, message in NO_GOLD],
     )
