@@ -25,7 +25,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 SHAPES = ("o", "s", "^", "D", "v", "P", "X", "<", "p", ">", "h", "d", "8", "H", "*")
 FILLINGS = ("full", "none", "left", "bottom", "right", "top")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
-SIMILARITIES, SIZES = "Blues", "viridis_r"  # colour maps: from none to all alike; from few to many layers
+SIZES = "viridis_r"  # colour map: from few to many layers
 _PER_INCH = 12.5  # characters of a legend, at its size
 
 

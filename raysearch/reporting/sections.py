@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from raysearch.reporting.figures.courses import path_pictures, progress_pictures, recovery_pictures
-from raysearch.reporting.figures.masks import mask_pictures, similarity_pictures
+from raysearch.reporting.figures.masks import mask_pictures
 from raysearch.reporting.figures.picture import Palette, Picture
 from raysearch.reporting.figures.quality import (
     correlation_pictures,
@@ -110,7 +110,6 @@ def sections(analysis: Analysis) -> list[Section]:
             "agreement", "Agreement", "Agreement of masks",
             intro="How far searchers, and calibrations, agree on which layers go.",
             needs="Needs masks of at least two searchers or calibrations.",
-            pictures=similarity_pictures(frame),
             tables=present(agreement_table(analysis.agreements), cross_table(analysis.cross)),
         ),
         Section(

@@ -228,7 +228,7 @@ def test_files(folder: Path) -> None:
     assert names >= {"report.html", "report.md", "cells.csv", "dense.csv"}
     assert names >= {"tables/verdicts_loss.csv", "tables/searches.csv"}
     figures = {name.rpartition(".")[0] for name in names if name.startswith("figures/")}
-    assert {"figures/masks_1", "figures/similarity_1", "figures/tradeoff_1", "figures/correlations"} <= figures
+    assert {"figures/masks_1", "figures/tradeoff_1", "figures/correlations"} <= figures
     assert {"figures/variance", "figures/cost_1", "figures/paths_1", "figures/progress_1"} <= figures
     assert all(f"{figure}{end}" in names for figure in figures for end in (".svg", ".png"))
 

@@ -161,11 +161,6 @@ def name_rows(axes: Axes, labels: Sequence[str]) -> None:
     axes.set_ylim(len(labels) - 0.4, -0.6)
 
 
-def write(axes: Axes, x: float, y: float, text: str, **options: Any) -> None:
-    """Write a text with its middle at a place; `options` are more of ``Axes.text``."""
-    axes.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": style.TEXT, "color": style.INK, **options})
-
-
 def png(figure: Figure) -> bytes:
     """A figure as PNG; the same figure gives the same bytes."""
     buffer = io.BytesIO()

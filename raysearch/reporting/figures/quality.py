@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from raysearch.core import style
-from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scale, name_rows, pictures, stack, write
+from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scale, name_rows, pictures, stack
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.correlation import Correlation
@@ -268,7 +268,8 @@ def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
         for (part, share), left in zip(shares.items(), stack(axes, row, shares, _PARTS), strict=True):
             if share > 0.06:
                 colour = style.WHITE if part == "calibration" else style.INK
-                write(axes, left + share / 2, row, numbers.percent(share), color=colour)
+                middle, label = left + share / 2, numbers.percent(share)
+                axes.text(middle, row, label, color=colour, fontsize=style.TEXT, ha="center", va="center")
     labels = [
         (f"{style.short(one.panel.model, 20)}, " if several else "") + f"{one.title}, M = {one.panel.remove}"
         for one in splits
