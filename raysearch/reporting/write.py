@@ -16,7 +16,7 @@ import pandas as pd
 from raysearch.core.escaping import csv_cell, markdown, markdown_code
 from raysearch.core.formatting import count
 from raysearch.core.paths import write_files
-from raysearch.reporting.figures.picture import Palette, png, svg
+from raysearch.reporting.figures.picture import Palette, Picture, png, svg
 from raysearch.reporting.findings import findings
 from raysearch.reporting.sections import Section, sections
 from raysearch.reporting.stats.analysis import analyse
@@ -162,9 +162,10 @@ def _is_idle(table: Table, place: int) -> bool:
     return texts <= {UNKNOWN, ""} or (table.columns[place].may_hide and len(texts) == 1)
 
 
-def _inline(svg: str, alt: str) -> Markup:
+def _inline(picture: Picture, svg: str) -> Markup:
     """An SVG to stand in HTML: without the prolog, and with words for who cannot see it."""
     from markupsafe import Markup, escape
 
     body = svg[svg.index("<svg") :]
-    return Markup(body.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1))
+    label = escape(f"{picture.title}. {picture.caption}")
+    return Markup(body.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))

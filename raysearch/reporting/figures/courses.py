@@ -13,7 +13,6 @@ import pandas as pd
 
 from raysearch.core import style
 from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scale, pictures
-from raysearch.reporting.tables import numbers
 from raysearch.study.result import RecoveredMask, StudyResult
 
 if TYPE_CHECKING:
@@ -84,12 +83,7 @@ def _path_picture(palette: Palette, name: str, model: str, panels: list[_Paths])
         "over draws and seeds. Dashed: the dense model. An arrow: the loss lies off the scale, which is chosen for the "
         "others."
     )
-    alt = "Lines: " + "; ".join(
-        f"{calibration}, {searcher}: " + ", ".join(f"{size}: {numbers.loss(loss)}" for size, loss in path.items())
-        for calibration, _, paths in panels
-        for searcher, path in paths.items()
-    )
-    return Picture(name, f"{model}: loss by number of layers removed", caption, alt, figure)
+    return Picture(name, f"{model}: loss by number of layers removed", caption, figure)
 
 
 def _progress_picture(palette: Palette, name: str, model: str, panels: list[_Courses]) -> Picture:
@@ -118,14 +112,7 @@ def _progress_picture(palette: Palette, name: str, model: str, panels: list[_Cou
         "draws or seeds; dots mark the last improvement. The scale is chosen for where searches end; lines may enter "
         "from above."
     )
-    alt = "Lines: " + "; ".join(
-        f"{calibration}, M = {remove}, {cell.searcher}, seed {cell.seed}: {numbers.loss(loss)} after "
-        f"{numbers.amount(evaluations)} evaluations"
-        for remove, calibration, cells in ordered
-        for cell in cells.itertuples()
-        for evaluations, loss in cell.outcome.best_so_far[-1:]
-    )
-    return Picture(name, f"{model}: best loss so far", caption, alt, figure)
+    return Picture(name, f"{model}: best loss so far", caption, figure)
 
 
 def recovery_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
@@ -157,14 +144,7 @@ def _recovery_picture(palette: Palette, name: str, model: str, panels: Sequence[
         "The loss on held-out rows by the tokens that a model was trained on, a panel a way of training. Losses of "
         "different ways are of different rows, or distances from the dense model, and do not compare."
     )
-    alt = "Lines: " + "; ".join(
-        f"{way}, {one.searchers}, M = {one.remove}: {numbers.loss(losses[0][1])} to {numbers.loss(losses[-1][1])} "
-        f"after {losses[-1][0]:,} tokens"
-        for way, masks in panels
-        for one in masks
-        for losses in [one.record.training.held_out]
-    )
-    return Picture(name, f"{model}: loss by tokens of training", caption, alt, figure)
+    return Picture(name, f"{model}: loss by tokens of training", caption, figure)
 
 
 def _finish(axes: Axes, title: str, x_label: str, y_label: str) -> None:

@@ -53,12 +53,7 @@ def _mask_picture(n_layers: Mapping[str, int], palette: Palette, name: str, mode
         "A coloured block is a layer that the searcher removes, in the searcher's colour; layer 0 is next to the "
         "embedding. The lowest row is all searchers together."
     )
-    alt = "; ".join(
-        f"{setting.calibration}, M = {setting.remove}: "
-        + ", ".join(f"{name} removes {' or '.join(map(str, dict.fromkeys(of)))}" for name, of in masks.items())
-        for setting, masks in ordered
-    )
-    return Picture(name, f"{model}: layers removed", caption, f"Map of removed layers. {alt}", figure)
+    return Picture(name, f"{model}: layers removed", caption, figure)
 
 
 def _draw_masks(axes: Axes, masks: Mapping[str, Sequence[Mask]], n_layers: int, palette: Palette) -> None:

@@ -79,18 +79,16 @@ class Palette:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its title, caption and description.
+    """A figure with its title and caption.
 
     Args:
         name: Of its files.
         caption: Under it: how to read it.
-        alt: Its content in words, for readers who cannot see it.
     """
 
     name: str
     title: str
     caption: str
-    alt: str
     figure: Figure
 
 

@@ -107,12 +107,7 @@ def _headline(quantity: Quantity, palette: Palette, name: str, model: str, found
         caption += "Losses of two calibrations have different units, so each has a scale of its own."
     else:
         caption += "Rows apart: the calibration matters."
-    alt = f"{numbers.capital(what)}: " + "; ".join(
-        f"M = {remove}, {one.calibration}, {one.searcher}: {numbers.three(one.value)}"
-        for remove, means in found
-        for one in means.itertuples()
-    )
-    return Picture(name, f"{model}: what came of each calibration and searcher", caption, alt, figure)
+    return Picture(name, f"{model}: what came of each calibration and searcher", caption, figure)
 
 
 def tradeoff_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
@@ -158,13 +153,7 @@ def _tradeoff(
         "Up and to the left is better. Colour and shape: searcher; filling: calibration; bars: one standard error of "
         "accuracy."
     )
-    alt = "Scatter: " + "; ".join(
-        f"M = {remove}, {one.calibration}, {one.searcher}: perplexity {numbers.three(one.perplexity)}, "
-        f"accuracy {numbers.three(one.accuracy)}"
-        for remove, points in found
-        for one in points.itertuples()
-    )
-    return Picture(name, f"{model}: perplexity against accuracy", caption, alt, figure)
+    return Picture(name, f"{model}: perplexity against accuracy", caption, figure)
 
 
 def cost_pictures(comparisons: Sequence[Comparison], palette: Palette) -> list[Picture]:
@@ -205,13 +194,7 @@ def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]
         "best, the dashed line. Hollow: told from the best, corrected for all pairs. An arrow: the loss lies above "
         "what the axis shows."
     )
-    alt = "Scatter: " + "; ".join(
-        f"{one.setting.calibration}, M = {one.setting.remove}, {rival.searcher}: loss "
-        f"{numbers.loss(rival.mean)} at {numbers.amount(rival.cost)} layer-forwards"
-        for one in ordered
-        for rival in one.rivals
-    )
-    return Picture(name, f"{model}: loss against what the search costs", caption, alt, figure)
+    return Picture(name, f"{model}: loss against what the search costs", caption, figure)
 
 
 def correlation_pictures(correlations: Sequence[Correlation]) -> list[Picture]:
@@ -247,12 +230,7 @@ def correlation_pictures(correlations: Sequence[Correlation]) -> list[Picture]:
         "Right of the line, the searcher that is better by the one is better by the other too; left of it, worse. Bars "
         "are 95 % bootstrap intervals."
     )
-    alt = "Rank correlations: " + "; ".join(
-        f"{one.setting.model}, {one.setting.calibration}, M = {one.setting.remove}, {one.first.title} and "
-        f"{one.second.title}: {numbers.rho(one.rho)}"
-        for one in known
-    )
-    return [Picture("correlations", "How rankings go together", caption, alt, figure)]
+    return [Picture("correlations", "How rankings go together", caption, figure)]
 
 
 def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
@@ -285,8 +263,4 @@ def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
         "What the differences between checkpoints of one model and M go back to. With one seed the interaction cannot "
         "be told from noise and is in the rest."
     )
-    alt = "Shares of variance: " + "; ".join(
-        f"{label}: " + ", ".join(f"{part} {numbers.percent(one.shares[part])}" for part in ("calibration", "searcher"))
-        for label, one in zip(labels, splits, strict=True)
-    )
-    return [Picture("variance", "What results vary with", caption, alt, figure)]
+    return [Picture("variance", "What results vary with", caption, figure)]

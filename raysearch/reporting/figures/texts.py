@@ -13,7 +13,6 @@ import pandas as pd
 from raysearch.core import style
 from raysearch.reporting.figures.picture import Palette, Picture, grid, name_rows, pictures, stack
 from raysearch.reporting.stats.frame import Quantity, column_of, quantity_of
-from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
 
 _COLOURS = {
@@ -63,13 +62,7 @@ def _failure_picture(name: str, model: str, tasks: Sequence[_Task]) -> Picture:
         style.finish(axes, "x")
     style.legend(figure, [Patch(color=colour, label=_words(reason)) for reason, colour in _COLOURS.items()])
     caption = "The share of all answers that fail for each reason; what is missing to 100 % passes."
-    alt = f"Why code of {model} fails: " + "; ".join(
-        f"{title}, {label}: "
-        + ", ".join(f"{_words(reason)} {numbers.percent(share / 100)}" for reason, share in bar.items())
-        for title, bars in tasks
-        for label, bar in bars.items()
-    )
-    return Picture(name, f"Why the code of {model} fails", caption, alt, figure)
+    return Picture(name, f"Why the code of {model} fails", caption, figure)
 
 
 def _words(reason: str) -> str:
@@ -105,9 +98,4 @@ def _probe_picture(palette: Palette, name: str, model: str, panels: Sequence[_Pr
         "The first digit of small problems such as (9 + 8) * 2: how often it is the likeliest of the ten, and its mean "
         "log-probability; the mean over draws and seeds. Dashed: the dense model."
     )
-    alt = "Lines: " + "; ".join(
-        f"{quantity.title}, {searcher}, {calibration}, M = {remove}: {numbers.three(value)}"
-        for quantity, _, means in panels
-        for (searcher, calibration, remove), value in means.items()
-    )
-    return Picture(name, f"{model}: the arithmetic probe", caption, alt, figure)
+    return Picture(name, f"{model}: the arithmetic probe", caption, figure)
