@@ -59,10 +59,8 @@ def findings(analysis: Analysis) -> list[Finding]:
         *_draws(analysis),
         *_calibrations(analysis),
         *_variance(analysis),
-        *_agreement(analysis),
         *_predictions(analysis),
-        _seeds(analysis),
-        *_sharing(analysis),
+        *_seeds(analysis),
         *_ruined(analysis),
         *_unfinished(analysis),
     ]
@@ -314,24 +312,6 @@ def spread_sentence(spreads: Sequence[Spread], quantity: Quantity, by: str) -> s
     return f"Changing the {by} alone moves the {quantity.title} by {size} ({where})."
 
 
-def _agreement(analysis: Analysis) -> Iterator[Finding]:
-    """How similar masks are within and between calibrations."""
-    similarities: dict[str, list[float | None]] = {
-        "of two searchers on the same samples": [one.mean for one in analysis.agreements],
-        "of one searcher on two draws of a calibration": [one.between_draws for one in analysis.agreements],
-        "of one searcher on two calibrations": [one.mean for one in analysis.cross],
-    }
-    known = {name: [one for one in of if one is not None] for name, of in similarities.items()}
-    means = {name: statistics.fmean(of) for name, of in known.items() if of}
-    if means:
-        parts = [f"{name} {numbers.similarity(mean)}" for name, mean in means.items()]
-        verdict = f"Masks have a mean Jaccard similarity (1: the same layers, 0: none) {listed(parts)}"
-        if analysis.agreements:
-            chance = statistics.fmean(one.chance for one in analysis.agreements)
-            verdict += f"; random ones would have {numbers.similarity(chance)}"
-        yield Finding("Agreement of masks", f"{verdict}.", "measured", "agreement")
-
-
 def _predictions(analysis: Analysis) -> Iterator[Finding]:
     """Whether a better loss means a better checkpoint, calibration by calibration."""
     by_subject: dict[tuple[str, str, str], list[Correlation]] = {}
@@ -365,42 +345,12 @@ def correlation_sentence(members: Sequence[Correlation]) -> str:
     )
 
 
-def _seeds(analysis: Analysis) -> Finding:
-    """How far a searcher's random numbers move its loss."""
+def _seeds(analysis: Analysis) -> Iterator[Finding]:
+    """Whether it is known how far a searcher's random numbers move its loss."""
     frame = analysis.frame[analysis.frame["comparable"]]
-    spreads = [
-        (max(known), one.rivals[-1].behind, one.unit)
-        for one in analysis.by_loss
-        if (known := [rival.spread for rival in one.rivals if rival.spread is not None])
-    ]
-    if not spreads and not frame["stochastic"].any():
-        verdict = "No searcher draws random numbers: every seed finds the same mask."
-        return Finding("Seeds", verdict, "measured", "results")
-    if not spreads:
+    if frame["stochastic"].any() and all(rival.spread is None for one in analysis.by_loss for rival in one.rivals):
         verdict = "Every search ran with one seed: how much a searcher's random numbers matter is not measured."
-        return Finding("Seeds", verdict, "cannot tell", "results")
-    ratios = [spread / gap for spread, gap, _ in spreads if gap > 0]
-    without = [(spread, unit) for spread, gap, unit in spreads if spread and not gap]
-    parts = [f"{size}, where there is no such gap" for size in _by_unit(without, max)]
-    if any(ratios):
-        parts.insert(0, f"{numbers.percent(max(ratios))} of the gap between the best and the worst searcher")
-    verdict = "Seeds make no difference."
-    if parts:
-        verdict = f"Over seeds, a searcher's loss has a standard deviation of up to {' and '.join(parts)}."
-    return Finding("Seeds", verdict, "measured", "results")
-
-
-def _sharing(analysis: Analysis) -> Iterator[Finding]:
-    """How many layer-forwards the searches saved each other."""
-    done = analysis.frame[analysis.frame["layer_forwards_alone"].notna()]
-    shared, alone, naive = (float(done[f"layer_forwards_{name}"].sum()) for name in ("shared", "alone", "naive"))
-    if shared > 0:
-        ways = ((alone, "its searches one by one"), (naive, "a full forward per mask"))
-        saved = [
-            f"{numbers.ratio_text(of / shared)} times fewer than {name}" for of, name in ways if of > 1.005 * shared
-        ]
-        verdict = f"The study ran {numbers.amount(shared)} layer-forwards{': ' if saved else ''}{', '.join(saved)}."
-        yield Finding("Cost", verdict, "measured", "costs")
+        yield Finding("Seeds", verdict, "cannot tell", "results")
 
 
 def _ruined(analysis: Analysis) -> Iterator[Finding]:
