@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,17 +29,17 @@ SIZES = "viridis_r"  # colour map: from few to many layers
 _PER_INCH = 12.5  # characters of a legend, at its size
 
 
-def within(values: Iterable[float], reach: float = 4.0) -> tuple[float, float]:
+def within(values: Iterable[float]) -> tuple[float, float]:
     """Return the ends of an axis that shows most values well, and leaves out those that would flatten the others.
 
     Args:
-        values: Finite numbers, at least one.
-        reach: What is left out: more than so many times the range of the lower three quarters above it.
+        values: Finite numbers, at least one. Left out is what lies above the lower three quarters by more than four
+            times their range.
     """
     ordered = sorted({*values})  # of equal values one: two searchers with one mask make no third an outlier
     low, upper = ordered[0], ordered[max(min(1, len(ordered) - 1), (3 * (len(ordered) - 1)) // 4)]
     room = (upper - low) or 0.02 * abs(low) or 1.0
-    high = max(value for value in ordered if value <= upper + reach * room)
+    high = max(value for value in ordered if value <= upper + 4 * room)
     pad = 0.08 * ((high - low) or room)
     return low - pad, high + pad
 
@@ -61,11 +61,6 @@ def mark_beyond(axes: Axes, x: float, colour: str) -> None:
     """Mark at the upper edge that a point lies above what the axis shows."""
     axes.axvline(x, lw=0)  # that the axis reaches to it
     axes.text(x, 1.0, "↑", color=colour, fontsize=TITLE, ha="center", transform=axes.get_xaxis_transform())
-
-
-def ringed(points: Sequence[tuple[float, float]]) -> list[float]:
-    """The size of each point's marker: of several at one place the first are larger, so that each shows as a ring."""
-    return [7.0 + 3.5 * points[place + 1 :].count(point) for place, point in enumerate(points)]
 
 
 def short(label: str, most: int = 26) -> str:

@@ -100,10 +100,11 @@ def _progress_picture(palette: Palette, name: str, model: str, panels: list[_Cou
             course = [*counts, last], [*losses, losses[-1]]
             axes.step(*course, where="post", lw=1.4, color=colour, ls=palette.lines[cell.searcher])
             axes.plot(counts[-1], losses[-1], palette.shapes[cell.searcher], color=colour, ms=5)
-            ends.append((losses[0], losses[-1]))
+            ends.append(losses[-1])
         log_scale(axes)
         if ends:
-            axes.set_ylim(*_window(ends))
+            bottom, top = style.within(ends)
+            axes.set_ylim(bottom, top + 2 * (top - bottom))
         unit = cells["outcome"].iloc[0].measure.unit
         _finish(axes, f"{calibration}, M = {remove}", "evaluations (log scale)", f"loss ({unit})")
     style.legend(figure, palette.line_keys(searcher for *_, cells in ordered for searcher in cells["searcher"]))
@@ -150,13 +151,3 @@ def _recovery_picture(palette: Palette, name: str, model: str, panels: Sequence[
 def _finish(axes: Axes, title: str, x_label: str, y_label: str) -> None:
     style.name_axes(axes, style.short(title, 48), x_label, y_label)
     style.finish(axes)
-
-
-def _window(ends: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The losses to show: where searches end, and as much of where they began as does not flatten that."""
-    first, last = max(start for start, _ in ends), [end for _, end in ends]
-    low, high = min(last), min(max(last), style.within(last)[1])
-    reach = max(high - low, 0.02 * abs(low), 1e-9)
-    top = min(first, high + 2.5 * reach)
-    pad = 0.05 * max(top - low, reach)
-    return low - pad, top + pad

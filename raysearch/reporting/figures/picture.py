@@ -140,7 +140,7 @@ def log_scale(axes: Axes) -> None:
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     parts = (1.0, 2.0, 3.0, 5.0, 7.0) if high / low < 8 else (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
-    axes.xaxis.set_major_locator(LogLocator(10, subs=parts, numticks=7))
+    axes.xaxis.set_major_locator(LogLocator(10, subs=parts, numticks=5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: numbers.amount(number)))
     axes.xaxis.set_minor_formatter(NullFormatter())
 

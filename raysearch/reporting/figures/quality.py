@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from raysearch.core import style
@@ -30,7 +31,6 @@ from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
 
 _SPREAD = 0.62  # of a calibration's row, over which its searchers are laid out
-_RUINED = 300  # times the lowest perplexity: what is higher is off the scale
 _PARTS = {
     "calibration": style.BLUE,
     "draw": style.STEEL,
@@ -68,13 +68,11 @@ def _headline(quantity: Quantity, palette: Palette, name: str, model: str, found
     figure, places = grid(len(found), 0.75 + 0.5 * (1 if of_losses else len(every)), sharey=not of_losses)
     for axes, (remove, means) in zip(places, found, strict=True):
         calibrations = [means["calibration"].iloc[0]] if of_losses else every
-        if quantity.higher_is_better:  # shares of right answers, of which none flattens the others
-            low, high = style.within(means["value"], reach=math.inf)
-        elif quantity.ratio:
-            least = means["value"].min()
-            low, high = least / 1.3, min(means["value"].max(), _RUINED * least) * 1.3
-        else:
-            low, high = style.within(means["value"])
+        high = math.inf
+        if not quantity.higher_is_better:  # of shares of right answers none flattens the others
+            values = means["value"]
+            low, high = np.exp(style.within(np.log(values))) if quantity.ratio else style.within(values)
+            axes.set_xlim(low, high)
         for one in means.itertuples():
             step = searchers.index(one.searcher) / max(1, len(searchers) - 1) - 0.5
             row = calibrations.index(one.calibration) + _SPREAD * step
@@ -94,7 +92,6 @@ def _headline(quantity: Quantity, palette: Palette, name: str, model: str, found
         axes.set_ylim(len(calibrations) - 0.5, -0.5)
         better = "right" if quantity.higher_is_better else "left"
         style.name_axes(axes, f"M = {remove}", f"{what}{' (log scale)' if quantity.ratio else ''}; better: {better}")
-        axes.set_xlim(low, high)
         if quantity.ratio:
             log_scale(axes)
         style.finish(axes, "x")
@@ -131,14 +128,8 @@ def _tradeoff(
     perplexity, accuracy = both
     figure, places = grid(len(found), 3.6, sharey=True, sharex=True)
     for axes, (remove, points) in zip(places, found, strict=True):
-        sizes = style.ringed(list(zip(points["perplexity"], points["accuracy"], strict=True)))
-        for size, one in zip(sizes, points.itertuples(), strict=True):
-            look = {
-                **palette.point(one.searcher),
-                "fillstyle": palette.fillings[one.calibration],
-                "ms": size,
-                "mew": 1.2,
-            }
+        for one in points.itertuples():
+            look = {**palette.point(one.searcher), "fillstyle": palette.fillings[one.calibration], "ms": 7, "mew": 1.2}
             error = one.error if one.error >= 0 else None
             axes.errorbar(one.perplexity, one.accuracy, yerr=error, elinewidth=0.9, ls="", **look)
         if len(dense) == 2:
@@ -168,16 +159,15 @@ def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]
     figure, places = grid(len(comparisons), 2.8)
     ordered = sorted(comparisons, key=lambda one: one.setting.remove)
     for axes, comparison in zip(places, ordered, strict=True):
-        sizes = style.ringed([(rival.cost, rival.mean) for rival in comparison.rivals])
         bottom, top = style.within(rival.mean for rival in comparison.rivals)
-        for size, rival in zip(sizes, comparison.rivals, strict=True):
+        for rival in comparison.rivals:
             colour = palette.colours[rival.searcher]
             if rival.mean > top:
                 style.mark_beyond(axes, rival.cost, colour)
                 continue
             filled = colour if rival.tied else style.WHITE
             shape = palette.shapes[rival.searcher]
-            axes.plot(rival.cost, rival.mean, shape, color=colour, mfc=filled, mec=colour, mew=1.6, ms=size)
+            axes.plot(rival.cost, rival.mean, shape, color=colour, mfc=filled, mec=colour, mew=1.6, ms=7)
             if rival.noise:
                 axes.plot([rival.cost] * 2, [rival.mean - rival.noise, rival.mean], color=colour, lw=1.0, alpha=0.7)
         axes.axhline(comparison.best.mean, color=style.GREY, lw=0.9, ls="--")
@@ -205,15 +195,13 @@ def correlation_pictures(correlations: Sequence[Correlation]) -> list[Picture]:
     pairs = list(dict.fromkeys((one.first.title, one.second.title) for one in known))
     places = list(dict.fromkeys(one.setting for one in known))
     several = len({place.model for place in places}) > 1
-    calibrations = list(dict.fromkeys(place.calibration for place in places))
     figure, every = grid(len(pairs), 0.3 * len(places), 10.4, columns=len(pairs), foot=1.2, sharey=True)
     panels: dict[tuple[str, str], Any] = dict(zip(pairs, every, strict=True))
     for one in known:
         axes, row = panels[one.first.title, one.second.title], places.index(one.setting)
         if one.low is not None and one.high is not None:
             axes.plot([one.low, one.high], [row, row], color=style.STEEL, lw=2.2, solid_capstyle="round")
-        marker = style.MARKERS[calibrations.index(one.setting.calibration) % len(style.MARKERS)]
-        axes.plot(one.rho, row, marker, color=style.INK, ms=6)
+        axes.plot(one.rho, row, "o", color=style.INK, ms=6)
     for titles, axes in panels.items():
         axes.axvline(0, color=style.GREY, lw=0.9)
         axes.set_xlim(-1.08, 1.08)
