@@ -109,9 +109,8 @@ def _contrast(one: Contrast) -> Finding:
     else:
         verdict = (
             f"{one.first} and {one.second} are not told apart {where}: {one.first} is {found} "
-            f"({test}). A difference below {numbers.three(one.gap.detectable)} {one.unit} {_MISSED}"
+            f"({test}). A difference below {numbers.three(one.gap.detectable)} {one.unit} {_MISSED}."
         )
-        verdict += f"; to see one of this size takes about {one.draws_needed} draws." if one.draws_needed else "."
     if one.gap.n_draws < 2:
         verdict += " With one draw this is of these masks, not of other samples."
     return Finding(question, verdict, "clear" if one.told or one.equivalent else "not told apart", "verdicts")

@@ -6,17 +6,12 @@ import itertools
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import Measure
 from raysearch.reporting.findings import contrast_findings, findings
 from raysearch.reporting.stats.analysis import analyse
-from raysearch.reporting.stats.contrast import contrasts
-from raysearch.reporting.stats.difference import LEVEL, POWER
-from raysearch.reporting.stats.frame import averages, cells_frame
 from raysearch.study.result import StudyResult
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, compared, grid, outcome, study
 
@@ -49,22 +44,6 @@ def test_what_would_be_missed_is_the_least_of_the_rivals_in_its_unit() -> None:
     ]
     (verdict,) = verdicts(study(*losses, *margins), "Searchers in a setting")
     assert "a difference below 0.0396 nats per token or 0.792 nats of margin per question would be missed" in verdict
-
-
-def test_draws_do_not_lessen_the_noise_of_the_items() -> None:
-    def found(by_item: float) -> int | None:
-        values = {("c", "a"): [50.0, 51.0, 54.0], ("c", "b"): [50.0, 49.0, 50.0]}
-        results = grid(values, axis="draw")
-        (quantity,) = averages(results)
-        frame = cells_frame(results).assign(**{quantity.error: by_item})
-        (one,) = contrasts(frame, ["a - b"], [(quantity, None)])
-        return one.draws_needed
-
-    effect, few, more = 2.0 / np.std([0.0, 2.0, 4.0], ddof=1), found(0.0), found(0.3)
-    assert few is not None and more is not None and more > few
-    power = [stats.nct.sf(stats.t.ppf(1 - LEVEL / 2, n - 1), n - 1, effect * np.sqrt(n)) for n in (few - 1, few)]
-    assert power[0] < POWER <= power[1] + 1e-3
-    assert found(1.0) is None, "2 points of 1.4 times 1 are not seen by any number of draws"
 
 
 def test_each_setting_is_told_by_held_out_loss_or_else_by_that_on_the_calibration() -> None:

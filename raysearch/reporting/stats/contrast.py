@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import bisect
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from raysearch.reporting.stats.difference import LEVEL, POWER, Difference, Side, difference, holm
+from raysearch.reporting.stats.difference import LEVEL, Difference, Side, difference, holm
 from raysearch.reporting.stats.frame import Quantity, Setting, settings
 from raysearch.study.spec import sides_of
-
-_MOST_DRAWS = 1000
 
 
 @dataclass(frozen=True)
@@ -29,8 +25,6 @@ class Contrast:
         equivalent: Whether it is shown to be within the margin; None without a margin.
         unit: Of differences: ``nats per token``, ``points``; nats of logarithms.
         n_seeds: The most seeds that a draw has.
-        draws_needed: The draws by which a difference of this size would be seen four times in five among as many
-            answers; None if there is one draw, or no number up to 1,000 would do.
     """
 
     setting: Setting
@@ -44,7 +38,6 @@ class Contrast:
     n_seeds: int
     p: float | None = None
     n_answers: int = 1
-    draws_needed: int | None = None
 
     @property
     def gain(self) -> float:
@@ -97,12 +90,9 @@ def _all_sizes(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def _corrected(answers: Sequence[Contrast]) -> list[Contrast]:
-    """Correct the p of some answers, and the number of draws that each would take, for the number of answers."""
-    corrected, n = holm([one.gap.p for one in answers]), len(answers)
-    return [
-        replace(one, p=p, n_answers=n, draws_needed=_draws_needed(one.gap, LEVEL / n))
-        for one, p in zip(answers, corrected, strict=True)
-    ]
+    """Correct the p of some answers for their number."""
+    corrected = holm([one.gap.p for one in answers])
+    return [replace(one, p=p, n_answers=len(answers)) for one, p in zip(answers, corrected, strict=True)]
 
 
 def _without_used_loss(cells: pd.DataFrame) -> pd.DataFrame:
@@ -126,18 +116,3 @@ def _contrast(cells: pd.DataFrame, quantity: Quantity, margin: float | None, fir
         unit=quantity.difference_unit or str(cells["unit"].iloc[0]),
         n_seeds=int(max(one.groupby("draw")["seed"].nunique().max() for one in (mine, theirs))),
     )
-
-
-def _draws_needed(gap: Difference, level: float) -> int | None:
-    """How many draws would show a difference of this size, if it were the true one; the noise of items stays."""
-    if gap.n_draws < 2 or not gap.error or gap.alone is None or not gap.value:
-        return None
-    from statsmodels.stats.power import TTestPower
-
-    of_draws, power = gap.alone[0] ** 2 * gap.n_draws, TTestPower()
-    of_items = max(0.0, gap.error**2 - gap.alone[0] ** 2)
-    numbers = range(2, _MOST_DRAWS + 1)
-    place = bisect.bisect_left(
-        numbers, POWER, key=lambda n: power.power(abs(gap.value) / math.sqrt(of_draws + n * of_items), n, level)
-    )
-    return numbers[place] if place < len(numbers) else None

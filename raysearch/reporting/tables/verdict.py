@@ -84,13 +84,11 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
         number("Draws", "gap.n_draws"),
         number("Seeds", "n_seeds"),
         Column("Would be seen", lambda one: Cell(_size(one.gap.detectable, one.unit), one.gap.detectable)),
-        number("Draws needed", "draws_needed", numbers.amount),
     ]
     note = (
         "Paired by draw. Perplexities by their logarithms. Of several M: the mean difference within each draw. p: "
         "corrected by Holm's method for all answers of a contrast with several M, or with one. Would be seen: the "
-        "difference that is told from none four times in five with these samples. Draws needed: to see one of the "
-        "size found; more draws do not lessen the noise of the items."
+        "difference that is told from none four times in five with these samples."
     )
     return tabulate("contrasts", "Named contrasts", columns, contrasts, note)
 
