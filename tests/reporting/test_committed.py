@@ -59,7 +59,7 @@ def test_one_draw_is_warned_of(committed: Analysis) -> None:
 
 
 def test_no_ruined_mask_is_called_as_good(committed: Analysis) -> None:
-    assert all(one.cheapest is None for one in committed.by_average)
+    assert not any(rival.equivalent for one in committed.by_average for rival in one.rivals)
 
 
 @pytest.mark.parametrize(

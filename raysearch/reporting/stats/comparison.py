@@ -88,14 +88,6 @@ class Comparison:
         return [rival for rival in self.rivals if rival.tied]
 
     @property
-    def cheapest(self) -> Rival | None:
-        """Of the best and those shown to be as good the one with the fewest layer-forwards; None without a margin."""
-        equal = [one for one in self.rivals[1:] if one.equivalent]
-        priced = [one for one in [self.best, *equal] if math.isfinite(one.cost)]
-        margin = any(one.equivalent is not None for one in self.rivals)
-        return min(priced, key=lambda one: one.cost, default=None) if margin else None
-
-    @property
     def detectable(self) -> float | None:
         """Of any rival the least difference that would be told four times in five, before correction."""
         return min((one.detectable for one in self.rivals[1:] if one.detectable is not None), default=None)

@@ -19,8 +19,8 @@ from raysearch.reporting.tables.table import Cell, Column, Table, labels, number
 _NOTE = (
     "Not told from it: p > 0.05, corrected by Holm's method for all pairs of searchers of the setting. That does not "
     "make them as good: a difference below that of the last column would be missed more often than one time in five, "
-    "even if it were the only one tested. As good, and the cheapest of those: only with study.margin, by two one-sided "
-    "tests. The best of several is chosen by the same numbers that are shown, so it is flattered."
+    "even if it were the only one tested. As good: only with study.margin, by two one-sided tests. The best of several "
+    "is chosen by the same numbers that are shown, so it is flattered."
 )
 
 
@@ -32,7 +32,7 @@ def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
         words(
             "Not told from it", lambda one: ", ".join(of.searcher for of in one.tied if of is not one.best) or "none"
         ),
-        Column("Cheapest as good", _cheapest, kind="name", may_hide=True),
+        words("As good", lambda one: ", ".join(of.searcher for of in one.rivals if of.equivalent), may_hide=True),
         Column("How sure", lambda one: Cell(one.verdict, small=_unpredictable(one)), kind="w"),
         Column("Would be seen", lambda one: Cell(_size(one.detectable, one.unit), one.detectable)),
     ]
@@ -103,17 +103,6 @@ def _level(one: Comparison) -> str:
     if one.quantity is CALIBRATION_LOSS:
         return f"loss {numbers.loss(one.best.mean)}"
     return numbers.value(one.best.mean, one.quantity) + (" %" if one.quantity.unit == "%" else "")
-
-
-def _cheapest(one: Comparison) -> Cell:
-    """The cheapest searcher, its cost, and how much less that is than the cost of the best."""
-    cheapest = one.cheapest
-    if cheapest is None:
-        return Cell(numbers.UNKNOWN)
-    cost = f"{numbers.amount(cheapest.cost)} layer-forwards"
-    if cheapest is not one.best and cheapest.cost and math.isfinite(one.best.cost):
-        cost += f"\n{numbers.ratio_text(one.best.cost / cheapest.cost)} × less than the best"
-    return Cell(cheapest.searcher, small=cost)
 
 
 def _unpredictable(one: Comparison) -> str:

@@ -46,28 +46,11 @@ def test_without_errors_or_seeds_only_equal_losses_tie():
     assert found.verdict == "cannot tell"
 
 
-def priced():
-    return (
-        cell("dear", outcome(1.0, delta_error=0.01, layer_forwards_alone=900.0)),
-        cell("cheap", outcome(1.01, delta_error=0.01, layer_forwards_alone=100.0)),
-        cell("free, not known well", outcome(1.1, delta_error=1.0, layer_forwards_alone=1.0)),
-    )
-
-
-def test_without_a_margin_nothing_is_as_good_and_cheaper():
-    found = compared(*priced())
-    assert found.verdict == "none told apart"
-    assert found.cheapest is None
-
-
-def test_cheapest_of_those_shown_to_be_within_the_margin():
-    found = compared(*priced(), margin=0.1)
-    assert found.best.searcher == "dear"
-    assert found.cheapest is not None
-    assert found.cheapest.searcher == "cheap"
+def test_as_good_is_what_is_shown_to_be_within_the_margin():
+    losses = cell("best", outcome(1.0, delta_error=0.01)), cell("close", outcome(1.01, delta_error=0.01))
     gap, error = 0.01, math.hypot(0.01, 0.01)
-    for margin, equal in ((gap + 1.646 * error, True), (gap + 1.643 * error, False)):
-        assert compared(*priced(), margin=margin).rivals[1].equivalent is equal
+    margins = {None: None, gap + 1.646 * error: True, gap + 1.643 * error: False}
+    assert {margin: compared(*losses, margin=margin).rivals[1].equivalent for margin in margins} == margins
 
 
 def test_p_values_are_corrected_for_all_pairs():
