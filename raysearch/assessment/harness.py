@@ -86,7 +86,10 @@ class TaskJob(Job):
         Raises:
             UserError: The task or its data cannot be loaded.
         """
-        with _silent(), _seeded():
+        # Bootstraps stay in this process; the other is for metrics of Hugging Face's `evaluate`.
+        os.environ |= {"DISABLE_MULTIPROC": "1", "HF_ALLOW_CODE_EVAL": str(int(self.run_code))}
+        _seed()
+        with _silent():
             from lm_eval import evaluate
             from lm_eval.models.huggingface import HFLM
 
@@ -97,8 +100,7 @@ class TaskJob(Job):
                     "writes, without a sandbox; allow it with assess.answers.run_code=true, or use a task of "
                     "assess.generation"
                 )
-            allowed = {"HF_ALLOW_CODE_EVAL": "1"} if self.run_code else {}  # for metrics of Hugging Face's `evaluate`
-            with replica.stack.bypassed(self.mask) as model, _environment(allowed):
+            with replica.stack.bypassed(self.mask) as model:
                 # lm-eval gives a tokenizer a padding token, so it gets one of its own.
                 tokenizer = copy.deepcopy(replica.tokenizer)
                 tokenizer.chat_template = undated(tokenizer.chat_template)
@@ -224,42 +226,21 @@ def _items(samples: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]) -
     return items
 
 
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables within the context."""
-    before = {name: os.environ.pop(name) for name in variables if name in os.environ}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            os.environ.pop(name, None)
-        os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _seeded() -> Iterator[None]:
-    """Within the context random numbers are those of lm-eval, also while a task is loaded: some shuffle then."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the state that tasks use)
-    with torch.random.fork_rng():
-        random.seed(_SEED_OF_PYTHON)
-        np.random.seed(_SEED)  # noqa: NPY002
-        torch.manual_seed(_SEED)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
+def _seed() -> None:
+    """Seed all random numbers as lm-eval does, which some tasks shuffle by while they are loaded."""
+    random.seed(_SEED_OF_PYTHON)
+    np.random.seed(_SEED)  # noqa: NPY002 (the state that tasks use)
+    torch.manual_seed(_SEED)
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keep lm-eval's progress bars, remarks and prints off the terminal, and its bootstraps in this process."""
+    """Keep lm-eval's progress bars, remarks and prints off the terminal."""
     logger = logging.getLogger("lm_eval")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with quiet(), contextlib.redirect_stdout(io.StringIO()), _environment({"DISABLE_MULTIPROC": "1"}):
+        with quiet(), contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
         logger.setLevel(level)
