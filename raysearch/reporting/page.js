@@ -1,22 +1,6 @@
 // Sorts a table by the column whose head is clicked; a second click turns the order round. The dense model stays on top.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
-  const unspan = () => {
-    for (const row of [...body.rows]) {
-      for (const cell of [...row.cells].filter((one) => one.rowSpan > 1)) {
-        const place = columnOf(cell);
-        for (let down = 1, below = row; down < cell.rowSpan; down++) {
-          below = below.nextElementSibling;
-          const copy = cell.cloneNode(true);
-          copy.rowSpan = 1;
-          below.insertBefore(copy, below.cells[place] ?? null);
-        }
-        cell.rowSpan = 1;
-      }
-      row.classList.remove("first");
-    }
-  };
-  const columnOf = (cell) => [...cell.parentNode.cells].indexOf(cell);
   const key = (row, column) => {
     const cell = row.cells[column];
     const number = Number(cell.dataset.v); // none where the cell has none, or it is infinite
@@ -29,10 +13,10 @@ for (const table of document.querySelectorAll("table.sortable")) {
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     const sort = () => {
       const down = head.getAttribute("aria-sort") === "ascending";
-      unspan();
       for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       const rows = [...body.rows].filter((row) => !row.classList.contains("dense"));
+      for (const row of rows) row.classList.remove("first");
       rows.sort((one, other) => compare(key(one, column), key(other, column), down ? -1 : 1));
       body.append(...rows);
     };

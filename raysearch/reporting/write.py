@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -131,29 +130,17 @@ def _extent(frame: pd.DataFrame) -> str:
 
 
 def _shown(table: Table) -> dict[str, Any]:
-    """A table as the page shows it: labels once a group, and no column for a label that is always the same."""
+    """A table as the page shows it: a line above each group, and no column for a label that is always the same."""
     kept = [place for place in range(len(table.columns)) if not _is_idle(table, place)]
-    groups = [place for place in kept if table.columns[place].groups]
-    labels = [[row[place].text for place in groups] for row in table.rows]
-    body = []
+    heads = [table.columns[place] for place in kept]
+    rows: list[dict[str, Any]] = []
+    labels: list[str] | None = None
     for number, row in enumerate(table.rows):
-        before = labels[number - 1] if number else None
-        cells = []
-        for place in kept:
-            depth = groups.index(place) + 1 if place in groups else 0
-            if not depth or before is None or before[:depth] != labels[number][:depth]:
-                span = _span(labels, number, depth) if depth else 1
-                cells.append({"cell": row[place], "kind": table.columns[place].kind, "span": span})
-        opens = before is not None and before != labels[number]
-        kind = "dense" if table.has_dense and number == 0 else "first" if opens else "plain"
-        body.append({"kind": kind, "cells": cells})
-    return {"heads": [table.columns[place] for place in kept], "rows": body}
-
-
-def _span(labels: Sequence[Sequence[str]], start: int, depth: int) -> int:
-    """How many rows from this one on have the same labels, to that depth."""
-    alike = itertools.takewhile(lambda one: one[:depth] == labels[start][:depth], labels[start:])
-    return len(list(alike))
+        cells = [row[place] for place in kept]
+        before, labels = labels, [cell.text for head, cell in zip(heads, cells, strict=True) if head.groups]
+        kind = "dense" if table.has_dense and not number else "first" if before not in (None, labels) else "plain"
+        rows.append({"kind": kind, "cells": list(zip(heads, cells, strict=True))})
+    return {"heads": heads, "rows": rows}
 
 
 def _is_idle(table: Table, place: int) -> bool:

@@ -51,7 +51,7 @@ class Column:
     Args:
         show: Makes a cell of a record.
         small: What stands under the title: the unit.
-        groups: Whether the page shows a label once for all rows that have it, and rules them off.
+        groups: Whether the page rules off the rows that have the same label.
         may_hide: Whether the page leaves it out if it says the same everywhere.
         dense: Its cell in the row of the unpruned model.
     """
