@@ -13,11 +13,11 @@ from raysearch.core.mask import Mask
 from raysearch.generation.examples import examples
 from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.observer import Observer, Text
+from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
 
 #: In the ledger, where others are named by a fingerprint.
-_NUMBERS, _ANSWERS, _TEXTS = "recorded numbers", "recorded answers", "recorded texts"
+_NUMBERS, _ANSWERS = "recorded numbers", "recorded answers"
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,7 @@ def record_assessments(
     """
     for search in searches:
         _add(ledger, search, _ANSWERS, _answers(assessments, search.found.mask), _Answers)
-        _add(ledger, search, _TEXTS, assessments.texts(search.found.mask), Text)
     record_numbers(ledger, [(search, assessments.named(search.found.mask)) for search in searches], observer)
-    observer.assessed_on([(search, texts) for search in searches if (texts := recorded_texts(ledger, search))])
     observer.answered([(search, answers) for search in searches if (answers := recorded_answers(ledger, search))])
 
 
@@ -59,11 +57,6 @@ def record_numbers(
 def recorded_assessments(ledger: Ledger, search: SearchRecord) -> dict[str, float]:
     """Return all assessed numbers of a search's mask so far, by the names of MLflow's metrics."""
     return _known(ledger, search, _NUMBERS, Number)
-
-
-def recorded_texts(ledger: Ledger, search: SearchRecord) -> dict[str, Text]:
-    """Return all texts that a search's mask was assessed on so far, by name."""
-    return _known(ledger, search, _TEXTS, Text)
 
 
 def recorded_answers(ledger: Ledger, search: SearchRecord) -> dict[str, str]:

@@ -12,7 +12,6 @@ from pydantic import model_serializer
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
-from raysearch.search.observer import Text
 
 
 @dataclass(frozen=True)
@@ -85,14 +84,6 @@ class Assessments:
             named |= named_estimate(name, "dense", self.by_mask[Mask()][name].estimate)
             named |= named_estimate(name, "retention", result.retention)
         return named
-
-    def texts(self, mask: Mask) -> dict[str, Text]:
-        """Return the texts that a mask was assessed on, by name."""
-        details = {name: result.detail for name, result in self.by_mask[mask].items() if "n_tokens" in result.detail}
-        return {
-            name: Text(detail["fingerprint"], detail["data"], detail["n_samples"], detail["n_tokens"])
-            for name, detail in details.items()
-        }
 
 
 def named_estimate(name: str, of: str, estimate: Estimate | None) -> dict[str, float]:

@@ -60,23 +60,6 @@ class LossPoint:
     held_out: float | None
 
 
-@dataclass(frozen=True)
-class Text:
-    """A text that masks were assessed on.
-
-    Args:
-        fingerprint: Of its tokens, by which its losses are known.
-        data: Where it is from and how it was drawn, plain values.
-        n_samples: How many windows or documents.
-        n_tokens: Scored tokens.
-    """
-
-    fingerprint: str
-    data: Mapping[str, Any]
-    n_samples: int
-    n_tokens: int
-
-
 class Observer:
     """Watches a search or a study. Every method does nothing, except `warn`; a subclass overrides what it needs.
 
@@ -126,9 +109,6 @@ class Observer:
 
     def assessed(self, found: Sequence[tuple[SearchRecord, Mapping[str, float]]]) -> None:
         """The masks of these searches were assessed; the numbers by name, such as ``assess/piqa/dense``."""
-
-    def assessed_on(self, found: Sequence[tuple[SearchRecord, Mapping[str, Text]]]) -> None:
-        """The masks of these searches were assessed on these texts, by name."""
 
     def answered(self, found: Sequence[tuple[SearchRecord, Mapping[str, str]]]) -> None:
         """The masks of these searches have answered; by task JSON Lines, an item each, beside the dense model's."""

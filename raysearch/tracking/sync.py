@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from raysearch.assessment.recorded import recorded_answers, recorded_assessments, recorded_texts
+from raysearch.assessment.recorded import recorded_answers, recorded_assessments
 from raysearch.core.formatting import count
 from raysearch.errors import UserError, redacted
 from raysearch.ledger.ledger import Ledger
@@ -30,7 +30,6 @@ from raysearch.tracking.mlflow.study import (
     record_assessments,
     record_recovery,
     record_report,
-    record_texts,
 )
 from raysearch.tracking.options import Store, TrackingOptions
 
@@ -148,9 +147,8 @@ def _sync_search(
 
 
 def _write_assessments(store: Store, run_id: str, record: SearchRecord, ledger: Ledger) -> None:
-    """Write what the ledger has of a search's mask besides the search: numbers, texts, answers and recoveries."""
+    """Write what the ledger has of a search's mask besides the search: numbers, answers and recoveries."""
     record_assessments(store, {run_id: recorded_assessments(ledger, record)})
-    record_texts(store, {run_id: recorded_texts(ledger, record)})
     record_answers(store, {run_id: recorded_answers(ledger, record)})
     result = record.found
     masks = {trial.mask for trial in result.trials} | {result.mask}

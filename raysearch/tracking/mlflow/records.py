@@ -13,13 +13,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysearch.core.measure import Measure
 from raysearch.core.problem import AUTO
-from raysearch.search.observer import Text
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, named_readout, uses_evaluation_split
 from raysearch.search.trial import Trial
 
@@ -255,22 +254,14 @@ def result_tags(result: SearchResult, max_child_runs: int = sys.maxsize) -> dict
 
 def calibration_input(header: SearchHeader) -> DatasetInput:
     """Return the samples that a search judges masks on, several calibrations as one dataset."""
-    name = " + ".join(dict.fromkeys(map(_data_name, header.data)))
-    return _dataset(name, header.fingerprints["calibration"], header.data, "calibration")
-
-
-def text_input(name: str, text: Text) -> DatasetInput:
-    """Return a text that masks were assessed on, by the assessment's name for it."""
-    rows = {"samples": text.n_samples, "n_tokens": text.n_tokens}
-    return _dataset(name, text.fingerprint, [{**text.data, **rows}], "assessment")
-
-
-def _dataset(name: str, digest: str, data: Sequence[Mapping[str, Any]], context: str) -> DatasetInput:
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    profile = {"num_rows": sum(one["samples"] for one in data), "num_tokens": sum(one["n_tokens"] for one in data)}
-    dataset = Dataset(name[:500], digest, "raysearch", json.dumps(list(data)), profile=json.dumps(profile))
-    return DatasetInput(dataset, [InputTag("mlflow.data.context", context)])
+    name = " + ".join(dict.fromkeys(map(_data_name, header.data)))
+    n_rows, n_tokens = (sum(one[key] for one in header.data) for key in ("samples", "n_tokens"))
+    profile = json.dumps({"num_rows": n_rows, "num_tokens": n_tokens})
+    source, digest = json.dumps(list(header.data)), header.fingerprints["calibration"]
+    dataset = Dataset(name[:500], digest, "raysearch", source, profile=profile)
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", "calibration")])
 
 
 def _data_name(one: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysearch.search.observer import LossPoint, Text
+from raysearch.search.observer import LossPoint
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.client import client_of, connect, log, only_one
 from raysearch.tracking.mlflow.views import study_condition, study_note, view_tags
@@ -118,17 +118,6 @@ def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]])
         known = client.get_run(run_id).data.metrics
         named = {re.sub(r"[^\w./ -]", "_", name): value for name, value in values.items()}
         log(client, run_id, [(name, value, 0) for name, value in named.items() if known.get(name) != value])
-
-
-def record_texts(store: Store, texts: Mapping[str, Mapping[str, Text]]) -> None:
-    """Note on runs, by their ids, what texts their masks were assessed on; a text that a run has is left out."""
-    client = client_of(store)
-    for run_id, by_name in texts.items():
-        inputs = client.get_run(run_id).inputs
-        known = {one.dataset.digest for one in inputs.dataset_inputs} if inputs else set()
-        new = [records.text_input(name, text) for name, text in by_name.items() if text.fingerprint not in known]
-        if new:
-            client.log_inputs(run_id, new)
 
 
 def record_answers(store: Store, answers: Mapping[str, Mapping[str, str]]) -> None:

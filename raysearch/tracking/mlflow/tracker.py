@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from raysearch.core.paths import options_for
 from raysearch.search.forecast import RoundCost
-from raysearch.search.observer import LossPoint, StudyHeader, Text, Tracker
+from raysearch.search.observer import LossPoint, StudyHeader, Tracker
 from raysearch.search.record import SearchRecord
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
 from raysearch.search.trial import Trial
@@ -35,7 +35,6 @@ from raysearch.tracking.mlflow.study import (
     record_assessments,
     record_recovery,
     record_report,
-    record_texts,
     stop_study,
 )
 from raysearch.tracking.options import Store, TrackingOptions
@@ -123,10 +122,6 @@ class MlflowTracker(Tracker):
     @override
     def assessed(self, found: Sequence[tuple[SearchRecord, Mapping[str, float]]]) -> None:
         self._put("the assessment is", found, record_assessments)
-
-    @override
-    def assessed_on(self, found: Sequence[tuple[SearchRecord, Mapping[str, Text]]]) -> None:
-        self._put("the texts are", found, record_texts)
 
     @override
     def answered(self, found: Sequence[tuple[SearchRecord, Mapping[str, str]]]) -> None:

@@ -6,12 +6,10 @@ from mlflow import MlflowClient
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.search.observer import Text
 from raysearch.search.result import RoundSummary
 from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
 from raysearch.tracking.mlflow import records
-from raysearch.tracking.mlflow.study import record_texts
 from raysearch.tracking.options import Store
 from tests.tracking.mlflow.test_tracker import tell
 from tests.tracking.recorded import Recorded
@@ -138,18 +136,12 @@ def test_a_calibration_is_a_dataset_that_tells_its_source(data, name):
 
 
 @pytest.mark.usefixtures("tables", "blank_figures")
-def test_a_search_has_its_calibration_and_the_texts_it_was_assessed_on_once(tmp_path):
+def test_a_search_has_its_calibration_once(tmp_path):
     run_id = tell(tmp_path)
     assert run_id is not None
-    store = Store.locate(None, tmp_path)
-    for _ in range(2):
-        record_texts(store, {run_id: {"chats": Text("f" * 32, FILE, 8, 504)}})
     tell(tmp_path)
-    inputs = MlflowClient(store.uri).get_run(run_id).inputs
+    inputs = MlflowClient(Store.locate(None, tmp_path).uri).get_run(run_id).inputs
     assert inputs is not None
-    assert {(one.dataset.name, one.dataset.digest, one.tags[0].value) for one in inputs.dataset_inputs} == {
-        ("wikitext", "c" * 16, "calibration"),
-        ("chats", "f" * 32, "assessment"),
-    }
-    assert len(inputs.dataset_inputs) == 2
+    (dataset,) = (one.dataset for one in inputs.dataset_inputs)
+    assert (dataset.name, dataset.digest) == ("wikitext", "c" * 16)
     assert not any(child.inputs and child.inputs.dataset_inputs for child in Recorded(tmp_path).children.values())
