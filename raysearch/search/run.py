@@ -130,7 +130,7 @@ def search_rounds(
                 if is_alone:
                     warn_of_unknown(session.calibrations, observer)
                     warn_of_dtype(info, observer)
-                rounds = run_rounds(spec.sized_searcher, problem, spec.seed, recorder)
+                rounds = run_rounds(spec.searcher, problem, spec.seed, recorder)
                 if spec.refiner is not None:
                     result = yield from search.refined(spec.refiner, (yield from recorder.follow(rounds)))
                 elif spec.budget is None:
@@ -294,7 +294,7 @@ class _Search:
 
 
 def _forecast(spec: SearchSpec, info: ModelInfo) -> list[RoundCost] | None:
-    costs = Forecaster().forecast(spec.sized_searcher, spec.problem(info), spec.seed, spec.evaluation.objectives)
+    costs = Forecaster().forecast(spec.searcher, spec.problem(info), spec.seed, spec.evaluation.objectives)
     screened, by_budget = spec.evaluation.screening is not None, spec.budget is not None
     return costs and [replace(cost, screened=screened, optional=by_budget) for cost in costs]
 

@@ -21,7 +21,6 @@ from raysearch.search.observer import Observer
 from raysearch.search.recommendation import Budget
 from raysearch.search.record import SearchRecord
 from raysearch.search.refinement import Refinement
-from raysearch.search.sizes import for_sizes
 from raysearch.searchers.base import Searcher
 
 
@@ -92,10 +91,10 @@ class SearchSpec:
     def __post_init__(self) -> None:
         if self.budget is not None and self.remove != AUTO:
             raise UserError(f"{self.budget} is of remove=auto, not of remove={self.remove}; leave one of them out")
-        if self.budget is not None and not self.searcher.nested:
+        if (self.budget is not None or len(self.sizes) > 1) and not self.searcher.nested:
             raise UserError(
-                f"remove=auto needs a searcher that finds the best mask of every size on its way, and "
-                f"searcher={self.searcher_name} does not; use greedy or beam"
+                f"remove={self.remove} needs a searcher that finds the best mask of every size on its way, and "
+                f"searcher={self.searcher_name} does not; use greedy or beam, or a study with study.grid.remove=[1,2,3]"
             )
         if self.refiner is not None and self.remove == AUTO:
             raise UserError(
@@ -113,11 +112,6 @@ class SearchSpec:
     def sizes(self) -> range:
         """The numbers of layers that are asked for."""
         return sizes_of(self.remove)
-
-    @property
-    def sized_searcher(self) -> Searcher:
-        """The algorithm, for all numbers of layers that are asked for."""
-        return self.searcher if self.budget is not None else for_sizes(self.searcher, self.sizes)
 
     def problem(self, info: ModelInfo) -> Problem:
         """Return the space of legal masks.

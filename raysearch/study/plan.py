@@ -96,7 +96,7 @@ def plan_study(spec: StudySpec, with_time: bool = False) -> StudyPlan:
     plans, unpredictable = [], []
     for cell in spec.cells:
         search, evaluation = cell.search, cell.search.evaluation
-        args = search.sized_searcher, search.problem(shape(evaluation.model)), search.seed, evaluation.objectives
+        args = search.searcher, search.problem(shape(evaluation.model)), search.seed, evaluation.objectives
         alone = forecaster.forecast(*args)
         added = None if alone is None else forecaster.forecast(*args, _left_in_ledger(evaluation, known))
         if alone is None or added is None:

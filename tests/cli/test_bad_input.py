@@ -67,7 +67,7 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("protect=[-6]", ["protect=[-6] names layer -6", "use indices from -5 to 4"]),
     ("seed=-1", ["error: seed=-1 is negative", "use 0 or more"]),
     ("data.seed=-1", ["data.seed=-1 is negative"]),
-    ("remove=1..3 searcher=exhaustive searcher.limit=5", ["searcher.limit=5 is below", "give searcher.limit=10"]),
+    ("remove=3 searcher=exhaustive searcher.limit=5", ["searcher.limit=5 is below", "give searcher.limit=10"]),
     ("data.seq_len=65", ["data.seq_len=65 is longer than the 64 positions", "use 64 or less"]),
     ("data.samples=9999", ["data.samples=9999 windows of data.seq_len=16", "data.samples="]),
     ("data.sampling=foo", ["data.sampling=foo", "'documents', 'truncated' or 'whole'"]),

@@ -1,4 +1,7 @@
+from functools import partial
+
 from raysearch import Mask, Problem
+from raysearch.core.problem import sizes_of
 from tests.cases import assert_refused
 
 
@@ -32,3 +35,19 @@ def test_impossible_problems_say_what_would_do():
         lambda remove, protect: Problem.create(30, remove, protect, model="smollm2-135m"),
         [({"remove": remove, "protect": protect}, message) for remove, protect, message in cases],
     )
+
+
+def test_several_sizes():
+    asked: dict[int | str, range] = {5: range(5, 6), "1..9": range(1, 10), "3..3": range(3, 4), "10..12": range(10, 13)}
+    assert {remove: sizes_of(remove) for remove in asked} == asked
+
+
+def test_sizes_that_no_user_can_have():
+    cases = [
+        ("9..1", "remove=9..1 runs backwards; use 1..9"),
+        ("0..3", "remove=0..3 begins below 1; use 1..3"),
+        ("1-9", "remove=1-9 should be a valid integer, or a range such as 1..9"),
+        ("1...9", "remove=1...9 should be a valid integer, or a range"),
+        ("1..7", "remove=1..7 leaves no layer of the 7 that the model has; use 1..6"),
+    ]
+    assert_refused(partial(Problem.create, 7), cases)

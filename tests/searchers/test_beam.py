@@ -24,6 +24,19 @@ def test_beam_of_five_at_32_layers_remove_7():
     assert n_evaluations(BeamSearcher(width=5), Problem.create(32, 7)) <= 887
 
 
+def test_a_beam_passes_through_every_size():
+    loss = rugged_loss(Problem.create(7, 4, protect=[0]), seed=3)
+
+    def masks(size):
+        _, rounds = drive(BeamSearcher(width=2), Problem.create(7, size, protect=[0]), loss)
+        return [mask for proposed in rounds for mask in proposed.masks]
+
+    for size in (2, 3):
+        assert min((mask for mask in masks(4) if len(mask) == size), key=loss) == min(
+            (mask for mask in masks(size) if len(mask) == size), key=loss
+        )
+
+
 def test_a_wide_beam_is_exhaustive():
     problem = Problem.create(8, 3)
     loss = rugged_loss(problem, seed=11)
