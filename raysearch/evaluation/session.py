@@ -63,10 +63,11 @@ class EvaluationSession:
         """Samples of all calibrations."""
         return sum(calibration.n_samples for calibration in self.calibrations)
 
-    def delta_error(self, mask: Mask) -> float | None:
-        """Return the standard error of a mask's loss minus the dense model's; None for a weighted sum."""
-        several = len(self.calibrations) > 1
-        return None if several else standard_errors(self.calibrations[0], self.ledger, [mask], Mask())[0]
+    def delta_errors(self, masks: Sequence[Mask]) -> list[float | None]:
+        """Return the standard errors of masks' losses minus the dense model's; None for those of a weighted sum."""
+        if len(self.calibrations) > 1:
+            return [None for _ in masks]
+        return standard_errors(self.calibrations[0], self.ledger, masks, Mask())
 
     def close(self) -> None:
         """Close the evaluator and the ledger. Closing twice is harmless."""

@@ -7,8 +7,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
-import numpy as np
-
 from raysearch.core.estimate import error_of_median
 from raysearch.core.formatting import count
 from raysearch.core.formatting import size as size_text
@@ -18,7 +16,6 @@ from raysearch.core.paths import options_of
 from raysearch.core.problem import AUTO, Problem
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
-from raysearch.evaluation.totals import standard_error
 from raysearch.ledger.assessments import assessments_with
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed, memory_text
@@ -27,7 +24,6 @@ from raysearch.search.result import SearchResult
 from raysearch.search.trial import Trial, best_by_size
 
 _OTHER_SIZES = "give a larger budget, or search other numbers of layers with remove=1..M"
-_SAME = 1e-9  # relative; of two ways to compute one error
 _SPEED, _MEMORY = "decode_tokens_per_s", "peak_memory_bytes"  # in the ledger's results of the speed assessment
 
 #: Measures the speed and the memory of masks beside the dense model's; none if speed is not to be measured.
@@ -208,7 +204,6 @@ def _sizes(
     result: SearchResult, budget: Budget, ledger: Ledger, measured: Mapping[Mask, Speed]
 ) -> tuple[SizeFacts, ...]:
     best = result.best_by_size
-    errors = _delta_errors(result, [trial.mask for trial in best.values()], ledger)
     speeds = _recorded_speeds(result, ledger) | _own_speeds(result) | {len(mask): one for mask, one in measured.items()}
     return tuple(
         facts_of(
@@ -217,7 +212,7 @@ def _sizes(
             result.dense_loss,
             result.measure,
             budget,
-            error=errors.get(trial.mask),
+            error=result.delta_errors.get(size),
             speed=speeds.get(size),
         )
         for size, trial in best.items()
@@ -242,32 +237,6 @@ def _own_speeds(result: SearchResult) -> dict[int, Speed]:
         for size in sizes
         if size.speedup is not None and size.memory is not None
     }
-
-
-def _delta_errors(result: SearchResult, masks: Sequence[Mask], ledger: Ledger) -> dict[Mask, float]:
-    """Return the standard errors of losses over dense where samples weigh the same.
-
-    The ledger has samples' losses, and not how many tokens each scores. Whether these are equal is told by the error of
-    the found mask, which is on record.
-    """
-    if result.delta_error is None or result.n_samples < 2:
-        return {}
-    known = ledger.known(result.fingerprints["calibration"], [*masks, Mask(), result.mask])
-    weights = np.full(result.n_samples, result.measure.divisor(result.n_tokens, result.n_samples), np.int64)
-
-    def error(mask: Mask) -> float | None:
-        shards, dense = known.get(mask, {}), known.get(Mask(), {})
-        if shards.keys() != dense.keys():
-            return None
-        samples = np.concatenate([shards[shard] - dense[shard] for shard in sorted(shards)])
-        if len(samples) != result.n_samples or not np.isfinite(samples).all():
-            return None
-        return standard_error(samples, weights) * result.n_samples
-
-    again = error(result.mask)
-    if again is None or abs(again - result.delta_error) > _SAME * result.delta_error:
-        return {result.mask: result.delta_error}
-    return {mask: found for mask in masks if (found := error(mask)) is not None}
 
 
 def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:

@@ -170,6 +170,7 @@ class SearchResult(SearchHeader):
         loss: The loss with the layers removed.
         delta_error: Standard error of its difference from the dense loss, by the choice of samples; None where there
             is none.
+        delta_errors: The same of the best mask of each number of layers, by that number.
         seconds: Wall-clock, this process only.
         searcher_seconds: Of these, what the searcher itself took between an answer and its next request.
         busy_share: Share of replica time spent computing, 0 … 1.
@@ -203,6 +204,7 @@ class SearchResult(SearchHeader):
     n_samples: int
     parameters: int
     parameters_removed: int
+    delta_errors: Mapping[int, float] = field(default_factory=dict)
     statistics: tuple[str, ...] = ()
     remarks: Mapping[str, RemarkValue] = field(default_factory=dict)
     pool: Mapping[str, Any] = field(default_factory=dict)

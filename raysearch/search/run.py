@@ -260,13 +260,13 @@ class _Search:
         pool_stats, meter = session.evaluator.pool_stats, session.evaluator.meter
         n_screened = sum(one.screened is not None for one in recorder.trials)
         order = (recorder.removal_order() or ())[: len(found)]
-        return SearchResult(
+        result = SearchResult(
             **{**vars(self.header), "n_remove": len(found)},
             removed=found.layers,
             removal_order=order if Mask.of(*order) == found else None,
             dense_loss=recorder.dense_loss,
             loss=recorder.losses[found],
-            delta_error=session.delta_error(found),
+            delta_error=None,
             evaluations=EvaluationCounts(last.n_requested, last.n_computed, last.n_cached, n_screened),
             layer_forwards=LayerForwards(
                 meter.layer_forwards, meter.layer_forwards_alone, recorder.naive_layer_forwards
@@ -288,6 +288,10 @@ class _Search:
             trials=tuple(recorder.trials),
             rounds=tuple(recorder.summaries),
         )
+        best = result.best_by_size
+        found_errors = zip(best, session.delta_errors([trial.mask for trial in best.values()]), strict=True)
+        errors = {size: error for size, error in found_errors if error is not None}
+        return replace(result, delta_error=errors.get(len(found)), delta_errors=errors)
 
     def _write(self, state: State, result: SearchResult | None = None, failure: str | None = None) -> None:
         write_search(self.session.ledger, self.header.search_id, self.spec.config, state, result, failure)

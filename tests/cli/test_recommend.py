@@ -35,9 +35,7 @@ def test_a_loss_or_a_readout_decides(run: Run, world: World, searched: Mapping[i
         assert [size["misses"] for size in advice["sizes"]] == [[] if size in within else ["loss"] for size in SIZES]
     for size in advice["sizes"]:
         alone = found(run("search", *world.search(remove=size["n_removed"]), "--json"))
-        assert size["delta_error"] == pytest.approx(alone["delta_error"], rel=1e-6), (
-            "the ledger's samples weigh the same"
-        )
+        assert size["delta_error"] == alone["delta_error"] > 0
     shown = run("recommend", "latest", "budget.loss=1000").out
     assert "recommended" in shown and "3 layers can go: the loss falls by 0.1980" in shown
     advice = raysearch.recommend("latest", "budget.readout=1000%")

@@ -79,12 +79,12 @@ def test_the_error_of_a_difference_is_none_for_a_weighted_sum(world: World, here
     mask = Mask.of(1)
     with closing(opened(spec_of(world))) as session:
         losses = session.evaluator.evaluate(Round([Mask(), mask]))
-        error = session.delta_error(mask)
+        (error,) = session.delta_errors([mask])
         assert error is not None and 0 < error < (losses[Mask()].loss or 0)
     parts = '[{weight: 1, of: "objective=perplexity"}, {weight: 2, of: "objective=kl data.samples=4"}]'
     weighted = spec_of(world, objective="weighted", **{"objective.parts": parts})
     with closing(opened(weighted)) as session:
-        assert session.delta_error(mask) is None and session.n_samples == 8 + 4
+        assert session.delta_errors([mask]) == [None] and session.n_samples == 8 + 4
 
 
 def test_a_tokenizer_of_another_model_is_refused(world: World, info: ModelInfo) -> None:
