@@ -137,9 +137,10 @@ def budget_table(found: Recommendation) -> Table:
     blank = [""] * (len(columns) - len(loss_columns(found.measure)) - 2)
     table.add_row("0", "{}", *loss_cells(found.measure, found.dense_loss), *blank, "1.00", "", "", end_section=True)
     for size in found.sizes:
-        spread = "" if size.speedup_error is None else f" ± {size.speedup_error:.2f}"
-        speed = "not measured" if size.speedup is None else f"{size.speedup:.2f}{spread}"
-        memory = "not measured" if size.memory is None else memory_text(size, found.budget)
+        speed = memory = "not measured"
+        if size.speed is not None:
+            spread = "" if size.speed.error is None else f" ± {size.speed.error:.2f}"
+            speed, memory = f"{size.speed.speedup:.2f}{spread}", memory_text(size.speed, found.budget)
         misses = [f"misses {part}" for part in size.misses]
         said = "recommended" if size.n_removed == found.n_removed else ", ".join(misses)
         worse = [] if found.measure.readout is None else [_worse(size)]

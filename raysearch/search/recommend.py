@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from raysearch.core.estimate import error_of_median
 from raysearch.core.formatting import count
@@ -117,7 +117,8 @@ def recommend(
                 + options_of(result.config)
             )
     for size in sizes:
-        _check_memory(budget, size)
+        if size.speed is not None:
+            _check_memory(budget, size.speed)
     good = [size for size in sizes if not size.misses and not size.unknown]
     if not good:
         other = "give another budget" if result.config["remove"] == AUTO else _OTHER_SIZES
@@ -143,17 +144,14 @@ def _check_readout(budget: Budget, measure: Measure) -> None:
         raise UserError(f"{budget.word('readout')} is of a readout, which {measure.unit} has none of")
 
 
-def _check_memory(budget: Budget, facts: Speed | SizeFacts) -> None:
-    """Refuse a budget of memory alone that the dense model keeps to, by the facts of any mask beside it."""
-    if not budget.is_of_bytes or budget != Budget(memory=budget.memory):
-        return
-    if facts.memory is not None and facts.memory_bytes is not None:
-        dense_bytes = facts.memory_bytes / (1 + facts.memory)
-        if dense_bytes <= (budget.memory or 0):
-            raise UserError(
-                f"{budget.word('memory')} is no less than the dense model needs, {size_text(dense_bytes)}, so no layer "
-                "has to go; ask for less"
-            )
+def _check_memory(budget: Budget, speed: Speed) -> None:
+    """Refuse a budget of memory alone that the dense model keeps to, by the memory of any mask beside it."""
+    dense_bytes = speed.memory_bytes / (1 + speed.memory)
+    if budget.is_of_bytes and budget == Budget(memory=budget.memory) and dense_bytes <= (budget.memory or 0):
+        raise UserError(
+            f"{budget.word('memory')} is no less than the dense model needs, {size_text(dense_bytes)}, so no layer has "
+            "to go; ask for less"
+        )
 
 
 def facts_of(
@@ -175,12 +173,12 @@ def facts_of(
         change = math.copysign((readout - dense) / dense, loss - dense_loss)
         if error is not None:
             change_error = abs(measure.read(loss + error) - measure.read(loss - error)) / 2 / abs(dense)
-    speedup, speedup_error, memory, memory_bytes = (None,) * 4 if speed is None else astuple(speed)
+    memory = speed and (speed.memory_bytes if budget.is_of_bytes else speed.memory)
     missed = {
         "loss": _misses(loss - dense_loss, budget.loss),
         "readout": _misses(change, budget.readout),
-        "speedup": _misses(speedup, budget.speedup, misses=operator.lt),
-        "memory": _misses(memory_bytes if budget.is_of_bytes else memory, budget.memory),
+        "speedup": _misses(speed and speed.speedup, budget.speedup, misses=operator.lt),
+        "memory": _misses(memory, budget.memory),
     }
     return SizeFacts(
         len(mask),
@@ -191,10 +189,7 @@ def facts_of(
         readout,
         change,
         change_error,
-        speedup,
-        speedup_error,
-        memory,
-        memory_bytes,
+        speed,
         tuple(part for part, is_missed in missed.items() if is_missed),
         tuple(part for part, is_missed in missed.items() if is_missed is None),
     )
@@ -204,7 +199,9 @@ def _sizes(
     result: SearchResult, budget: Budget, ledger: Ledger, measured: Mapping[Mask, Speed]
 ) -> tuple[SizeFacts, ...]:
     best = result.best_by_size
-    speeds = _recorded_speeds(result, ledger) | _own_speeds(result) | {len(mask): one for mask, one in measured.items()}
+    own = () if result.recommendation is None else result.recommendation.sizes
+    speeds = _recorded_speeds(result, ledger) | {one.n_removed: one.speed for one in own if one.speed is not None}
+    speeds |= {len(mask): speed for mask, speed in measured.items()}
     return tuple(
         facts_of(
             trial.mask,
@@ -227,16 +224,6 @@ def _misses(
     if limit is None:
         return False
     return None if value is None else misses(value, limit)
-
-
-def _own_speeds(result: SearchResult) -> dict[int, Speed]:
-    """Return by size what a search by budget measured itself."""
-    sizes = () if result.recommendation is None else result.recommendation.sizes
-    return {
-        size.n_removed: Speed(size.speedup, size.speedup_error, size.memory, size.memory_bytes)
-        for size in sizes
-        if size.speedup is not None and size.memory is not None
-    }
 
 
 def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
@@ -273,8 +260,8 @@ def _nearest(sizes: Sequence[SizeFacts], budget: Budget) -> str:
     near = (min if loses else max)(known, key=lambda size: (size.delta if loses else -len(size.misses), size.n_removed))
     missed = " and ".join(f"budget.{part}" for part in (*near.misses, *near.unknown))
     facts = f"the nearest, of {count(near.n_removed, 'layer')}, misses {missed}: {_change(near)}"
-    if near.speedup is not None:
-        facts += f", {near.speedup:.2f} times as fast, memory {memory_text(near, budget)}"
+    if near.speed is not None:
+        facts += f", {near.speed.speedup:.2f} times as fast, memory {memory_text(near.speed, budget)}"
     return facts
 
 
@@ -284,11 +271,11 @@ def _facts(size: SizeFacts, budget: Budget, measure: Measure) -> str:
     said = [_change(size) + error]
     if budget.readout is not None and size.readout_change is not None:
         said.append(f"{measure.readout} is {size.readout_change:.1%} worse")
-    if budget.speedup is not None and size.speedup is not None:
-        spread = "" if size.speedup_error is None else f" ± {size.speedup_error:.2f}"
-        said.append(f"{size.speedup:.2f}{spread} times as fast")
-    if budget.memory is not None and size.memory is not None:
-        said.append(f"memory {memory_text(size, budget)}")
+    if budget.speedup is not None and size.speed is not None:
+        spread = "" if size.speed.error is None else f" ± {size.speed.error:.2f}"
+        said.append(f"{size.speed.speedup:.2f}{spread} times as fast")
+    if budget.memory is not None and size.speed is not None:
+        said.append(f"memory {memory_text(size.speed, budget)}")
     return ", ".join(said)
 
 

@@ -113,20 +113,18 @@ class Speed:
         speedup: Decoding speed in multiples of the dense model's.
         error: Standard error of that, by repeat; None where it is not known.
         memory: Peak memory less the dense model's, as a share of that.
-        memory_bytes: Peak memory; None on records from before that was kept.
+        memory_bytes: Peak memory.
     """
 
     speedup: float
     error: float | None
     memory: float
-    memory_bytes: float | None
+    memory_bytes: float
 
 
 @dataclass(frozen=True)
 class SizeFacts:
     """The best mask of one number of layers, and what is known of it; None of a number that is not known.
-
-    Speed and memory are as in `Speed`.
 
     Args:
         n_removed: M.
@@ -135,6 +133,7 @@ class SizeFacts:
         readout: Its loss as people read it.
         readout_change: By how much that is worse than the dense model's, as a share of it; None without a readout.
         readout_error: Standard error of that, by the choice of samples.
+        speed: Its speed and its memory, if they were measured.
         misses: The parts of the budget that it misses.
         unknown: The parts of the budget that nothing is known of.
     """
@@ -147,19 +146,14 @@ class SizeFacts:
     readout: Number
     readout_change: float | None
     readout_error: float | None
-    speedup: float | None
-    speedup_error: float | None
-    memory: float | None
-    memory_bytes: float | None = None
+    speed: Speed | None = None
     misses: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
-def memory_text(facts: Speed | SizeFacts, budget: Budget) -> str:
-    """Return the memory of a mask in the terms of a budget: ``-10.5%``, or ``489 MB``; it was measured."""
-    if budget.is_of_bytes and facts.memory_bytes is not None:
-        return size_text(facts.memory_bytes)
-    return f"{facts.memory:+.1%}"
+def memory_text(speed: Speed, budget: Budget) -> str:
+    """Return the memory of a mask in the terms of a budget: ``-10.5%``, or ``489 MB``."""
+    return size_text(speed.memory_bytes) if budget.is_of_bytes else f"{speed.memory:+.1%}"
 
 
 @dataclass(frozen=True)

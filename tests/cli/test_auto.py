@@ -49,8 +49,10 @@ def test_the_largest_number_within_a_loss_is_found(
     assert [size["n_removed"] for size in advice["sizes"]] == list(range(1, until + 1)), (
         "it ends after the first beyond"
     )
-    assert all(size["speedup"] > 0 and size["delta_error"] > 0 for size in advice["sizes"])
-    assert all(isinstance(size["memory"], float) for size in advice["sizes"]), "of so small a model it is noise"
+    assert all(size["speed"]["speedup"] > 0 and size["delta_error"] > 0 for size in advice["sizes"])
+    assert all(isinstance(size["speed"]["memory"], float) for size in advice["sizes"]), (
+        "of so small a model it is noise"
+    )
     assert f"with {until} it misses budget.loss" in advice["reason"]
     recorded_as = MlflowClient(f"sqlite:///{here / 'mlruns/mlflow.db'}").get_run(result["mlflow_run_id"]).data.params
     assert recorded_as["n_remove"] == str(until - 1), "not the most that may go"
@@ -61,7 +63,7 @@ def test_the_largest_number_within_a_loss_is_found(
     assert again["evaluations"]["computed"] == 0 and again["recommendation"] == advice
     shown = run("recommend", "latest").out
     assert "recommended" in shown and "misses loss" in shown
-    assert raysearch.recommend("latest", f"budget.speedup={1 + 1e-9}", "budget.loss=9").sizes[0].speedup is not None
+    assert raysearch.recommend("latest", f"budget.speedup={1 + 1e-9}", "budget.loss=9").sizes[0].speed is not None
     exported = found(run("export", "latest", "--out", "pruned", "--json"))
     assert exported["n_layers"] == 5 - result["n_remove"]
 
@@ -76,7 +78,7 @@ def test_another_budget_or_searcher_is_another_search(
             *words(world, searcher=searcher, store=store), budget=budget, speed={"enabled": False}
         )
         assert result.recommendation is not None and result.n_remove == 4, "this model loses little"
-        assert all(size.speedup is None for size in result.recommendation.sizes)
+        assert all(size.speed is None for size in result.recommendation.sizes)
         assert "largest number that was searched" in raysearch.recommend("latest", store=store).reason
         ids.add(result.search_id)
     assert len(ids) == 3 == len([*here.glob("home/mlruns/reports/*/knee.png")])
@@ -85,7 +87,7 @@ def test_another_budget_or_searcher_is_another_search(
 def test_gains_end_a_search_as_soon_as_a_mask_has_them(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raysearch.assessment.speed._Memory.growth", lambda _: 0)  # beside it the weights are nothing
     whole = found(run("search", *words(world, budget__readout="1000%"), "--json"))
-    memory = {size["n_removed"]: size["memory"] for size in whole["recommendation"]["sizes"]}
+    memory = {size["n_removed"]: size["speed"]["memory"] for size in whole["recommendation"]["sizes"]}
     assert sorted(memory.values(), reverse=True) == [*memory.values()] and len(memory) == 4
     result = found(run("search", *words(world, budget__memory=repr(memory[2])), "--json"))
     assert result["n_remove"] == len(result["path"]) == 2, "the speeds of the first search are in the ledger"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,32 +35,35 @@ def knee(found: Recommendation) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    gains = any(size.speedup is not None for size in found.sizes)
-    heights = [2, 1, 1] if gains else [1]
-    figure = Figure(figsize=(8.0, 6.6 if gains else 4.0), layout="constrained")
+    speeds = {size.n_removed: size.speed for size in found.sizes if size.speed is not None}
+    heights = [2, 1, 1] if speeds else [1]
+    figure = Figure(figsize=(8.0, 6.6 if speeds else 4.0), layout="constrained")
     panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     title = style.plain(f"{found.model}: {found.n_removed} layers can go by {found.budget}")
     figure.suptitle(title, color=style.INK, weight="bold")
-    _draw(panels[0], found, f"loss over dense\n({found.measure.unit})", "delta", "delta_error", found.budget.loss)
-    if gains:
-        _draw(panels[1], found, "decoding speed\n(× dense)", "speedup", "speedup_error", found.budget.speedup)
+    losses = {size.n_removed: (size.delta, size.delta_error) for size in found.sizes}
+    _draw(panels[0], found, f"loss over dense\n({found.measure.unit})", losses, found.budget.loss)
+    if speeds:
+        decoding = {size: (speed.speedup, speed.error) for size, speed in speeds.items()}
+        _draw(panels[1], found, "decoding speed\n(× dense)", decoding, found.budget.speedup)
         is_of_bytes = found.budget.is_of_bytes
-        name, value = ("peak memory", "memory_bytes") if is_of_bytes else ("peak memory\n(change)", "memory")
-        _draw(panels[2], found, name, value, None, found.budget.memory)
+        memory = {size: (speed.memory_bytes if is_of_bytes else speed.memory, None) for size, speed in speeds.items()}
+        name = "peak memory" if is_of_bytes else "peak memory\n(change)"
+        _draw(panels[2], found, name, memory, found.budget.memory)
         panels[2].yaxis.set_major_formatter(lambda y, _: size_text(y) if is_of_bytes else f"{y:+.0%}")
     panels[-1].set_xlabel("layers removed", color=style.INK)
     return figure
 
 
-def _draw(axes: Axes, found: Recommendation, name: str, value: str, error: str | None, limit: float | None) -> None:
-    known = [size for size in found.sizes if getattr(size, value) is not None]
-    errors = [(getattr(size, error) if error else None) or 0.0 for size in known]
-    points = [size.n_removed for size in known], [getattr(size, value) for size in known]
-    axes.errorbar(*points, yerr=errors, color=style.BLUE, marker="o", ms=4, lw=1.6, capsize=2)
-    for size in known:
-        if size.n_removed == found.n_removed:
-            label = f"recommended: {size.mask}"
-            axes.plot(size.n_removed, getattr(size, value), "o", color=style.ORANGE, ms=9, zorder=3, label=label)
+def _draw(
+    axes: Axes, found: Recommendation, name: str, points: Mapping[int, tuple[float, float | None]], limit: float | None
+) -> None:
+    """Draw values and their errors by number of layers."""
+    values, errors = [value for value, _ in points.values()], [error or 0.0 for _, error in points.values()]
+    axes.errorbar([*points], values, yerr=errors, color=style.BLUE, marker="o", ms=4, lw=1.6, capsize=2)
+    if found.n_removed in points:
+        value, label = points[found.n_removed][0], f"recommended: {found.removed}"
+        axes.plot(found.n_removed, value, "o", color=style.ORANGE, ms=9, zorder=3, label=label)
     if limit is not None:
         axes.axhline(limit, color=style.GREY, ls="--", lw=1, label="budget")
     axes.set_ylabel(style.plain(name), color=style.INK)

@@ -218,9 +218,9 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
         values = {
             "path/delta": size.delta,
             "path/delta_se": size.delta_error,
-            "path/speedup": size.speedup,
-            "path/speedup_se": size.speedup_error,
-            "path/memory_change": size.memory,
+            "path/speedup": size.speed and size.speed.speedup,
+            "path/speedup_se": size.speed and size.speed.error,
+            "path/memory_change": size.speed and size.speed.memory,
         }
         for name, number in _known(values).items():
             series.setdefault(name, []).append((size.n_removed, number))
