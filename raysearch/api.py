@@ -343,7 +343,7 @@ def assess(
 
 def show(
     search: str | None = None, *, gap: bool = False, store: PathLike = "mlruns", ledger: PathLike | None = None
-) -> tuple[list[SearchRecord], list[Gap]]:
+) -> tuple[list[SearchRecord], Gap | None]:
     """Return the searches of a ledger, the newest first; or one of them.
 
     Args:
@@ -351,7 +351,7 @@ def show(
         gap: Whether to rank what the search found among all masks of as many layers.
 
     Returns:
-        The records, and the ranks of the one search, by number of layers.
+        The records, and the rank of what the one search found.
     """
     from raysearch.search.record import SEARCHES, as_they_stand, find_search
 
@@ -360,13 +360,13 @@ def show(
         if search is None:
             if gap:
                 raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
-            return as_they_stand(found, SEARCHES.all(found)), []
+            return as_they_stand(found, SEARCHES.all(found)), None
         record = find_search(found, search)
         if not gap:
-            return [record], []
-        from raysearch.search.gap import gaps_of  # which brings torch
+            return [record], None
+        from raysearch.search.gap import gap_of  # which brings torch
 
-        return [record], gaps_of(record, found)
+        return [record], gap_of(record, found)
 
 
 def last_round(

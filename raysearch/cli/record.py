@@ -37,7 +37,7 @@ def show(
         from raysearch.cli import tables
         from raysearch.cli.recovery_tables import recovery_parts
 
-        records, gaps = api.show(search, gap=gap, store=store, ledger=ledger)
+        records, ranked = api.show(search, gap=gap, store=store, ledger=ledger)
         if search is None:
             listing = [
                 {"search_id": one.search_id, "state": one.state, "result": one.result and in_brief(one.result)}
@@ -46,12 +46,12 @@ def show(
             out.answer(listing, tables.searches_table(records))
         else:
             (record,) = records
-            value, parts = plain(record), tables.recorded_tables(record, most, gaps)
+            value, parts = plain(record), tables.recorded_tables(record, most, ranked)
             if last := api.last_round(record.search_id, store=store, ledger=ledger):
                 value["last_round"] = plain(last)
                 parts.append(tables.round_line(last))
-            if gap:
-                value["gap"] = [plain(one) for one in gaps]
+            if ranked is not None:
+                value["gap"] = plain(ranked)
             if numbers := api.assessed(record.search_id, store=store, ledger=ledger):
                 value["assessed"] = plain(numbers)
                 parts.append(tables.assessed_numbers(numbers))

@@ -168,15 +168,12 @@ def settings_table(settings: Sequence[Setting]) -> Table:
     return table
 
 
-def gap_table(measure: Measure, gaps: Sequence[Gap]) -> Table:
-    """Return the table of ranks among all masks."""
+def gap_table(measure: Measure, gap: Gap) -> Table:
+    """Return the table of a mask's rank among all masks."""
     columns = "layers", "removed", "rank", "of", "percentile", "best", f"gap ({measure.unit})"
     table = new_table("Rank among all masks of as many layers (0-based)", *columns)
-    for gap in gaps:
-        known = f"{gap.n_known:,} known", f"{gap.n_masks:,}", "", "", ""
-        if gap.rank is not None:
-            known = str(gap.rank), f"{gap.n_masks:,}", f"{gap.percentile:.4g}", str(gap.best), f"{gap.gap:.4f}"
-        table.add_row(str(len(gap.mask)), str(gap.mask), *known)
+    rank = str(gap.rank), f"{gap.n_masks:,}", f"{gap.percentile:.4g}", str(gap.best), f"{gap.gap:.4f}"
+    table.add_row(str(len(gap.mask)), str(gap.mask), *rank)
     return table
 
 
@@ -229,7 +226,7 @@ def searches_table(records: Sequence[SearchRecord]) -> Table:
     return table
 
 
-def recorded_tables(record: SearchRecord, most: int, gaps: Sequence[Gap]) -> list[Table | str]:
+def recorded_tables(record: SearchRecord, most: int, gap: Gap | None) -> list[Table | str]:
     """Return all tables of a recorded search, with at most `most` of its masks."""
     tables: list[Table | str] = [searches_table([record])]
     if record.result is None:
@@ -241,9 +238,8 @@ def recorded_tables(record: SearchRecord, most: int, gaps: Sequence[Gap]) -> lis
     if any(isinstance(value, list) for value in remarks.values()):
         tables.append(remark_table(remarks))
     tables.append(trials_table(measure, record.result.trials, most))
-    if gaps:
-        tables.append(gap_table(measure, gaps))
-        tables += [f"To rank more: {gap.remedy}" for gap in gaps if gap.rank is None][:1]
+    if gap is not None:
+        tables.append(gap_table(measure, gap))
     return tables
 
 

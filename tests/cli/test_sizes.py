@@ -96,7 +96,7 @@ def test_a_found_mask_is_ranked_once_all_are_known(run: Run, world: World) -> No
     assert "raysearch search searcher=exhaustive remove=2 screening=off and the same model" in refused.err
     best = found(run("search", *world.search(protect="[0]", searcher="exhaustive"), "--json"))
     losses = [t["loss"] for t in found(run("show", "latest", "--json"))["result"]["trials"] if len(t["mask"]) == 2]
-    (gap,) = found(run("show", result["search_id"], "--gap", "--json"))["gap"]
+    gap = found(run("show", result["search_id"], "--gap", "--json"))["gap"]
     assert gap["rank"] == 1 + sum(loss < result["loss"] for loss in losses) and gap["n_masks"] == len(losses) == 6
     assert (gap["removed"], gap["best"], gap["best_loss"]) == (result["removed"], best["removed"], best["loss"])
     assert gap["gap"] == result["loss"] - best["loss"]

@@ -100,7 +100,7 @@ def test_a_score_is_json_that_names_its_readout(measure: Measure) -> None:
 
 
 def test_gaps_are_in_the_unit_of_the_loss() -> None:
-    table = gap_table(ACCURACY, [Gap(Mask.of(4), 0.5, 6, 6, 2, 100 * 5 / 6, Mask.of(3), 0.25)])
+    table = gap_table(ACCURACY, Gap(Mask.of(4), 0.5, 6, 2, 100 * 5 / 6, Mask.of(3), 0.25))
     assert headers(table)[-1] == "gap (errors per item)" and rows(table)[0][-1] == "0.2500"
 
 
@@ -139,18 +139,19 @@ def test_what_packing_saved_is_said() -> None:
 
 def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
     result = greedy_search(measure=ACCURACY)
-    runs, path, *rest = recorded_tables(recorded(result), 2, [Gap(result.mask, result.loss, 56, 3)])
+    gap = Gap(result.mask, result.loss, 56, 1, 100.0, result.mask, result.loss)
+    runs, path, *rest = recorded_tables(recorded(result), 2, gap)
     assert isinstance(runs, Table) and headers(runs)[-2] == "loss" and rows(runs)[0][-2] == f"{result.loss:.4f}"
     assert isinstance(path, Table) and rows(path)[-1][-1] == f"{1 - result.loss:.4f}"
-    ablation, trials, gap, remedy = (part for part in rest if part not in remark_notes(result.remarks))
-    assert isinstance(ablation, Table) and isinstance(trials, Table) and isinstance(gap, Table)
+    ablation, trials, ranked = (part for part in rest if part not in remark_notes(result.remarks))
+    assert isinstance(ablation, Table) and isinstance(trials, Table) and isinstance(ranked, Table)
     assert headers(trials)[1:3] == ["loss (errors per item)", "accuracy"] and len(rows(trials)) == 2
-    assert headers(gap)[-1] == "gap (errors per item)" and str(remedy).startswith("To rank more: ")
+    assert headers(ranked)[-1] == "gap (errors per item)"
 
 
 def test_a_search_without_a_result_is_a_row() -> None:
     run = replace(recorded(greedy_search()), state="running", result=None)
-    assert len(recorded_tables(run, 20, [])) == 1
+    assert len(recorded_tables(run, 20, None)) == 1
     assert rows(searches_table([run]))[0][-3:] == ["", "", "2026-01-01 00:00"]
 
 

@@ -11,9 +11,8 @@ from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.errors import UserError
-from raysearch.search.gap import gaps_of
+from raysearch.search.gap import gap_of
 from raysearch.search.record import SearchRecord
-from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import greedy_search
 
 N_TOKENS = N_SAMPLES = 4
@@ -32,15 +31,12 @@ def record(ledger, masks, calibration="here"):
         ledger.record(calibration, 1, {mask: np.array([nats(mask) / 2] * 2)})
 
 
-def run_of(*removed, remove=None, sizes=(), measure=PERPLEXITY):
-    """A finished search that found `removed`, and the best masks of other `sizes` on the way."""
-    trials = [
-        Trial(index, 1, Mask(layers), nats(Mask(layers)) / measure.divisor(N_TOKENS, N_SAMPLES), 0.0, None, False)
-        for index, layers in enumerate((*sizes, removed))
-    ]
+def run_of(*removed, measure=PERPLEXITY):
+    """A finished search that found `removed`."""
+    loss = nats(Mask(removed)) / measure.divisor(N_TOKENS, N_SAMPLES)
     search = replace(greedy_search(5, 1), n_tokens=N_TOKENS, n_samples=N_SAMPLES, fingerprints={"calibration": "here"})
-    result = replace(search, measure=measure, removed=removed, loss=trials[-1].loss or 0.0, trials=tuple(trials))
-    config = {"remove": len(removed) if remove is None else remove, "protect": [3]}
+    result = replace(search, measure=measure, removed=removed, loss=loss)
+    config = {"remove": len(removed), "protect": [3]}
     return SearchRecord("greedy-m2-00", config, "finished", None, result, "now")
 
 
@@ -52,11 +48,11 @@ def run_of(*removed, remove=None, sizes=(), measure=PERPLEXITY):
 def test_a_mask_is_ranked_among_all_of_its_size(ledger, removed, rank, percentile, gap):
     record(ledger, [*PAIRS, Mask(), Mask.of(0, 3), Mask.of(0, 1, 2)])  # what is dense, protected or larger is no rival
     record(ledger, [Mask.of(1, 2)], calibration="elsewhere")
-    (ranked,) = gaps_of(run_of(*removed), ledger)
+    ranked = gap_of(run_of(*removed), ledger)
     assert (ranked.rank, ranked.gap) == (rank, gap) and ranked.percentile == pytest.approx(percentile)
-    assert (ranked.n_masks, ranked.n_known, ranked.best) == (6, 6, Mask.of(0, 1))
+    assert (ranked.n_masks, ranked.best) == (6, Mask.of(0, 1))
     assert plain(ranked) | {"percentile": None} == {
-        **{"n_removed": 2, "removed": list(removed), "loss": 0.5 + gap, "n_masks": 6, "n_known": 6},
+        **{"n_removed": 2, "removed": list(removed), "loss": 0.5 + gap, "n_masks": 6},
         **{"rank": rank, "percentile": None, "best": [0, 1], "best_loss": 0.5, "gap": gap},
     }
 
@@ -65,21 +61,21 @@ def test_a_mask_is_ranked_among_all_of_its_size(ledger, removed, rank, percentil
 def test_losses_are_divided_as_the_search_divided_them(ledger, monkeypatch, per, best_loss):
     monkeypatch.setattr(f"{__name__}.N_SAMPLES", 2)
     record(ledger, PAIRS)
-    (ranked,) = gaps_of(run_of(0, 4, measure=Measure("errors per item", per, "accuracy")), ledger)
+    ranked = gap_of(run_of(0, 4, measure=Measure("errors per item", per, "accuracy")), ledger)
     assert (ranked.best_loss, ranked.gap, ranked.rank) == (best_loss, best_loss, 2)
 
 
 def test_a_weighted_search_is_refused(ledger):
     record(ledger, PAIRS)
     with pytest.raises(UserError, match="holds the parts of its weighted losses, not the losses themselves; rank a"):
-        gaps_of(run_of(0, 1, measure=WeightedObjective.measure), ledger)
+        gap_of(run_of(0, 1, measure=WeightedObjective.measure), ledger)
 
 
 def test_what_is_missing_is_counted_and_named_with_the_command(ledger):
     record(ledger, PAIRS[:4])
     ledger.record("here", 0, {PAIRS[4]: np.zeros(2)})  # a shard of two: not known
     with pytest.raises(UserError) as refused:
-        gaps_of(run_of(0, 1), ledger)
+        gap_of(run_of(0, 1), ledger)
     assert str(refused.value) == (
         "SEARCH=greedy-m2-00 cannot be ranked: 4 of the 6 masks of 2 layers are known; get the others with raysearch "
         "search searcher=exhaustive remove=2 screening=off and the same model, data, objective, protect and seed"
@@ -89,19 +85,9 @@ def test_what_is_missing_is_counted_and_named_with_the_command(ledger):
 def test_the_command_raises_the_limit_where_it_must(ledger, monkeypatch):
     monkeypatch.setattr("raysearch.searchers.exhaustive.ExhaustiveSearcher.limit", 5)
     with pytest.raises(UserError, match="remove=2 searcher.limit=6 screening=off and the same model"):
-        gaps_of(run_of(0, 1), ledger)
-
-
-def test_a_range_is_ranked_size_by_size_as_far_as_it_is_known(ledger):
-    record(ledger, [*PAIRS, Mask.of(0), Mask.of(0, 1, 2)])
-    one, two, three = gaps_of(run_of(0, 1, 2, remove="2..3", sizes=[(0,), (0, 1)]), ledger)
-    assert (one.rank, one.n_known, one.n_masks) == (None, 1, 4)
-    assert (two.rank, two.n_known, two.n_masks) == (1, 6, 6)
-    assert (three.rank, three.gap, three.n_known, three.n_masks) == (None, None, 1, 4)
-    with pytest.raises(UserError, match="1 of the 4 masks of 3 layers are known"):
-        gaps_of(run_of(0, 1, 2, sizes=[(0,), (0, 1)]), ledger)
+        gap_of(run_of(0, 1), ledger)
 
 
 def test_a_search_that_found_nothing_has_no_rank(ledger):
     with pytest.raises(UserError, match="SEARCH=x is interrupted, so nothing is found yet; first: raysearch resume x"):
-        gaps_of(SearchRecord("x", {}, "interrupted", None, None, "now"), ledger)
+        gap_of(SearchRecord("x", {}, "interrupted", None, None, "now"), ledger)
