@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from raysearch.search.inspection import Inspection
     from raysearch.search.recommendation import Recommendation
     from raysearch.search.record import Cleaned, SearchRecord
-    from raysearch.search.result import RoundSummary, SearchResult
+    from raysearch.search.result import SearchResult
     from raysearch.search.score import Score
     from raysearch.search.spec import SearchSpec
     from raysearch.search.sweep import Sweep
@@ -367,16 +367,6 @@ def show(
         from raysearch.search.gap import gap_of  # which brings torch
 
         return [record], gap_of(record, found)
-
-
-def last_round(
-    search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None
-) -> RoundSummary | None:
-    """Return where a search that runs, or was interrupted, stood after its last round; None once it has a result."""
-    from raysearch.search.record import last_round
-
-    with _found(search, store, ledger) as (found, record):
-        return None if record.result is not None else last_round(found, record.search_id)
 
 
 def load(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> SearchResult:

@@ -26,7 +26,7 @@ def show(
     ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
-    """List the searches of a ledger, or show the result and the masks of one; of one without, its last round.
+    """List the searches of a ledger, or show the result and the masks of one.
 
     \b
     raysearch show
@@ -47,9 +47,6 @@ def show(
         else:
             (record,) = records
             value, parts = plain(record), tables.recorded_tables(record, most, ranked)
-            if last := api.last_round(record.search_id, store=store, ledger=ledger):
-                value["last_round"] = plain(last)
-                parts.append(tables.round_line(last))
             if ranked is not None:
                 value["gap"] = plain(ranked)
             if numbers := api.assessed(record.search_id, store=store, ledger=ledger):

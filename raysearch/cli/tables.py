@@ -21,7 +21,7 @@ from raysearch.core.paths import options_for, options_of
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
 from raysearch.search.recommendation import memory_text
-from raysearch.search.result import RoundSummary, SearchResult
+from raysearch.search.result import SearchResult
 from raysearch.search.trial import Trial
 
 if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
@@ -241,14 +241,6 @@ def recorded_tables(record: SearchRecord, most: int, gap: Gap | None) -> list[Ta
     if gap is not None:
         tables.append(gap_table(measure, gap))
     return tables
-
-
-def round_line(last: RoundSummary) -> str:
-    """Return where a search without a result stands."""
-    best = f"the best of the round {last.best_of_round}, " if last.best_of_round else ""
-    least = "no solution yet" if last.best_loss is None else f"the best solution so far {last.best_loss:.4f}"
-    computed = f"{last.n_computed} computed, {last.n_cached} cached"
-    return f"After round {last.round}: {best}{least}; {computed}, {duration(last.seconds)}"
 
 
 def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from raysearch.core.json import from_json, to_json
 from raysearch.core.paths import options_of
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_held
 from raysearch.ledger.table import Table, now
-from raysearch.search.result import RoundSummary, SearchResult
+from raysearch.search.result import SearchResult
 from raysearch.search.trial import Trial
 
 State = Literal["running", "finished", "stopped", "failed", "interrupted"]
@@ -180,32 +179,6 @@ def note_mlflow(
     SEARCHES.change(ledger, search_id, changed)
 
 
-def note_round(ledger: Ledger, search_id: str, summary: RoundSummary | None) -> None:
-    """Keep where a search stands after a round in a file beside the ledger; None removes that.
-
-    It is for people who look on from elsewhere, so nothing is wrong if it cannot be written.
-    """
-    file, unfinished = _round_file(ledger, search_id), ledger.beside(f"{search_id}.round.part")
-    with suppress(OSError):
-        if summary is None:
-            file.unlink(missing_ok=True)
-        else:
-            unfinished.write_text(to_json(summary), encoding="utf-8")
-            unfinished.replace(file)
-
-
-def last_round(ledger: Ledger, search_id: str) -> RoundSummary | None:
-    """Return where a search stood after its last round; None before the first one, and once it has a result."""
-    try:
-        return from_json(RoundSummary, _round_file(ledger, search_id).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-def _round_file(ledger: Ledger, search_id: str) -> Path:
-    return ledger.beside(f"{search_id}.round")
-
-
 @dataclass(frozen=True)
 class Cleaned:
     """The searches and rows that go from a ledger.
@@ -252,8 +225,6 @@ def clean(ledger: Ledger, names: Sequence[str], *, really: bool) -> Cleaned:
                 ledger.connection.execute(f"DELETE {where}", (calibrations,))
         if really:
             ledger.connection.executemany("DELETE FROM searches WHERE search_id = ?", [(name,) for name in gone])
-            for name in gone:
-                note_round(ledger, name, None)
     if really:
         ledger.compact()
     return Cleaned(ledger.path, list(gone), rows, (before, ledger.path.stat().st_size), really)

@@ -10,8 +10,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
-from typing_extensions import override
-
 from raysearch.core.formatting import count
 from raysearch.core.json import plain, without_secrets
 from raysearch.core.mask import Mask
@@ -19,7 +17,6 @@ from raysearch.errors import EvaluationError, UserError, first_line, redact
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.session import EvaluationSession, PreparedData, open_session
-from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
@@ -28,7 +25,7 @@ from raysearch.search.forecast import Forecaster, RoundCost, SearchForecast
 from raysearch.search.observer import Observer, Observers, Tracker, warn_of_dtype, warn_of_unknown
 from raysearch.search.recommend import BudgetedSearch, SpeedMeter
 from raysearch.search.recommendation import Recommendation
-from raysearch.search.record import SEARCHES, SearchRecord, State, note_mlflow, note_round, write_search
+from raysearch.search.record import SEARCHES, SearchRecord, State, note_mlflow, write_search
 from raysearch.search.recorder import SearchRecorder
 from raysearch.search.refinement import Refinement
 from raysearch.search.result import (
@@ -122,7 +119,7 @@ def search_rounds(
             raise _changed(resumes, session)
         with held(session.ledger, header.search_id, "SEARCH", wait=not is_alone):
             write_search(session.ledger, header.search_id, spec.config, "running", fingerprints=session.fingerprints)
-            watching = Observers(_RoundNotes(session.ledger, header.search_id), tracker, observer)
+            watching = Observers(tracker, observer)
             recorder = SearchRecorder(problem, session.evaluator, watching, started, _part_names(spec))
             search = _Search(spec, session, header, recorder, watching, tracker)
             try:
@@ -153,23 +150,6 @@ def search_rounds(
                 return search.finish("finished", result)
             finally:
                 tracker.close()
-
-
-@dataclass
-class _RoundNotes(Tracker):
-    """Keeps the last round of a search until it has a result."""
-
-    ledger: Ledger
-    search_id: str
-
-    @override
-    def round_done(self, summary: RoundSummary) -> None:
-        note_round(self.ledger, self.search_id, summary)
-
-    @override
-    def search_ended(self, result: SearchResult | None, failure: str | None = None) -> None:
-        if result is not None:
-            note_round(self.ledger, self.search_id, None)
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import raysearch
 from raysearch.calibration.batch import Form
 from raysearch.calibration.data import Data
 from raysearch.calibration.formats.text import TextFormat
 from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.mask import Mask
-from raysearch.search.observer import Observer
-from raysearch.search.result import RoundSummary
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
 from tests.cli.test_search import GREEDY, numbers, table
@@ -130,24 +127,3 @@ def test_an_export_overwrites_only_what_it_may(run: Run, here: Path, world: Worl
     assert again.err == f"error: --out={here}/mine is not empty; name another folder, or replace it with --overwrite\n"
     written = found(run("export", "latest", "--out", "mine", "--overwrite", "--json"))
     assert written["n_layers"] == 3 and Path(written["out"]) == here / "mine"
-
-
-def test_a_search_without_a_result_says_where_it_stands(run: Run, here: Path, world: World) -> None:
-    class Stopping(Observer):
-        def round_done(self, summary: RoundSummary) -> None:
-            seen.append(summary)
-            assert raysearch.last_round() == summary, "while it runs"
-            raise KeyboardInterrupt
-
-    seen: list[RoundSummary] = []
-    with pytest.raises(KeyboardInterrupt):
-        raysearch.search(*world.search(), observer=Stopping())
-    (last,) = seen
-    assert (
-        f"After round 1: the best of the round {last.round_best} {last.round_best_loss:.4f}"
-        in run("show", "latest").out
-    )
-    assert found(run("show", "latest", "--json"))["last_round"]["n_computed"] == 5
-    assert run("resume", "latest").code == 0
-    assert raysearch.last_round() is None and not [*here.glob("mlruns/*.round*")]
-    assert "After round" not in run("show", "latest").out
