@@ -23,7 +23,7 @@ class CellRecord:
         remove: M, how many layers go.
         seed: Of the searcher's random numbers.
         layer_forwards_shared: What it adds to the study: its masks that no search before it, in the study's order, has
-            asked for, see `raysearch.study.recorder.shared_layer_forwards`.
+            asked for, see `raysearch.study.recorder.shared_layer_forwards`; None until the searches of its model ended.
         error_to_best: Standard error of the difference to the lowest loss that any search found for the same model,
             calibration and M, on the same samples; 0 for that search itself, None where there is none. It tells ties
             far more sharply than the error of the loss over the dense model's.
@@ -41,7 +41,7 @@ class CellRecord:
     remove: int
     seed: int
     search_id: str
-    layer_forwards_shared: float = 0.0
+    layer_forwards_shared: float | None = None
     error_to_best: float | None = None
     draw: str = ""
     uses_objective: bool = True

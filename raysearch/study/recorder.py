@@ -73,7 +73,7 @@ def record_study(
             remove=cell.search.sizes[-1],
             seed=cell.search.seed,
             search_id=search_id,
-            layer_forwards_shared=shared.get(search_id, 0.0),
+            layer_forwards_shared=shared.get(search_id),
             error_to_best=errors.get(search_id),
             draw=cell.draw,
             uses_objective=cell.search.searcher.uses_objective,

@@ -131,10 +131,14 @@ class StudyResult:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def layer_forwards(self) -> dict[str, float]:
-        """The total cost of the searches: ``shared`` in this study, ``separate`` one by one, ``naive``."""
-        found = [(cell, cell.outcome) for cell in self.cells if cell.outcome is not None]
-        return {
-            "shared": sum(cell.layer_forwards_shared for cell, _ in found),
-            "separate": sum(outcome.layer_forwards_alone for _, outcome in found),
-            "naive": sum(outcome.layer_forwards_naive for _, outcome in found),
-        }
+        """The total cost of the searches: ``shared`` in this study, ``separate`` one by one, ``naive``.
+
+        Those of a model count once all of them have ended.
+        """
+        found = [
+            (cell.layer_forwards_shared, cell.outcome.layer_forwards_alone, cell.outcome.layer_forwards_naive)
+            for cell in self.cells
+            if cell.outcome is not None and cell.layer_forwards_shared is not None
+        ]
+        shared, separate, naive = map(sum, zip(*found, strict=True)) if found else (0.0, 0.0, 0.0)
+        return {"shared": shared, "separate": separate, "naive": naive}

@@ -11,8 +11,6 @@ from itertools import product, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from typing_extensions import override
-
 from raysearch.cluster.options import ReplicaGroup
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_folder
@@ -46,9 +44,7 @@ if TYPE_CHECKING:  # these bring Ray and torch, which a study that the ledger an
 Failure = EvaluationError | UserError
 
 _MOST_AT_ONCE = 4
-_SECONDS_BETWEEN_RECORDS = 20
 _MOST_S_TO_END = 2  # that searches get to say how they ended, once the study is stopped
-_MOST_OF_TIME = 20  # times that a record took, before the next: those of large studies take seconds
 
 
 def run_study(
@@ -249,8 +245,7 @@ class _StudyWork:
             tasks[number] = TrialTask(cell.search.elsewhere(), context, replicas, self.open_tracker)
         auto = min(replicas.most, _MOST_AT_ONCE)
         at_once = auto if options.concurrency == "auto" else options.concurrency
-        watching = Observers(self.observer, _Recording(self))
-        failed = run_trials(tasks, options.stop, at_once, options.retries, folder, watching)
+        failed = run_trials(tasks, options.stop, at_once, options.retries, folder, self.observer)
         records = self._records(failed)
         for number, cause in failed.items():
             record = records.get(number)
@@ -284,25 +279,6 @@ class _StudyWork:
                 break
             time.sleep(0.05)
         return [one for one in self.search_ids if one not in running]
-
-
-class _Recording(Observer):
-    """Keeps the study's record up to date while its searches run, for reports that are written meanwhile."""
-
-    def __init__(self, work: _StudyWork) -> None:
-        self._work, self._next = work, time.monotonic() + _SECONDS_BETWEEN_RECORDS
-
-    @override
-    def cell_ended(self, cell: int, failure: str | None) -> None:
-        began = time.monotonic()
-        if began > self._next:
-            self._work.record({})
-            ended = time.monotonic()
-            self._next = ended + max(_SECONDS_BETWEEN_RECORDS, _MOST_OF_TIME * (ended - began))
-
-    @override
-    def warn(self, message: str) -> None:
-        """Do nothing; the study's own observer does."""
 
 
 def _pool(replicas: Replicas) -> RayPool:

@@ -85,7 +85,7 @@ def totals_table(frame: pd.DataFrame) -> Table | None:
         "layer_forwards_alone": "Separate: each search by itself",
         "layer_forwards_naive": "Naive: a full forward per mask",
     }
-    totals = frame[list(ways)].sum().rename(ways).rename("total").rename_axis("way").reset_index()
+    totals = frame[list(ways)].dropna().sum().rename(ways).rename("total").rename_axis("way").reset_index()
     shared = totals["total"].iloc[0]
     totals["ratio"] = totals["total"] / shared
     columns = [
