@@ -27,7 +27,7 @@ from raysearch.search.observer import (
     warn_of_dtype,
     warn_of_unknown,
 )
-from raysearch.search.record import SEARCHES, SearchRecord, State, write_search
+from raysearch.search.record import SEARCHES, SearchRecord, write_search
 from raysearch.search.run import StudyContext
 from raysearch.study.draws import draws_of, evaluate_held_out
 from raysearch.study.model_group import ModelGroup, name_searches, prepare
@@ -255,18 +255,13 @@ class _StudyWork:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Puts on record that the user, the death of Ray, or a mistake found late stopped the searches that ran."""
+        """Tells that the user, the death of Ray, or a mistake found late stopped the study."""
         try:
             yield
-        except (KeyboardInterrupt, EvaluationError, UserError) as error:
-            by_user, ended = isinstance(error, KeyboardInterrupt), self._ended()
-            state: State = "interrupted" if by_user else "failed"
+        except (KeyboardInterrupt, EvaluationError, UserError):
+            ended = self._ended()
             with suppress(UserError):  # the ledger itself may be what failed, which is said already
                 self.record({})
-                for record in SEARCHES.some(self.ledger, ended).values():
-                    if record.state == "running":
-                        failure = None if by_user else str(error)
-                        write_search(self.ledger, record.search_id, record.config, state, failure=failure)
             self.observer.study_stopped(self.parent, ended)
             raise
 

@@ -19,7 +19,7 @@ from raysearch.cluster.pool import Replicas
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import held
-from raysearch.search.record import SEARCHES, write_search
+from raysearch.search.record import SEARCHES, as_they_stand, write_search
 from raysearch.study import assess as assessing
 from raysearch.study import run as running
 from raysearch.study.assess import assess_found
@@ -135,28 +135,26 @@ def test_a_study_that_is_stopped_waits_for_searches_that_end_and_leaves_those_of
         run = study_run(_StudyWork, ledger, observer := Mock(), names)
         (ending := threading.Thread(target=end)).start()
         begun.wait()
-        with held(ledger, "another's", "SEARCH"), pytest.raises(KeyboardInterrupt), run.interruptible():
-            raise KeyboardInterrupt
-        ending.join()
-        states = {name: one.state for name, one in SEARCHES.some(ledger, names).items()}
+        with held(ledger, "another's", "SEARCH"):
+            with pytest.raises(KeyboardInterrupt), run.interruptible():
+                raise KeyboardInterrupt
+            ending.join()
+            states = {one.search_id: one.state for one in as_they_stand(ledger, SEARCHES.all(ledger))}
     assert states == {"killed": "interrupted", "ends": "failed", "another's": "running"}
     observer.study_stopped.assert_called_once_with("parent", ["killed", "ends", "not begun"])
 
 
-def test_a_mistake_that_is_found_late_ends_what_ran_even_if_the_ledger_is_what_failed(
+def test_a_mistake_that_is_found_late_ends_the_study_even_if_the_ledger_is_what_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_StudyWork, "record", record := Mock())
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         for name, full in (("a", False), ("b", True)):
-            write_search(ledger, name, {}, "running")
             record.side_effect = UserError("the disk is full") if full else None
             run = study_run(_StudyWork, ledger, observer := Mock(), [name])
             with pytest.raises(UserError, match="lacks 3 of its weights"), run.interruptible():
                 raise UserError("model=x lacks 3 of its weights")
             observer.study_stopped.assert_called_once_with("parent", [name])
-        found = SEARCHES.some(ledger, ["a"])["a"]
-    assert (found.state, found.failure) == ("failed", "model=x lacks 3 of its weights")
 
 
 def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answered(world: World, run: Run) -> None:
