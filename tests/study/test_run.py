@@ -29,9 +29,9 @@ from tests.cli.conftest import Run, World
 from tests.cli.found import found
 from tests.cli.studies import small_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
-
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: World, run: Run, here: Path) -> None:
     words = small_study(world, "searcher=[taylor,one_shot]", "remove=[1]", objective="hidden_cosine")  # no gradients
     words += ["study.retries=0"]
@@ -45,6 +45,8 @@ def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: Worl
         assert taylor["failure"].startswith("this searcher takes gradients")
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     models = f"{{one: model={world.model}, other: model={world.model} model.attention=eager}}"
     words = small_study(world, "searcher=[one_shot]", "remove=[1]", f"model={models}", model=None)
@@ -157,6 +159,8 @@ def test_a_mistake_that_is_found_late_ends_the_study_even_if_the_ledger_is_what_
             observer.study_stopped.assert_called_once_with("parent", [name])
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answered(world: World, run: Run) -> None:
     words = small_study(world, "searcher=[one_shot,greedy]", "remove=[2]", "draw=[0,1]")
     outcome = run("study", *words, "study.contrasts=[greedy - one_shot]")
