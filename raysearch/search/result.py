@@ -238,10 +238,8 @@ class SearchResult(SearchHeader):
         For M it is that of the result, which need not have the lowest loss: after a short recovery, or of equal ones.
         """
         most = len(self.removed) if self.recommendation is None else self.recommendation.sizes[-1].n_removed
-        order = self.removal_order or ()
-        passed = {Mask.of(*order[: place + 1]) for place in range(len(order))}
         found = [trial for trial in self.trials if trial.mask == self.mask and trial.loss is not None][:1]
-        best = {len(trial.mask): trial for trial in (*best_by_size(self.trials, most, passed), *found)}
+        best = {len(trial.mask): trial for trial in (*best_by_size(self.trials, most), *found)}
         return tuple(best[size] for size in sorted(best))
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -41,16 +41,11 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
     return sorted((trial for trial in trials if trial.loss is not None), key=attrgetter("loss", "mask", "index"))
 
 
-def best_by_size(trials: Iterable[Trial], at_most: int, passed: Collection[Mask] = ()) -> tuple[Trial, ...]:
-    """Return the best trial of each number of layers from 1 to `at_most`, ascending.
-
-    Of ties it is one in `passed`, the masks that a greedy search passed through.
-    """
+def best_by_size(trials: Iterable[Trial], at_most: int) -> tuple[Trial, ...]:
+    """Return the best trial of each number of layers from 1 to `at_most`, ascending."""
     best: dict[int, Trial] = {}
     for trial in ranked(trials):
-        first = best.setdefault(len(trial.mask), trial)
-        if trial.loss == first.loss and trial.mask in passed:
-            best[len(trial.mask)] = trial
+        best.setdefault(len(trial.mask), trial)
     return tuple(best[size] for size in sorted(best) if 1 <= size <= at_most)
 
 
