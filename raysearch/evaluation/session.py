@@ -6,8 +6,6 @@ when something has to be computed for the first time.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 from raysearch.calibration.batch import Form
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.weighted import WeightedObjective
+from raysearch.core.json import digest
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import UserError
@@ -176,5 +175,4 @@ def joint_fingerprint(fingerprints: Sequence[str], weighting: WeightedObjective 
     """Return the name of all parts and their weights; without weights, that of the first part."""
     if weighting is None:
         return fingerprints[0]
-    whole = json.dumps([*fingerprints, identity_of(weighting)], sort_keys=True)
-    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+    return digest([*fingerprints, identity_of(weighting)], 32)

@@ -5,19 +5,18 @@ An assessment is named by a fingerprint of all that its result depends on beside
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from raysearch.core.json import from_json, to_record
+from raysearch.core.json import digest, from_json, to_record
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger, put
 
 
 def assessment_fingerprint(identity: Mapping[str, Any]) -> str:
     """Return an assessment's name: 32 hexadecimal digits of what it depends on, JSON values."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
+    return digest(identity, 32)
 
 
 def read_assessments(

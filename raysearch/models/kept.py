@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raysearch.core.json import digest
 from raysearch.models.spec import LocatedModel
 
 _FOLDER = "known"
@@ -89,7 +90,7 @@ class Kept:
 
     def _place(self, key: Mapping[str, Any]) -> Path:
         assert self.folder is not None, "something is kept"
-        return self.folder / _FOLDER / hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+        return self.folder / _FOLDER / digest(key, 64)
 
 
 def identity_of_files(model: LocatedModel) -> dict[str, Any] | None:

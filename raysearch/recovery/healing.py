@@ -20,6 +20,7 @@ import torch
 from raysearch.assessment.assess import read_assessable
 from raysearch.assessment.context import Assessable
 from raysearch.calibration.windows import WindowOptions
+from raysearch.core.json import digest
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError, redacted
 from raysearch.evaluation.pool import Pool, opening
@@ -127,8 +128,7 @@ def prepare(
         **({"measured": measured} if measured else {}),  # rows are drawn apart from it
         "files": [what.files.tokenizer_fingerprint, *spec.digests],
     }
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
-    name = f"recover-m{len(mask)}-{digest[:8]}"
+    name = f"recover-m{len(mask)}-{digest(identity, 8)}"
     folder = ledger.path.absolute().parent / "recoveries" / name  # workers stand in other folders
     return Recovery(record, ledger, search, spec, mask, what, name, folder, shared or folder, what.info.model.on_gpu)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysearch.core.estimate import rank_correlation
+from raysearch.core.json import digest
 from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.drawing import ModelFiles
@@ -97,8 +98,7 @@ class RecoveryRefiner:
         ledger, model = session.ledger, session.fingerprints["model"]
         masks = {record.found.mask: record for record in found}
         identity = [found[0].identifying, self._identity_of_training]
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        name = f"refine-m{len(found[0].found.removed)}-{digest[:8]}"
+        name = f"refine-m{len(found[0].found.removed)}-{digest(identity, 8)}"
         known: dict[Mask, _Refined] = read_assessments(ledger, model, name, masks, _Refined)
         folder = ledger.path.parent / "recoveries"
         if len(known) < len(masks):

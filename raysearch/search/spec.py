@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raysearch.calibration.objectives.base import StateObjective
+from raysearch.core.json import digest
 from raysearch.core.problem import AUTO, Problem, sizes_of
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
@@ -145,7 +144,6 @@ class SearchSpec:
                 identity["speed"] = self.config["speed"]
         if self.refiner is not None:
             identity["refine"] = self.refiner.identity
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         size = self.remove if self.remove == AUTO else f"m{str(self.remove).replace('..', '-')}"
         name = re.sub(r"^-|[^\w-]", "_", self.searcher_name)  # ids are typed into shells, and name folders
-        return f"{name}-{size}-{digest[:8]}"
+        return f"{name}-{size}-{digest(identity, 8)}"

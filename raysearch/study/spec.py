@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +11,7 @@ from typing import Any, Literal
 
 from raysearch.assessment.spec import AssessSpec
 from raysearch.core.formatting import count
+from raysearch.core.json import digest
 from raysearch.errors import UserError, did_you_mean
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.search.spec import SearchSpec
@@ -181,8 +180,7 @@ class StudySpec:
             [cell.labels, {key: value for key, value in cell.search.config.items() if key not in outside}]
             for cell in self.cells
         ]
-        whole = json.dumps([searches, self.options.stop.limits], sort_keys=True)
-        return f"{self.options.name}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+        return f"{self.options.name}-{digest([searches, self.options.stop.limits], 8)}"
 
     @property
     def ledger(self) -> Path:
