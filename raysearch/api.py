@@ -11,8 +11,7 @@ Arguments that mean the same in all of them:
     overwrite     whether to replace what is there
     push          the repository of the Hugging Face Hub that an export is sent to as well, ``OWNER/NAME``
     public        whether that is one that everyone may read; a new one is private without
-    store         the folder that searches write to
-    ledger        the ledger, if it is not in the store
+    store         the folder that searches write to, or the file of a ledger that is elsewhere
     observer      watches; without one, a notebook shows a bar, and warnings become Python warnings
 
 Every function raises `UserError` where a key or a value is not understood, or does not fit the model, the data or the
@@ -116,24 +115,20 @@ def forecast(*overrides: str, config_dir: PathLike | None = None, **values: Any)
 def resume(
     search: str = "latest",
     *overrides: str,
-    store: PathLike | None = None,
-    ledger: PathLike | None = None,
+    store: PathLike = "mlruns",
     observer: Observer | None = None,
 ) -> SearchResult:
     """Go on with a search that was stopped; the ledger answers what was evaluated before.
 
     Args:
         *overrides: ``tracking.key=value`` words, for another place to record it in.
-        store: The folder that the search wrote to; None for ``mlruns``.
     """
     from raysearch.config import build
     from raysearch.config import compose as config
 
-    watching, folder = _observer(observer), store or "mlruns"
-    record = _recorded(search, folder, ledger)
-    # The same ledger and store, from whatever folder this is called in.
-    here = {"ledger": str(ledger) if ledger else None} | ({"store": str(folder)} if store or not ledger else {})
-    composed = config.recorded(record.config, overrides, **here)
+    watching = _observer(observer)
+    with _found(search, store) as (found, record):
+        composed = {**config.recorded(record.config, overrides), **_places(record, store, found)}
     spec, tracking = build.recorded_search(composed)
     tracking.store.check()
     for key in hidden_keys({**spec.config, "tracking": {}}):
@@ -247,7 +242,7 @@ def study(
     out = None if out is None else as_folder("--out", out)
     open_one = partial(open_tracker, tracking.elsewhere())
     record, failures = run_study(spec, watching, _tracker(tracking, watching), open_one)
-    with _opened(spec.store, spec.ledger) as found:
+    with _opened(spec.ledger) as found:
         mend(record, found, tracking, watching.warn)
         written = _report(record, found, spec.store, out, watching)
     if failures:
@@ -270,7 +265,6 @@ def report(
     study: str = "latest",
     *,
     store: PathLike = "mlruns",
-    ledger: PathLike | None = None,
     out: PathLike | None = None,
     mlflow_url: str | None = None,
     observer: Observer | None = None,
@@ -288,8 +282,8 @@ def report(
     """
     from raysearch.study.record import STUDIES
 
-    watching, store, study = _observer(observer), as_path("--store", store), checked(str, "study", study)
-    with _opened(store, ledger) as found:
+    watching, study = _observer(observer), checked(str, "study", study)
+    with _opened(store) as found:
         return _report(STUDIES.find(found, study), found, store, out, watching, mlflow_url)
 
 
@@ -299,7 +293,6 @@ def assess(
     remove: int | None = None,
     config_dir: PathLike | None = None,
     store: PathLike = "mlruns",
-    ledger: PathLike | None = None,
     out: PathLike | None = None,
     observer: Observer | None = None,
     **values: Any,
@@ -323,11 +316,11 @@ def assess(
     from raysearch.study.assess import assess_study
     from raysearch.study.record import STUDIES
 
-    watching, store, name = _observer(observer), as_path("--store", store), checked(str, "name", name)
+    watching, name = _observer(observer), checked(str, "name", name)
     _checked(remove)
     out = None if out is None else as_folder("--out", out)
     words = _words(overrides, values)
-    with _opened(store, ledger) as found:
+    with _opened(store) as found:
         record = _search_or_study(found, name)
         if remove is not None and not isinstance(record, SearchRecord):
             raise UserError(f"--remove={remove} is of one search; leave it out for a study, or name the search")
@@ -342,7 +335,7 @@ def assess(
 
 
 def show(
-    search: str | None = None, *, gap: bool = False, store: PathLike = "mlruns", ledger: PathLike | None = None
+    search: str | None = None, *, gap: bool = False, store: PathLike = "mlruns"
 ) -> tuple[list[SearchRecord], Gap | None]:
     """Return the searches of a ledger, the newest first; or one of them.
 
@@ -356,7 +349,7 @@ def show(
     from raysearch.search.record import SEARCHES, as_they_stand, find_search
 
     search, gap = checked(str | None, "search", search), checked(bool, "--gap", gap)
-    with _opened(store, ledger) as found:
+    with _opened(store) as found:
         if search is None:
             if gap:
                 raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
@@ -369,45 +362,41 @@ def show(
         return [record], gap_of(record, found)
 
 
-def load(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> SearchResult:
+def load(search: str = "latest", *, store: PathLike = "mlruns") -> SearchResult:
     """Return what a search found, from the ledger: ``load("latest").to_frame()``."""
-    return _recorded(search, store, ledger).found
+    return _recorded(search, store).found
 
 
-def searches(*, store: PathLike = "mlruns", ledger: PathLike | None = None) -> pd.DataFrame:
+def searches(*, store: PathLike = "mlruns") -> pd.DataFrame:
     """Return all searches of a ledger as a table, the newest first, by their ids.
 
     Losses are missing of a search that has not finished.
     """
     from raysearch.search.frames import searches_frame
 
-    return searches_frame(show(store=store, ledger=ledger)[0])
+    return searches_frame(show(store=store)[0])
 
 
-def assessed(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> dict[str, float]:
+def assessed(search: str = "latest", *, store: PathLike = "mlruns") -> dict[str, float]:
     """Return all numbers that a search's mask was assessed at, by the names that MLflow shows; empty if it was not."""
     from raysearch.assessment.recorded import recorded_assessments
 
-    with _found(search, store, ledger) as (found, record):
+    with _found(search, store) as (found, record):
         return {} if record.result is None else recorded_assessments(found, record)
 
 
-def recoveries(
-    search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None
-) -> list[RecoveryRecord]:
+def recoveries(search: str = "latest", *, store: PathLike = "mlruns") -> list[RecoveryRecord]:
     """Return the recoveries of a search's masks, in the order in which they came about; empty if there are none."""
     from raysearch.recovery.record import recoveries_of
 
-    with _found(search, store, ledger) as (found, record):
+    with _found(search, store) as (found, record):
         if record.result is None:
             return []
         masks = [record.result.mask, *(trial.mask for trial in record.result.best_by_size.values())]
         return recoveries_of(found, record.result.fingerprints["model"], dict.fromkeys(masks))
 
 
-def recommend(
-    search: str = "latest", *budget: str, store: PathLike = "mlruns", ledger: PathLike | None = None
-) -> Recommendation:
+def recommend(search: str = "latest", *budget: str, store: PathLike = "mlruns") -> Recommendation:
     """Return how many layers can go by a budget, from the ledger alone.
 
         recommend("latest", "budget.loss=0.1")
@@ -423,7 +412,7 @@ def recommend(
     from raysearch.search.recommendation import Budget
 
     given = Budget.parse(as_words(budget)) if budget else None
-    with _found(search, store, ledger) as (found, record):
+    with _found(search, store) as (found, record):
         own = None if record.found.recommendation is None else record.found.recommendation.budget
         return recommend(record.found, given or own or Budget(), found)
 
@@ -438,7 +427,6 @@ def export(
     push: str | None = None,
     public: bool = False,
     store: PathLike = "mlruns",
-    ledger: PathLike | None = None,
 ) -> ExportResult:
     """Write what a search found as a checkpoint that plain transformers, vLLM and llama.cpp load.
 
@@ -451,7 +439,7 @@ def export(
 
     _checked(remove, overwrite)
     prompt, hub = checked(str | None, "--prompt", prompt), _hub(push, public, overwrite)
-    record = _recorded(search, store, ledger)
+    record = _recorded(search, store)
     spec, _ = build.recorded_search(record.config)
     folder = as_path("--out", out)
     return export_search(record, spec, folder, remove=remove, overwrite=overwrite, prompt=prompt, push=hub)
@@ -467,7 +455,6 @@ def export_gguf(
     push: str | None = None,
     public: bool = False,
     store: PathLike = "mlruns",
-    ledger: PathLike | None = None,
 ) -> GGUFExport:
     """Take the layers that a search removed out of a GGUF file, whose tensors stay as they are, byte for byte.
 
@@ -482,7 +469,7 @@ def export_gguf(
 
     _checked(remove, overwrite)
     hub = _hub(push, public, overwrite)
-    record, out = _recorded(search, store, ledger), as_path("--gguf", out)
+    record, out = _recorded(search, store), as_path("--gguf", out)
     source = None if source is None else as_path("--from", source)
     spec, _ = build.recorded_search(record.config)
     return export_search_as_gguf(record, spec, out, source=source, remove=remove, overwrite=overwrite, push=hub)
@@ -496,7 +483,6 @@ def recover(
     overwrite: bool = False,
     config_dir: PathLike | None = None,
     store: PathLike = "mlruns",
-    ledger: PathLike | None = None,
     observer: Observer | None = None,
     **values: Any,
 ) -> Recovered:
@@ -510,9 +496,9 @@ def recover(
     Args:
         out: The folder of the recovered checkpoint.
     """
-    watching, store = _observer(observer), as_path("--store", store)
+    watching = _observer(observer)
     _checked(remove, overwrite)
-    with _recovery(search, _words(overrides, values), store, ledger, config_dir) as (record, found, searched, spec):
+    with _recovery(search, _words(overrides, values), store, config_dir) as (record, found, searched, spec):
         from raysearch.recovery.recover import recover_search
 
         both = _recording(_tracking(record, store, found), watching)
@@ -526,39 +512,30 @@ def recovery_cost(
     remove: int | None = None,
     config_dir: PathLike | None = None,
     store: PathLike = "mlruns",
-    ledger: PathLike | None = None,
     **values: Any,
 ) -> RecoveryCost:
     """Return what a recovery would cost; the arguments are those of `recover`. A step is timed, and nothing is kept."""
     _checked(remove)
-    with _recovery(search, _words(overrides, values), as_path("--store", store), ledger, config_dir) as found:
+    with _recovery(search, _words(overrides, values), store, config_dir) as found:
         from raysearch.recovery.recover import recovery_cost
 
         return recovery_cost(*found, remove)
 
 
-def sync(
-    name: str = "latest", *overrides: str, store: PathLike = "mlruns", ledger: PathLike | None = None
-) -> SyncedSearch | SyncedStudy:
+def sync(name: str = "latest", *overrides: str, store: PathLike = "mlruns") -> SyncedSearch | SyncedStudy:
     """Write to MLflow what it lacks of a search or a study, from the ledger alone; twice writes nothing twice.
 
         sync("latest")
         sync("greedy-m5-3fa2c1d0", "tracking.uri=http://127.0.0.1:5000")
 
     Args:
-        *overrides: ``tracking.key=value`` words, for another place than the one on record, and ``store=`` or
-            ``ledger=`` as of the search.
+        *overrides: ``tracking.key=value`` words, for another place than the one on record.
     """
     from raysearch.config import compose as config
-    from raysearch.config.merge import as_words
     from raysearch.tracking.sync import sync
 
-    words = as_words(overrides)
-    said = {word.partition("=")[0]: word.partition("=")[2] for word in words}
-    overrides = tuple(word for word in words if word.partition("=")[0] not in ("store", "ledger"))
-    store, ledger = as_path("--store", said.get("store", store)), said.get("ledger", ledger)
     name = checked(str, "name", name)
-    with _opened(store, ledger) as found:
+    with _opened(store) as found:
         record = _search_or_study(found, name)
         composed = config.recorded(record.config, overrides)
         tracking = _tracking(replace(record, config=composed), store, found)
@@ -569,15 +546,15 @@ def sync(
         return sync(record, found, tracking)
 
 
-def check_ledger(*, store: PathLike = "mlruns", ledger: PathLike | None = None) -> LedgerCheck:
+def check_ledger(*, store: PathLike = "mlruns") -> LedgerCheck:
     """Read every row of a ledger, and say what is damaged."""
     from raysearch.ledger.checking import check_ledger
 
-    with _opened(store, ledger) as found:
+    with _opened(store) as found:
         return check_ledger(found, _records())
 
 
-def merge_ledgers(*others: PathLike, store: PathLike = "mlruns", ledger: PathLike | None = None) -> Merged:
+def merge_ledgers(*others: PathLike, store: PathLike = "mlruns") -> Merged:
     """Take over what other ledgers have and this one lacks: each whole, with the same numbers, or not at all.
 
         merge_ledgers("other-machine/ledger.db", store="mlruns")
@@ -588,15 +565,12 @@ def merge_ledgers(*others: PathLike, store: PathLike = "mlruns", ledger: PathLik
     from raysearch.ledger.ledger import Ledger
     from raysearch.ledger.merging import merge_ledgers
 
-    paths = [as_path("OTHER", one) for one in others]
-    files = [path / "ledger.db" if path.is_dir() else path for path in paths]
-    with closing(Ledger(ledger_path(store, ledger))) as found:
+    files = [ledger_path("OTHER", one) for one in others]
+    with closing(Ledger(ledger_path("--store", store))) as found:
         return merge_ledgers(found, files, _records())
 
 
-def clean_ledger(
-    *searches: str, really: bool = False, store: PathLike = "mlruns", ledger: PathLike | None = None
-) -> Cleaned:
+def clean_ledger(*searches: str, really: bool = False, store: PathLike = "mlruns") -> Cleaned:
     """Forget searches, with the evaluations that no other search on record is of; and give back the space.
 
     Args:
@@ -606,13 +580,11 @@ def clean_ledger(
     from raysearch.search.record import clean
 
     names, really = checked(list[str], "searches", [*searches]), checked(bool, "really", really)
-    with _opened(store, ledger) as found:
+    with _opened(store) as found:
         return clean(found, names, really=really)
 
 
-def export_ledger(
-    *, out: PathLike, form: str = "csv", store: PathLike = "mlruns", ledger: PathLike | None = None
-) -> dict[Path, int]:
+def export_ledger(*, out: PathLike, form: str = "csv", store: PathLike = "mlruns") -> dict[Path, int]:
     """Write the searches, trials and evaluations of a ledger as tables for pandas, R or a spreadsheet.
 
     Args:
@@ -625,7 +597,7 @@ def export_ledger(
     from raysearch.search.frames import export_frames
 
     form = checked(str, "form", form)
-    with _opened(store, ledger) as found:
+    with _opened(store) as found:
         return export_frames(found, as_folder("--out", out), form)
 
 
@@ -660,11 +632,11 @@ def _run(spec: SearchSpec, tracking: TrackingOptions, observer: Observer, resume
     return result
 
 
-def _opened(store: object, ledger: object) -> AbstractContextManager[Ledger]:
-    """Open the ledger that is named, else the store's."""
+def _opened(store: object) -> AbstractContextManager[Ledger]:
+    """Open the ledger of a store, or of that name."""
     from raysearch.ledger.ledger import opened
 
-    return opened(ledger_path(store, ledger))
+    return opened(ledger_path("--store", store))
 
 
 def _words(overrides: Sequence[str], values: Mapping[str, Any]) -> list[str]:
@@ -711,29 +683,40 @@ def _records() -> list[Table[Any]]:
 
 
 @contextmanager
-def _found(search: str, store: PathLike, ledger: PathLike | None) -> Iterator[tuple[Ledger, SearchRecord]]:
-    """The ledger that is named, else the store's, and its search of some name."""
+def _found(search: str, store: PathLike) -> Iterator[tuple[Ledger, SearchRecord]]:
+    """The ledger of a store, or of that name, and its search of some name."""
     from raysearch.search.record import find_search
 
     search = checked(str, "search", search)
-    with _opened(store, ledger) as found:
+    with _opened(store) as found:
         yield found, find_search(found, search)
 
 
-def _recorded(search: str, store: PathLike, ledger: PathLike | None) -> SearchRecord:
+def _recorded(search: str, store: PathLike) -> SearchRecord:
     """Return the search of some name."""
-    with _found(search, store, ledger) as (_, record):
+    with _found(search, store) as (_, record):
         return record
+
+
+def _places(record: SearchRecord | StudyRecord, store: PathLike, ledger: Ledger) -> dict[str, str | None]:
+    """Return the store and the ledger of what is on record, as they are here.
+
+    Where only the ledger is named, the store is the folder that it lay in, or the one on record.
+    """
+    folder = as_path("--store", store)
+    if folder.is_file():
+        folder = folder.parent if record.config.get("ledger") is None else Path(record.config["store"])
+    return {"store": str(folder), "ledger": None if ledger.path == folder / "ledger.db" else str(ledger.path)}
 
 
 @contextmanager
 def _recovery(
-    search: str, words: Sequence[str], store: Path, ledger: PathLike | None, config_dir: PathLike | None
+    search: str, words: Sequence[str], store: PathLike, config_dir: PathLike | None
 ) -> Iterator[tuple[SearchRecord, Ledger, SearchSpec, RecoverSpec]]:
     """A search on record, its ledger, what it is made of, and the recovery that words name."""
     from raysearch.config import build
 
-    with _found(search, store, ledger) as (found, record):
+    with _found(search, store) as (found, record):
         composed, here = _composed("recover", words, record, store, found, config_dir)
         searched, _ = build.recorded_search({**record.config, **here})
         yield record, found, searched, build.recover_spec(composed)
@@ -743,7 +726,7 @@ def _composed(
     job: str,
     words: Sequence[str],
     record: SearchRecord | StudyRecord,
-    store: Path,
+    store: PathLike,
     ledger: Ledger,
     config_dir: PathLike | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -756,7 +739,7 @@ def _composed(
     if not any(word.startswith("cluster=") for word in words):
         words = [*_words((), {"cluster": record.config["cluster"]}), *words]
     composed = config.compose(job, words, config_dir)
-    return composed, {"store": str(store), "ledger": str(ledger.path), "cluster": composed["cluster"]}
+    return composed, {**_places(record, store, ledger), "cluster": composed["cluster"]}
 
 
 def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:
@@ -769,11 +752,11 @@ def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:
     return as_they_stand(ledger, [found])[0] if isinstance(found, SearchRecord) else found
 
 
-def _tracking(record: SearchRecord | StudyRecord, store: Path, ledger: Ledger) -> TrackingOptions:
+def _tracking(record: SearchRecord | StudyRecord, store: PathLike, ledger: Ledger) -> TrackingOptions:
     """Return where a search or a study on record is recorded for people to look at."""
     from raysearch.config import build
 
-    return build.tracking_options({**record.config, "store": str(store), "ledger": str(ledger.path)})
+    return build.tracking_options({**record.config, **_places(record, store, ledger)})
 
 
 def _tracker(tracking: TrackingOptions, observer: Observer) -> Tracker:
@@ -791,7 +774,7 @@ def _recording(tracking: TrackingOptions, observer: Observer) -> Observer:
 def _report(
     record: StudyRecord,
     ledger: Ledger,
-    store: Path,
+    store: PathLike,
     out: PathLike | None,
     observer: Observer,
     mlflow_url: str | None = None,
@@ -800,8 +783,9 @@ def _report(
     from raysearch.reporting.write import write_report
     from raysearch.study.collect import collect, has_ended, totals_of
 
-    folder = store / "reports" / as_name("STUDY", record.study_id) if out is None else as_folder("--out", out)
     tracking = _tracking(record, store, ledger)
+    own = tracking.folder / "reports" / as_name("STUDY", record.study_id)
+    folder = own if out is None else as_folder("--out", out)
     results = collect(record, ledger, lambda run_id: tracking.link(run_id, mlflow_url))
     files = write_report(results, folder)
     tops = sorted({folder / file.relative_to(folder).parts[0] for file in files})

@@ -26,10 +26,7 @@ SearchOrStudy = Annotated[
         help="The id of a search or a study, the start of one, an MLflow run id, or latest, the last search.",
     ),
 ]
-_STORE = "The folder of the ledger (store= of the search)."
-Store = Annotated[Path, typer.Option(help=_STORE)]
-StoreIfNamed = Annotated[Path | None, typer.Option("--store", help=_STORE, show_default="mlruns")]
-LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="The ledger, if it is not in the store.")]
+Store = Annotated[Path, typer.Option(help="The folder of the ledger (store= of the search), or a ledger's file.")]
 Remove = Annotated[int | None, typer.Option(help="Take the best mask of this many layers instead of the result.")]
 
 app = typer.Typer(

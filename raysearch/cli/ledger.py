@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from raysearch import api
-from raysearch.cli.app import Json, LedgerFile, Store, app
+from raysearch.cli.app import Json, Store, app
 from raysearch.cli.output import output
 from raysearch.core.formatting import count, size
 from raysearch.core.json import plain
@@ -19,7 +19,7 @@ app.add_typer(ledger_app, name="ledger")
 
 
 @ledger_app.command()
-def check(store: Store = Path("mlruns"), ledger: LedgerFile = None, as_json: Json = False) -> None:
+def check(store: Store = Path("mlruns"), as_json: Json = False) -> None:
     """Read every row of a ledger and compare it with its checksum; exit code 1 if something is damaged.
 
     \b
@@ -27,7 +27,7 @@ def check(store: Store = Path("mlruns"), ledger: LedgerFile = None, as_json: Jso
     raysearch ledger check --store other-machine
     """
     with output(as_json) as out:
-        found = api.check_ledger(store=store, ledger=ledger)
+        found = api.check_ledger(store=store)
         rows = _counted(found.rows)
         if found.is_whole:
             out.answer(plain(found), f"{found.path} is whole: {size(found.size_bytes)}, {rows or 'empty'}.")
@@ -41,7 +41,6 @@ def check(store: Store = Path("mlruns"), ledger: LedgerFile = None, as_json: Jso
 def merge(
     others: Annotated[list[Path], typer.Argument(metavar="OTHER...", help="Other ledgers, or the stores of them.")],
     store: Store = Path("mlruns"),
-    ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """Take over what other ledgers have and this one lacks: the same numbers bit for bit, or nothing at all.
@@ -51,7 +50,7 @@ def merge(
     raysearch ledger merge one two three --store all
     """
     with output(as_json) as out:
-        merged = api.merge_ledgers(*others, store=store, ledger=ledger)
+        merged = api.merge_ledgers(*others, store=store)
         rows = _counted(merged.rows)
         out.answer(plain(merged), f"{merged.path} has {f'got {rows}' if rows else 'all of it already'}.")
 
@@ -63,7 +62,6 @@ def clean(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only say what would go.")] = False,
     store: Store = Path("mlruns"),
-    ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """Forget searches, with the evaluations that no other search is of, and give back the space on the disk.
@@ -76,7 +74,7 @@ def clean(
     What another command needs of them later is computed again.
     """
     with output(as_json) as out:
-        gone = api.clean_ledger(*searches or [], really=yes, store=store, ledger=ledger)
+        gone = api.clean_ledger(*searches or [], really=yes, store=store)
         named = f" ({', '.join(gone.searches)})" if gone.searches else ""
         what = f"{count(len(gone.searches), 'search', 'searches')}{named}"
         rows = _counted(gone.rows) or "no evaluations of its own"
@@ -92,7 +90,6 @@ def export(
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     form: Annotated[str, typer.Option("--format", help="csv, parquet or jsonl.")] = "csv",
     store: Store = Path("mlruns"),
-    ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """Write the searches, their trials and all evaluations as tables for pandas, R or a spreadsheet.
@@ -102,7 +99,7 @@ def export(
     raysearch ledger export --out tables --format parquet
     """
     with output(as_json) as answers:
-        written = api.export_ledger(out=out, form=form, store=store, ledger=ledger)
+        written = api.export_ledger(out=out, form=form, store=store)
         files = [{"path": str(file), "rows": rows} for file, rows in written.items()]
         answers.answer(files, *(f"{file}: {count(rows, 'row')}" for file, rows in written.items()))
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from raysearch import api
-from raysearch.cli.app import Json, LedgerFile, Remove, Search, SearchOrStudy, Store, Tracking, app
+from raysearch.cli.app import Json, Remove, Search, SearchOrStudy, Store, Tracking, app
 from raysearch.cli.output import output
 from raysearch.core.json import plain
 from raysearch.errors import UserError
@@ -23,7 +23,6 @@ def show(
     most: Annotated[int, typer.Option(min=1, help="Maximum number of masks to list.")] = 20,
     gap: Annotated[bool, typer.Option("--gap", help="Rank the result among all masks of its size.")] = False,
     store: Store = Path("mlruns"),
-    ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """List the searches of a ledger, or show the result and the masks of one.
@@ -37,7 +36,7 @@ def show(
         from raysearch.cli import tables
         from raysearch.cli.recovery_tables import recovery_parts
 
-        records, ranked = api.show(search, gap=gap, store=store, ledger=ledger)
+        records, ranked = api.show(search, gap=gap, store=store)
         if search is None:
             listing = [
                 {"search_id": one.search_id, "state": one.state, "result": one.result and in_brief(one.result)}
@@ -49,10 +48,10 @@ def show(
             value, parts = plain(record), tables.recorded_tables(record, most, ranked)
             if ranked is not None:
                 value["gap"] = plain(ranked)
-            if numbers := api.assessed(record.search_id, store=store, ledger=ledger):
+            if numbers := api.assessed(record.search_id, store=store):
                 value["assessed"] = plain(numbers)
                 parts.append(tables.assessed_numbers(numbers))
-            if recoveries := api.recoveries(record.search_id, store=store, ledger=ledger):
+            if recoveries := api.recoveries(record.search_id, store=store):
                 value["recoveries"] = [plain(one) for one in recoveries]
                 parts += [part for one in recoveries for part in recovery_parts(one)]
             out.answer(value, *parts)
@@ -65,7 +64,6 @@ def recommend(
         list[str] | None, typer.Argument(metavar="BUDGET.KEY=VALUE", help="loss, readout, speedup or memory.")
     ] = None,
     store: Store = Path("mlruns"),
-    ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """Tell how many layers can go by a budget, from what a search and its assessments found.
@@ -82,7 +80,7 @@ def recommend(
     with output(as_json) as out:
         from raysearch.cli.tables import budget_table, sentence
 
-        found = api.recommend(search, *budget or [], store=store, ledger=ledger)
+        found = api.recommend(search, *budget or [], store=store)
         out.answer(plain(found), budget_table(found), sentence(found.reason))
 
 
@@ -102,7 +100,6 @@ def export(
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="With --push: everyone may read it.")] = False,
     store: Store = Path("mlruns"),
-    ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """Write the pruned model as a checkpoint that plain transformers, vLLM and llama.cpp load.
@@ -121,7 +118,7 @@ def export(
             given = "--out and --gguf" if out is not None else "neither --out nor --gguf"
             raise UserError(f"export was given {given}; name one: a folder with --out, or a file with --gguf")
         common: dict[str, Any] = {"remove": remove, "overwrite": overwrite, "push": push, "public": public}
-        common |= {"store": store, "ledger": ledger}
+        common |= {"store": store}
         if gguf is not None:
             if prompt is not None:
                 raise UserError("--prompt is continued by a checkpoint; leave it out with --gguf")
@@ -140,7 +137,6 @@ def sync(
     name: SearchOrStudy,
     overrides: Tracking = None,
     store: Store = Path("mlruns"),
-    ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """Write to MLflow what is missing of a search or a study, from the ledger, without model or data.
@@ -155,7 +151,7 @@ def sync(
     with output(as_json) as out:
         from raysearch.cli import tables
 
-        synced = api.sync(name, *overrides or [], store=store, ledger=ledger)
+        synced = api.sync(name, *overrides or [], store=store)
         out.answer(plain(synced), *tables.synced_lines(synced))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from raysearch import api
-from raysearch.cli.app import ConfigDir, Json, LedgerFile, Overrides, Remove, Search, Store, app
+from raysearch.cli.app import ConfigDir, Json, Overrides, Remove, Search, Store, app
 from raysearch.cli.output import GOES_ON, output
 from raysearch.core.formatting import duration
 from raysearch.core.json import plain
@@ -25,7 +25,6 @@ def recover(
     config_dir: ConfigDir = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the expected cost and stop.")] = False,
     store: Store = Path("mlruns"),
-    ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """Train the pruned model to give back what it lost, write it as a checkpoint, and assess it.
@@ -41,7 +40,7 @@ def recover(
         from raysearch.cli.displays import Display
         from raysearch.cli.recovery_tables import cost_lines, recovery_parts
 
-        common: dict[str, Any] = {"remove": remove, "config_dir": config_dir, "store": store, "ledger": ledger}
+        common: dict[str, Any] = {"remove": remove, "config_dir": config_dir, "store": store}
         if dry_run:
             cost = api.recovery_cost(search, *overrides or [], **common)
             answers.answer(plain(cost), *cost_lines(cost))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from raysearch import api
-from raysearch.cli.app import ConfigDir, Json, LedgerFile, Overrides, Search, StoreIfNamed, Tracking, app
+from raysearch.cli.app import ConfigDir, Json, Overrides, Search, Store, Tracking, app
 from raysearch.cli.output import GOES_ON, Output, output
 from raysearch.core.json import plain
 from raysearch.search.result import in_brief
@@ -97,8 +98,7 @@ def score(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: Js
 def resume(
     search: Search,
     overrides: Tracking = None,
-    store: StoreIfNamed = None,
-    ledger: LedgerFile = None,
+    store: Store = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
     """Continue a search that was stopped; its evaluations are in the ledger.
@@ -108,7 +108,7 @@ def resume(
     raysearch resume latest
     """
     with output(as_json) as out:
-        _follow(out, partial(api.resume, search, *overrides or [], store=store, ledger=ledger))
+        _follow(out, partial(api.resume, search, *overrides or [], store=store))
 
 
 def _follow(out: Output, run: Callable[..., SearchResult]) -> None:

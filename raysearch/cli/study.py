@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysearch import api
-from raysearch.cli.app import ConfigDir, Json, LedgerFile, Overrides, Remove, SearchOrStudy, Store, app
+from raysearch.cli.app import ConfigDir, Json, Overrides, Remove, SearchOrStudy, Store, app
 from raysearch.cli.output import GOES_ON, Output, output
 from raysearch.core.json import plain
 from raysearch.errors import EvaluationError
@@ -63,7 +63,6 @@ def report(
     out: Out = None,
     mlflow_url: MlflowUrl = None,
     store: Store = Path("mlruns"),
-    ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """Write the report of a study, as far as it is done: one page that needs no network, tables and figures.
@@ -77,7 +76,7 @@ def report(
         from raysearch.cli.displays import Display
 
         with Display(answers.err) as live:
-            done = api.report(study, store=store, ledger=ledger, out=out, mlflow_url=mlflow_url, observer=live)
+            done = api.report(study, store=store, out=out, mlflow_url=mlflow_url, observer=live)
         _answer(answers, *done)
 
 
@@ -88,7 +87,6 @@ def assess(
     remove: Remove = None,
     config_dir: ConfigDir = None,
     store: Store = Path("mlruns"),
-    ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
     """Measure the pruned and the dense model: held-out perplexity, lm-eval's accuracies, speed.
@@ -110,7 +108,6 @@ def assess(
                 remove=remove,
                 config_dir=config_dir,
                 store=store,
-                ledger=ledger,
                 observer=live,
             )
         if isinstance(done, tuple):

@@ -17,7 +17,7 @@ from raysearch.cli.cells import extent, left_out, loss_cells, loss_columns, new_
 from raysearch.core.estimate import Estimate, shown
 from raysearch.core.formatting import added, as_typed, count, duration, figure, short_duration
 from raysearch.core.measure import Measure
-from raysearch.core.paths import options_for, options_of
+from raysearch.core.paths import option_for, option_of
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
 from raysearch.search.recommendation import memory_text
@@ -51,9 +51,9 @@ def search_tables(result: SearchResult) -> list[Table | str]:
 
 
 def places(config: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return the options that lead a later command to a search's ledger, and to its embedded MLflow store if any."""
+    """Return the option that leads a later command to a search's ledger, and to its embedded MLflow store if any."""
     embedded = config["tracking"]["type"] == "mlflow" and config["tracking"]["uri"] is None
-    return options_of(config), options_for(Path(config["store"])) if embedded else None
+    return option_of(config), option_for(Path(config["store"])) if embedded else None
 
 
 def result_table(result: SearchResult) -> Table:

@@ -174,13 +174,12 @@ def as_section(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def recorded(config: Mapping[str, Any], words: Sequence[str], **here: Any) -> dict[str, Any]:
+def recorded(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """Return the configuration of a recorded search or study, as it is to be used now.
 
     Args:
         config: As recorded.
         words: ``tracking=…`` and ``tracking.key=…`` words, which alone change nothing of what is found.
-        here: Top-level values that depend on where the command is typed.
 
     Raises:
         UserError: A word is another, or not understood.
@@ -193,4 +192,4 @@ def recorded(config: Mapping[str, Any], words: Sequence[str], **here: Any) -> di
     if words:
         kept = {} if "tracking" in named else {key: tracking[key] for key in tracking if f"tracking.{key}" not in named}
         tracking = compose("search", words)["tracking"] | kept
-    return {**config, **here, "tracking": tracking}
+    return {**config, "tracking": tracking}

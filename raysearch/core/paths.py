@@ -76,25 +76,26 @@ def write_files(name: str, folder: Path, contents: Mapping[str, bytes]) -> list[
     return [*files]
 
 
-def ledger_path(store: object, ledger: object) -> Path:
-    """Return the ledger's file: the one named, else the store's.
+def ledger_path(name: str, store: object) -> Path:
+    """Return a ledger's file: the one in a store, or the one that is named; the arguments are those of `as_path`.
 
     Raises:
         UserError: As `as_path`.
     """
-    return as_path("--store", store) / "ledger.db" if ledger is None else as_path("--ledger", ledger)
+    path = as_path(name, store)
+    return path if path.is_file() else path / "ledger.db"
 
 
-def options_for(store: Path, ledger: Path | None = None) -> str:
-    """Return a command's options for a store and its ledger, as in `` --store other``; empty for the default ones."""
-    words = "" if store == Path("mlruns") else f" --store {shlex.quote(str(store))}"
-    return words if ledger in (None, store / "ledger.db") else f"{words} --ledger {shlex.quote(str(ledger))}"
+def option_for(store: Path, ledger: Path | None = None) -> str:
+    """Return a command's option for a store or a ledger elsewhere, as in `` --store other``; empty for the default."""
+    place = store if ledger in (None, store / "ledger.db") else ledger
+    return "" if place == Path("mlruns") else f" --store {shlex.quote(str(place))}"
 
 
-def options_of(config: Mapping[str, Any]) -> str:
-    """Return a command's options for the ledger of a search that was configured so, as `options_for`."""
+def option_of(config: Mapping[str, Any]) -> str:
+    """Return a command's option for the ledger of a search that was configured so, as `option_for`."""
     ledger = config.get("ledger")
-    return options_for(Path(config.get("store", "mlruns")), None if ledger is None else Path(ledger))
+    return option_for(Path(config.get("store", "mlruns")), None if ledger is None else Path(ledger))
 
 
 def as_name(name: str, value: str) -> str:

@@ -12,7 +12,7 @@ from raysearch.core.formatting import count
 from raysearch.core.formatting import size as size_text
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.core.paths import options_of
+from raysearch.core.paths import option_of
 from raysearch.core.problem import AUTO, Problem
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
@@ -114,7 +114,7 @@ def recommend(
             raise UserError(
                 f"{budget.word(part)} needs speeds, and none of {result.search_id} is on record; measure them "
                 f"with: raysearch assess {result.search_id} --remove M assess=none assess.speed.enabled=true"
-                + options_of(result.config)
+                + option_of(result.config)
             )
     for size in sizes:
         if size.speed is not None:

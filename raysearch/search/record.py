@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from raysearch.core.paths import options_of
+from raysearch.core.paths import option_of
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_held
@@ -54,7 +54,7 @@ class SearchRecord:
             UserError: It has not finished.
         """
         if self.result is None:
-            resume = f"first: raysearch resume {self.search_id}{options_of(self.config)}"
+            resume = f"first: raysearch resume {self.search_id}{option_of(self.config)}"
             remedy = "wait for its end" if self.state == "running" else resume
             raise UserError(f"SEARCH={self.search_id} is {self.state}, so nothing is found yet; {remedy}")
         return self.result

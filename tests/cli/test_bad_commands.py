@@ -21,7 +21,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("score WORLD masks=[[0],[-1]]", ["mask=[-1] holds a negative layer", "0-based"]),
     ("resume greedy", ["there is no ledger at mlruns/ledger.db", "--store"]),
     ("show --store BAD/none", ["there is no ledger at BAD/none/ledger.db", "--store"]),
-    ("show --ledger BAD/text.db", ["ledger=BAD/text.db cannot be used"]),
+    ("show --store BAD/text.db", ["ledger=BAD/text.db cannot be used"]),
     ("show --most 0", ["--most", "show --help"]),
     ("show --gap --store BAD/store", ["--gap ranks what one search found", "raysearch show latest --gap"]),
     ("show greedy-m2-bb --gap --store BAD/store", ["SEARCH=greedy-m2-bb is interrupted", "resume greedy-m2-bb"]),

@@ -102,7 +102,6 @@ NOWHERE: list[tuple[str, list[str]]] = [
     ("search store=loop/x", ["store=loop/x cannot be used"]),
     ("search --config-dir loop", ["--config-dir=loop cannot be used"]),
     ("show --store loop", ["--store=loop cannot be used"]),
-    ("show --ledger loop", ["--ledger=loop cannot be used"]),
     ("resume latest --store LONG", ["--store=xxx", "File name too long"]),
     ("report --store ~nobody-of-that-name", ["--store=~nobody-of-that-name cannot be used"]),
     ("sweep --out loop", ["--out=loop cannot be used"]),

@@ -43,12 +43,9 @@ def test_resume_from_another_folder_uses_the_same_ledger(
     monkeypatch.chdir(elsewhere)
     again = found(run("resume", "latest", "--store", here / "mlruns", "--json"))
     assert again["evaluations"]["computed"] == 0 and numbers(again) == numbers(result)
-    again = found(run("resume", "latest", "--ledger", here / "mlruns" / "ledger.db", "--json"))
+    again = found(run("resume", "latest", "--store", here / "mlruns" / "ledger.db", "--json"))
     assert again["evaluations"]["computed"] == 0
     assert not list(elsewhere.iterdir())
-    found(run("resume", "latest", "--ledger", here / "mlruns" / "ledger.db", "--store", "kept", "--json"))
-    shown = found(run("show", "latest", "--ledger", here / "mlruns" / "ledger.db", "--json"))
-    assert shown["config"]["store"] == "kept", "the store that was named"
 
 
 def test_a_ledger_that_cannot_be_written_is_read_all_the_same(
@@ -70,11 +67,19 @@ def test_a_ledger_that_cannot_be_written_is_read_all_the_same(
     assert before == {file: file.read_bytes() for file in (here / "kept").glob("ledger.db*")}
 
 
-def test_a_ledger_of_its_own_is_found_again(run: Run, here: Path, world: World) -> None:
-    outcome = run("search", *world.search(ledger="my own.db"))
-    assert "--out pruned-model --ledger 'my own.db'" in outcome.out
-    assert found(run("show", "--ledger", "my own.db", "--json"))[0]["state"] == "finished"
-    assert not (here / "mlruns").exists()
+def test_a_ledger_of_its_own_is_found_again(
+    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = run("search", *world.search(ledger="my own.db", store=here / "kept", tracking="mlflow"))
+    assert "--out pruned-model --store 'my own.db'" in outcome.out
+    assert found(run("show", "--store", "my own.db", "--json"))[0]["state"] == "finished"
+    before = sorted(here.iterdir())
+    elsewhere = here / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    for command in "resume", "sync":
+        assert not found(run(command, "latest", "--store", here / "my own.db", "--json")).get("missing")
+    assert not list(elsewhere.iterdir()) and sorted(here.iterdir()) == sorted([*before, elsewhere]), "the same store"
 
 
 def test_show_lists_searches_and_what_they_saw(run: Run, world: World) -> None:

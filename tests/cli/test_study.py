@@ -86,6 +86,8 @@ def test_report_writes_anew_from_the_ledger_alone(done: tuple[dict[str, Any], Pa
     told_again = found(run("report", "latest", "--store", folder / "mlruns", "--out", "again", "--json"))
     assert told_again["cells"] == value["cells"]
     assert (here / "again/report.html").is_file()
+    by_ledger = found(run("report", "latest", "--store", folder / "mlruns/ledger.db", "--json"))
+    assert by_ledger["report"] == str(folder.resolve() / value["report"]) and not (here / "mlruns").exists()
     with opened(folder / "mlruns/ledger.db") as ledger:
         assert STUDIES.find(ledger, value["study_id"][:-3]).study_id == value["study_id"]
 

@@ -149,7 +149,7 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, her
     assert all("assess/mine/pruned" in one.data.metrics for one in searches)
 
     assert getattr(raysearch.sync("late", store="mlruns"), "study_id", None) == study["study_id"]
-    again = found(run("sync", "late", "store=mlruns", "--json"))
+    again = found(run("sync", "late", "--json"))
     assert all(one["missing"] == 0 for one in again["searches"])
     assert [one.to_dictionary() for one in recorded(embedded(here / "mlruns"))] == [
         one.to_dictionary() for one in before

@@ -62,7 +62,7 @@ def test_a_full_disk_of_mlflow_stops_nothing_and_is_one_sentence(disk: Disk, com
     [warning] = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
     assert "is full" in warning and "by: raysearch sync beam-m3-" in warning
     assert "Traceback" not in outcome.err and "ERROR" not in outcome.err, outcome.err
-    sync = ["sync", "latest", "--store", "disk", "--ledger", "ledger.db", "--json"]
+    sync = ["sync", "latest", "--store", "ledger.db", "--json"]
     refused(do(*sync, disk=disk), "cannot be written to (", "sync again once it can be, or name another")
     disk.remount("size=64m")
     assert found(do(*sync, disk=disk))["missing"] > 0

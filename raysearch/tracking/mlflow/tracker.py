@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import override
 
-from raysearch.core.paths import options_for
+from raysearch.core.paths import option_for
 from raysearch.search.forecast import RoundCost
 from raysearch.search.observer import LossPoint, StudyHeader, Tracker
 from raysearch.search.record import SearchRecord
@@ -76,7 +76,7 @@ class MlflowTracker(Tracker):
         retry_s: float = 60.0,
     ) -> None:
         self._options, self._store = options, options.store
-        self._words = options_for(options.folder, options.ledger)
+        self._words = option_for(options.folder, options.ledger)
         self._warn, self._show = warn, show
         self._timeout_s, self._retry_s = timeout_s, retry_s
         self._events: list[tuple[Event, int]] = []
