@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from raysearch.cli.cells import add_sections, new_table
-from raysearch.core.estimate import Estimate, Metric
-from raysearch.core.formatting import added, count, duration
+from raysearch.core.estimate import Estimate, Metric, shown
+from raysearch.core.formatting import added, count, duration, size
 from raysearch.core.mask import Mask
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from raysearch.study.plan import StudyPlan
     from raysearch.study.result import StudyResult
 
-_DECIMALS = {"perplexity": 2, "accuracy": 2, "generation": 2, "degeneration": 2, "failures": 2, "probe": 2, "speed": 1}
-_MEGABYTE = 1e6
 _SHOWN = 200  # characters of an example
 
 
@@ -107,8 +104,8 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
     for name, result in pruned.items():
         # the dense model's speed comes from the same measurement
         of_dense = Estimate(result.detail["dense"]) if result.metric.group == "speed" else dense[name].estimate
-        cells = (estimate_cell(one, result.metric) for one in (of_dense, result.estimate))
-        row = metric_head(result.metric), *cells, share_cell(result.retention), result.extent
+        cells = (number_cell(one, result.metric) for one in (of_dense, result.estimate))
+        row = metric_head(result.metric), *cells, shown(result.retention), result.extent
         rows.append((result.metric.group, row))
     add_sections(table, rows)
     return table
@@ -164,24 +161,10 @@ def _short(text: str) -> str:
 
 def metric_head(metric: Metric) -> str:
     """Return the title of a metric, its unit, and which way is better."""
-    unit = "MB" if metric.unit == "bytes" else metric.unit
     arrow = "higher" if metric.higher_is_better else "lower"
-    return f"{metric.title} ({unit}, {arrow} is better)"
+    return f"{metric.title} ({metric.unit}, {arrow} is better)"
 
 
-def estimate_cell(estimate: Estimate, metric: Metric) -> str:
+def number_cell(one: Estimate, metric: Metric) -> str:
     """Return a number with its standard error."""
-    if not math.isfinite(estimate.value):
-        return "not finite"
-    scale = _MEGABYTE if metric.unit == "bytes" else 1
-    decimals = _DECIMALS[metric.group]
-    value = estimate.value / scale
-    shown = f"{value:,.{decimals}f}" if abs(value) < 1e6 else f"{value:.3g}"
-    return shown if estimate.error is None else f"{shown} ± {estimate.error / scale:,.{decimals}f}"
-
-
-def share_cell(one: Estimate | None) -> str:
-    """Return a share of the dense model's number, with its standard error if there is one."""
-    if one is None:
-        return ""
-    return f"{one.value:.3f}" + (f" ± {one.error:.3f}" if one.error else "")
+    return size(one.value) if metric.unit == "bytes" else shown(one)
