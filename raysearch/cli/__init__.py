@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import errno
 import gc
 import logging
 import os
@@ -13,14 +12,13 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import typer
-from pydantic import ValidationError
 
 # isort: off
 from raysearch.cli import search, calibration, study, recovery, record, ledger  # noqa: F401  # in the order of --help
 
 # isort: on
 from raysearch.cli.app import app
-from raysearch.cli.output import prepare_streams, say, say_unusable, stderr
+from raysearch.cli.output import prepare_streams, say, stderr
 
 _UsageError: Any = typer.BadParameter.__base__  # a mistake in the words themselves; typer has no public name for it
 
@@ -45,11 +43,6 @@ def main() -> NoReturn:
         else:
             error.show()  # the help
         sys.exit(2)
-    except OSError as error:  # of printing the help or the version
-        if error.errno != errno.ENOSPC:
-            raise
-        say_unusable(error, sys.stdout)
-        sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):  # before anything was begun
         sys.exit(130)
 
@@ -64,13 +57,7 @@ def _stand_somewhere() -> None:
 
 
 def _said_of(error: Any) -> str:
-    """Return the message of a usage error; where a value has the wrong type, with that value, which typer omits."""
-    if isinstance(error.__cause__, ValidationError):
-        wrong = error.__cause__.errors()[0]
-        if wrong["type"] == "value_error":  # it says by itself what is not one of what
-            return f"{max(error.param.opts)}={wrong['input']}: {wrong['ctx']['error']}".rstrip(".")
-        wanted = wrong["msg"].removeprefix("Input should be ").partition(",")[0]
-        return f"{max(error.param.opts)}={wrong['input']} should be {wanted}"
+    """Return the message of a usage error, for the middle of a sentence."""
     said = str(error.format_message()).rstrip(".")
     option = error.option_name if type(error).__name__ == "NoSuchOption" else ""
     if option and error.ctx and "overrides" in {one.name for one in error.ctx.command.params}:

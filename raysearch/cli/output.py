@@ -6,7 +6,6 @@ import errno
 import io
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -24,7 +23,6 @@ if TYPE_CHECKING:  # heavy for a command that only prints its help
 #: What is said after Ctrl-C where nothing is lost.
 GOES_ON = "stopped; the same command again goes on from here"
 _WIDTH_OF_FILES = 200  # characters; tables that go to a file or a program are not cut to a terminal's 80
-_LONG_WORD = re.compile(r"(\S{200})\S{200,}(\S{100})")  # keeps its ends, where mistakes are found
 
 
 class Output:
@@ -142,7 +140,7 @@ def prepare_streams() -> None:
     """Make the three standard streams usable, whatever state the parent process left them in.
 
     A closed stream would give its number to the next opened file, such as a ledger, and prints would go there.
-    Characters that the terminal's encoding lacks are escaped. Rich would accept a COLUMNS or LINES of 0.
+    Characters that the terminal's encoding lacks are escaped.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
@@ -154,9 +152,6 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    for name in ("COLUMNS", "LINES"):
-        if not re.fullmatch("[1-9][0-9]{1,3}", os.environ.get(name, "")):
-            os.environ.pop(name, None)
 
 
 def stderr() -> Console:
@@ -171,5 +166,4 @@ def say(err: Console, opening: str, sentence: object) -> None:
     from rich.markup import escape
 
     shown = visible(" ".join(redact(str(sentence)).splitlines()))
-    text = escape(_LONG_WORD.sub(r"\1…\2", shown))
-    err.print(f"{opening} {text}".lstrip(), highlight=False, soft_wrap=True)
+    err.print(f"{opening} {escape(shown)}".lstrip(), highlight=False, soft_wrap=True)

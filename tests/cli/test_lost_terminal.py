@@ -102,11 +102,3 @@ def test_a_console_spells_commands_and_hides_secrets() -> None:
     console.print("[bold]a\x1b[2Jb[/] https://me:s3cret@host/x")
     assert "a\\x1b[2Jb" in file.getvalue() and "s3cret" not in file.getvalue()
     assert "\x1b[1m" in file.getvalue(), "its own colours stay"
-
-
-def test_a_refusal_needs_no_standard_error(here: Path) -> None:
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "raysearch", "show"], stderr=full, stdout=subprocess.PIPE, check=False
-        )
-    assert done.returncode == 2
