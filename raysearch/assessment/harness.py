@@ -27,7 +27,7 @@ from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.formatting import count
 from raysearch.core.json import number_of
 from raysearch.core.mask import Mask
-from raysearch.errors import UserError
+from raysearch.errors import UserError, first_line
 from raysearch.evaluation.pool import Job
 from raysearch.evaluation.replica import Replica
 from raysearch.ledger.ledger import Ledger
@@ -123,10 +123,9 @@ class TaskJob(Job):
         try:
             loaded: dict[str, Any] = task_manager(self.folder, self.task).load([self.task])
         except Exception as error:  # whatever a hub, a network, a data set or a task file raises
-            cause = " ".join(str(error).split())[:300]
             raise UserError(
-                f"assess.tasks: {self.task} cannot be loaded ({type(error).__name__}: {cause}); check the network "
-                "and the task's files, or give local data with assess.data_dir=…"
+                f"assess.tasks: {self.task} cannot be loaded ({type(error).__name__}: {first_line(error)}); check the "
+                "network and the task's files, or give local data with assess.data_dir=…"
             ) from error
         group = loaded["groups"].get(self.task)
         if self.task not in loaded["tasks"] and not (group and group.has_aggregation):

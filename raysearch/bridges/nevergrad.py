@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import UserError, did_you_mean
+from raysearch.errors import UserError, did_you_mean, first_line
 from raysearch.searchers.base import Round, Scores, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, logits_of
@@ -115,7 +115,8 @@ class NevergradSearcher(Searcher):
         try:
             yield
         except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(f"searcher.optimizer={self.optimizer} failed: {reason}; use another one") from error
+            raise UserError(
+                f"searcher.optimizer={self.optimizer} failed: {first_line(error)}; use another one"
+            ) from error
         finally:
             np.random.set_state(before)  # noqa: NPY002

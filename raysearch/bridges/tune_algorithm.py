@@ -21,7 +21,7 @@ from typing_extensions import override
 from raysearch.bridges.ray_tune import Outcomes, scores_of
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import EvaluationError, UserError, did_you_mean
+from raysearch.errors import EvaluationError, UserError, did_you_mean, first_line
 from raysearch.searchers.base import Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 
@@ -106,8 +106,7 @@ class TuneAlgorithmSearcher(Searcher):
         except (EvaluationError, UserError):
             raise
         except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(f"searcher.algorithm={self.algorithm} cannot be used: {reason}") from error
+            raise UserError(f"searcher.algorithm={self.algorithm} cannot be used: {first_line(error)}") from error
 
 
 def search_with(
