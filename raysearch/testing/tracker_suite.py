@@ -1,4 +1,4 @@
-"""The conformance suite of trackers, and simulated searches to record.
+"""The conformance suite of trackers, and a search to record.
 
 A new tracker is tested by a subclass:
 
@@ -9,19 +9,15 @@ A new tracker is tested by a subclass:
 
 from __future__ import annotations
 
-import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.core.problem import Problem
 from raysearch.search.observer import StudyHeader, Tracker, repeat
 from raysearch.search.result import (
     EvaluationCounts,
@@ -33,54 +29,9 @@ from raysearch.search.result import (
 )
 from raysearch.search.trial import Trial
 
-DENSE_LOSS = 2.8  # nats per token
-
 MARGIN = Measure("nats per answer token", "sample", "margin")
 ACCURACY = Measure("errors per item", "sample", "accuracy")
 KL = Measure("nats per token", "token")
-
-#: Losses in each measure that searches are simulated in, from nats per token: they rank masks alike.
-_FROM_NATS: dict[Measure, Callable[[float], float]] = {
-    PERPLEXITY: lambda nats: nats,
-    MARGIN: lambda nats: nats - 4,
-    ACCURACY: lambda nats: 1 - math.exp(-nats / 5),
-    KL: lambda nats: nats - DENSE_LOSS,
-}
-
-
-def simulate_losses(n_layers: int, seed: int = 0, measure: Measure = PERPLEXITY) -> Callable[[Mask], float]:
-    """Return a loss like that of a real decoder: the ends matter most, late middle layers least.
-
-    The measure is one of this module's, or perplexity.
-    """
-    depth = np.linspace(0, 1, n_layers)
-    single = 0.04 + 2.5 * np.exp(-18 * depth) + 0.9 * np.exp(-14 * (1 - depth)) + 0.12 * np.abs(depth - 0.68)
-    single = single * np.random.default_rng(seed).lognormal(0, 0.25, n_layers)
-
-    def loss(mask: Mask) -> float:
-        gaps = np.diff(np.array(mask.layers)) if len(mask) > 1 else np.array([])
-        more = sum(single[layer] for layer in mask) * (1 + 0.12 * len(mask)) + 0.06 * (gaps == 1).sum()
-        return _FROM_NATS[measure](float(DENSE_LOSS + more))
-
-    return loss
-
-
-def greedy_search(
-    n_layers: int = 8,
-    n_remove: int = 3,
-    search_id: str = "greedy-m3-00000000",
-    seed: int = 0,
-    measure: Measure = PERPLEXITY,
-) -> SearchResult:
-    """Return a greedy search on simulated losses."""
-    problem = Problem(n_layers, n_remove)
-    loss = simulate_losses(n_layers, seed, measure)
-    parent = problem.dense
-    rounds: list[list[Mask]] = []
-    for _ in range(n_remove):
-        rounds.append(list(problem.children([parent])))
-        parent = min(rounds[-1], key=lambda mask: (loss(mask), mask))
-    return search_of(rounds, loss, n_layers, n_remove, search_id, measure)
 
 
 def search_of(
@@ -140,6 +91,13 @@ def search_of(
     )
 
 
+def small_search(search_id: str = "greedy-m2-00000000", measure: Measure = PERPLEXITY) -> SearchResult:
+    """Return a greedy search that removed two of four layers; its losses are made up, some below 0."""
+    singles = [Mask.of(layer) for layer in range(4)]
+    pairs = [Mask.of(0, layer) for layer in (1, 2, 3)]
+    return search_of([singles, pairs], lambda mask: 0.1 * sum(mask) - 0.05, 4, 2, search_id, measure)
+
+
 class TrackerSuite(ABC):
     """The contract of `raysearch.search.observer.Tracker`, as tests."""
 
@@ -155,7 +113,7 @@ class TrackerSuite(ABC):
         """Start, rounds, result and close; closing again is harmless."""
         warnings: list[str] = []
         tracker = self.make_tracker(tmp_path, warnings.append)
-        repeat(greedy_search(), tracker)
+        repeat(small_search(), tracker)
         name = tracker.close()
         assert warnings == [], warnings
         assert tracker.close() == name, "closing twice is harmless"
@@ -168,7 +126,7 @@ class TrackerSuite(ABC):
     def test_a_search_without_a_result_is_told_again(self, tmp_path: Path, failure: str | None) -> None:
         """After a failure or an interruption the search is repeated from its beginning."""
         warnings: list[str] = []
-        search = greedy_search()
+        search = small_search()
         first = self.make_tracker(tmp_path, warnings.append)
         repeat(search, first, rounds=1)
         first.search_ended(None, failure)
@@ -182,7 +140,7 @@ class TrackerSuite(ABC):
     def test_losses_of_every_measure_are_recorded(self, tmp_path: Path, measure: Measure) -> None:
         """Losses may be negative or shares, have a readout or none, and come with those of their parts."""
         warnings: list[str] = []
-        search = greedy_search(4, 1, measure=measure)
+        search = small_search(measure=measure)
         tracker = self.make_tracker(tmp_path, warnings.append)
         tracker.search_started(search)
         for trial in search.trials:
@@ -195,12 +153,12 @@ class TrackerSuite(ABC):
     def test_odd_values_are_recorded(self, tmp_path: Path) -> None:
         """Infinite losses, long texts, odd remarks, failed trials and rounds without a loss are data."""
         warnings: list[str] = []
-        search = greedy_search()
+        search = small_search()
         tracker = self.make_tracker(tmp_path, warnings.append)
         tracker.search_started(
             replace(search, config={"text": "x" * 10_000, "none": None, "list": [1, 2], "empty": {}, "a@b": "é"})
         )
-        tracker.trial(Trial(0, 0, Mask(), DENSE_LOSS, 0.0, None, cached=True))
+        tracker.trial(Trial(0, 0, Mask(), 2.8, 0.0, None, cached=True))
         tracker.trial(Trial(1, 1, Mask.of(0), float("inf"), float("inf"), None, cached=False))
         tracker.trial(Trial(2, 1, Mask.of(1), None, None, "the replica died 3 times: " + "x" * 10_000, cached=False))
         tracker.round_done(RoundSummary(1, 3, 2, None, None, 0.0, 0.0, 0.0, 0.0))
@@ -224,7 +182,7 @@ class TrackerSuite(ABC):
             tracker.study_started(header)
             name = tracker.run_id
             search = self.make_tracker(tmp_path, warnings.append)
-            repeat(replace(greedy_search(), parent=name or ""), search)
+            repeat(replace(small_search(), parent=name or ""), search)
             search.close()
             tracker.study_reported(name, {"searches/done": 1.0}, files, ended)
             if not ended:
@@ -232,22 +190,10 @@ class TrackerSuite(ABC):
             assert tracker.close() == name
         assert warnings == [], warnings
 
-    def test_telling_does_not_hold_up_the_search(self, tmp_path: Path) -> None:
-        """Telling is quick whatever writing costs."""
-        tracker = self.make_tracker(tmp_path, pytest.fail)
-        search = greedy_search(n_layers=40, n_remove=2)
-        begun = time.perf_counter()
-        repeat(search, tracker, rounds=2)
-        took = time.perf_counter() - begun
-        tracker.close()
-        assert took < 0.005 * len(search.trials), "recording belongs on another thread"
-
     def test_an_unreachable_backend_is_said_once(self, tmp_path: Path) -> None:
         """The search goes on; one sentence says that it was not recorded."""
         warnings: list[str] = []
         tracker = self.make_unreachable(tmp_path, warnings.append)
-        repeat(greedy_search(), tracker)
-        begun = time.perf_counter()
+        repeat(small_search(), tracker)
         tracker.close()
-        assert time.perf_counter() - begun < 30
         assert len(warnings) == 1

@@ -8,7 +8,7 @@ from raysearch.assessment.recorded import record_numbers, recorded_assessments
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
-from raysearch.testing.tracker_suite import greedy_search
+from tests.tracking.simulated import greedy_search
 
 
 def test_commands_that_assess_a_mask_at_once_lose_none_of_its_numbers(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from raysearch.search.record import SearchRecord
 from raysearch.search.result import LayerTokens, SearchResult
 from raysearch.search.score import Score
 from raysearch.search.trial import Trial
-from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
+from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
+from tests.tracking.simulated import greedy_search
 
 WEIGHTED = Measure("weighted loss", "set")
 EVERY_MEASURE = pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held, remove_if_stale
 from raysearch.search.record import SEARCHES, note_mlflow, write_search
 from raysearch.study.record import STUDIES, StudyRecord
-from raysearch.testing.tracker_suite import greedy_search
 from tests.cases import assert_refused
+from tests.tracking.simulated import greedy_search
 
 A, B = Mask.of(1), Mask.of(1, 2)
 FOUND = greedy_search(4, 1)

@@ -23,7 +23,7 @@ from raysearch.ledger.table import Table
 from raysearch.search.frames import export_frames
 from raysearch.search.record import SEARCHES, clean, write_search
 from raysearch.study.record import STUDIES, StudyRecord
-from raysearch.testing.tracker_suite import greedy_search
+from tests.tracking.simulated import greedy_search
 
 A, B = Mask.of(1), Mask.of(1, 2)
 RECORDS: list[Table[Any]] = [SEARCHES, STUDIES]

@@ -8,7 +8,7 @@ import pytest
 
 from raysearch.errors import UserError
 from raysearch.search.record import SEARCHES, SearchRecord
-from raysearch.testing.tracker_suite import greedy_search
+from tests.tracking.simulated import greedy_search
 
 FOUND = replace(greedy_search(4, 1), mlflow_run_id="f00")
 

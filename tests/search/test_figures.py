@@ -11,7 +11,8 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
 from raysearch.search import figures
 from raysearch.search.trial import Trial, ranked
-from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search, search_of, simulate_losses
+from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, search_of
+from tests.tracking.simulated import greedy_search, simulate_losses
 
 scaled = pytest.mark.parametrize("name", ["best_so_far.png", "loss_by_size.png"])
 

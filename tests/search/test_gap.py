@@ -13,7 +13,7 @@ from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.errors import UserError
 from raysearch.search.gap import gap_of
 from raysearch.search.record import SearchRecord
-from raysearch.testing.tracker_suite import greedy_search
+from tests.tracking.simulated import greedy_search
 
 N_TOKENS = N_SAMPLES = 4
 PAIRS = [Mask.of(*pair) for pair in combinations((0, 1, 2, 4), 2)]  # of five layers, 3 is protected

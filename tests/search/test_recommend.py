@@ -11,7 +11,7 @@ from raysearch.core.problem import Problem
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.recommend import BudgetedSearch, recommend
 from raysearch.search.recommendation import Budget, Recommendation
-from raysearch.testing.tracker_suite import greedy_search
+from tests.tracking.simulated import greedy_search
 
 
 def test_a_first_round_in_which_all_fails_spends_no_budget() -> None:

@@ -13,8 +13,9 @@ from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.search.result import LayerTokens, SearchResult, in_brief
-from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
+from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
 from tests.search.test_figures import texts_of
+from tests.tracking.simulated import greedy_search
 
 
 def kept(search: SearchResult) -> SearchResult:

@@ -13,7 +13,7 @@ from raysearch.core.mask import Mask
 from raysearch.search.trial import Trial
 from raysearch.study.record import AssessedMasks
 from raysearch.study.recorder import shared_layer_forwards
-from raysearch.testing.tracker_suite import greedy_search
+from tests.tracking.simulated import greedy_search
 
 SINGLES = [[layer] for layer in range(4)]
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from raysearch.search.observer import repeat
-from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.options import TrackingOptions
+from tests.tracking.simulated import greedy_search
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,11 +17,11 @@ from raysearch.ledger.locks import held
 from raysearch.search.observer import StudyHeader, repeat
 from raysearch.search.record import write_search
 from raysearch.study.record import CellRecord, StudyRecord
-from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.client import attempt
 from raysearch.tracking.mlflow.tracker import open_tracker
 from raysearch.tracking.options import TrackingOptions
 from raysearch.tracking.sync import SyncedSearch, SyncedStudy, mend, sync
+from tests.tracking.simulated import greedy_search
 
 NOTHING = StudyHeader("x", {"study": {}}, [])
 LABELS = {"model": "tiny", "searcher": "beam, width=5", "remove": "2"}

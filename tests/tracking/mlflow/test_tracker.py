@@ -13,30 +13,31 @@ from raysearch.core.mask import Mask
 from raysearch.search.observer import Tracker, repeat
 from raysearch.search.result import SearchResult
 from raysearch.search.trial import Trial
-from raysearch.testing.tracker_suite import TrackerSuite, greedy_search
+from raysearch.testing.tracker_suite import TrackerSuite
 from raysearch.tracking.mlflow.client import connect
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.options import Store, TrackingOptions
 from tests.tracking.conftest import closed_port, start_python
 from tests.tracking.recorded import ARTIFACTS, Recorded
+from tests.tracking.simulated import greedy_search
 
 pytestmark = pytest.mark.usefixtures("tables")
 
 SEARCH = greedy_search(n_layers=5)
-#: Tells of that search, at a URI and by an id that are its arguments.
+#: Tells of a search, at a URI and by an id that are its arguments.
 TELLS = """
 import sys
 from pathlib import Path
 from raysearch.search.figures import Plots
 from raysearch.search.observer import repeat
-from raysearch.testing.tracker_suite import greedy_search
+from raysearch.testing.tracker_suite import small_search
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.options import TrackingOptions
 
 Plots.files = lambda _: ()  # to draw them takes seconds
 uri, search_id = sys.argv[1:]
 tracker = MlflowTracker(TrackingOptions("mlflow", uri or None, "raysearch", Path.cwd()), print, timeout_s=300)
-repeat(greedy_search(n_layers=5, search_id=search_id), tracker)
+repeat(small_search(search_id), tracker)
 tracker.close()
 """
 
