@@ -214,8 +214,8 @@ def _section(config: Mapping[str, Any], tracking: TrackingOptions) -> dict[str, 
 def _writing(tracking: TrackingOptions) -> Iterator[None]:
     """Refuse a place that cannot be written to."""
     try:
-        with quiet():
-            yield
+        quiet()
+        yield
     except UserError:
         raise
     except Exception as error:

@@ -19,7 +19,7 @@ from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, Sq
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.utils.uri import append_to_uri_path
 
-from raysearch.tracking.mlflow.client import log, quiet
+from raysearch.tracking.mlflow.client import log
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import DeclarativeBase
@@ -54,9 +54,8 @@ def make_children(client: MlflowClient, experiment: str, children: Sequence[Chil
         return
 
     def ask(child: Child) -> None:
-        with quiet():  # in each thread
-            made = client.create_run(experiment, child.began, dict(child.tags), child.name).info.run_id
-            complete(client, made, child)
+        made = client.create_run(experiment, child.began, dict(child.tags), child.name).info.run_id
+        complete(client, made, child)
 
     with ThreadPoolExecutor(_THREADS) as threads:
         for _ in threads.map(ask, children):

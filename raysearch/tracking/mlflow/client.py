@@ -7,9 +7,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from raysearch.errors import redact
@@ -17,7 +16,7 @@ from raysearch.tracking.mlflow.records import clip
 from raysearch.tracking.mlflow.views import view_tags
 from raysearch.tracking.options import Store
 
-if TYPE_CHECKING:  # heavy; it is imported where `quiet` holds
+if TYPE_CHECKING:  # heavy; it is imported after `quiet`
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
@@ -114,11 +113,11 @@ def attempt(work: Callable[[], _T], timeout_s: float = _TIMEOUT_S) -> _T:
 
     def run() -> None:
         try:
-            with quiet():
-                done.set_result(work())
+            done.set_result(work())
         except BaseException as error:
             done.set_exception(error)
 
+    quiet()
     threading.Thread(target=run, name="mlflow", daemon=True).start()
     try:
         return done.result(timeout_s)
@@ -131,22 +130,11 @@ def cause_of(error: BaseException) -> str:
     return clip(" ".join(redact(f"{type(error).__name__}: {error}").split()), 200)
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep what MLflow and its HTTP client would print off the user's screen; other threads keep their logs."""
+def quiet() -> None:
+    """Keep what MLflow and its HTTP client would print off the user's screen; called before MLflow is imported."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    thread = threading.get_ident()
-    http_logger = logging.getLogger("urllib3.connectionpool")  # warns of every retry
-
-    def from_elsewhere(record: logging.LogRecord) -> bool:
-        return record.thread != thread
-
-    http_logger.addFilter(from_elsewhere)
-    try:
-        yield
-    finally:
-        http_logger.removeFilter(from_elsewhere)
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # else it warns of every retry
 
 
 def _make_tables(store: Store) -> None:

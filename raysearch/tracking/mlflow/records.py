@@ -22,7 +22,7 @@ from raysearch.core.problem import AUTO
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, named_readout, uses_evaluation_split
 from raysearch.search.trial import Trial
 
-if TYPE_CHECKING:  # heavy; it is imported where `quiet` holds
+if TYPE_CHECKING:  # heavy; it is imported after `quiet`
     from mlflow.entities import DatasetInput
 
 MAX_KEY = 250

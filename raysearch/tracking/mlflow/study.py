@@ -13,7 +13,7 @@ from raysearch.tracking.mlflow.client import client_of, connect, log, only_one
 from raysearch.tracking.mlflow.views import study_condition, study_note, view_tags
 from raysearch.tracking.options import Store
 
-if TYPE_CHECKING:  # heavy; it is imported where `quiet` holds
+if TYPE_CHECKING:  # heavy; it is imported after `quiet`
     from mlflow.entities import Run
 
 

@@ -196,8 +196,8 @@ class MlflowTracker(Tracker):
         last = False
         while not last:
             try:
-                with quiet():
-                    self._write(header, now)
+                quiet()
+                self._write(header, now)
                 return
             except Exception as error:  # a tracker never stops a search, whatever MLflow, a disk or a network throws
                 last = self._closing
