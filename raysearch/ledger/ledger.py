@@ -138,8 +138,6 @@ class Ledger:
                     raise OSError(errno.ENOTDIR, "its folder is a file or a device")
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 self.beside("lock").touch()  # FileLock would try for ever where no file can be made
-            if self._file.is_file() and self._file.stat().st_size == 1:  # which SQLite would take for an empty one
-                raise sqlite3.DatabaseError("file is not a database")
             self.connection = sqlite3.connect(self.address, uri=True, timeout=_LOCKED_S, isolation_level=None)
             # Also where it is damaged and cannot be decoded: its checksum tells.
             self.connection.text_factory = lambda content: content.decode(errors="surrogateescape")

@@ -89,7 +89,6 @@ def test_commits_are_synced_to_disk(ledger):
 
 def test_files_that_are_no_ledger_are_refused(tmp_path):
     (tmp_path / "text.db").write_text("not a database, but long enough to look at: " * 10)
-    (tmp_path / "short.db").write_text("x")
     (tmp_path / "folder.db").mkdir()
     with closing(sqlite3.connect(tmp_path / "future.db")) as connection:
         connection.execute("PRAGMA user_version = 99")
@@ -97,7 +96,6 @@ def test_files_that_are_no_ledger_are_refused(tmp_path):
         lambda name: Ledger(tmp_path / name),
         [
             ("text.db", r"ledger=.*text.db cannot be used"),
-            ("short.db", r"ledger=.*short.db cannot be used \(file is not a database\)"),
             ("folder.db", "cannot be used"),
             ("future.db", "format 99, this one reads 7"),
         ],
