@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 import ray
@@ -10,6 +11,7 @@ from raysearch.cluster.actor import Recipe, own_versions
 from raysearch.cluster.fleet import Fleet, Needs
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.errors import UserError
+from raysearch.evaluation.pool import Job
 from raysearch.evaluation.replica import Replica
 from raysearch.models.shared_weights import pack, unpack
 from raysearch.models.stack import LayerStack
@@ -74,6 +76,28 @@ class TestRayPool(ReplicaLossSuite):
             os.kill(ray.get(actor.pid.remote()), signal.SIGKILL)
         assert len([*filter(None, two.run(units_on(self.calibration)[:1], [self.calibration]))]) == 1
         assert two.stats.units_redone == 1
+
+    def test_a_replica_that_works_for_another_pool_is_not_given_up(self, pool, tmp_path):
+        class Busy(Job):
+            """Takes until a file is there; it goes to the actor by value."""
+
+            def run(self, replica):
+                while not (tmp_path / "enough").exists():
+                    time.sleep(0.01)
+
+        one, units = self.open_pool(1), units_on(self.calibration)
+        self.check_answers(one)
+        (actor,) = one._actors.values()
+        other = actor.run.remote("another", self.recipe, Busy(), [])
+        while ray.get(actor.works_for.remote())[0] != "another":
+            time.sleep(0.01)
+        answers = one.run(units, [self.calibration])
+        assert next(answers) is None
+        one._end_overdue(time.monotonic() + 1e6)
+        (tmp_path / "enough").touch()
+        ray.get(other)
+        assert len([*filter(None, answers)]) == len(units)
+        assert one.stats.units_redone == 0 and [*one._actors.values()] == [actor]
 
     def test_a_model_that_cannot_be_used_is_the_users_error(self, pool):
         def refuse(packed):  # goes to the actor by value, so that it imports nothing more
