@@ -149,59 +149,35 @@ def test_the_wire_to_a_host_is_cut(world: World, undisturbed: dict[str, Any], ho
     assert result["pool"]["units_redone"] == 1
 
 
-def test_a_cluster_that_is_not_there(
-    run: Run, world: World, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")  # which auto stands for
-    for address in ("127.0.0.1:{}", "ray://127.0.0.1:{}", "auto"):
-        with subtests.test(address):
-            outcome = run("search", *world.search(**on(address.format(free_port()))))
-            assert (outcome.code, outcome.out) == (2, "")
-            assert outcome.err.startswith("error: cluster.address=") and "leads to no Ray cluster" in outcome.err
-            assert outcome.err.count("\n") == 1 and not Path("mlruns").exists()
-
-
 @contextmanager
-def served_from_outside(monkeypatch: pytest.MonkeyPatch, failures: int, within_s: int) -> Iterator[str]:
-    """The address of a cluster that such a number of processes, each to serve one client, do not start on at first."""
+def served_from_outside() -> Iterator[str]:
+    """The address of a cluster on which the first process that is to serve a client does not start."""
     pytest.importorskip("grpc", reason="needs ray[client]")
     port = free_port()
     with RayCluster() as ray_cluster:
         (ray_cluster.folder / "sitecustomize.py").write_text(
-            f"""
+            """
 import os, pathlib, sys
 if any("specific-server" in word for word in sys.orig_argv):
     failed = pathlib.Path(__file__).with_name("failed")
-    if not failed.exists() or failed.stat().st_size < {failures}:
-        with failed.open("a") as file:
-            file.write(".")
+    if not failed.exists():
+        failed.touch()
         os._exit(1)
 """
         )
-        paths = {"PYTHONPATH": str(ray_cluster.folder), "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": str(within_s)}
+        paths = {"PYTHONPATH": str(ray_cluster.folder), "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "15"}
         ray_cluster.start_head(1, f"--ray-client-server-port={port}", **paths)
-        monkeypatch.setenv("RAY_CLIENT_RECONNECT_GRACE_PERIOD", str(within_s))
         yield f"ray://127.0.0.1:{port}"
 
 
-def test_a_search_from_outside_of_the_cluster(
-    run: Run, world: World, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with served_from_outside(monkeypatch, failures=1, within_s=15) as address:
+def test_a_search_from_outside_of_the_cluster(run: Run, world: World, undisturbed: dict[str, Any]) -> None:
+    with served_from_outside() as address:
         result = found(finish(start("search", *world.search(**LONG, **on(address)), "--json", "store=disturbed")))
         refused = run("study", *world.search(**on(address), data__samples=8))
     assert_same(result, undisturbed)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith(f"error: cluster.address={address} runs no study"), refused.err
     assert refused.err.count("\n") == 1
-
-
-def test_a_cluster_that_serves_nobody_from_outside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with served_from_outside(monkeypatch, failures=99, within_s=1) as address:
-        outcome = finish(start("search", *world.search(**on(address))))
-    assert (outcome.code, outcome.out) == (2, "")
-    assert f"error: cluster.address={address} leads to no Ray cluster (" in outcome.err
-    assert "Traceback" not in outcome.err, outcome.err
 
 
 def test_what_looks_after_the_replicas_of_a_study_is_killed(tmp_path: Path) -> None:

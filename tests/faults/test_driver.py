@@ -67,8 +67,7 @@ def undisturbed(run: Run, command: list[str]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("searcher", "kills", "on_ray"),
     [
-        *((searcher, 3, False) for searcher in SEARCHERS),
-        ("beam", 2, True),
+        *((searcher, 2, False) for searcher in SEARCHERS if searcher != "greedy"),  # a beam of one
         ("screened", 1, True),
         ("cbo_gradient", 1, True),
     ],
@@ -94,7 +93,7 @@ def test_killed_again_and_again(here: Path, world: World, searcher: str, kills: 
 
 
 def test_ray_itself_is_killed(here: Path, world: World) -> None:
-    words = searching(world, "beam", **{"data.samples": 60, "cluster": "local", "cluster.replicas": 2})
+    words = searching(world, "beam", **{"data.samples": 60, "cluster": "local", "cluster.replicas": 1})
     mark = uuid.uuid4().hex
     for part, rows in (("raylet", 60), ("gcs_server", 500)):
         search = start(*words, mark=mark)
@@ -111,8 +110,7 @@ def test_ray_itself_is_killed(here: Path, world: World) -> None:
 
 def test_killed_while_mlflow_is_told(here: Path, command: list[str]) -> None:
     told = [*command, "tracking=mlflow"]
-    for moment in sorted(np.random.default_rng(7).integers(0, ROWS - SHARDS, size=2).tolist()):
-        kill_at(told, "killed", moment)
+    kill_at(told, "killed", ROWS // 2)
     assert state("killed") == "running", "nobody could say otherwise"
     result = found(do(*told, "store=killed"))
     recorded = Recorded(Path("killed"))

@@ -58,14 +58,11 @@ def test_no_answer_is_written_twice_and_the_data_are_the_same_to_the_byte(world:
     whole = found(do(*command, "--store", "undisturbed", "--out", "whole"))
     n_asked = whole["answers_written"]
     assert n_asked > 4 * AT_ONCE
-    written: dict[str, str] = {}
-    for jobs in (1, 3):
-        process = start(*command, "--store", "killed", "--out", "healed")
-        wait_for_rows(process, "killed", jobs, "assessments")
-        process.kill()
-        now = assessments("killed")
-        assert written.items() <= now.items() and jobs <= len(now) < n_asked / AT_ONCE, "it was killed meanwhile"
-        written = now
+    process = start(*command, "--store", "killed", "--out", "healed")
+    wait_for_rows(process, "killed", 2, "assessments")
+    process.kill()
+    written = assessments("killed")
+    assert 2 <= len(written) < n_asked / AT_ONCE, "it was killed meanwhile"
     n_written = sum(len(json.loads(result)["answers"]) for result in written.values())
     again = found(do(*command, "--store", "killed", "--out", "healed"))
     assert again["answers_written"] == n_asked - n_written

@@ -95,19 +95,6 @@ def test_a_server_that_is_killed_and_back_later(search: RecordedSearch, killed_a
     search.assert_complete()
 
 
-def test_a_server_that_restarts_meanwhile_gets_all_of_it(search: RecordedSearch) -> None:
-    search.server.start()
-
-    def restart() -> None:
-        time.sleep(1)  # some of the round is written
-        search.server.send(signal.SIGKILL)
-        search.server.start()
-
-    outcome = search.disturb(2, restart)
-    assert len(warnings(outcome)) <= 1
-    assert search.assert_complete() == found(outcome)["seconds"], "none is counted twice"
-
-
 def test_a_server_that_hangs_holds_up_nothing_for_long(
     search: RecordedSearch, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
