@@ -89,7 +89,7 @@ def environment_as_it_was() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
     """Ray for all tests of this process that need not start their own: it takes seconds."""
-    from raysearch.cluster.session import join_ray
+    from raysearch.cluster.connection import join_ray
 
     leave = join_ray(None, 4)
     yield

@@ -27,9 +27,9 @@ from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.cluster.scheduler import Demand
 from raysearch.core.mask import Mask
 from raysearch.evaluation.cutting import cut
-from raysearch.evaluation.pool import Cutter, Job
+from raysearch.evaluation.pool import Cutter
 from raysearch.evaluation.prefix import plan_prefixes
-from raysearch.evaluation.unit import MaskUnit, UnitResult
+from raysearch.evaluation.unit import Job, MaskUnit, UnitResult
 
 N_LAYERS = 32
 #: What the head costs in runs of a layer: that of an 8B Llama.

@@ -59,9 +59,8 @@ def phases(store: Path) -> dict[str, list[float]]:
     with phase("imports"):
         from raysearch.config import build
         from raysearch.core.mask import Mask
-        from raysearch.evaluation.pool import Job
-        from raysearch.evaluation.session import prepare_data
-        from raysearch.evaluation.unit import MaskUnit
+        from raysearch.evaluation.prepared_data import prepare_data
+        from raysearch.evaluation.unit import Job, MaskUnit
         from raysearch.models.kept import Kept
         from raysearch.models.loading import describe
     with phase("config"):

@@ -22,9 +22,9 @@ from raysearch.assessment.task_files import check_names, find_tasks
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.evaluation.drawing import ModelFiles
 from raysearch.evaluation.pool import Pool, PoolFactory, opening
-from raysearch.evaluation.session import EvaluationSession, prepare_data
+from raysearch.evaluation.prepared_data import ModelFiles, prepare_data
+from raysearch.evaluation.session import EvaluationSession
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.generation.server import Server
 from raysearch.ledger.ledger import Ledger

@@ -14,10 +14,11 @@ from raysearch.assessment.task_files import TaskSource
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.formatting import count, remaining, written
 from raysearch.core.mask import Mask
-from raysearch.evaluation.drawing import ModelFiles
 from raysearch.evaluation.evaluator import Evaluation, Evaluator
-from raysearch.evaluation.pool import JobT, Pool, PoolFactory
+from raysearch.evaluation.pool import Pool, PoolFactory
+from raysearch.evaluation.prepared_data import ModelFiles
 from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.unit import JobT
 from raysearch.generation.arithmetic import Problem
 from raysearch.ledger.assessments import assessment_fingerprint, read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger

@@ -28,8 +28,8 @@ from raysearch.core.formatting import count
 from raysearch.core.json import number_of
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError, first_line
-from raysearch.evaluation.pool import Job
 from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import Job
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import quiet
 

@@ -26,8 +26,8 @@ from raysearch.core.formatting import count
 from raysearch.core.json import number_of
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.evaluation.pool import Job
 from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import Job
 from raysearch.generation.arithmetic import Probe, Problem, draw_problems, encode_probe, read_problems
 from raysearch.models.loading import quiet
 

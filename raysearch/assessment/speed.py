@@ -33,8 +33,8 @@ from raysearch.assessment.spec import SpeedOptions
 from raysearch.core.estimate import Estimate, Metric, error_of_median
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
-from raysearch.evaluation.pool import Job
 from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import Job
 from raysearch.models.devices import processor
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelInfo

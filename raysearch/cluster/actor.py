@@ -17,8 +17,8 @@ import ray
 from raysearch.errors import UserError
 
 if TYPE_CHECKING:
-    from raysearch.evaluation.pool import Job
     from raysearch.evaluation.replica import Replica
+    from raysearch.evaluation.unit import Job
     from raysearch.models.shared_weights import Packed
 
 #: These compute numbers, and so must be the same on every node.

@@ -160,7 +160,7 @@ class ClusterOptions(PoolFactory):
                 "use cluster.gpus_per_replica=auto, or model.device=cuda where there is a GPU"
             )
         if self.address is not None:
-            from raysearch.cluster.session import join_ray
+            from raysearch.cluster.connection import join_ray
 
             join_ray(self.address, 0)()
             return  # GPUs may come with the nodes
@@ -224,9 +224,9 @@ class ClusterOptions(PoolFactory):
         import ray
 
         from raysearch.cluster.actor import Recipe, make_there, own_versions
+        from raysearch.cluster.connection import joining_ray, room
         from raysearch.cluster.fleet import Fleet, Needs, RemoteFleet, shared_fleet
         from raysearch.cluster.pool import Replicas
-        from raysearch.cluster.session import joining_ray, room
 
         model, on_gpu = info.model, info.model.on_gpu
         needs, here = Needs(self.cpus_per_replica, self.gpus(on_gpu)), self.replica_range(info, n_units)

@@ -16,7 +16,8 @@ from typing_extensions import override
 from raysearch.calibration.calibration import Calibration
 from raysearch.cluster.fleet import Fleet, RemoteFleet
 from raysearch.cluster.scheduler import SYNC_S, Call, Scheduler
-from raysearch.evaluation.pool import Cutter, JobT, Pool
+from raysearch.evaluation.pool import Cutter, Pool
+from raysearch.evaluation.unit import JobT
 
 #: How long a replica may take to say what it does.
 _ANSWER_S = 10.0

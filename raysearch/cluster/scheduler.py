@@ -16,8 +16,8 @@ from math import inf
 from typing import Any, Literal
 
 from raysearch.errors import EvaluationError, UserError, last_line
-from raysearch.evaluation.pool import MAX_ATTEMPTS, Cutter, Job, PoolStats, ReplicaStats, job_failure
-from raysearch.evaluation.unit import MaskUnit, UnitResult
+from raysearch.evaluation.pool import MAX_ATTEMPTS, Cutter, PoolStats, ReplicaStats, job_failure
+from raysearch.evaluation.unit import Job, MaskUnit, UnitResult
 
 #: How often a pool compares notes with its fleet.
 SYNC_S = 1.0

@@ -11,8 +11,9 @@ from typing_extensions import override
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.pool import MAX_ATTEMPTS, Cutter, Job, JobT, Pool, PoolStats, ReplicaStats, job_failure
+from raysearch.evaluation.pool import MAX_ATTEMPTS, Cutter, Pool, PoolStats, ReplicaStats, job_failure
 from raysearch.evaluation.replica import Replica, release
+from raysearch.evaluation.unit import Job, JobT
 
 
 class InlinePool(Pool):

@@ -8,49 +8,23 @@ tests what is stated here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import Field, computed_field
 
 from raysearch.errors import last_line
-from raysearch.evaluation.unit import MaskUnit
+from raysearch.evaluation.unit import Job, JobT, MaskUnit
 
 if TYPE_CHECKING:
     from raysearch.calibration.calibration import Calibration
-    from raysearch.evaluation.replica import Replica
     from raysearch.models.spec import LocatedModel, ModelInfo
 
 #: How often a job is tried before its failure ends the round.
 MAX_ATTEMPTS = 3
 
-
-class Job(Protocol):
-    """Something for a replica to do: a unit or an assessment. Hashable; it and its result may be pickled."""
-
-    @property
-    def calibration(self) -> str | None:
-        """The fingerprint of the calibration it needs; None if it needs none."""
-        return None
-
-    @property
-    def kind(self) -> Hashable:
-        """Jobs of the same kind take about the same time for their size."""
-        return type(self)
-
-    @property
-    def size(self) -> int:
-        """How much there is to do, in comparison with other jobs of the kind."""
-        return 1
-
-    def run(self, replica: Replica) -> Any:
-        """Do it on a replica, and return the result."""
-        ...
-
-
-JobT = TypeVar("JobT", bound=Job)
 
 #: Cuts a unit for a number of replicas into parts, and small ends for the end of a round (`evaluation.cutting`).
 Cutter = Callable[[MaskUnit, float], tuple[Sequence[MaskUnit], Sequence[MaskUnit]]]

@@ -1,27 +1,21 @@
 """From an `EvaluationSpec` to an evaluator, with the model's shape, its calibrations and the ledger.
 
-Mistakes in the data, the tokenizer and the model's shape are found here, before any weights are loaded. Replicas start
-when something has to be computed for the first time.
+Replicas start when something has to be computed for the first time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from raysearch.calibration.batch import Form
 from raysearch.calibration.calibration import Calibration
-from raysearch.calibration.objectives.weighted import WeightedObjective
-from raysearch.core.json import digest
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.errors import UserError
-from raysearch.evaluation.drawing import ModelFiles, draw
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.pool import Pool
+from raysearch.evaluation.prepared_data import PreparedData, joint_fingerprint, prepare_data
 from raysearch.evaluation.progress import Progress
-from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec, identity_of
+from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.kept import Kept
@@ -76,14 +70,6 @@ class EvaluationSession:
             self.ledger.close()
 
 
-@dataclass(frozen=True)
-class PreparedData:
-    """The data and the facts of a model that are read before a search."""
-
-    calibrations: Sequence[Calibration]
-    files: ModelFiles
-
-
 def open_session(
     spec: EvaluationSpec,
     info: ModelInfo,
@@ -129,50 +115,3 @@ def open_session(
             prepare_data(spec, describe(spec.model))  # a GGUF file is there as safetensors by now
 
     return EvaluationSession(info, calibrations, measure, fingerprints, ledger, evaluator, keep)
-
-
-def prepare_data(spec: EvaluationSpec, info: ModelInfo, files: ModelFiles | None = None) -> PreparedData:
-    """Draw and tokenise the samples of each calibration; what is known of the model's `files` is not read again.
-
-    Raises:
-        UserError: Data cannot be read, hold too little, or do not fit the objective, the model or its tokenizer.
-    """
-    spec.check_data()
-    files = files or ModelFiles(info.model)
-    identity = {
-        "tokenizer": files.tokenizer_fingerprint,  # first: a tokenizer that is missing is found before weights are read
-        "model": files.fingerprint,
-        **info.numerics,
-        "threads": spec.cluster.cpus_per_replica,
-    }
-    several = len(spec.calibrations) > 1
-    calibrations = [_read(one, files, identity, info, f"{one.name}: " * several) for one in spec.calibrations]
-    return PreparedData(calibrations, files)
-
-
-def _read(
-    spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], info: ModelInfo, where: str
-) -> Calibration:
-    """Return a calibration; `where` stands before what is wrong with its data."""
-    try:
-        drawn = draw(spec.data, spec.objective.form, files, info.max_positions)
-    except UserError as error:
-        raise UserError(*(f"{where}{one}" for one in error.sentences)) from error
-    highest = int(drawn.batch.input_ids.max())
-    if highest >= info.vocab_size:
-        raise UserError(
-            f"the tokenizer of model={info.model.name} gives token {highest}, but the model has {info.vocab_size} in "
-            "its vocabulary; use the tokenizer that the model was made with"
-        )
-    spec.objective.check_samples(drawn.batch)
-    whole = {**identity, "objective": identity_of(spec.objective)}
-    if spec.objective.form is Form.PROMPT:
-        whole["writing"] = files.writing_fingerprint
-    return Calibration.create(spec.objective, drawn.batch, spec.data.draw.shard_samples, whole, drawn.description)
-
-
-def joint_fingerprint(fingerprints: Sequence[str], weighting: WeightedObjective | None) -> str:
-    """Return the name of all parts and their weights; without weights, that of the first part."""
-    if weighting is None:
-        return fingerprints[0]
-    return digest([*fingerprints, identity_of(weighting)], 32)

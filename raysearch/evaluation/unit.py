@@ -1,10 +1,10 @@
-"""The unit of work: some masks, or a statistic, on one shard, and what a replica answers."""
+"""What a replica does: units of work, which are some masks or a statistic on one shard, and other jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,32 @@ from raysearch.generation.score import ScoredText
 if TYPE_CHECKING:  # light, since a replica's process reads it first
     from raysearch.calibration.batch import Batch
     from raysearch.calibration.calibration import Calibration
+
+
+class Job(Protocol):
+    """Something for a replica to do: a unit or an assessment. Hashable; it and its result may be pickled."""
+
+    @property
+    def calibration(self) -> str | None:
+        """The fingerprint of the calibration it needs; None if it needs none."""
+        return None
+
+    @property
+    def kind(self) -> Hashable:
+        """Jobs of the same kind take about the same time for their size."""
+        return type(self)
+
+    @property
+    def size(self) -> int:
+        """How much there is to do, in comparison with other jobs of the kind."""
+        return 1
+
+    def run(self, replica: Any) -> Any:
+        """Do it on a `raysearch.evaluation.replica.Replica`, and return the result."""
+        ...
+
+
+JobT = TypeVar("JobT", bound=Job)
 
 
 @dataclass(frozen=True)
@@ -45,9 +71,10 @@ class _ShardUnit:
         """Return the samples to compute on."""
         return calibration.shards[self.shard : self.shard + 1]
 
-    def run(self, replica: UnitRunner) -> UnitResult:
+    def run(self, replica: Any) -> UnitResult:
         """Do it on a replica."""
-        return replica.evaluate(self)
+        result: UnitResult = replica.evaluate(self)
+        return result
 
 
 @dataclass(frozen=True)
@@ -121,11 +148,3 @@ class UnitResult:
     seconds: float
     samples_at_once: int | None = None
     texts: Mapping[Subject, Sequence[ScoredText]] = field(default_factory=dict)
-
-
-class UnitRunner(Protocol):
-    """Whatever evaluates units: `raysearch.evaluation.replica.Replica`."""
-
-    def evaluate(self, unit: Any) -> UnitResult:
-        """Evaluate a unit."""
-        ...

@@ -24,7 +24,7 @@ from raysearch.core.json import digest
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError, redacted
 from raysearch.evaluation.pool import Pool, opening
-from raysearch.evaluation.session import prepare_data
+from raysearch.evaluation.prepared_data import prepare_data
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.card import RECORD
 from raysearch.models.loading import load_tokenizer

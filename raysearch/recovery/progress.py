@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.core.formatting import remaining
-from raysearch.evaluation.pool import JobT, Pool
+from raysearch.evaluation.pool import Pool
+from raysearch.evaluation.unit import JobT
 
 
 @contextmanager

@@ -15,9 +15,9 @@ from raysearch.core.estimate import rank_correlation
 from raysearch.core.json import digest
 from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.drawing import ModelFiles
 from raysearch.evaluation.pool import Pool
-from raysearch.evaluation.session import EvaluationSession, PreparedData, open_session
+from raysearch.evaluation.prepared_data import ModelFiles, PreparedData
+from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held

@@ -14,8 +14,9 @@ from typing_extensions import override
 from raysearch.assessment.context import Assessable
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.evaluation.pool import Job, Pool
+from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.replica import Replica, in_memory
+from raysearch.evaluation.unit import Job
 from raysearch.generation.prompt import Decoding, Prompt, Written
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger

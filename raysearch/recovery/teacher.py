@@ -15,8 +15,9 @@ from typing_extensions import override
 
 from raysearch.calibration.batch import Batch
 from raysearch.core.mask import Mask
-from raysearch.evaluation.pool import Job, Pool
+from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import Job
 from raysearch.recovery.progress import run_jobs
 from raysearch.recovery.prompts import Row
 

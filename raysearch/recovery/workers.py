@@ -17,8 +17,8 @@ from ray.train import RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchTrainer
 from ray.util.queue import Queue
 
+from raysearch.cluster.connection import join_ray, raising, room
 from raysearch.cluster.options import ClusterOptions
-from raysearch.cluster.session import join_ray, raising, room
 from raysearch.errors import EvaluationError, UserError, last_line
 from raysearch.evaluation.replica import is_out_of_memory
 

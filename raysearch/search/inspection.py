@@ -11,7 +11,8 @@ from typing import Any
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.evaluation.session import open_session, prepare_data
+from raysearch.evaluation.prepared_data import prepare_data
+from raysearch.evaluation.session import open_session
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.generation.answer import Answer

@@ -16,7 +16,8 @@ from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError, UserError, first_line, redact
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.pool import Pool
-from raysearch.evaluation.session import EvaluationSession, PreparedData, open_session
+from raysearch.evaluation.prepared_data import PreparedData
+from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.ledger.locks import held
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import UserError
-from raysearch.evaluation.session import PreparedData, joint_fingerprint, prepare_data
+from raysearch.evaluation.prepared_data import PreparedData, joint_fingerprint, prepare_data
 from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo, ModelSpec

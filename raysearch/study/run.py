@@ -201,7 +201,7 @@ class _StudyWork:
         """Trains each mask of a model in each way, the dense model too as a control, and returns what failed."""
         if not self.spec.recoveries:
             return []
-        from raysearch.cluster.session import join_ray, raising
+        from raysearch.cluster.connection import join_ray, raising
         from raysearch.recovery.recover import recover_in_study  # trl takes seconds to import
 
         records, failures = self._records(model_group.cells), list[Failure]()
@@ -292,7 +292,7 @@ def _replicas(
 
         def replicas() -> Replicas:
             if not started:
-                from raysearch.cluster.session import raising
+                from raysearch.cluster.connection import raising
 
                 n_units = sum(one.n_shards for one in model_group.prepared.calibrations)
                 started.append(model_group.cluster.start(model_group.info, n_units, shared=True))

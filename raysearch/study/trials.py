@@ -20,8 +20,8 @@ from ray import tune
 from ray.tune.experiment import Trial
 from typing_extensions import override
 
+from raysearch.cluster.connection import this_node
 from raysearch.cluster.pool import RayPool, Replicas
-from raysearch.cluster.session import this_node
 from raysearch.errors import EvaluationError, UserError, last_line
 from raysearch.search.observer import Observer, Tracker
 from raysearch.search.result import RoundSummary, SearchResult

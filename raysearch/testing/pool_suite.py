@@ -33,9 +33,9 @@ from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.cutting import cut
-from raysearch.evaluation.pool import MAX_ATTEMPTS, Job, Pool
+from raysearch.evaluation.pool import MAX_ATTEMPTS, Pool
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit, UnitResult
+from raysearch.evaluation.unit import Job, MaskUnit, StatisticUnit, Unit, UnitResult
 from raysearch.models.stack import LayerStack
 
 VOCABULARY = 50

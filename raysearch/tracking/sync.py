@@ -21,16 +21,9 @@ from raysearch.search.result import SearchResult
 from raysearch.study.collect import collect, has_ended, totals_of
 from raysearch.study.record import STUDIES, CellRecord, StudyRecord
 from raysearch.study.spec import cell_labels
+from raysearch.tracking.mlflow.assessments import record_answers, record_assessments, record_recovery
 from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
-from raysearch.tracking.mlflow.study import (
-    begin_study,
-    end_failed,
-    open_runs,
-    record_answers,
-    record_assessments,
-    record_recovery,
-    record_report,
-)
+from raysearch.tracking.mlflow.study import begin_study, end_failed, open_runs, record_report
 from raysearch.tracking.options import Store, TrackingOptions
 
 

@@ -11,8 +11,8 @@ from raysearch.cluster.actor import Recipe, own_versions
 from raysearch.cluster.fleet import Fleet, Needs
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.errors import UserError
-from raysearch.evaluation.pool import Job
 from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import Job
 from raysearch.models.shared_weights import pack, unpack
 from raysearch.models.stack import LayerStack
 from raysearch.testing.pool_suite import ReplicaLossSuite, tiny_model, units_on
@@ -28,7 +28,7 @@ def kill_own_process():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class FirstOf:
+class FirstOf(Fleet):
     """The first few replicas of a fleet."""
 
     def __init__(self, fleet, n_replicas):

@@ -12,7 +12,8 @@ import pytest
 from raysearch.config import build
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.evaluation.session import EvaluationSession, open_session, prepare_data
+from raysearch.evaluation.prepared_data import prepare_data
+from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
@@ -68,7 +69,7 @@ def test_what_is_prepared_is_not_read_again(world: World, info: ModelInfo, monke
     spec = spec_of(world)
     prepared = prepare_data(spec, info)
     for name in ("fingerprint", "load_tokenizer"):
-        monkeypatch.setattr(f"raysearch.evaluation.drawing.{name}", lambda _: pytest.fail("it is read again"))
+        monkeypatch.setattr(f"raysearch.evaluation.prepared_data.{name}", lambda _: pytest.fail("it is read again"))
     again = prepare_data(spec, info, prepared.files)
     assert [one.fingerprint for one in again.calibrations] == [one.fingerprint for one in prepared.calibrations]
     with closing(open_session(spec, info, lambda _: None, prepared)) as session:

@@ -50,21 +50,21 @@ def flatten(config: Mapping[str, Any]) -> dict[str, str]:
     flat: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            flat.update({_key(f"{key}.{rest}"): text for rest, text in flatten(value).items()})
+            flat.update({key_of(f"{key}.{rest}"): text for rest, text in flatten(value).items()})
         else:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-            flat[_key(str(key))] = clip(text, MAX_PARAM)
+            flat[key_of(str(key))] = clip(text, MAX_PARAM)
     return flat
 
 
-def _key(name: str) -> str:
+def key_of(name: str) -> str:
     """Return the name of a param, metric or tag as MLflow accepts it."""
-    return re.sub(r"[^\w\-. :]", "_", name)[:MAX_KEY]
+    return re.sub(r"[^\w\-. :/]", "_", name)[:MAX_KEY]
 
 
 def _grouped(group: str, name: str) -> str:
     """Return the name of a metric in a group; one with slashes of its own would make groups of groups."""
-    return f"{group}/{_key(name)}"[:MAX_KEY]
+    return key_of(f"{group}/{name.replace('/', '_')}")
 
 
 def search_params(header: SearchHeader) -> dict[str, str]:
@@ -248,7 +248,7 @@ def result_tags(result: SearchResult, max_child_runs: int = sys.maxsize) -> dict
         tags["raysearch.removal_order"] = clip(json.dumps(list(result.removal_order)), MAX_TAG)
     for name, value in result.remarks.items():
         if isinstance(value, str):
-            tags[_key(f"raysearch.remark.{name}")] = clip(value, MAX_TAG)
+            tags[key_of(f"raysearch.remark.{name}")] = clip(value, MAX_TAG)
     return tags
 
 

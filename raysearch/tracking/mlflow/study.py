@@ -1,14 +1,13 @@
-"""Writes to MLflow what is no part of one search: the run of a study, its report, and what masks were assessed at."""
+"""Writes the run of a study to MLflow, and its report."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysearch.search.observer import LossPoint
 from raysearch.tracking.mlflow import records
+from raysearch.tracking.mlflow.assessments import record_assessments
 from raysearch.tracking.mlflow.client import client_of, connect, log, only_one
 from raysearch.tracking.mlflow.views import study_condition, study_note, view_tags
 from raysearch.tracking.options import Store
@@ -85,44 +84,3 @@ def open_runs(store: Store, parent: str) -> Sequence[Run]:
     wanted = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = 'RUNNING'"
     found: Sequence[Run] = client.search_runs([experiment], wanted, max_results=1000)
     return found
-
-
-def record_recovery(
-    store: Store, search_run: str, name: str, points: Sequence[LossPoint], numbers: Mapping[str, float]
-) -> None:
-    """Log the losses of a recovery, by tokens, and its numbers, on a run of its own under the search's.
-
-    Nothing is logged of the losses if the run is there and finished; the numbers are as of `record_assessments`.
-    """
-    client = client_of(store)
-    experiment = client.get_run(search_run).info.experiment_id
-    tags = {"raysearch.recovery": name, "raysearch.kind": "recovery", "mlflow.parentRunId": search_run}
-    run = only_one(client, client.search_runs([experiment], f"tags.`raysearch.recovery` = '{name}'"))
-    if run is None or run.info.status != "FINISHED":
-        run = run or client.create_run(experiment, tags=tags, run_name=name)
-        found = [
-            (f"recovery/{name}", value, point.tokens)
-            for point in points
-            for name, value in (("loss", point.loss), ("held_out_loss", point.held_out), ("step", point.step))
-            if value is not None
-        ]
-        log(client, run.info.run_id, found)
-        client.set_terminated(run.info.run_id)
-    record_assessments(store, {run.info.run_id: numbers})
-
-
-def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]]) -> None:
-    """Log the metrics that runs do not have yet, without numbers that are not finite: by a run's id, by name."""
-    client = client_of(store)
-    for run_id, values in metrics.items():
-        known = client.get_run(run_id).data.metrics
-        named = {re.sub(r"[^\w./ -]", "_", name): value for name, value in values.items()}
-        log(client, run_id, [(name, value, 0) for name, value in named.items() if known.get(name) != value])
-
-
-def record_answers(store: Store, answers: Mapping[str, Mapping[str, str]]) -> None:
-    """Keep answers, by a run's id and by task, as ``answers/<task>.jsonl``."""
-    client = client_of(store)
-    for run_id, by_task in answers.items():
-        for task, text in by_task.items():
-            client.log_text(run_id, text, f"answers/{task}.jsonl")

@@ -27,16 +27,9 @@ from raysearch.search.observer import LossPoint, StudyHeader, Tracker
 from raysearch.search.record import SearchRecord
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
 from raysearch.search.trial import Trial
+from raysearch.tracking.mlflow.assessments import record_answers, record_assessments, record_recovery
 from raysearch.tracking.mlflow.client import attempt, cause_of, now_ms, quiet
-from raysearch.tracking.mlflow.study import (
-    adopt,
-    begin_study,
-    record_answers,
-    record_assessments,
-    record_recovery,
-    record_report,
-    stop_study,
-)
+from raysearch.tracking.mlflow.study import adopt, begin_study, record_report, stop_study
 from raysearch.tracking.options import Store, TrackingOptions
 
 if TYPE_CHECKING:

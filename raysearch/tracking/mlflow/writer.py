@@ -29,7 +29,7 @@ from raysearch.search.frames import write_frame
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
 from raysearch.search.trial import Trial
 from raysearch.tracking.mlflow import records
-from raysearch.tracking.mlflow.children import Child, complete, make_children
+from raysearch.tracking.mlflow.bulk import Child, complete, make_children
 from raysearch.tracking.mlflow.client import connect, log, only_one
 from raysearch.tracking.options import TrackingOptions
 

@@ -268,7 +268,7 @@ def test_trials_beyond_the_number_of_child_runs_stand_in_the_table_alone(tmp_pat
 
 
 def test_rows_of_a_database_and_calls_of_a_client_make_the_same_run(tmp_path):
-    from raysearch.tracking.mlflow.children import Child, complete, make_children  # its import warns
+    from raysearch.tracking.mlflow.bulk import Child, complete, make_children  # its import warns
 
     client, experiment = connect(Store.locate(None, tmp_path), "raysearch")
     child = Child("r01 {3}", 5, 7, "FAILED", {"raysearch.kind": "trial"}, {"round": "1"}, {"loss/pruned": 2.5})

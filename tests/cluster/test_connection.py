@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import ray
 
-from raysearch.cluster import session
+from raysearch.cluster import connection
 from raysearch.errors import EvaluationError, UserError
 
 
@@ -52,16 +52,16 @@ def test_a_process_that_is_in_ray_stays_there(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("it is started again"))
     monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("it is ended"))
-    session.join_ray(None, 2)()
+    connection.join_ray(None, 2)()
 
 
 def test_one_of_our_own_has_just_the_cpus_that_replicas_need(started: list[dict[str, Any]], left: list[bool]) -> None:
     """Ray starts a process for each CPU, which stays."""
-    leave = session.join_ray(None, 99.5)
+    leave = connection.join_ray(None, 99.5)
     assert left == []
     leave()
     assert left == [True]
-    session.join_ray(None, 0)
+    connection.join_ray(None, 0)
     assert [one["num_cpus"] for one in started] == [100, 1] and started[0]["address"] == "local"
 
 
@@ -76,10 +76,10 @@ def test_a_start_that_fails_is_one_sentence_also_beside_other_work(monkeypatch: 
 
     monkeypatch.setattr(ray, "init", fails)
     with pytest.raises(UserError, match=r"Ray does not start on this machine \(no room\); .*cluster=inline"):
-        session.join_ray(None, 1)
+        connection.join_ray(None, 1)
     with (
         pytest.raises(UserError, match=r"Ray does not start on this machine \(no room\)"),
-        session.joining_ray(None, 1, _Fleet) as joined,
+        connection.joining_ray(None, 1, _Fleet) as joined,
     ):
         joined()
 
@@ -88,7 +88,7 @@ def test_an_address_where_nobody_listens_is_one_sentence(nobody: str, monkeypatc
     monkeypatch.setenv("RAY_ADDRESS", nobody)  # which auto stands for
     for address in (nobody, f"ray://{nobody}", "auto"):
         with pytest.raises(UserError, match=f"cluster.address={address} .*leads to no Ray cluster .*ray start --head"):
-            session.join_ray(address, 1)
+            connection.join_ray(address, 1)
 
 
 def test_a_server_for_clients_is_asked_again_before_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_server_for_clients_is_asked_again_before_it_is_given_up(monkeypatch: 
         server.listen()
         address = f"ray://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(UserError, match="leads to no Ray cluster .it did not start."):
-            session.join_ray(address, 1)
+            connection.join_ray(address, 1)
     assert calls == [address] * 4
 
 
@@ -125,7 +125,7 @@ def test_ray_starts_while_other_work_is_done(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(ray, "init", starts)
     monkeypatch.setattr(ray, "shutdown", lambda: stayed.append("ray" in {each.name for each in threading.enumerate()}))
-    with session.joining_ray(None, 1, _Fleet) as joined:
+    with connection.joining_ray(None, 1, _Fleet) as joined:
         assert starting.wait(10)
         working.set()
         fleet, leave, _ = joined()
@@ -140,7 +140,7 @@ def test_ray_is_left_where_the_work_beside_it_fails(
     left: list[bool] = []
     fleet = _Fleet()
     monkeypatch.setattr(ray, "shutdown", lambda: left.append(fleet.is_closed))
-    with pytest.raises(type(error)) as raised, session.joining_ray(None, 1, lambda: fleet):
+    with pytest.raises(type(error)) as raised, connection.joining_ray(None, 1, lambda: fleet):
         raise error
     assert raised.value is error and len(started) == 1 and left == [True]
 
@@ -149,7 +149,7 @@ def test_ray_is_left_where_no_fleet_can_be_made(started: list[dict[str, Any]], l
     def make_fleet() -> _Fleet:
         raise UserError("no room")
 
-    with pytest.raises(UserError, match="no room"), session.joining_ray(None, 1, make_fleet) as joined:
+    with pytest.raises(UserError, match="no room"), connection.joining_ray(None, 1, make_fleet) as joined:
         joined()
     assert len(started) == 1 and left == [True]
 
@@ -158,7 +158,7 @@ def test_the_handler_of_sigterm_is_ours_again(started: list[dict[str, Any]], mon
     monkeypatch.setattr(ray, "init", lambda **_: signal.signal(signal.SIGTERM, signal.SIG_IGN))
     before = signal.signal(signal.SIGTERM, mine := lambda *_: None)
     try:
-        session.join_ray(None, 1)
+        connection.join_ray(None, 1)
         assert signal.getsignal(signal.SIGTERM) is mine
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -171,18 +171,18 @@ def test_a_node_has_a_resource_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     ]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: type("Context", (), {"get_node_id": lambda _: "2"})())
-    assert session.this_node() == "node:10.0.0.2"
+    assert connection.this_node() == "node:10.0.0.2"
 
 
 def test_a_ray_that_has_died_is_said_once_and_its_fleet_left_alone(
     started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died: list[str | None] = [None]
-    monkeypatch.setattr(session, "_dead", lambda: died[0])
-    monkeypatch.setattr(session, "_WATCH_S", 0.01)
+    monkeypatch.setattr(connection, "_dead", lambda: died[0])
+    monkeypatch.setattr(connection, "_WATCH_S", 0.01)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     fleet = _Fleet()
-    with session.joining_ray(None, 1, lambda: fleet) as joined:
+    with connection.joining_ray(None, 1, lambda: fleet) as joined:
         _, leave, check = joined()
         check()
         died[0] = "Ray's raylet on this machine"
@@ -194,16 +194,16 @@ def test_a_ray_that_has_died_is_said_once_and_its_fleet_left_alone(
 
 
 def test_a_death_is_raised_within_a_part_that_joined_nothing_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_WATCH_S", 0.01)
-    monkeypatch.setattr(session, "_STUCK_S", 60.0)
+    monkeypatch.setattr(connection, "_WATCH_S", 0.01)
+    monkeypatch.setattr(connection, "_STUCK_S", 60.0)
     has_died = threading.Event()
 
     def check() -> None:
         if has_died.is_set():
             raise EvaluationError("Ray has died")
 
-    inner = session.Connection(None, is_ours=False)
-    with session.raising(check, pytest.fail), session.raising(inner.check, pytest.fail):
+    inner = connection.Connection(None, is_ours=False)
+    with connection.raising(check, pytest.fail), connection.raising(inner.check, pytest.fail):
         has_died.set()
         with pytest.raises(EvaluationError, match="Ray has died"):
             time.sleep(5)
@@ -216,11 +216,11 @@ def test_the_head_of_a_cluster_is_missed_after_a_while(monkeypatch: pytest.Monke
         head.listen()
         address = f"127.0.0.1:{head.getsockname()[1]}"
         monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=address))
-        look = session._silent()
+        look = connection._silent()
         assert look() is None
-    monkeypatch.setattr(session, "_SILENT_S", 40.0)
+    monkeypatch.setattr(connection, "_SILENT_S", 40.0)
     assert look() is None, "it may come back"
-    monkeypatch.setattr(session, "_SILENT_S", 0.0)
+    monkeypatch.setattr(connection, "_SILENT_S", 0.0)
     assert look() == f"the head of the Ray cluster at {address}"
 
 
@@ -228,16 +228,16 @@ def test_the_token_of_clusters_here_is_made_once_for_its_owner_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    session._make_token()
+    connection._make_token()
     assert not (tmp_path / ".ray").exists(), "where tokens are disabled, as in tests"
     monkeypatch.delenv("RAY_AUTH_MODE")
-    session._make_token()
+    connection._make_token()
     token = tmp_path / ".ray" / "auth_token"
     made = token.read_text()
     assert re.fullmatch("[0-9a-f]{64}", made) and token.stat().st_mode & 0o777 == 0o600
-    session._make_token()
+    connection._make_token()
     assert token.read_text() == made and [*token.parent.iterdir()] == [token]
     monkeypatch.setenv("HOME", str(tmp_path / "other"))
     monkeypatch.setenv("RAY_AUTH_TOKEN", "given")
-    session._make_token()
+    connection._make_token()
     assert not (tmp_path / "other").exists()

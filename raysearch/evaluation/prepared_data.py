@@ -1,10 +1,13 @@
-"""Draws the samples of a calibration, or takes those that were drawn before from the same files in the same way."""
+"""The calibrations of a model, made of its files and those of its data, or of what was kept of the same files before.
+
+Mistakes in the data, the tokenizer and the model's shape are found here, before any weights are loaded.
+"""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,13 +15,16 @@ from typing import Any
 import numpy as np
 
 from raysearch.calibration.batch import Batch, Choices, Form
+from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data, Drawn
-from raysearch.core.json import from_json, to_json
-from raysearch.evaluation.spec import identity_of
+from raysearch.calibration.objectives.weighted import WeightedObjective
+from raysearch.core.json import digest, from_json, to_json
+from raysearch.errors import UserError
+from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec, identity_of
 from raysearch.generation.answer import Answer
 from raysearch.models.kept import Kept, identity_of_files
 from raysearch.models.loading import fingerprint, load_tokenizer, tokenizer_fingerprint, writing_fingerprint
-from raysearch.models.spec import LocatedModel
+from raysearch.models.spec import LocatedModel, ModelInfo
 
 _ARRAYS = ("input_ids", "scored", "attention_mask")
 _CHOICES = tuple(Choices.__dataclass_fields__)
@@ -65,7 +71,62 @@ class ModelFiles:
         return identity_of_files(self.model)
 
 
-def draw(data: Data, form: Form, files: ModelFiles, max_positions: int | None) -> Drawn:
+@dataclass(frozen=True)
+class PreparedData:
+    """The data and the facts of a model that are read before a search."""
+
+    calibrations: Sequence[Calibration]
+    files: ModelFiles
+
+
+def prepare_data(spec: EvaluationSpec, info: ModelInfo, files: ModelFiles | None = None) -> PreparedData:
+    """Draw and tokenise the samples of each calibration; what is known of the model's `files` is not read again.
+
+    Raises:
+        UserError: Data cannot be read, hold too little, or do not fit the objective, the model or its tokenizer.
+    """
+    spec.check_data()
+    files = files or ModelFiles(info.model)
+    identity = {
+        "tokenizer": files.tokenizer_fingerprint,  # first: a tokenizer that is missing is found before weights are read
+        "model": files.fingerprint,
+        **info.numerics,
+        "threads": spec.cluster.cpus_per_replica,
+    }
+    several = len(spec.calibrations) > 1
+    calibrations = [_read(one, files, identity, info, f"{one.name}: " * several) for one in spec.calibrations]
+    return PreparedData(calibrations, files)
+
+
+def joint_fingerprint(fingerprints: Sequence[str], weighting: WeightedObjective | None) -> str:
+    """Return the name of all parts and their weights; without weights, that of the first part."""
+    if weighting is None:
+        return fingerprints[0]
+    return digest([*fingerprints, identity_of(weighting)], 32)
+
+
+def _read(
+    spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], info: ModelInfo, where: str
+) -> Calibration:
+    """Return a calibration; `where` stands before what is wrong with its data."""
+    try:
+        drawn = _draw(spec.data, spec.objective.form, files, info.max_positions)
+    except UserError as error:
+        raise UserError(*(f"{where}{one}" for one in error.sentences)) from error
+    highest = int(drawn.batch.input_ids.max())
+    if highest >= info.vocab_size:
+        raise UserError(
+            f"the tokenizer of model={info.model.name} gives token {highest}, but the model has {info.vocab_size} in "
+            "its vocabulary; use the tokenizer that the model was made with"
+        )
+    spec.objective.check_samples(drawn.batch)
+    whole = {**identity, "objective": identity_of(spec.objective)}
+    if spec.objective.form is Form.PROMPT:
+        whole["writing"] = files.writing_fingerprint
+    return Calibration.create(spec.objective, drawn.batch, spec.data.draw.shard_samples, whole, drawn.description)
+
+
+def _draw(data: Data, form: Form, files: ModelFiles, max_positions: int | None) -> Drawn:
     """Draw samples as `Data.samples` does; those that were drawn before are taken from beside the ledger."""
     kept = Kept(files.model.cache)
     identity = _identity(data, form, files, max_positions, kept)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from raysearch.config import build
-from raysearch.evaluation.session import PreparedData, prepare_data
+from raysearch.evaluation.prepared_data import PreparedData, prepare_data
 from raysearch.models.kept import Kept
 from raysearch.models.loading import describe
 from tests.cli.conftest import World
@@ -42,7 +42,7 @@ def test_kept_samples_are_those_drawn(world: World, here: Path, monkeypatch: pyt
     Kept(here / "mlruns" / "converted").open()
     for changes in CASES.values():
         prepared(world, **changes)
-    monkeypatch.setattr("raysearch.evaluation.drawing.load_tokenizer", lambda _: pytest.fail("it is read"))
+    monkeypatch.setattr("raysearch.evaluation.prepared_data.load_tokenizer", lambda _: pytest.fail("it is read"))
     monkeypatch.setattr("raysearch.models.loading._describe", lambda _: pytest.fail("it is built"))
     for name, changes in CASES.items():
         (known,), (new,) = prepared(world, **changes).calibrations, drawn[name].calibrations

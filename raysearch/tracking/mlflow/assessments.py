@@ -1,0 +1,51 @@
+"""Writes to MLflow what is found of a search's masks after it: by assessments and recoveries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from raysearch.search.observer import LossPoint
+from raysearch.tracking.mlflow import records
+from raysearch.tracking.mlflow.client import client_of, log, only_one
+from raysearch.tracking.options import Store
+
+
+def record_recovery(
+    store: Store, search_run: str, name: str, points: Sequence[LossPoint], numbers: Mapping[str, float]
+) -> None:
+    """Log the losses of a recovery, by tokens, and its numbers, on a run of its own under the search's.
+
+    Nothing is logged of the losses if the run is there and finished; the numbers are as of `record_assessments`.
+    """
+    client = client_of(store)
+    experiment = client.get_run(search_run).info.experiment_id
+    tags = {"raysearch.recovery": name, "raysearch.kind": "recovery", "mlflow.parentRunId": search_run}
+    run = only_one(client, client.search_runs([experiment], f"tags.`raysearch.recovery` = '{name}'"))
+    if run is None or run.info.status != "FINISHED":
+        run = run or client.create_run(experiment, tags=tags, run_name=name)
+        found = [
+            (f"recovery/{name}", value, point.tokens)
+            for point in points
+            for name, value in (("loss", point.loss), ("held_out_loss", point.held_out), ("step", point.step))
+            if value is not None
+        ]
+        log(client, run.info.run_id, found)
+        client.set_terminated(run.info.run_id)
+    record_assessments(store, {run.info.run_id: numbers})
+
+
+def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]]) -> None:
+    """Log the metrics that runs do not have yet, without numbers that are not finite: by a run's id, by name."""
+    client = client_of(store)
+    for run_id, values in metrics.items():
+        known = client.get_run(run_id).data.metrics
+        named = {records.key_of(name): value for name, value in values.items()}
+        log(client, run_id, [(name, value, 0) for name, value in named.items() if known.get(name) != value])
+
+
+def record_answers(store: Store, answers: Mapping[str, Mapping[str, str]]) -> None:
+    """Keep answers, by a run's id and by task, as ``answers/<task>.jsonl``."""
+    client = client_of(store)
+    for run_id, by_task in answers.items():
+        for task, text in by_task.items():
+            client.log_text(run_id, text, f"answers/{task}.jsonl")
