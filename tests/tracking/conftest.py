@@ -2,14 +2,12 @@
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +38,7 @@ def tables(tmp_path: Path, store_with_tables: Path) -> None:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory, store_with_tables: Path) -> Iterator[Served]:
-    """The server; when all is done it is sent Ctrl-C and must leave nothing behind."""
+    """The server; when all is done it is sent SIGTERM and must leave nothing behind."""
     folder = tmp_path_factory.mktemp("served") / "a folder"
     folder.mkdir()
     shutil.copy(store_with_tables, folder)
@@ -48,20 +46,13 @@ def served(tmp_path_factory: pytest.TempPathFactory, store_with_tables: Path) ->
     repeat(greedy_search(4, 1), tracker)
     run_id = tracker.close()
     assert run_id is not None
-    with serving(folder, signal.SIGINT) as url:
-        yield Served(url, run_id, folder)
-
-
-@contextmanager
-def serving(folder: Path, ends: signal.Signals) -> Iterator[str]:
-    """The address of a server on a folder; after the signal that ends it, it must leave nothing behind."""
     port = closed_port()
     with start_ui(folder, port, subprocess.DEVNULL) as process:
         try:
             assert get(f"http://127.0.0.1:{port}/health", wait_s=120) == b"OK"
-            yield f"http://127.0.0.1:{port}"
+            yield Served(f"http://127.0.0.1:{port}", run_id, folder)
         finally:
-            process.send_signal(ends)
+            process.terminate()
             assert process.wait(60) == 0
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0, "no server is left behind"

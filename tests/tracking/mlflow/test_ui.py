@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from raysearch.tracking.mlflow.ui import _links, serve_ui
 from raysearch.tracking.options import Store
 from tests.cases import assert_refused
-from tests.tracking.conftest import Served, closed_port, get, serving, start_ui
+from tests.tracking.conftest import Served, closed_port, get, start_ui
 from tests.tracking.mlflow.test_tracker import SEARCH, tell
 from tests.tracking.recorded import Recorded
 
@@ -96,10 +96,3 @@ def test_it_prints_where_searches_are_and_what_to_pick(served: Served) -> None:
     metrics = {f"metrics.`{metric['key']}`" for metric in run["data"]["metrics"]}
     chosen = {column for column in view["selectedColumns"] if column.startswith("metrics")}
     assert chosen - metrics == {f"metrics.`{other}/pruned`" for other in ("accuracy", "margin", "cosine")}
-
-
-@pytest.mark.faults
-def test_sigterm_leaves_nothing_behind(tables: None, tmp_path: Path) -> None:
-    """Ctrl-C is sent at the end of all tests; see `served`."""
-    with serving(tmp_path, signal.SIGTERM):
-        pass
