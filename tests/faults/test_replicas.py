@@ -20,7 +20,6 @@ from raysearch.cluster.fleet import Fleet, Needs
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.cluster.scheduler import Demand, TimeoutPolicy
 from raysearch.core.mask import Mask
-from raysearch.errors import EvaluationError
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit, UnitResult
@@ -147,21 +146,6 @@ def test_a_replica_that_loads_for_ever_is_replaced_and_one_without_a_place_is_no
         assert answers(pool, units).keys() == {(unit.shard, mask) for unit in units for mask in unit.masks}
         assert pool.stats.waiting_seconds > 12.0 and pool.stats.units_redone == 0
         assert len(before.keys() & fleet.sync("test", Demand(2)).keys()) == 1
-
-
-def test_replicas_that_keep_dying_while_they_load_end_a_search(units: list[MaskUnit]) -> None:
-    def die(_: Any) -> Replica:
-        """Is killed, as by a machine that has no memory left."""
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError("it lives")
-
-    fleet, recipe = Fleet(1, 1, Needs(cpus=1, gpus=0), idle_s=60), [ray.put(Recipe(die, None, own_versions()))]
-    said = "replicas die while they load the model; the last cause: "
-    with (
-        closing(RayPool(Replicas(fleet, recipe, 1), fleet.close)) as pool,
-        pytest.raises(EvaluationError, match=said),
-    ):
-        answers(pool, units)
 
 
 def test_ray_itself_is_killed_under_an_assessment(world: World, here: Path) -> None:
