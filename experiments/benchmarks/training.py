@@ -69,7 +69,7 @@ def run(folder: Path, at_once: int, varied: bool, dtype: Any) -> dict[str, Any]:
     from raysearch.models.spec import ModelSpec
     from raysearch.recovery.prompts import Row
     from raysearch.recovery.spec import RecoveryOptions
-    from raysearch.recovery.trainer import Lesson, all_threads, make_trainer
+    from raysearch.recovery.trainer import TrainingRows, all_threads, make_trainer
 
     class Clock(TrainerCallback):
         def __init__(self) -> None:
@@ -93,9 +93,9 @@ def run(folder: Path, at_once: int, varied: bool, dtype: Any) -> dict[str, Any]:
         held_out=1 / n_rows, checkpoint_steps=N_STEPS, dtype=dtype,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as out, quiet(), all_threads():
-        lesson = Lesson.of(rows, options)
+        data = TrainingRows.of(rows, options)
         trainer = make_trainer(
-            ModelSpec("pruned", str(folder)), tokenizer, lesson, options, Path(out), at_once, on_gpu=False
+            ModelSpec("pruned", str(folder)), tokenizer, data, options, Path(out), at_once, on_gpu=False
         )
         clock = Clock()
         trainer.add_callback(clock)

@@ -32,7 +32,7 @@ _ADAPTER = "adapter"
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RecoveryEvidence:
     """How a recovered model came about.
 
     Args:
@@ -53,7 +53,7 @@ class Evidence:
     version: str
 
 
-def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Evidence) -> None:
+def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: RecoveryEvidence) -> None:
     """Merge a pruned checkpoint with what was trained, an adapter or all weights, and write it with its tokenizer.
 
     It is loaded again and compared before anything is replaced.
@@ -91,7 +91,7 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Evide
         write_card(folder, out.name, evidence, ())
 
 
-def write_card(folder: Path, name: str, evidence: Evidence, numbers: Sequence[ThreeNumbers]) -> None:
+def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Sequence[ThreeNumbers]) -> None:
     """Write the model card and the record for machines."""
     models = ("dense", "pruned", "recovered")
     record = {

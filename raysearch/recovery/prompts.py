@@ -67,7 +67,7 @@ class Prompts:
     left_out: dict[str, int]
 
 
-class Measured:
+class SeenTexts:
     """The words of everything that a model was searched or is assessed on."""
 
     def __init__(self, calibrations: Iterable[Calibration], tokenizer: Any) -> None:
@@ -99,7 +99,7 @@ class Measured:
 
 
 def draw_prompts(
-    data: Data, options: RecoveryOptions, tokenizer: Any, measured: Measured, max_positions: int | None
+    data: Data, options: RecoveryOptions, tokenizer: Any, measured: SeenTexts, max_positions: int | None
 ) -> Prompts:
     """Draw what to train on, and leave out what is too long or was measured.
 

@@ -29,14 +29,14 @@ from raysearch.models.loading import quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import write_card, written_by
-from raysearch.recovery.healing import RECOVERED, TEACHER, Recovery, draw, heal, prepare, remove_models
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import LeftOut, Question, Row, n_to_train_on, row_of
 from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
-from raysearch.recovery.teacher import Teaching
-from raysearch.recovery.trainer import Lesson, all_threads, held_out, make_trainer, rows_seen, steps
+from raysearch.recovery.steps import RECOVERED, TEACHER, Recovery, draw, heal, prepare, remove_models
+from raysearch.recovery.teacher import TopLogits
+from raysearch.recovery.trainer import TrainingRows, all_threads, held_out, make_trainer, rows_seen, steps
 from raysearch.recovery.training import within_memory
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
@@ -214,15 +214,15 @@ def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], folder: Path, 
     options = replace(options, held_out=0.5 / n_rows)
     chosen = sorted(rows, key=lambda row: len(row.ids))[len(rows) // 2 :][:n_rows]
     with quiet(), all_threads():
-        lesson = Lesson.of((chosen * n_rows)[:n_rows], options)
+        data = TrainingRows.of((chosen * n_rows)[:n_rows], options)
         if options.loss == "distill":  # what the dense model says takes the same time whatever it is
             k = min(options.top_k, this.what.info.vocab_size)
-            taught = [
-                Teaching(np.zeros((n, k), np.int32), np.full((n, k), -np.log(2 * k), np.float16))
-                for n in lesson.n_scored
+            top_logits = [
+                TopLogits(np.zeros((n, k), np.int32), np.full((n, k), -np.log(2 * k), np.float16))
+                for n in data.n_scored
             ]
-            lesson = replace(lesson, taught=taught)
-        trainer = make_trainer(model, this.tokenizer, lesson, options, folder, at_once, on_gpu=this.on_gpu)
+            data = replace(data, top_logits=top_logits)
+        trainer = make_trainer(model, this.tokenizer, data, options, folder, at_once, on_gpu=this.on_gpu)
         trainer.args.eval_strategy = trainer.args.save_strategy = "no"
         trainer.args.load_best_model_at_end = False
         if this.on_gpu:

@@ -33,7 +33,7 @@ from raysearch.search.spec import SearchSpec
 from raysearch.searchers.base import Round
 
 if TYPE_CHECKING:  # these bring torch and trl, which a search that the ledger answers does without
-    from raysearch.recovery.healing import Recovery
+    from raysearch.recovery.steps import Recovery
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class RecoveryRefiner:
         self, found: Sequence[SearchRecord], search: SearchSpec, session: EvaluationSession, observer: Observer
     ) -> Refinement:
         """Train the masks that the ledger has not yet, and return them all, with their losses after it."""
-        from raysearch.recovery.healing import TEACHER, remove_models  # which brings torch
+        from raysearch.recovery.steps import TEACHER, remove_models  # which brings torch
 
         ledger, model = session.ledger, session.fingerprints["model"]
         masks = {record.found.mask: record for record in found}
@@ -130,7 +130,7 @@ class RecoveryRefiner:
     ) -> _Refined:
         """Train a mask and evaluate it."""
         from raysearch.assessment.context import Assessable
-        from raysearch.recovery.healing import RECOVERED, heal, prepare
+        from raysearch.recovery.steps import RECOVERED, heal, prepare
 
         what = Assessable(self.spec.assess, search.evaluation.cluster, session.info, ModelFiles(session.info.model))
         this, stages = prepare(record, session.ledger, search, self.spec, None, what, shared), dict[str, float]()

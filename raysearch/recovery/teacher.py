@@ -26,7 +26,7 @@ _POSITIONS = 512  # whose logits there are at once: 0.3 GB of a vocabulary of 15
 
 
 @dataclass(frozen=True)
-class Teaching:
+class TopLogits:
     """The dense model's word on the scored tokens of one row.
 
     Args:
@@ -49,7 +49,7 @@ class TeacherJob(Job):
 
     @override
     @torch.no_grad()
-    def run(self, replica: Replica) -> list[Teaching]:
+    def run(self, replica: Replica) -> list[TopLogits]:
         stack, found = replica.stack, []
         for ids, start in zip(self.rows, self.starts, strict=True):
             inputs = Batch.of([ids], [[place >= start for place in range(len(ids))]]).inputs
@@ -57,21 +57,21 @@ class TeacherJob(Job):
             k = min(self.top_k, stack.vocab_size)
             parts = [stack.logits(part).float().log_softmax(-1).topk(k) for part in hidden.split(_POSITIONS)]
             log_p, likeliest = map(torch.cat, zip(*parts, strict=True))
-            found.append(Teaching(likeliest.cpu().numpy().astype(np.int32), log_p.cpu().numpy().astype(np.float16)))
+            found.append(TopLogits(likeliest.cpu().numpy().astype(np.int32), log_p.cpu().numpy().astype(np.float16)))
         return found
 
     def __str__(self) -> str:
         return f"the dense model's logits on rows {self.first} … {self.first + len(self.rows) - 1}"
 
 
-def teach(
+def top_logits_of(
     rows: Sequence[Row],
     starts: Sequence[int],
     top_k: int,
     folder: Path,
     replicas: Callable[[], Pool],
     on_progress: Callable[[str], None],
-) -> list[Teaching]:
+) -> list[TopLogits]:
     """Return what the dense model says of each row from `starts` on; what the folder has is not computed again."""
     folder.mkdir(exist_ok=True)
     jobs = []
@@ -85,11 +85,11 @@ def teach(
         with unfinished.open("wb") as stream:
             np.savez(stream, **arrays)
         unfinished.replace(_file(folder, job))
-    taught = []
+    top_logits = []
     for job in jobs:
         with np.load(_file(folder, job)) as kept:
-            taught += [Teaching(kept[f"ids{place}"], kept[f"log_p{place}"]) for place in range(len(job.rows))]
-    return taught
+            top_logits += [TopLogits(kept[f"ids{place}"], kept[f"log_p{place}"]) for place in range(len(job.rows))]
+    return top_logits
 
 
 def distillation_loss(logits: Tensor, ids: Tensor, log_p: Tensor) -> Tensor:

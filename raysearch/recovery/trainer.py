@@ -34,27 +34,27 @@ from raysearch.models.loading import load_config, without_weights
 from raysearch.models.spec import LocatedModel, ModelSpec
 from raysearch.recovery.prompts import Row
 from raysearch.recovery.spec import RecoveryOptions
-from raysearch.recovery.teacher import Teaching, distillation_loss
+from raysearch.recovery.teacher import TopLogits, distillation_loss
 
 _IGNORED = -100  # the label of a token that no loss is computed on
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TrainingRows:
     """The rows that a model is trained on.
 
     Args:
         rows: The rows.
         starts: The first token of each that counts.
-        taught: What the dense model says of those; None to learn the tokens themselves.
+        top_logits: What the dense model says of those; None to learn the tokens themselves.
     """
 
     rows: Sequence[Row]
     starts: Sequence[int]
-    taught: Sequence[Teaching] | None = None
+    top_logits: Sequence[TopLogits] | None = None
 
     @classmethod
-    def of(cls, rows: Sequence[Row], options: RecoveryOptions) -> Lesson:
+    def of(cls, rows: Sequence[Row], options: RecoveryOptions) -> TrainingRows:
         """Return rows in which all tokens of the answer count, or all but the first if prompts count too."""
         return cls(rows, [max(1, row.n_prompt if options.completion_only else 1) for row in rows])
 
@@ -63,19 +63,19 @@ class Lesson:
         """How many tokens of each row count."""
         return [len(row.ids) - start for row, start in zip(self.rows, self.starts, strict=True)]
 
-    def part(self, start: int, stop: int) -> Lesson:
+    def part(self, start: int, stop: int) -> TrainingRows:
         """Return rows `start` … `stop` - 1."""
-        taught = None if self.taught is None else self.taught[start:stop]
-        return Lesson(self.rows[start:stop], self.starts[start:stop], taught)
+        top_logits = None if self.top_logits is None else self.top_logits[start:stop]
+        return TrainingRows(self.rows[start:stop], self.starts[start:stop], top_logits)
 
-    def filled(self, multiple: int) -> Lesson:
+    def filled(self, multiple: int) -> TrainingRows:
         """Return them up to a multiple, with copies of the first row that do not count: no process sees one twice."""
         more = -len(self.rows) % multiple
         rows, starts = [*self.rows, *[self.rows[0]] * more], [*self.starts, *[len(self.rows[0].ids)] * more]
-        if self.taught is None:
-            return Lesson(rows, starts)
-        nothing = Teaching(self.taught[0].ids[:0], self.taught[0].log_p[:0])
-        return Lesson(rows, starts, [*self.taught, *[nothing] * more])
+        if self.top_logits is None:
+            return TrainingRows(rows, starts)
+        nothing = TopLogits(self.top_logits[0].ids[:0], self.top_logits[0].log_p[:0])
+        return TrainingRows(rows, starts, [*self.top_logits, *[nothing] * more])
 
     def dataset(self) -> Dataset:
         """Return them as trl reads them."""
@@ -94,14 +94,14 @@ class _Collator(DataCollatorForLanguageModeling):
 
 
 class RecoveryTrainer(SFTTrainer):
-    """An SFTTrainer that distils where lessons have a teacher.
+    """An SFTTrainer that distils where rows have a teacher.
 
     Its loss on held-out rows is a mean over their tokens, however many rows go at once.
     """
 
-    def __init__(self, *args: Any, train: Lesson, held_out: Lesson, **options: Any) -> None:
+    def __init__(self, *args: Any, train: TrainingRows, held_out: TrainingRows, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._lessons = {"train": train, "eval": held_out}
+        self._training_rows = {"train": train, "eval": held_out}
 
     @override
     def evaluation_loop(self, *args: Any, **options: Any) -> Any:
@@ -123,10 +123,10 @@ class RecoveryTrainer(SFTTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        taught = self._lessons["train" if model.training else "eval"].taught
-        if taught is None:
+        top_logits = self._training_rows["train" if model.training else "eval"].top_logits
+        if top_logits is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        of_rows = [taught[row] for row in inputs["row"].tolist()]
+        of_rows = [top_logits[row] for row in inputs["row"].tolist()]
         device = inputs["input_ids"].device
         ids = torch.from_numpy(np.concatenate([one.ids for one in of_rows])).long().to(device)
         log_p = torch.from_numpy(np.concatenate([one.log_p for one in of_rows])).float().to(device)
@@ -156,21 +156,21 @@ def all_threads() -> Iterator[None]:
 def make_trainer(
     model: ModelSpec,
     tokenizer: Any,
-    lesson: Lesson,
+    data: TrainingRows,
     options: RecoveryOptions,
     folder: Path,
     micro_batch_size: int,
     *,
     on_gpu: bool,
 ) -> RecoveryTrainer:
-    """Return the trainer of a checkpoint, the first rows of whose lesson are held out.
+    """Return the trainer of a checkpoint, the first rows of whose data are held out.
 
     Raises:
         UserError: Names of layers are wrong.
     """
     reuse_freed_memory()
-    n_held_out = held_out(len(lesson.rows), options)
-    kept, rest = lesson.part(0, n_held_out), lesson.part(n_held_out, len(lesson.rows))
+    n_held_out = held_out(len(data.rows), options)
+    kept, rest = data.part(0, n_held_out), data.part(n_held_out, len(data.rows))
     if options.workers > 1:
         kept = kept.filled(options.workers * micro_batch_size)
     bf16 = options.dtype == "bfloat16"
@@ -222,7 +222,7 @@ def make_trainer(
         trainer = RecoveryTrainer(
             model=pruned,
             args=config,
-            data_collator=None if lesson.taught is None else _Collator(pad_token_id=tokenizer.pad_token_id),
+            data_collator=None if data.top_logits is None else _Collator(pad_token_id=tokenizer.pad_token_id),
             train_dataset=rest.dataset(),
             eval_dataset=kept.dataset(),
             processing_class=tokenizer,

@@ -31,7 +31,7 @@ from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
-from raysearch.recovery.trainer import Lesson, RecoveryTrainer, all_threads, make_trainer
+from raysearch.recovery.trainer import RecoveryTrainer, TrainingRows, all_threads, make_trainer
 from raysearch.search.observer import LossPoint
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class _Watch(TrainerCallback):
 def train(
     model: ModelSpec,
     tokenizer: Any,
-    lesson: Lesson,
+    data: TrainingRows,
     options: RecoveryOptions,
     folder: Path,
     cluster: ClusterOptions,
@@ -94,7 +94,7 @@ def train(
 ) -> Training:
     """Train a checkpoint, and write its adapter or its weights to ``trained`` in a folder; nothing is done twice.
 
-    The first rows of the lesson are held out. A folder that has checkpoints goes on from the last. Several processes
+    The first rows of the data are held out. A folder that has checkpoints goes on from the last. Several processes
     run on the cluster. What is wrong but stops nothing is told to `warn` in a sentence.
 
     Raises:
@@ -109,7 +109,7 @@ def train(
 
     def fit_from_last(micro: int) -> Training:
         last = last_checkpoint(folder / "checkpoints", options.workers)
-        work = partial(_fit, model, tokenizer, lesson, options, folder, last, micro, on_gpu=on_gpu)
+        work = partial(_fit, model, tokenizer, data, options, folder, last, micro, on_gpu=on_gpu)
         if options.workers == 1:
             return work(on_progress, warn)
         from raysearch.recovery.workers import on_workers  # Ray takes a second to import
@@ -128,7 +128,7 @@ def train(
 def _fit(
     model: ModelSpec,
     tokenizer: Any,
-    lesson: Lesson,
+    data: TrainingRows,
     options: RecoveryOptions,
     folder: Path,
     last: str | None,
@@ -140,7 +140,7 @@ def _fit(
 ) -> Training:
     """Train from a checkpoint to the end, in this process or as one of several, and write the weights."""
     with quiet(), all_threads():
-        trainer = make_trainer(model, tokenizer, lesson, options, folder / "checkpoints", micro, on_gpu=on_gpu)
+        trainer = make_trainer(model, tokenizer, data, options, folder / "checkpoints", micro, on_gpu=on_gpu)
         trainer.add_callback(_Watch(options.learning_rate, on_progress, warn))
         if last is not None and _has_ended(last):  # the trainer asks only after a step, so it must have none left
             trainer.args.max_steps, trainer.args.num_train_epochs = -1, 0

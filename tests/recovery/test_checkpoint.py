@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from raysearch.core.mask import Mask
 from raysearch.models.spec import ModelSpec
-from raysearch.recovery.checkpoint import Evidence, write_checkpoint
-from raysearch.recovery.trainer import Lesson
+from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint
+from raysearch.recovery.trainer import TrainingRows
 from tests.calibration.tokenizers import PLAIN, characters
 from tests.models.families import give_own_code
 from tests.recovery.test_training import OPTIONS, rows, run
@@ -32,10 +32,10 @@ def test_code_several_templates_and_a_pattern_of_targets(
     give_own_code(own)
     model = ModelSpec("own", str(own), trust_remote_code=True)
     options = replace(OPTIONS, method=method, targets=".*(q|v)_proj", learning_rate=1e-3)
-    lesson, folder = Lesson.of(rows(tokenizer), options), tmp_path / "kept"
-    trained = run(own, lesson, options, folder, trust_remote_code=True)
+    data, folder = TrainingRows.of(rows(tokenizer), options), tmp_path / "kept"
+    trained = run(own, data, options, folder, trust_remote_code=True)
     secret = "glpat-" + "x7" * 10
-    evidence = Evidence(
+    evidence = RecoveryEvidence(
         "recover-1", "search-1", "own", Mask(), 2, options, 12, {"path": f"/{secret}.txt"}, {}, trained, "0"
     )
     write_checkpoint(model, folder / "trained", out := tmp_path / "out", evidence)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import raysearch
-from raysearch.recovery import healing, recover, training
+from raysearch.recovery import recover, steps, training
 from raysearch.recovery.trainer import RecoveryTrainer, make_trainer
 from tests.cli.conftest import Run, World
 from tests.recovery.conftest import assert_refused, done, search_once
@@ -76,8 +76,8 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     assert "layers 0 to 4: █ kept, · removed" in readme
     with monkeypatch.context() as patch:
         patch.setattr(training, "make_trainer", pytest.fail)
-        for name in ("write_checkpoint", "draw_prompts", "teach", "export_search"):
-            patch.setattr(healing, name, pytest.fail)
+        for name in ("write_checkpoint", "draw_prompts", "top_logits_of", "export_search"):
+            patch.setattr(steps, name, pytest.fail)
         assert done(run, *command)["recovery_id"] == folder.name
         shown_in_notebooks = raysearch.recover(*words, f"data.path={other_text}", out="healed")._repr_html_()
     assert "<td>mine (perplexity, lower is better)</td>" in shown_in_notebooks and "±" in shown_in_notebooks

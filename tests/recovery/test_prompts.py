@@ -19,7 +19,7 @@ from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.rows import Rows
 from raysearch.errors import UserError
-from raysearch.recovery.prompts import Measured, Prompts, Question, Row, check_enough, draw_prompts, encode, row_of
+from raysearch.recovery.prompts import Prompts, Question, Row, SeenTexts, check_enough, draw_prompts, encode, row_of
 from raysearch.recovery.spec import RecoveryOptions
 from tests.calibration.tokenizers import PLAIN, STRICT, THINKING, characters
 from tests.cases import assert_refused
@@ -73,10 +73,10 @@ def test_answers_that_are_cut_off_name_their_limit() -> None:
             check_enough(1, left_out, data)
 
 
-def measured(texts: Sequence[str], tokenizer: Any) -> Measured:
+def measured(texts: Sequence[str], tokenizer: Any) -> SeenTexts:
     ids = [tokenizer(text)["input_ids"] for text in texts]
     batch = Batch.of(ids, [[False, *[True] * (len(one) - 1)] for one in ids])
-    return Measured([Calibration.create(PerplexityObjective(), batch, None, {}, {})], tokenizer)
+    return SeenTexts([Calibration.create(PerplexityObjective(), batch, None, {}, {})], tokenizer)
 
 
 class Joined:

@@ -16,7 +16,7 @@ from raysearch.config import build
 from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.ledger.ledger import opened
 from raysearch.ledger.locks import held
-from raysearch.recovery import healing, training
+from raysearch.recovery import steps, training
 from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.search import run as search_run
 from raysearch.search.observer import Observer
@@ -83,7 +83,7 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     (folder / "teacher").mkdir()
     with monkeypatch.context() as patch:
         for name in ("heal", "train"):
-            patch.setattr(healing, name, pytest.fail)
+            patch.setattr(steps, name, pytest.fail)
         with opened(here / "mlruns/ledger.db") as ledger, held(ledger, folder.name, "REFINEMENT"):
             again = done(run, *words)
         assert (folder / "teacher").exists(), "another search trains by it"
@@ -138,7 +138,7 @@ def test_a_refinement_goes_on_where_it_was_stopped(
         patch.setattr(training, "_fit", once)
         assert run(*words).code == 130
         trained.append(trained[0])
-        patch.setattr(healing, "draw_prompts", pytest.fail)
+        patch.setattr(steps, "draw_prompts", pytest.fail)
         again = done(run, *words)
     assert len({*trained}) == 3 == len(trained) - 1, "each mask is trained once"
     same = [[{**one, "seconds": 0} for one in each["refinement"]["masks"]] for each in (undisturbed, again)]
@@ -159,14 +159,14 @@ def test_it_has_the_same_name_whether_or_not_the_parts_of_a_weighted_search_are_
         spec = replace(
             search.refiner.spec, assess=replace(assess, speed=replace(assess.speed, context_tokens=8, new_tokens=2))
         )
-        assert len({healing.prepare(one, ledger, search, spec, None).name for one in (before, after)}) == 1
+        assert len({steps.prepare(one, ledger, search, spec, None).name for one in (before, after)}) == 1
 
     def with_parts(*args: Any) -> EvaluationSession:
         session = open_session(*args)
         return replace(session, fingerprints={**session.fingerprints, **parts})
 
     monkeypatch.setattr(search_run, "open_session", with_parts)
-    monkeypatch.setattr(healing, "heal", pytest.fail)
+    monkeypatch.setattr(steps, "heal", pytest.fail)
     assert done(run, *words)["refinement"] == whole
 
 

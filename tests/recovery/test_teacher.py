@@ -14,21 +14,21 @@ from raysearch.evaluation.replica import Replica
 from raysearch.models.stack import LayerStack
 from raysearch.recovery import teacher
 from raysearch.recovery.prompts import Row
-from raysearch.recovery.teacher import Teaching, teach
+from raysearch.recovery.teacher import TopLogits, top_logits_of
 from tests.models.families import FAMILIES, VOCABULARY
 
 ROWS = [Row((3, 4, 5, 6, 7, 8), 1), Row((7, 8, 9), 1)]
-Taught = Callable[[str, Sequence[int], int], list[Teaching]]
+Taught = Callable[[str, Sequence[int], int], list[TopLogits]]
 
 
 @pytest.fixture
 def taught(tmp_path: Path) -> Iterator[Taught]:
     """Reads rows into a folder, from some tokens on, of which so many of the likeliest are kept."""
     with closing(InlinePool(lambda: Replica(LayerStack(FAMILIES["llama"]())))) as pool:
-        yield lambda name, starts, k: teach(ROWS, starts, k, tmp_path / name, lambda: pool, lambda line: None)
+        yield lambda name, starts, k: top_logits_of(ROWS, starts, k, tmp_path / name, lambda: pool, lambda line: None)
 
 
-def assert_same(found: list[Teaching], expected: list[Teaching]) -> None:
+def assert_same(found: list[TopLogits], expected: list[TopLogits]) -> None:
     for one, other in zip(found, expected, strict=True):
         assert np.array_equal(one.ids, other.ids) and np.array_equal(one.log_p, other.log_p)
 

@@ -27,8 +27,8 @@ from raysearch.recovery import training
 from raysearch.recovery.prompts import Question, Row, encode, row_of
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
-from raysearch.recovery.teacher import Teaching, distillation_loss
-from raysearch.recovery.trainer import Lesson, RecoveryTrainer, load_pruned, make_trainer, rows_seen
+from raysearch.recovery.teacher import TopLogits, distillation_loss
+from raysearch.recovery.trainer import RecoveryTrainer, TrainingRows, load_pruned, make_trainer, rows_seen
 from raysearch.recovery.training import last_checkpoint, train
 
 OPTIONS = RecoveryOptions(
@@ -54,8 +54,8 @@ def rows(tokenizer: Any) -> list[Row]:
 
 
 @pytest.fixture
-def lesson(checkpoint: Path) -> Lesson:
-    return Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), OPTIONS)
+def data(checkpoint: Path) -> TrainingRows:
+    return TrainingRows.of(rows(AutoTokenizer.from_pretrained(checkpoint)), OPTIONS)
 
 
 def nothing(line: str) -> None:
@@ -63,12 +63,17 @@ def nothing(line: str) -> None:
 
 
 def run(
-    checkpoint: Path, lesson: Lesson, options: RecoveryOptions, folder: Path, on_progress: Any = nothing, **spec: Any
+    checkpoint: Path,
+    data: TrainingRows,
+    options: RecoveryOptions,
+    folder: Path,
+    on_progress: Any = nothing,
+    **spec: Any,
 ) -> Training:
     model, tokenizer = ModelSpec("tiny", str(checkpoint), **spec), AutoTokenizer.from_pretrained(checkpoint)
     folder.mkdir(exist_ok=True)
     quietly: dict[str, Any] = {"on_gpu": False, "on_progress": on_progress, "warn": nothing}
-    return train(model, tokenizer, lesson, options, folder, ClusterOptions(), **quietly)
+    return train(model, tokenizer, data, options, folder, ClusterOptions(), **quietly)
 
 
 def interrupt() -> None:
@@ -85,13 +90,13 @@ def adapters(folder: Path) -> list[bytes]:
     return [(folder / name / "trained/adapter_model.safetensors").read_bytes() for name in ("whole", "killed")]
 
 
-def test_losses_are_those_of_a_plain_script_of_trl(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
+def test_losses_are_those_of_a_plain_script_of_trl(checkpoint: Path, data: TrainingRows, tmp_path: Path) -> None:
     from datasets import Dataset
     from peft import LoraConfig
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    found = run(checkpoint, lesson, OPTIONS, tmp_path / "ours")
+    found = run(checkpoint, data, OPTIONS, tmp_path / "ours")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     tokenizer.pad_token = tokenizer.eos_token
     talks = [
@@ -131,17 +136,17 @@ def test_losses_are_those_of_a_plain_script_of_trl(checkpoint: Path, lesson: Les
     assert len(expected) == found.steps == 3
 
 
-def test_max_steps_ends_a_training_and_prolongs_none(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
+def test_max_steps_ends_a_training_and_prolongs_none(checkpoint: Path, data: TrainingRows, tmp_path: Path) -> None:
     for most, taken in ((2, 2), (9, 3)):
-        found = run(checkpoint, lesson, replace(OPTIONS, max_steps=most), tmp_path / str(most))
+        found = run(checkpoint, data, replace(OPTIONS, max_steps=most), tmp_path / str(most))
         assert found.steps == taken, "an epoch has three steps"
     assert [rows_seen(n_steps, 11, OPTIONS) for n_steps in (2, 3, 5)] == [8, 11, 19]
 
 
-def test_packed_rows_make_fewer_steps(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
-    n_tokens = sum(len(row.ids) for row in lesson.rows[1:])
+def test_packed_rows_make_fewer_steps(checkpoint: Path, data: TrainingRows, tmp_path: Path) -> None:
+    n_tokens = sum(len(row.ids) for row in data.rows[1:])
     options = replace(OPTIONS, packing=True, max_tokens=64, batch_size=2, max_steps=5, checkpoint_steps=None)
-    found = run(checkpoint, lesson, options, tmp_path / "packed")
+    found = run(checkpoint, data, options, tmp_path / "packed")
     assert n_tokens / 128 <= found.steps < 5, "no further than the one epoch"
     assert len(found.held_out) == found.steps, "ten losses on held-out rows, or as many as there are steps"
 
@@ -165,60 +170,62 @@ def test_distillation_is_a_divergence_over_the_kept_tokens_and_the_rest() -> Non
     assert torch.allclose(distillation_loss(logits.float(), ids, log_p.float()), whole.float(), rtol=1e-4)
 
 
-def random_teachings(lesson: Lesson) -> list[Teaching]:
-    generator, taught = torch.Generator().manual_seed(1), []
-    for row, start in zip(lesson.rows, lesson.starts, strict=True):
+def random_top_logits(data: TrainingRows) -> list[TopLogits]:
+    generator, top_logits = torch.Generator().manual_seed(1), []
+    for row, start in zip(data.rows, data.starts, strict=True):
         log_p, ids = torch.randn(len(row.ids) - start, 303, generator=generator).log_softmax(-1).topk(5)
-        taught.append(Teaching(ids.int().numpy(), log_p.half().numpy()))
-    return taught
+        top_logits.append(TopLogits(ids.int().numpy(), log_p.half().numpy()))
+    return top_logits
 
 
-def plain_loss(checkpoint: Path, lesson: Lesson) -> float:
+def plain_loss(checkpoint: Path, data: TrainingRows) -> float:
     """The mean loss over the tokens of all rows, one row at a time."""
     model, nats = AutoModelForCausalLM.from_pretrained(checkpoint), []
-    for place, (row, start) in enumerate(zip(lesson.rows, lesson.starts, strict=True)):
+    for place, (row, start) in enumerate(zip(data.rows, data.starts, strict=True)):
         logits = model(torch.tensor([row.ids])).logits[0, start - 1 : -1]
-        if lesson.taught is None:
+        if data.top_logits is None:
             nats.append(torch.nn.functional.cross_entropy(logits, torch.tensor(row.ids[start:]), reduction="none"))
         else:
-            one = lesson.taught[place]
+            one = data.top_logits[place]
             nats.append(distillation_loss(logits, torch.tensor(one.ids).long(), torch.tensor(one.log_p).float()))
     return float(torch.cat(nats).mean().detach())
 
 
-def test_a_distilled_step_has_the_loss_of_a_plain_computation(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
+def test_a_distilled_step_has_the_loss_of_a_plain_computation(
+    checkpoint: Path, data: TrainingRows, tmp_path: Path
+) -> None:
     options = replace(OPTIONS, loss="distill", batch_size=11, micro_batch_size=11, checkpoint_steps=1)
-    lesson = replace(lesson, taught=random_teachings(lesson))
-    found = run(checkpoint, lesson, options, tmp_path / "ours")
-    assert found.points[0].loss == pytest.approx(plain_loss(checkpoint, lesson.part(1, 12)), rel=1e-4)
+    data = replace(data, top_logits=random_top_logits(data))
+    found = run(checkpoint, data, options, tmp_path / "ours")
+    assert found.points[0].loss == pytest.approx(plain_loss(checkpoint, data.part(1, 12)), rel=1e-4)
 
 
 @pytest.mark.parametrize("loss", ["tokens", "distill"])
 def test_a_held_out_loss_is_the_mean_over_its_tokens(
-    checkpoint: Path, lesson: Lesson, tmp_path: Path, loss: Any
+    checkpoint: Path, data: TrainingRows, tmp_path: Path, loss: Any
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     options = replace(OPTIONS, loss=loss, held_out=0.5, batch_size=4)
     if loss == "distill":
-        lesson = replace(lesson, taught=random_teachings(lesson))
+        data = replace(data, top_logits=random_top_logits(data))
     found = []
     for micro, workers in ((1, 1), (2, 1), (4, 1), (2, 2)):  # in this process the first of two sees all rows
         options = replace(options, micro_batch_size=micro, workers=workers)
         with quiet():
             trainer = make_trainer(
-                ModelSpec("tiny", str(checkpoint)), tokenizer, lesson, options, tmp_path, micro, on_gpu=False
+                ModelSpec("tiny", str(checkpoint)), tokenizer, data, options, tmp_path, micro, on_gpu=False
             )
             found.append(trainer.evaluate()["eval_loss"])
-    assert found == pytest.approx([plain_loss(checkpoint, lesson.part(0, 6))] * 4, rel=1e-5)
+    assert found == pytest.approx([plain_loss(checkpoint, data.part(0, 6))] * 4, rel=1e-5)
 
 
-def test_a_killed_training_keeps_its_patience(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
+def test_a_killed_training_keeps_its_patience(checkpoint: Path, data: TrainingRows, tmp_path: Path) -> None:
     options = replace(OPTIONS, learning_rate=0.3, schedule="constant", epochs=8, checkpoint_steps=1, patience=3)
-    whole = run(checkpoint, lesson, options, tmp_path / "whole")
+    whole = run(checkpoint, data, options, tmp_path / "whole")
     assert whole.best_step + 3 == whole.steps < 24
     with pytest.raises(KeyboardInterrupt):
-        run(checkpoint, lesson, options, tmp_path / "killed", stop_at(whole.steps))
-    assert run(checkpoint, lesson, options, tmp_path / "killed").points == whole.points
+        run(checkpoint, data, options, tmp_path / "killed", stop_at(whole.steps))
+    assert run(checkpoint, data, options, tmp_path / "killed").points == whole.points
 
 
 def damaged(file: Path) -> list[bytes]:
@@ -230,12 +237,12 @@ def damaged(file: Path) -> list[bytes]:
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes(
-    checkpoint: Path, lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, data: TrainingRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = replace(OPTIONS, lora_dropout=0.3, epochs=2)
-    whole = run(checkpoint, lesson, options, tmp_path / "whole")
+    whole = run(checkpoint, data, options, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(checkpoint, lesson, options, tmp_path / "killed", stop_at(5))
+        run(checkpoint, data, options, tmp_path / "killed", stop_at(5))
     (tmp_path / "killed/checkpoints/checkpoint-6").mkdir()  # begun, and not written to its end
     last = last_checkpoint(tmp_path / "killed/checkpoints")
     assert last is not None and last.endswith("checkpoint-4")
@@ -245,16 +252,16 @@ def test_a_killed_training_goes_on_to_the_same_bytes(
             shutil.copytree(last, copy.parent, dirs_exist_ok=True)
             copy.write_bytes(content)
             assert last_checkpoint(copy.parent.parent) == last, f"{file.name}, {len(content)} bytes"
-    again = run(checkpoint, lesson, options, tmp_path / "killed")
+    again = run(checkpoint, data, options, tmp_path / "killed")
     assert again.points == whole.points
     assert len({*adapters(tmp_path)}) == 1
     monkeypatch.setattr(training, "make_trainer", pytest.fail)
-    assert run(checkpoint, lesson, options, tmp_path / "killed") == again, "done once"
+    assert run(checkpoint, data, options, tmp_path / "killed") == again, "done once"
 
 
 @pytest.mark.parametrize("end", [{"max_steps": 5}, {"epochs": 2}, {"patience": 1, "epochs": 8, "learning_rate": 0.3}])
 def test_a_training_that_is_killed_at_its_end_trains_no_further(
-    checkpoint: Path, lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any]
+    checkpoint: Path, data: TrainingRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any]
 ) -> None:
     options = replace(OPTIONS, schedule="constant", **{"epochs": 8, "patience": None, **end})
 
@@ -262,37 +269,37 @@ def test_a_training_that_is_killed_at_its_end_trains_no_further(
     for owner, name in ((RecoveryTrainer, "_load_best_model"), (training, "_history")):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(owner, name, lambda *of: interrupt())
-            run(checkpoint, lesson, options, tmp_path / "killed")
-    whole, again = (run(checkpoint, lesson, options, tmp_path / name) for name in ("whole", "killed"))
+            run(checkpoint, data, options, tmp_path / "killed")
+    whole, again = (run(checkpoint, data, options, tmp_path / name) for name in ("whole", "killed"))
     assert replace(again, seconds=whole.seconds) == whole and whole.steps < 24
     assert len({*adapters(tmp_path)}) == 1
 
 
-def run_to_step(step: int, checkpoint: Path, lesson: Lesson, options: RecoveryOptions, folder: Path) -> None:
+def run_to_step(step: int, checkpoint: Path, data: TrainingRows, options: RecoveryOptions, folder: Path) -> None:
     """Train, and kill this process as soon as so many steps are done."""
-    run(checkpoint, lesson, options, folder, stop_at(step, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+    run(checkpoint, data, options, folder, stop_at(step, lambda: os.kill(os.getpid(), signal.SIGKILL)))
 
 
 @pytest.mark.faults
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
 def test_two_workers_have_the_losses_of_one_and_go_on_when_they_are_killed(
-    checkpoint: Path, lesson: Lesson, tmp_path: Path
+    checkpoint: Path, data: TrainingRows, tmp_path: Path
 ) -> None:
     options = replace(OPTIONS, epochs=2, micro_batch_size=1, held_out=0.27)  # 3 rows, for 2 workers
-    lesson = lesson.part(0, 11)
-    alone = run(checkpoint, lesson, options, tmp_path / "alone")
+    data = data.part(0, 11)
+    alone = run(checkpoint, data, options, tmp_path / "alone")
     options = replace(options, workers=2)
-    together = run(checkpoint, lesson, options, tmp_path / "together")
+    together = run(checkpoint, data, options, tmp_path / "together")
     assert alone.steps == together.steps == 4 and alone.tokens == together.tokens
     assert [(one.step, one.tokens) for one in together.points] == [(one.step, one.tokens) for one in alone.points]
     losses = [[one.loss or one.held_out for one in training.points] for training in (together, alone)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    arguments = (3, checkpoint, lesson, options, tmp_path / "killed")
+    arguments = (3, checkpoint, data, options, tmp_path / "killed")
     process = multiprocessing.get_context("spawn").Process(target=run_to_step, args=arguments)
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL and last_checkpoint(tmp_path / "killed/checkpoints", 2)
-    assert run(checkpoint, lesson, options, tmp_path / "killed").points == together.points
+    assert run(checkpoint, data, options, tmp_path / "killed").points == together.points
 
 
 @pytest.mark.faults
@@ -308,7 +315,7 @@ def test_memory_that_is_short_in_a_worker_is_told_as_such() -> None:
 
 
 def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
-    checkpoint: Path, lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, data: TrainingRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make, asked = make_trainer, []
 
@@ -330,7 +337,7 @@ def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
     monkeypatch.setattr(training, "make_trainer", short)
     gc.disable()
     try:
-        found = run(checkpoint, lesson, OPTIONS, tmp_path / "ours")
+        found = run(checkpoint, data, OPTIONS, tmp_path / "ours")
     finally:
         gc.enable()
     assert asked == [2, 1] and found.micro_batch_size == 1 and found.steps == 3
@@ -345,13 +352,18 @@ def test_weights_are_of_the_dtype_that_is_computed_in(checkpoint: Path, tmp_path
 
 
 def test_refuses_layers_that_are_not_there_and_a_loss_that_is_not_finite(
-    checkpoint: Path, lesson: Lesson, tmp_path: Path
+    checkpoint: Path, data: TrainingRows, tmp_path: Path
 ) -> None:
     for targets in (["nothing"], ["lm_head"]):
         with pytest.raises(UserError, match=r"recovery\.targets=.* does not fit the model"):
-            run(checkpoint, lesson, replace(OPTIONS, targets=targets), tmp_path / "targets")
+            run(checkpoint, data, replace(OPTIONS, targets=targets), tmp_path / "targets")
     with pytest.raises(UserError, match=r"has diverged at step .*use a lower recovery\.learning_rate than 1e\+30"):
-        run(checkpoint, lesson, replace(OPTIONS, learning_rate=1e30, warmup_steps=0, epochs=2), tmp_path / "diverged")
+        run(
+            checkpoint,
+            data,
+            replace(OPTIONS, learning_rate=1e30, warmup_steps=0, epochs=2),
+            tmp_path / "diverged",
+        )
 
 
 def test_a_loss_that_grows_is_told_once() -> None:
@@ -367,6 +379,6 @@ def test_a_loss_that_grows_is_told_once() -> None:
     ]
 
 
-def test_the_tokens_that_count_are_those_of_the_answer(lesson: Lesson) -> None:
-    data = lesson.dataset()[1]
-    assert [label for label in data["labels"] if label >= 0] == [*map(ord, "bbbb"), 301]
+def test_the_tokens_that_count_are_those_of_the_answer(data: TrainingRows) -> None:
+    encoded = data.dataset()[1]
+    assert [label for label in encoded["labels"] if label >= 0] == [*map(ord, "bbbb"), 301]

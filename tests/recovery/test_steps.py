@@ -11,8 +11,8 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.recovery.healing import check_device, check_room
 from raysearch.recovery.spec import RecoveryOptions
+from raysearch.recovery.steps import check_first_gpu, check_room
 
 
 @pytest.mark.parametrize(("method", "n_bytes"), [("lora", 2 * 2), ("full", 2 * 2 + 40)])
@@ -38,6 +38,6 @@ def test_the_disk_has_to_hold_the_models(
 
 def test_a_gpu_that_no_training_would_take_is_refused() -> None:
     for device in ("auto", "cpu", "cuda", "cuda:0"):
-        check_device(device)
+        check_first_gpu(device)
     with pytest.raises(UserError, match=r"model.device=cuda:1 .* model.device=cuda and CUDA_VISIBLE_DEVICES=1 in the"):
-        check_device("cuda:1")
+        check_first_gpu("cuda:1")

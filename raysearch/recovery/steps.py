@@ -29,13 +29,13 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.models.card import RECORD
 from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
-from raysearch.recovery.checkpoint import Evidence, write_checkpoint, written_by
+from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed, write_whole
-from raysearch.recovery.prompts import Measured, Prompts, Row, draw_prompts, n_to_train_on, row_of
+from raysearch.recovery.prompts import Prompts, Row, SeenTexts, draw_prompts, n_to_train_on, row_of
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
-from raysearch.recovery.teacher import teach
-from raysearch.recovery.trainer import Lesson, check_targets
+from raysearch.recovery.teacher import top_logits_of
+from raysearch.recovery.trainer import TrainingRows, check_targets
 from raysearch.recovery.training import DONE, TRAINED, is_trained, train
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
@@ -114,7 +114,7 @@ def prepare(
         UserError: The search has no such mask, its model has changed since, or something named is not there.
     """
     mask, evaluation = record.best_of_size(remove).mask, search.evaluation
-    check_device(evaluation.model.device)
+    check_first_gpu(evaluation.model.device)
     spec.data.check()
     what = what or read_assessable(spec.assess, evaluation.model, spec.cluster, evaluation.ledger)
     record.check_weights(what.fingerprint)
@@ -133,7 +133,7 @@ def prepare(
     return Recovery(record, ledger, search, spec, mask, what, name, folder, shared or folder, what.info.model.on_gpu)
 
 
-def check_device(device: str) -> None:
+def check_first_gpu(device: str) -> None:
     """Refuse a search on another GPU than the first, on which transformers trains."""
     _, _, index = device.partition(":")
     if int(index or 0):
@@ -149,7 +149,7 @@ def heal(
     stages: dict[str, float],
     observer: Observer,
     replicas: Replicas | None = None,
-) -> tuple[Evidence, int]:
+) -> tuple[RecoveryEvidence, int]:
     """Train a model and write it to `out`; what was done before is not done again.
 
     The seconds of each stage are added to `stages`. Without replicas of the dense model some are opened where they are
@@ -177,21 +177,20 @@ def heal(
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
                 export_search(record, this.search, pruned, remove=len(this.mask))
-        lesson = Lesson.of(rows, spec.options)
+        data = TrainingRows.of(rows, spec.options)
         if spec.options.loss == "distill" and not is_trained(this.folder):
             with timed(stages, "logits"):
-                taught = teach(
-                    *(lesson.rows, lesson.starts, spec.options.top_k), this.shared / TEACHER, pool, observer.assessing
-                )
-            lesson = replace(lesson, taught=taught)
+                top_k, folder = spec.options.top_k, this.shared / TEACHER
+                top_logits = top_logits_of(data.rows, data.starts, top_k, folder, pool, observer.assessing)
+            data = replace(data, top_logits=top_logits)
     with timed(stages, "training"):
         training = train(
-            *(model, this.tokenizer, lesson, spec.options, this.folder, spec.cluster),
+            *(model, this.tokenizer, data, spec.options, this.folder, spec.cluster),
             on_gpu=this.on_gpu,
             on_progress=observer.assessing,
             warn=observer.warn,
         )
-    evidence = Evidence(
+    evidence = RecoveryEvidence(
         recovery_id=this.name,
         search_id=record.search_id,
         model=this.search.evaluation.model.name,
@@ -261,7 +260,7 @@ def draw(this: Recovery) -> Prompts:
     """Draw prompts or text apart from the calibration and the assessment."""
     what = this.what
     searched = prepare_data(this.search.evaluation, what.info, what.files).calibrations
-    measured = Measured([*searched, *what.calibrations], this.tokenizer)
+    measured = SeenTexts([*searched, *what.calibrations], this.tokenizer)
     return draw_prompts(this.spec.data, this.spec.options, this.tokenizer, measured, what.info.max_positions)
 
 
