@@ -144,15 +144,12 @@ def questions(file: Path, *rows: dict[str, str]) -> list[str]:
     return ["data=questions", f"data.path={file}", *fields, "data.samples=all", "data.part=all"]
 
 
-@pytest.mark.parametrize("loss", ["tokens", "distill"])
-def test_a_dry_run_counts_prompts_that_leave_an_answer_no_room(
-    run: Run, words: list[str], here: Path, loss: str
-) -> None:
+def test_a_dry_run_counts_prompts_that_leave_an_answer_no_room(run: Run, words: list[str], here: Path) -> None:
     asked = [word for word in words if not word.startswith("data")]
     rows = [{"question": f"the law of {n}" + " and the people of the nation" * 20 * (n % 2)} for n in range(40)]
     asked += questions(here / "asked.jsonl", *({**row, "answer": "the law"} for row in rows))
     for responses in ("self", "data"):
-        cost = done(run, "recover", *asked, f"recovery.loss={loss}", f"recovery.responses={responses}", "--dry-run")
+        cost = done(run, "recover", *asked, f"recovery.responses={responses}", "--dry-run")
         assert cost["rows"] == 20 and cost["left_out"] == {"too long": 20}
 
 
