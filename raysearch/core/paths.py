@@ -6,8 +6,8 @@ import errno
 import os
 import reprlib
 import shlex
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,22 @@ def write_files(name: str, folder: Path, contents: Mapping[str, bytes]) -> list[
     except OSError as error:
         raise UserError(f"{name}={folder} cannot be written ({what_failed(error)}); name another folder") from error
     return [*files]
+
+
+@contextmanager
+def written_whole(file: Path) -> Iterator[Path]:
+    """Yield the place of a new file, hidden beside another, which it replaces if the context ends well.
+
+    So a file is never there in part, however many processes write it at once.
+    """
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        yield unfinished
+        unfinished.replace(file)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
 
 
 def ledger_path(name: str, store: object) -> Path:

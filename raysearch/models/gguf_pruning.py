@@ -8,16 +8,14 @@ Source: the GGUF specification.
 
 from __future__ import annotations
 
-import os
 import re
-import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raysearch.core.mask import Mask
+from raysearch.core.paths import written_whole
 from raysearch.errors import UserError, what_failed
 from raysearch.models.gguf import read_fast
 from raysearch.models.llama_cpp import SLIDING_PATTERN, differ, rules_of
@@ -77,17 +75,13 @@ def prune_gguf(
         file = _read(source)
         kept = _kept(file, mask, info)
         metadata = {**_mended(file, kept, mask), "raysearch.search": search_id}
-        unfinished = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}")
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            _write(file, unfinished, metadata, kept)
-            _check_bytes(file, unfinished, kept)
-            os.replace(unfinished, out)
+            with written_whole(out) as unfinished:
+                _write(file, unfinished, metadata, kept)
+                _check_bytes(file, unfinished, kept)
         except OSError as error:
             raise UserError(f"--gguf={out} cannot be written ({what_failed(error)}); name another file") from error
-        finally:
-            with suppress(OSError):
-                unfinished.unlink()
     left = info.n_layers - len(mask)
     return GGUFExport(
         out.absolute(), source, left, out.stat().st_size, source.stat().st_size, file.architecture, search_id

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.core.json import digest
+from raysearch.core.paths import written_whole
 from raysearch.models.spec import LocatedModel
 
 _FOLDER = "known"
@@ -67,11 +67,8 @@ class Kept:
         """Keep something under a key, once anything may be kept; what cannot be written is not kept."""
         if not self.is_open:
             return
-        place = self._place(key)
-        unfinished = place.with_name(f"{place.name}.{os.getpid()}")
-        with suppress(OSError):
+        with suppress(OSError), written_whole(self._place(key)) as unfinished:
             unfinished.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-            unfinished.replace(place)
 
     def sha256(self, file: Path) -> str:
         """Return the SHA-256 of a file's content."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
+from raysearch.core.paths import written_whole
 from raysearch.errors import redact
 from raysearch.tracking.mlflow.records import clip
 from raysearch.tracking.mlflow.views import view_tags
@@ -143,10 +144,8 @@ def _make_tables(store: Store) -> None:
 
     database = store.folder / "mlflow.db"
     if store.is_embedded and not database.exists():
-        unfinished = database.with_name("mlflow.db.new")
-        unfinished.unlink(missing_ok=True)  # of a search that was killed meanwhile
-        MlflowClient(f"sqlite:///{unfinished}").search_experiments()
-        unfinished.rename(database)
+        with written_whole(database) as unfinished:
+            MlflowClient(f"sqlite:///{unfinished}").search_experiments()
 
 
 def _experiment_id(client: MlflowClient, store: Store, name: str) -> str:
