@@ -30,7 +30,7 @@ FORBIDDEN = {
 }  # fmt: skip
 #: What imports a library that unpickles, and why it may.
 ALLOWED = {
-    "models/shared_weights.py": "it unpickles only what the driver itself packed, which Ray brought to its replicas",
+    "models/shared_weights.py": "it unpickles only what the driver itself pickled, which Ray brought to its replicas",
     "core/machine.py": "joblib counts cores for it; to call its load is forbidden everywhere",
 }
 #: What runs generated code, in a process that it has shut off before (tests/generation/test_sandbox.py).

@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from raysearch.assessment.spec import AssessSpec
 from raysearch.errors import UserError, did_you_mean
-from raysearch.models.kept import sha256
+from raysearch.models.file_cache import sha256
 
 _TEMPLATES = Path(__file__).with_name("tasks")
 _PLACEHOLDER = "DATA_DIR"

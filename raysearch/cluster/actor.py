@@ -19,7 +19,7 @@ from raysearch.errors import UserError
 if TYPE_CHECKING:
     from raysearch.evaluation.replica import Replica
     from raysearch.evaluation.unit import Job
-    from raysearch.models.shared_weights import Packed
+    from raysearch.models.shared_weights import Detached
 
 #: These compute numbers, and so must be the same on every node.
 _PACKAGES = ("raysearch", "torch", "transformers")
@@ -31,13 +31,14 @@ class Recipe:
     """How a replica is made, on any node.
 
     Args:
-        make: Makes it from the packed model, or, without one, from the model's files.
-        packed: The packed model. It travels to each node once, and all replicas there map the same copy of it.
+        make: Makes it from a detached model, or, without one, from the model's files.
+        detached: The model and its tensors apart. They travel to each node once, and all replicas there map the same
+            copy of them.
         versions: The versions of the driver's packages.
     """
 
-    make: Callable[[Packed | None], Replica]
-    packed: Packed | None
+    make: Callable[[Detached | None], Replica]
+    detached: Detached | None
     versions: Mapping[str, str]
 
 
@@ -89,7 +90,7 @@ class ReplicaActor:
         if self._replica is None:
             known: Recipe = ray.get(recipe[0])
             _check_versions(known.versions)
-            self._replica = known.make(known.packed)
+            self._replica = known.make(known.detached)
         return self._replica
 
 

@@ -243,21 +243,21 @@ class ClusterOptions(PoolFactory):
         def make_fleet() -> Fleet | RemoteFleet:
             return (shared_fleet if shared else Fleet)(replicas().min, replicas().max, needs, self.idle_s)
 
-        packed = tokenizer = None
+        detached = tokenizer = None
         cpus = here.max * needs.cpus
         with joining_ray(self.address, cpus, make_fleet) as joined:  # beside it, what takes seconds to import and read
             if travels:
                 from raysearch.models.loading import load_model, load_tokenizer
-                from raysearch.models.shared_weights import pack
+                from raysearch.models.shared_weights import detach
 
-                packed = pack(load_model(model, device="cpu"))
+                detached = detach(load_model(model, device="cpu"))
                 tokenizer = None if self.address is None else load_tokenizer(model)
             fleet, leave, check = joined()
             there = replace(model, device="cuda") if on_gpu else model  # an actor sees the GPUs that Ray gave it
             make = functools.partial(make_there, there, self.cpus_per_replica, tokenizer, needs.gpus > 1)
             versions = own_versions(model.fused_head)
-            recipe = [ray.put(Recipe(make, packed, versions))]  # kept: what nobody refers to is evicted
-            del packed
+            recipe = [ray.put(Recipe(make, detached, versions))]  # kept: what nobody refers to is evicted
+            del detached
 
         def close() -> None:
             recipe.clear()

@@ -22,7 +22,7 @@ from raysearch.core.json import digest, from_json, to_json
 from raysearch.errors import UserError
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec, identity_of
 from raysearch.generation.answer import Answer
-from raysearch.models.kept import Kept, identity_of_files
+from raysearch.models.file_cache import FileCache, identity_of_files
 from raysearch.models.loading import fingerprint, load_tokenizer, tokenizer_fingerprint, writing_fingerprint
 from raysearch.models.spec import LocatedModel, ModelInfo
 
@@ -57,12 +57,12 @@ class ModelFiles:
         """The name of everything that turns text into token ids."""
         if self.identity is None:
             return tokenizer_fingerprint(self.tokenizer)
-        kept, key = Kept(self.model.cache), {"tokenizer": self.identity}
-        if (known := kept.get(key)) is not None:
+        cache, key = FileCache(self.model.cache), {"tokenizer": self.identity}
+        if (known := cache.get(key)) is not None:
             return known.decode()
         found = tokenizer_fingerprint(self.tokenizer)
         if identity_of_files(self.model) == self.identity:  # else a file was changed while it was read
-            kept.put(key, found.encode())
+            cache.put(key, found.encode())
         return found
 
     @cached_property
@@ -128,21 +128,21 @@ def _read(
 
 def _draw(data: Data, form: Form, files: ModelFiles, max_positions: int | None) -> Drawn:
     """Draw samples as `Data.samples` does; those that were drawn before are taken from beside the ledger."""
-    kept = Kept(files.model.cache)
-    identity = _identity(data, form, files, max_positions, kept)
+    cache = FileCache(files.model.cache)
+    identity = _identity(data, form, files, max_positions, cache)
     if identity is None:
         return data.samples(files.tokenizer, form, max_positions)
-    if (known := kept.get(identity)) is not None:
+    if (known := cache.get(identity)) is not None:
         return _from_bytes(known)
     drawn = data.samples(files.tokenizer, form, max_positions)
-    same = _identity(data, form, ModelFiles(files.model), max_positions, kept) == identity  # nothing changed meanwhile
+    same = _identity(data, form, ModelFiles(files.model), max_positions, cache) == identity  # nothing changed meanwhile
     if same and json.loads(json.dumps(drawn.description)) == drawn.description:
-        kept.put(identity, _to_bytes(drawn))
+        cache.put(identity, _to_bytes(drawn))
     return drawn
 
 
 def _identity(
-    data: Data, form: Form, files: ModelFiles, max_positions: int | None, kept: Kept
+    data: Data, form: Form, files: ModelFiles, max_positions: int | None, cache: FileCache
 ) -> Mapping[str, Any] | None:
     """Return all that the samples follow from; None where that is not in local files alone."""
     rows = data.rows.files()
@@ -153,7 +153,7 @@ def _identity(
         "described": data.rows.describe(),
         "tokenizer": files.identity,
         "max_positions": max_positions,
-        "rows": {str(file): kept.sha256(file) for file in rows},
+        "rows": {str(file): cache.sha256(file) for file in rows},
     }
 
 

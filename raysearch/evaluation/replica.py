@@ -32,12 +32,12 @@ from raysearch.evaluation.prefix import Op, PrefixPlan
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit, UnitResult
 from raysearch.generation.score import ScoredText
 from raysearch.models.loading import load_model, load_tokenizer, spread
-from raysearch.models.packed_weights import pack_weights
-from raysearch.models.shared_weights import Packed, unpack
+from raysearch.models.shared_weights import Detached, attach
 from raysearch.models.spec import LocatedModel
 from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
 from raysearch.models.verification import packs, verify
+from raysearch.models.weight_layout import lay_out
 
 #: PyTorch has no exception of its own for this on the CPU; its messages hold one of these.
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -74,7 +74,7 @@ class Replica:
         torch.set_num_threads(threads)
         reuse_freed_memory()
         if not stack.compiled:
-            pack_weights(stack.model)
+            lay_out(stack.model)
         verify(stack)
         self.stack = stack
         self.calibrations = {calibration.fingerprint: calibration for calibration in calibrations}
@@ -237,7 +237,7 @@ def make_replica(
     threads: int,
     tokenizer: Any = None,
     over_gpus: bool = False,
-    packed: Packed | None = None,
+    detached: Detached | None = None,
 ) -> Replica:
     """Make a replica in this process.
 
@@ -246,7 +246,7 @@ def make_replica(
         threads: CPU threads.
         tokenizer: The model's, if its files are not at hand; None to read them on first use.
         over_gpus: Whether the layers are spread over all GPUs there are.
-        packed: The weights; None to read them from disk.
+        detached: The model; None to read them from disk.
 
     Raises:
         UserError: The device does not hold the model.
@@ -254,7 +254,7 @@ def make_replica(
     device = "cpu" if over_gpus else model.device
     load = functools.partial(load_tokenizer, model) if tokenizer is None else lambda: tokenizer
     try:
-        module = load_model(model, device) if packed is None else torch.nn.Module.to(unpack(*packed), device)
+        module = load_model(model, device) if detached is None else torch.nn.Module.to(attach(*detached), device)
         module = spread(module, model.name) if over_gpus else module
         return Replica(LayerStack(module, model.compile, model.fused_head), (), threads, load)
     except Exception as error:

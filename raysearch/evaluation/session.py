@@ -18,7 +18,7 @@ from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.kept import Kept
+from raysearch.models.file_cache import FileCache
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 
@@ -86,8 +86,8 @@ def open_session(
         UserError: Something the user named is not there, too small, or does not fit together.
     """
     spec.cluster.check_model(info.model)
-    kept = Kept(info.model.cache)
-    is_kept = prepared is not None or (kept.is_open and info.model.gguf is None)
+    cache = FileCache(info.model.cache)
+    is_kept = prepared is not None or (cache.is_open and info.model.gguf is None)
     prepared = prepared or prepare_data(spec, info)
     calibrations = prepared.calibrations
     ledger = Ledger(spec.ledger)
@@ -111,7 +111,7 @@ def open_session(
 
     def keep() -> None:
         if not is_kept:
-            kept.open()
+            cache.open()
             prepare_data(spec, describe(spec.model))  # a GGUF file is there as safetensors by now
 
     return EvaluationSession(info, calibrations, measure, fingerprints, ledger, evaluator, keep)

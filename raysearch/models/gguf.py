@@ -22,7 +22,7 @@ import numpy as np
 from filelock import FileLock
 
 from raysearch.errors import what_failed
-from raysearch.models.kept import Kept, sha256
+from raysearch.models.file_cache import FileCache, sha256
 
 #: How many kept files there may be in a folder.
 MOST = 4
@@ -30,11 +30,11 @@ _CHECKSUMS = "checksums.json"
 _UNFINISHED = ".unfinished"
 
 
-def is_whole(folder: Path, kept: Kept) -> bool:
+def is_whole(folder: Path, cache: FileCache) -> bool:
     """Return whether a folder holds a GGUF file as safetensors, and all of it is as it was written."""
     try:
         checksums = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))
-        whole = all(kept.sha256(folder / name) == checksum for name, checksum in checksums.items())
+        whole = all(cache.sha256(folder / name) == checksum for name, checksum in checksums.items())
         if whole:
             os.utime(folder)  # used last
     except (OSError, ValueError, AttributeError):
@@ -64,7 +64,7 @@ def keeping(place: Path) -> Iterator[Path | None]:
             warn(place, error)
             yield None
             return
-        if is_whole(place, Kept(None)):
+        if is_whole(place, FileCache(None)):
             yield place
             return
         yield unfinished

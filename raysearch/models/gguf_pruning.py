@@ -234,6 +234,7 @@ def _write(file: _File, out: Path, metadata: Mapping[str, Any], kept: Sequence[i
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
+        assert writer.fout, "its header is written"
         parts = [writer.fout[0].tell(), *(tensor.data.nbytes for _, tensor in tensors)]
         for _, tensor in tensors:
             writer.write_tensor_data(tensor.data)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models import gguf
-from raysearch.models.kept import Kept, identity_of_files
+from raysearch.models.file_cache import FileCache, identity_of_files
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 
@@ -207,12 +207,12 @@ def describe(spec: ModelSpec) -> ModelInfo:
     identity = None if model.attention == "flash_attention_2" else identity_of_files(model)  # may not be installed
     if identity is None:
         return _describe(model)
-    kept, key = Kept(model.cache), {"sizes": identity, "dtype": model.dtype, "attention": model.attention}
-    if (known := kept.get(key)) is not None:
+    cache, key = FileCache(model.cache), {"sizes": identity, "dtype": model.dtype, "attention": model.attention}
+    if (known := cache.get(key)) is not None:
         return replace(from_json(ModelInfo, known.decode()), model=model)
     info = _describe(model)
     if identity_of_files(model) == identity:  # else a file was changed while it was read
-        kept.put(key, to_record(info).encode())
+        cache.put(key, to_record(info).encode())
     return info
 
 
@@ -289,8 +289,8 @@ def _named(model: LocatedModel, patterns: Sequence[str]) -> str:
     folder = model.folder
     files = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
     names = sorted(file.relative_to(folder).as_posix() for file in files)
-    kept = Kept(model.cache)
-    listing = "".join(f"{name} {kept.sha256(folder / name)}\n" for name in names)
+    cache = FileCache(model.cache)
+    listing = "".join(f"{name} {cache.sha256(folder / name)}\n" for name in names)
     return hashlib.sha256(listing.encode()).hexdigest()
 
 

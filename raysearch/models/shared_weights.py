@@ -1,10 +1,10 @@
 """Separates a model's structure from its tensors, so that processes on one machine can share the tensors.
 
-`pack` pickles the module tree with a number in place of every tensor, and returns the tensors as NumPy arrays over the
-same memory. In Ray's object store the arrays are mapped, not copied, into every replica; `unpack` rebuilds the model
-around them. Tied weights stay tied, since a repeated tensor has one number.
+`detach` pickles the module tree with a number in place of every tensor, and returns the tensors as NumPy arrays over
+the same memory. In Ray's object store the arrays are mapped, not copied, into every replica; `attach` rebuilds the
+model around them. Tied weights stay tied, since a repeated tensor has one number.
 
-The arrays of `unpack` may be read-only memory shared by all replicas of a machine. This is safe because a mask skips
+The arrays of `attach` may be read-only memory shared by all replicas of a machine. This is safe because a mask skips
 layers and never writes into weights.
 """
 
@@ -26,24 +26,24 @@ from transformers.dynamic_module_utils import init_hf_modules
 #: NumPy has no bfloat16: such tensors become integers of the same width.
 _TRAVELS_AS = {torch.bfloat16: torch.int16}
 
-Packed = tuple[bytes, list[npt.NDArray[Any]]]
+Detached = tuple[bytes, list[npt.NDArray[Any]]]
 
 
-def pack(model: PreTrainedModel) -> Packed:
+def detach(model: PreTrainedModel) -> Detached:
     """Separate a CPU model into its pickled structure and its tensors, as arrays over the same memory."""
     stream = io.BytesIO()
-    pickler = _Packer(stream)
+    pickler = _Pickler(stream)
     pickler.dump(model)
     return stream.getvalue(), pickler.arrays
 
 
-def unpack(structure: bytes, arrays: Sequence[npt.NDArray[Any]]) -> PreTrainedModel:
-    """Rebuild a model from the output of `pack`; the tensors use the arrays' memory."""
+def attach(structure: bytes, arrays: Sequence[npt.NDArray[Any]]) -> PreTrainedModel:
+    """Rebuild a model from the output of `detach`; the tensors use the arrays' memory."""
     init_hf_modules()  # else a class of code that came with the model is not found by its name
-    return _Unpacker(io.BytesIO(structure), arrays).load()
+    return _Unpickler(io.BytesIO(structure), arrays).load()
 
 
-class _Packer(pickle.Pickler):
+class _Pickler(pickle.Pickler):
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=5)
         self.arrays: list[npt.NDArray[Any]] = []
@@ -59,7 +59,7 @@ class _Packer(pickle.Pickler):
         return self._numbers[value], value.dtype, isinstance(value, nn.Parameter)
 
 
-class _Unpacker(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):
     def __init__(self, stream: io.BytesIO, arrays: Sequence[npt.NDArray[Any]]) -> None:
         super().__init__(stream)
         self._arrays = arrays

@@ -13,7 +13,7 @@ from pathlib import Path
 from raysearch.errors import UserError, first_line, what_failed
 from raysearch.models import gguf
 from raysearch.models.devices import resolve_device
-from raysearch.models.kept import Kept
+from raysearch.models.file_cache import FileCache
 from raysearch.models.spec import LocatedModel, ModelSpec
 
 _INSTALLED = "installed:"
@@ -27,7 +27,7 @@ def locate(spec: ModelSpec) -> LocatedModel:
         UserError: The device is unknown; there is no such file, folder or package; or the folder holds no
             config or only pickled weights.
     """
-    name, path, file, kept = spec.name, spec.path, gguf_file(spec), Kept(spec.cache)
+    name, path, file, cache = spec.name, spec.path, gguf_file(spec), FileCache(spec.cache)
     settings = {**vars(spec), "device": resolve_device(spec.device)}
     if file is not None:
         if not os.path.isfile(file):
@@ -35,14 +35,14 @@ def locate(spec: ModelSpec) -> LocatedModel:
         if spec.dtype == "auto":  # its weights are dequantised
             settings["dtype"] = "float32" if settings["device"] == "cpu" else "bfloat16"
         try:
-            digest = kept.sha256(file)
+            digest = cache.sha256(file)
         except OSError as error:
             raise UserError(
                 f"model={name} ({path}) cannot be loaded: {first_line(error)}; check that its files are complete and "
                 "of this format"
             ) from error
         place = None if spec.cache is None else spec.cache / f"{digest[:32]}-{settings['dtype']}"
-        if place is not None and gguf.is_whole(place, kept):
+        if place is not None and gguf.is_whole(place, cache):
             return LocatedModel(**settings, location=str(place), digest=digest)
         return LocatedModel(**settings, location=str(file.parent), digest=digest, gguf=file.name, keep_in=place)
     local = Path(os.path.expanduser(path))

@@ -12,7 +12,7 @@ from raysearch.cluster.options import THREADS_OF_A_CORE, ClusterOptions
 from raysearch.core.machine import n_cores
 from raysearch.errors import UserError
 from raysearch.evaluation.spec import identity_of
-from raysearch.models.kept import sha256
+from raysearch.models.file_cache import sha256
 
 #: Rows at once where the user does not say: on a CPU those of a step take up to three times as long together, padded to
 #: the longest, as two by two.

@@ -13,15 +13,15 @@ from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.errors import UserError
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
-from raysearch.models.shared_weights import pack, unpack
+from raysearch.models.shared_weights import attach, detach
 from raysearch.models.stack import LayerStack
 from raysearch.testing.pool_suite import ReplicaLossSuite, tiny_model, units_on
 
 ONE_CPU = Needs(cpus=1, gpus=0)
 
 
-def make_shared_replica(packed):
-    return Replica(LayerStack(unpack(*packed)))
+def make_shared_replica(detached):
+    return Replica(LayerStack(attach(*detached)))
 
 
 def kill_own_process():
@@ -48,7 +48,7 @@ def fleet(one_ray):
 
 @pytest.fixture(scope="module")
 def recipe(one_ray):
-    return [ray.put(Recipe(make_shared_replica, pack(tiny_model()), own_versions()))]
+    return [ray.put(Recipe(make_shared_replica, detach(tiny_model()), own_versions()))]
 
 
 class TestRayPool(ReplicaLossSuite):
@@ -100,7 +100,7 @@ class TestRayPool(ReplicaLossSuite):
         assert one.stats.units_redone == 0 and [*one._actors.values()] == [actor]
 
     def test_a_model_that_cannot_be_used_is_the_users_error(self, pool):
-        def refuse(packed):  # goes to the actor by value, so that it imports nothing more
+        def refuse(detached):  # goes to the actor by value, so that it imports nothing more
             raise UserError("model=x cannot be used; use another")
 
         fleet = Fleet(1, 1, ONE_CPU, idle_s=60)

@@ -13,7 +13,7 @@ import pytest
 
 from raysearch.config import build
 from raysearch.evaluation.prepared_data import PreparedData, prepare_data
-from raysearch.models.kept import Kept
+from raysearch.models.file_cache import FileCache
 from raysearch.models.loading import describe
 from tests.cli.conftest import World
 
@@ -39,7 +39,7 @@ def test_kept_samples_are_those_drawn(world: World, here: Path, monkeypatch: pyt
     rows = [json.dumps({"text": "a few words " * n}) + "\n" for n in range(1, 20)]
     (here / "rows.jsonl").write_text("".join(rows))
     drawn = {name: prepared(world, **changes) for name, changes in CASES.items()}
-    Kept(here / "mlruns" / "converted").open()
+    FileCache(here / "mlruns" / "converted").open()
     for changes in CASES.values():
         prepared(world, **changes)
     monkeypatch.setattr("raysearch.evaluation.prepared_data.load_tokenizer", lambda _: pytest.fail("it is read"))
@@ -53,7 +53,7 @@ def test_kept_samples_are_those_drawn(world: World, here: Path, monkeypatch: pyt
 
 
 def test_no_change_of_a_file_goes_unseen(world: World, here: Path) -> None:
-    Kept(here / "mlruns" / "converted").open()
+    FileCache(here / "mlruns" / "converted").open()
     folder, text = here / "model", here / "text.txt"
     shutil.copytree(world.model, folder)
     shutil.copy(world.text, text)

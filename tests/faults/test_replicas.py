@@ -23,7 +23,7 @@ from raysearch.core.mask import Mask
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit, UnitResult
-from raysearch.models.shared_weights import pack, unpack
+from raysearch.models.shared_weights import attach, detach
 from raysearch.models.stack import LayerStack
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found, same
@@ -77,9 +77,9 @@ class SleepyReplica(Replica):
         return super().evaluate(unit)
 
 
-def make(kind: type[Replica], folder: Path, calibration: Any, packed: Any) -> Replica:
+def make(kind: type[Replica], folder: Path, calibration: Any, detached: Any) -> Replica:
     """A replica in an actor."""
-    replica = kind(LayerStack(unpack(*packed)), [calibration])
+    replica = kind(LayerStack(attach(*detached)), [calibration])
     replica.folder = folder  # type: ignore[attr-defined]
     return replica
 
@@ -99,10 +99,10 @@ def units(calibration: Any) -> list[MaskUnit]:
 @pytest.fixture
 def recipe(model: Any, calibration: Any, tmp_path: Path) -> Any:
     """Gives what replicas of a kind are made by."""
-    packed = pack(model)
+    detached = detach(model)
 
     def of(kind: type[Replica]) -> list[Any]:
-        return [ray.put(Recipe(functools.partial(make, kind, tmp_path, calibration), packed, own_versions()))]
+        return [ray.put(Recipe(functools.partial(make, kind, tmp_path, calibration), detached, own_versions()))]
 
     return of
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from raysearch.models.file_cache import FileCache
 from raysearch.models.gguf import MOST, is_whole, read_fast
-from raysearch.models.kept import Kept
 from raysearch.models.loading import describe, fingerprint, load_model, load_tokenizer, tokenizer_fingerprint
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
@@ -123,7 +123,7 @@ def test_what_a_killed_process_left_is_not_used(gguf: Path, tmp_path: Path) -> N
     unfinished = folder.rename(folder.with_name(f"{folder.name}.unfinished"))
     (unfinished / "model.safetensors").write_bytes(b"half")
     assert same(load_model(model_of(gguf, tmp_path)), dense)
-    assert is_whole(folder, Kept(None)) and not unfinished.exists()
+    assert is_whole(folder, FileCache(None)) and not unfinished.exists()
 
 
 def test_two_processes_at_once_read_the_same(gguf: Path, tmp_path: Path) -> None:

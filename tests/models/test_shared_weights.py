@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from raysearch.models.shared_weights import pack, unpack
+from raysearch.models.shared_weights import attach, detach
 from tests.cases import assert_each
 from tests.models.families import FAMILIES, give_own_code
 
@@ -15,7 +15,7 @@ def test_a_model_comes_back_as_it_was():
     def check(family):
         model = FAMILIES[family]()
         ids = torch.arange(10)[None]
-        rebuilt = unpack(*pack(copy.deepcopy(model)))
+        rebuilt = attach(*detach(copy.deepcopy(model)))
         with torch.inference_mode():
             assert torch.equal(rebuilt.forward(input_ids=ids).logits, model.forward(input_ids=ids).logits)
 
@@ -24,8 +24,8 @@ def test_a_model_comes_back_as_it_was():
 
 def test_the_tensors_are_shared_not_copied():
     model = FAMILIES["llama"]()
-    _, arrays = pack(model)
-    rebuilt = unpack(*pack(model))
+    _, arrays = detach(model)
+    rebuilt = attach(*detach(model))
     addresses = {array.ctypes.data for array in arrays}
     assert {parameter.data_ptr() for parameter in model.parameters()} <= addresses
     assert [p.data_ptr() for p in rebuilt.parameters()] == [p.data_ptr() for p in model.parameters()]
@@ -33,14 +33,14 @@ def test_the_tensors_are_shared_not_copied():
 
 def test_half_precision_travels():
     for model in (FAMILIES["llama"]().bfloat16(), FAMILIES["llama"]().half()):
-        rebuilt = unpack(*pack(model))
+        rebuilt = attach(*detach(model))
         assert all(torch.equal(a, b) for a, b in zip(rebuilt.parameters(), model.parameters(), strict=True))
 
 
 def test_tied_weights_stay_tied():
     model = FAMILIES["gemma2"]()
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
-    rebuilt = unpack(*pack(model))
+    rebuilt = attach(*detach(model))
     assert rebuilt.get_input_embeddings().weight is rebuilt.get_output_embeddings().weight
 
 
@@ -51,9 +51,9 @@ def test_a_model_of_own_code_goes_to_a_process_that_has_not_loaded_it(tmp_path: 
     FAMILIES["llama"]().save_pretrained(tmp_path / "own")
     give_own_code(tmp_path / "own")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "own", trust_remote_code=True)
-    packed = pack(model)
+    detached = detach(model)
     monkeypatch.setattr(sys, "path", before)  # from here on this process knows no more than another
     for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
         del sys.modules[name]
-    rebuilt = unpack(*packed)
+    rebuilt = attach(*detached)
     assert type(rebuilt).__name__ == "Own" and type(rebuilt) is not type(model), "its class was imported anew"

@@ -218,6 +218,6 @@ def test_the_right_choice_is_found() -> None:
 def test_an_answer_that_means_no_choice_is_refused() -> None:
     where = f"{WHERE} data.answer=answer"
     assert_refused(
-        lambda case: find_gold(*case, where),
+        lambda case: find_gold(case[0], case[1], case[2], where),
         [(case, where + message) for case, message in NO_GOLD],
     )

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from raysearch.models import kept as module
-from raysearch.models.kept import Kept, sha256
+from raysearch.models import file_cache as module
+from raysearch.models.file_cache import FileCache, sha256
 
 LARGE = 2**22
 
 
-def opened(folder: Path) -> Kept:
+def opened(folder: Path) -> FileCache:
     """Something that keeps."""
-    kept = Kept(folder)
-    kept.open()
-    return kept
+    cache = FileCache(folder)
+    cache.open()
+    return cache
 
 
 @pytest.fixture
@@ -35,54 +35,54 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_values_are_kept_by_all_that_they_follow_from(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "cache")
-    kept.put({"a": 1, "b": [2]}, b"value")
-    assert kept.get({"a": 1, "b": [2]}) is None and not (tmp_path / "cache").exists(), "nothing is kept yet"
-    kept.open()
-    kept.put({"a": 1, "b": [2]}, b"value")
-    assert Kept(tmp_path / "cache").get({"b": [2], "a": 1}) == b"value"
-    assert kept.get({"a": 1, "b": [3]}) is None
-    nowhere = Kept(None)
+    cache = FileCache(tmp_path / "cache")
+    cache.put({"a": 1, "b": [2]}, b"value")
+    assert cache.get({"a": 1, "b": [2]}) is None and not (tmp_path / "cache").exists(), "nothing is kept yet"
+    cache.open()
+    cache.put({"a": 1, "b": [2]}, b"value")
+    assert FileCache(tmp_path / "cache").get({"b": [2], "a": 1}) == b"value"
+    assert cache.get({"a": 1, "b": [3]}) is None
+    nowhere = FileCache(None)
     nowhere.put({"a": 1}, b"value")
     assert nowhere.get({"a": 1}) is None
 
 
 def test_a_damaged_value_is_none(tmp_path: Path) -> None:
-    kept = opened(tmp_path)
-    kept.put({"a": 1}, b"some value")
+    cache = opened(tmp_path)
+    cache.put({"a": 1}, b"some value")
     (file,) = (tmp_path / "known").iterdir()
     content = file.read_bytes()
     for damaged in (b"", content[:-1], content[:-1] + b"x", b"\xff" + content[1:]):
         file.write_bytes(damaged)
-        assert kept.get({"a": 1}) is None, damaged
+        assert cache.get({"a": 1}) is None, damaged
 
 
 def test_a_large_file_is_read_again_only_if_it_changed(
     tmp_path: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, kept = tmp_path / "file", opened(tmp_path / "cache")
+    file, cache = tmp_path / "file", opened(tmp_path / "cache")
     file.write_bytes(b"a" * LARGE)
     long_ago = time.time_ns() - 10**10
     monkeypatch.setattr(module, "_SETTLED_NS", 0)
     os.utime(file, ns=(long_ago, long_ago))
-    first = kept.sha256(file)
-    assert kept.sha256(file) == first == sha256(file) and len(reads) == 1
+    first = cache.sha256(file)
+    assert cache.sha256(file) == first == sha256(file) and len(reads) == 1
     file.write_bytes(b"b" * LARGE)  # of the same size …
     os.utime(file, ns=(long_ago, long_ago))  # … and time
-    assert kept.sha256(file) == sha256(file) != first
+    assert cache.sha256(file) == sha256(file) != first
     other = tmp_path / "other"
     other.write_bytes(b"c" * LARGE)
     os.utime(other, ns=(long_ago, long_ago))
     other.replace(file)
-    assert kept.sha256(file) == sha256(file)
+    assert cache.sha256(file) == sha256(file)
 
 
 def test_a_file_that_was_changed_just_now_is_read_each_time(
     tmp_path: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, kept = tmp_path / "file", opened(tmp_path / "cache")
+    file, cache = tmp_path / "file", opened(tmp_path / "cache")
     file.write_bytes(b"a" * LARGE)
     monkeypatch.setattr(module, "_SETTLED_NS", 10**15)
     for _ in range(2):
-        kept.sha256(file)
+        cache.sha256(file)
     assert len(reads) == 2

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from raysearch.models.spec import MOST_COPIED
 
 
-def pack_weights(model: nn.Module) -> None:
-    """Have the linear layers of a small model on the CPU compute from packed copies of their weights.
+def lay_out(model: nn.Module) -> None:
+    """Have the linear layers of a small model on the CPU compute from laid out copies of their weights.
 
     Where gradients are enabled they compute from the weights themselves, which must not change from now on.
     """
@@ -25,8 +25,8 @@ def pack_weights(model: nn.Module) -> None:
     linear = [module for module in linear if len(list(module.parameters())) == 1]  # a bias is rounded elsewhere
     if sum(module.weight.nbytes for module in linear) <= MOST_COPIED:
         for module in linear:
-            packed = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach(), None)
-            vars(module)["forward"] = functools.partial(_forward, packed, module.weight)
+            laid_out = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach(), None)
+            vars(module)["forward"] = functools.partial(_forward, laid_out, module.weight)
 
 
 def _has_kernel(weight: Tensor) -> bool:
@@ -40,8 +40,8 @@ def _has_kernel(weight: Tensor) -> bool:
     )
 
 
-def _forward(packed: Tensor, weight: Tensor, states: Tensor) -> Tensor:
+def _forward(laid_out: Tensor, weight: Tensor, states: Tensor) -> Tensor:
     """Return states times weights, [..., d] to [..., out]."""
     if torch.is_grad_enabled():
         return nn.functional.linear(states, weight)
-    return torch.ops.mkldnn._linear_pointwise(states, packed, None, "none", [], "")
+    return torch.ops.mkldnn._linear_pointwise(states, laid_out, None, "none", [], "")

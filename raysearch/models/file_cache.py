@@ -33,7 +33,7 @@ _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", "
 
 
 @dataclass(frozen=True)
-class Kept:
+class FileCache:
     """The values that are kept in a folder.
 
     Args:
@@ -98,10 +98,10 @@ def identity_of_files(model: LocatedModel) -> dict[str, Any] | None:
     if model.cache is None or model.is_hub or model.gguf is not None or model.trust_remote_code:
         return None
     files = [*model.folder.iterdir(), *(model.folder / "additional_chat_templates").glob("*")]
-    kept = Kept(model.cache)
+    cache = FileCache(model.cache)
     try:
         contents = {
-            file.relative_to(model.folder).as_posix(): kept.sha256(file)
+            file.relative_to(model.folder).as_posix(): cache.sha256(file)
             for file in sorted(files)
             if file.is_file() and file.suffix not in _WEIGHTS
         }
