@@ -92,7 +92,6 @@ def known_losses(objective: Objective, family: str) -> Mapping[Any, Any]:
         (KLObjective(), ["llama"]),
         (HiddenCosineObjective(), ["llama"]),
         (TaskMarginObjective(), ["llama"]),
-        (TaskMarginObjective(against="max"), ["llama"]),
         (TaskAccuracyObjective("characters"), ["llama"]),
     ],
 )
