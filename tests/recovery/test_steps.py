@@ -12,7 +12,7 @@ import pytest
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.recovery.spec import RecoveryOptions
-from raysearch.recovery.steps import check_first_gpu, check_room
+from raysearch.recovery.steps import check_first_gpu, check_room, remove_models
 
 
 @pytest.mark.parametrize(("method", "n_bytes"), [("lora", 2 * 2), ("full", 2 * 2 + 40)])
@@ -34,6 +34,21 @@ def test_the_disk_has_to_hold_the_models(
     free -= 1
     with pytest.raises(UserError, match="free some space, or name another store"):
         check_room(what)
+
+
+def test_a_removal_that_is_killed_leaves_nothing_that_is_taken_for_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    markers = [
+        tmp_path / name for name in ("trained/history.json", "pruned/raysearch.json", "recovered/raysearch.json")
+    ]
+    for marker in markers:
+        marker.parent.mkdir()
+        marker.touch()
+        (marker.parent / "model.safetensors").touch()
+    monkeypatch.setattr(shutil, "rmtree", lambda folder, ignore_errors: None)
+    remove_models(tmp_path, RecoveryOptions(method="full"))
+    assert not [marker for marker in markers if marker.exists()]
 
 
 def test_a_gpu_that_no_training_would_take_is_refused() -> None:
