@@ -13,4 +13,3 @@ def test_the_best_share_of_right_answers_is_on_the_scale() -> None:
     analysis = analyse(grid({("c", name): [value] for name, value in values.items()}, ACCURACY))
     (picture,) = headline_pictures(analysis, Palette.of(analysis.results))
     assert picture.figure.axes[0].get_xlim()[1] > 22
-    assert picture.alt.startswith("Accuracy on Accuracy: M = 2, c, a: 0")

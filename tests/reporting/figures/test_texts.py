@@ -40,7 +40,6 @@ def test_bars_of_code_stand_beside_the_dense_models() -> None:
     for bar in panels[0].patches:
         rows[bar.get_y()] = rows.get(bar.get_y(), 0) + bar.get_width()  # type: ignore[attr-defined]
     assert list(rows.values()) == [pytest.approx(share) for share in (40, 80, 80, 80, 80)]
-    assert "parenthesis 20 %" in picture.alt
 
 
 def test_a_searcher_is_a_line_from_the_dense_model_down() -> None:
@@ -53,7 +52,6 @@ def test_a_searcher_is_a_line_from_the_dense_model_down() -> None:
     (picture,) = probe_pictures(results, cells_frame(results), Palette.of(results))
     lines = [np.asarray(line.get_xydata()) for line in picture.figure.axes[0].get_lines()[:2]]
     assert lines == [pytest.approx(np.array([[0, 30], [2, a], [5, b]])) for a, b in ((20, 10), (15, 5))]
-    assert "greedy, c, M = 5: 10" in picture.alt
 
 
 def test_what_was_not_asked_has_no_figure() -> None:
