@@ -97,8 +97,8 @@ def _contrast(one: Contrast) -> Finding:
     if not one.gain and not half_width:
         verdict = f"{one.first} and {one.second} found the same {where} ({over})."
         return Finding(question, verdict, "measured", "verdicts")
-    better, noise = "better" if one.gain > 0 else "worse", f"± {numbers.three(half_width)} {one.unit}"
-    by = f"by {numbers.three(abs(one.gain))} {noise}"
+    better, noise = "better" if one.gain > 0 else "worse", f"± {numbers.figure(half_width)} {one.unit}"
+    by = f"by {numbers.figure(abs(one.gain))} {noise}"
     found = f"{better} {by}" if one.gain else f"neither better nor worse {noise}"
     corrected = f" corrected for {one.n_answers} answers" if one.n_answers > 1 else ""
     test = f"95 %, {over}, {numbers.probability(one.p)}{corrected}"
@@ -109,7 +109,7 @@ def _contrast(one: Contrast) -> Finding:
     else:
         verdict = (
             f"{one.first} and {one.second} are not told apart {where}: {one.first} is {found} "
-            f"({test}). A difference below {numbers.three(one.gap.detectable)} {one.unit} {_MISSED}."
+            f"({test}). A difference below {numbers.figure(one.gap.detectable)} {one.unit} {_MISSED}."
         )
     if one.gap.n_draws < 2:
         verdict += " With one draw this is of these masks, not of other samples."
@@ -162,7 +162,7 @@ def _by_unit(sizes: Iterable[tuple[float, str]], end: Callable[[Iterable[float]]
     units: dict[str, list[float]] = {}
     for size, unit in sizes:
         units.setdefault(unit, []).append(size)
-    return [f"{numbers.three(end(of))} {unit}".rstrip() for unit, of in units.items()]
+    return [f"{numbers.figure(end(of))} {unit}".rstrip() for unit, of in units.items()]
 
 
 def _more(one: float, other: float) -> tuple[str, str]:
@@ -177,7 +177,7 @@ def _over_settings(ranking: Ranking) -> Finding:
     best, told = ranking.best, ranking.behind(ranking.best)
     lead = (
         f"{numbers.capital(best)} has the best mean rank by {ranking.quantity.title}, "
-        f"{numbers.three(ranking.ranks[best])} of {len(ranking.ranks)} over {count(ranking.n_sets, 'set')} of samples"
+        f"{numbers.figure(ranking.ranks[best])} of {len(ranking.ranks)} over {count(ranking.n_sets, 'set')} of samples"
     )
     if ranking.p is None:
         return Finding("Searcher", f"{lead}, which are too few for a test.", "measured", "verdicts")

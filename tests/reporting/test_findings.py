@@ -43,7 +43,7 @@ def test_what_would_be_missed_is_the_least_of_the_rivals_in_its_unit() -> None:
         for name, loss in (("a", -1.0), ("b", -1.1))
     ]
     (verdict,) = verdicts(study(*losses, *margins), "Searchers in a setting")
-    assert "a difference below 0.0396 nats per token or 0.792 nats of margin per question would be missed" in verdict
+    assert "a difference below 0.03962 nats per token or 0.7924 nats of margin per question would be missed" in verdict
 
 
 def test_each_setting_is_told_by_held_out_loss_or_else_by_that_on_the_calibration() -> None:
@@ -91,7 +91,7 @@ def test_equal_losses_are_those_of_one_mask_or_neither_better_nor_worse() -> Non
     (one,), (two,) = (contrast_findings(replace(study(*of), contrasts=["a - b"])) for of in (same, other))
     assert one.verdict == "a and b found the same by calibration loss (c, m, M = 2) (one draw, one seed)."
     assert one.sure == "measured"
-    assert "a is neither better nor worse ± 0.277 nats per token" in two.verdict
+    assert "a is neither better nor worse ± 0.2772 nats per token" in two.verdict
 
 
 def test_searchers_that_are_equal_in_every_set_are_not_told_apart() -> None:

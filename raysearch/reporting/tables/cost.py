@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from raysearch.core.estimate import plus_minus
 from raysearch.core.json import finite
 from raysearch.reporting.stats.frame import Quantity, Setting, searcher_means
 from raysearch.reporting.tables import numbers
@@ -75,7 +76,7 @@ def searches_table(name: str, title: str, frame: pd.DataFrame) -> Table | None:
 
 def _over_dense(one: Any) -> Cell:
     error = finite(one.loss_error)
-    return Cell(numbers.change(one.delta), finite(one.delta), error, small=numbers.error(error, 4))
+    return Cell(numbers.change(one.delta), finite(one.delta), error, small=plus_minus(error))
 
 
 def totals_table(frame: pd.DataFrame) -> Table | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Concatenate, ParamSpec
 
-from raysearch.core.formatting import figure, short_duration
+from raysearch.core import formatting
 from raysearch.reporting.stats.frame import Quantity
 
 UNKNOWN = "–"
@@ -34,25 +34,14 @@ def loss(value: float, sign: str = "") -> str:
 change = partial(loss, sign="+")
 
 
-@_if_known
-def readout(number: float) -> str:
-    """Return the readout of a loss, such as a perplexity: ``8.913``, ``24.51``, ``1,200``."""
-    return f"{number:.3f}" if abs(number) < 10 else f"{number:,.2f}" if abs(number) < 1000 else f"{number:,.0f}"
-
-
-def error(number: float | None, digits: int) -> str:
-    """A standard error, on a line of its own: ``± 0.0123``; empty if it is not known."""
-    return "" if number is None else f"± {number:.{digits}f}"
-
-
-#: A number in three digits: a mean of ranks, or one in words about a figure.
-three = _if_known("{:.3g}".format)
+#: A number of any size: a perplexity, a mean of ranks, or one in a sentence.
+figure = _if_known(formatting.figure)
 
 #: A Jaccard similarity: ``0.64``.
 similarity = _if_known("{:.2f}".format)
 
 #: A time of any length, in seconds.
-time = _if_known(short_duration)
+time = _if_known(formatting.short_duration)
 
 
 @_if_known
@@ -115,13 +104,3 @@ def amount(number: float) -> str:
 def capital(text: str) -> str:
     """A text that begins with a capital letter, the others as they are."""
     return text[:1].upper() + text[1:]
-
-
-def join_layers(layers: tuple[int, ...]) -> str:
-    """Layers, runs of them joined: ``3, 21–24, 26``."""
-    runs: list[list[int]] = []
-    for layer in layers:
-        if not runs or layer > runs[-1][-1] + 1:
-            runs.append([])
-        runs[-1].append(layer)
-    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)

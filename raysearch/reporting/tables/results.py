@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from raysearch.core.estimate import Estimate
+from raysearch.core.estimate import Estimate, plus_minus
 from raysearch.core.formatting import as_typed, count
 from raysearch.core.json import finite
 from raysearch.core.measure import Measure
@@ -89,7 +89,7 @@ def _leaderboard(place: int, model: str, cells: pd.DataFrame, options: Mapping[s
     of_settings = ((f"{calibration}, M = {remove}", row) for (calibration, remove), row in losses.iterrows())
     columns = [
         Column("Searcher", lambda line: Cell(line.searcher, small=line.options), kind="who"),
-        number("Mean rank", "rank", numbers.three),
+        number("Mean rank", "rank", numbers.figure),
         *(Column(title, partial(_loss_of, row, form)) for title, row in of_settings),
         number("Evaluations", "evaluations", numbers.amount),
     ]
@@ -208,7 +208,7 @@ def _loss(measure: Measure, one: _Found) -> Cell:
 
 def _over_dense(one: _Found) -> Cell:
     delta, error = float(one.cells["delta"].mean()), one.rival.error
-    return Cell(numbers.change(delta), delta, error, small=numbers.error(error, 4), link=one.only_link)
+    return Cell(numbers.change(delta), delta, error, small=plus_minus(error), link=one.only_link)
 
 
 def _behind(one: _Found) -> Cell:
@@ -233,7 +233,7 @@ def _reading(measure: Measure, loss: float) -> str:
     """The readout of a loss: ``perplexity 11.35``."""
     if measure.readout is None or not math.isfinite(loss):
         return ""
-    return f"{measure.readout} {numbers.readout(measure.read(loss))}"
+    return f"{measure.readout} {numbers.figure(measure.read(loss))}"
 
 
 def _assessed_table(
@@ -266,7 +266,7 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
         alike = quantity.group == "speed" and all(one.behind == 0 for one in found.rivals)  # one time for each M
         ranked = not alike and not described
         spread = "" if rival.spread is None else f"sd {numbers.value(rival.spread, quantity)}"
-        lines = [numbers.error(rival.error, 2), spread, _kept(rival.mean, quantity, dense)]
+        lines = [plus_minus(rival.error), spread, _kept(rival.mean, quantity, dense)]
         return Cell(
             numbers.value(rival.mean, quantity),
             rival.mean,
@@ -279,7 +279,7 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
 
     top = Cell(numbers.UNKNOWN)
     if dense is not None:
-        top = Cell(numbers.value(dense.value, quantity), dense.value, dense.error, small=numbers.error(dense.error, 2))
+        top = Cell(numbers.value(dense.value, quantity), dense.value, dense.error, small=plus_minus(dense.error))
     arrow = "↑" if quantity.higher_is_better else "↓"
     title = numbers.capital(quantity.title)
     return Column(title if described else f"{title}\u00a0{arrow}", show, small=numbers.unit(quantity), dense=top)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from raysearch.core.escaping import csv_cell, markdown, markdown_line
 from raysearch.core.json import finite
+from raysearch.core.mask import Mask
 from raysearch.reporting.tables import numbers
 
 
@@ -130,7 +131,7 @@ def labels(path: str = "", calibration: bool = True) -> list[Column]:
 
 def layers(removed: tuple[int, ...], **options: Any) -> Cell:
     """Return the cell of removed layers; `options` are more of `Cell`."""
-    return Cell(numbers.join_layers(removed) or numbers.UNKNOWN, str(list(removed)), **options)
+    return Cell(str(Mask(removed)) if removed else numbers.UNKNOWN, str(list(removed)), **options)
 
 
 def as_markdown(table: Table) -> str:

@@ -48,7 +48,7 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
     columns = [
         words("By", lambda row: row[0].quantity.title, groups=True),
         words("Searcher", lambda row: row[1], kind="who"),
-        number("Mean rank", lambda row: row[0].ranks[row[1]], numbers.three),
+        number("Mean rank", lambda row: row[0].ranks[row[1]], numbers.figure),
         Column("Beside the best", _beside_the_best),
         words("Told to be better than", lambda row: ", ".join(row[0].behind(row[1])) or "none"),
     ]
@@ -96,7 +96,7 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
 def _size(value: float | None, unit: str, sign: str = "") -> str:
     if value is None or not math.isfinite(value):
         return numbers.UNKNOWN
-    return f"{sign if value > 0 else ''}{numbers.three(value)} {unit}".rstrip()
+    return f"{sign if value > 0 else ''}{numbers.figure(value)} {unit}".rstrip()
 
 
 def _level(one: Comparison) -> str:
