@@ -300,14 +300,8 @@ def _searcher(one: _Found) -> Cell:
 
 
 def _seeds(one: _Found) -> Cell:
-    """The number of seeds, each of several searches linked to its run."""
     n_draws, n_seeds = one.cells["draw"].nunique(), one.cells["seed"].nunique()
-    places = zip(one.cells["draw"], one.cells["seed"], strict=True)
-    drawn = "draw {}, seed {}" if n_seeds > 1 else "draw {}"
-    names = [drawn.format(draw, seed) if n_draws > 1 else str(seed) for draw, seed in places]
-    links = [(name, link) for name, link in zip(names, one.cells["link"], strict=True) if link]
-    small = f"in {n_draws} draws" if n_draws > 1 else ""
-    return Cell(str(n_seeds), n_seeds, small=small, links=links if len(one.cells) > 1 else ())
+    return Cell(str(n_seeds), n_seeds, small=f"in {n_draws} draws" if n_draws > 1 else "")
 
 
 #: What both tables begin with.

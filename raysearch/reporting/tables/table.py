@@ -28,7 +28,6 @@ class Cell:
         best: Whether it is the best of its group.
         tied: Whether it is not told from the best.
         link: Where it leads.
-        links: Further links, as ``(text, link)``, on a line of their own: one a seed.
     """
 
     text: str
@@ -38,7 +37,6 @@ class Cell:
     best: bool = False
     tied: bool = False
     link: str | None = None
-    links: Sequence[tuple[str, str]] = ()
 
 
 #: What a column holds, and its class on the page: numbers, words, searchers, the name of one among words, layers.
@@ -161,9 +159,8 @@ def _markdown(cell: Cell) -> str:
     text = _linked(cell.text, cell.link) if cell.link and cell.text else markdown_line(cell.text)
     if cell.best:
         text = f"**{text}**"
-    small = [markdown_line(line) for line in cell.small.splitlines()]
-    small += [" ".join(_linked(label, link) for label, link in cell.links)] if cell.links else []
-    return f"{text} ({'; '.join(small)})" if small else text
+    small = "; ".join(map(markdown_line, cell.small.splitlines()))
+    return f"{text} ({small})" if small else text
 
 
 def _linked(text: str, link: str) -> str:
