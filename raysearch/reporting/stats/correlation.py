@@ -26,7 +26,6 @@ RESAMPLES = 9999
 FEWEST = 4
 FEWEST_FOR_INTERVAL = 6
 MOST_EXACT = 10
-_MOST_UNDEFINED = 0.5
 _Numbers = npt.NDArray[np.float64]  # of one quantity, a searcher each, [n]
 _DIGITS = 12  # significant digits that two numbers must differ in, or they are tied
 
@@ -41,7 +40,6 @@ class Correlation:
         p: Two-sided, of the permutation test that the two rankings have nothing to do with each other.
         low: Lower end of the 95 % interval; None with fewer than `FEWEST_FOR_INTERVAL` searchers, or where most
             resamples have no correlation.
-        undefined: Share of the resamples in which a quantity was the same throughout; they are left out.
     """
 
     setting: Setting
@@ -52,7 +50,6 @@ class Correlation:
     p: float | None
     low: float | None
     high: float | None
-    undefined: float
 
 
 def correlations(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Correlation]:
@@ -134,28 +131,26 @@ def spearman(x: _Numbers, y: _Numbers) -> _Numbers:
         return np.asarray(np.where(scale > 0, (a * b).sum(axis=-1) / scale, np.nan))
 
 
-def bootstrap_interval(x: _Numbers, y: _Numbers) -> tuple[float | None, float | None, float]:
-    """The 95 % percentile interval of Spearman's rho, by drawing pairs with replacement.
+def bootstrap_interval(x: _Numbers, y: _Numbers) -> tuple[float | None, float | None]:
+    """Both ends of the 95 % percentile interval of Spearman's rho, by drawing pairs with replacement.
 
-    Returns:
-        Both ends, None where most draws have no correlation, and the share of the draws that have none.
+    Draws in which one side is the same throughout have no correlation and are left out; None where most have none.
     """
     drawn = np.random.default_rng(0).integers(len(x), size=(RESAMPLES, len(x)))
     rhos = spearman(x[drawn], y[drawn])
     defined = rhos[np.isfinite(rhos)]
-    undefined = 1 - len(defined) / len(rhos)
-    if undefined > _MOST_UNDEFINED:
-        return None, None, undefined
+    if len(defined) < len(rhos) / 2:
+        return None, None
     low, high = np.quantile(defined, [0.025, 0.975])
-    return float(low), float(high), undefined
+    return float(low), float(high)
 
 
-def _correlate(x: _Numbers, y: _Numbers) -> tuple[float | None, float | None, float | None, float | None, float]:
-    """Rho, its p, both ends of its interval, and the share of the resamples that have none."""
+def _correlate(x: _Numbers, y: _Numbers) -> tuple[float | None, float | None, float | None, float | None]:
+    """Rho, its p, and both ends of its interval."""
     rho = float(spearman(x, y))
     if not np.isfinite(rho):
-        return None, None, None, None, 1.0
-    interval = bootstrap_interval(x, y) if len(x) >= FEWEST_FOR_INTERVAL else (None, None, 0.0)
+        return None, None, None, None
+    interval = bootstrap_interval(x, y) if len(x) >= FEWEST_FOR_INTERVAL else (None, None)
     return rho, permutation_p(x, y), *interval
 
 

@@ -78,8 +78,8 @@ def correlation_table(correlations: Sequence[Correlation]) -> Table | None:
         "Spearman's ρ over searchers that use the objective, each by its mean over seeds, those with the same masks "
         "once; ties share ranks. +1: the better by the one, the better by the other. p: of all pairings, exact for up "
         "to 10 searchers. Intervals, from 6 searchers on: percentiles of 9,999 resamples of the searchers with "
-        "replacement (seeded); resamples in which one side is constant have no ρ and are left out, their share is in "
-        "small print. With so few searchers read them as rough."
+        "replacement (seeded); resamples in which one side is constant have no ρ and are left out. With so "
+        "few searchers read them as rough."
     )
     return tabulate("correlations", "Rank correlations over searchers", columns, correlations, note)
 
@@ -93,8 +93,7 @@ def _range(one: Agreement | CrossAgreement) -> str:
 def _interval(one: Correlation) -> Cell:
     if one.low is None or one.high is None:
         return Cell(numbers.UNKNOWN, small="constant" if one.rho is None else "too few")
-    left_out = f"{numbers.percent(one.undefined)} left out" if one.undefined >= 0.005 else ""
-    return Cell(f"{numbers.rho(one.low)} to {numbers.rho(one.high)}", small=left_out)
+    return Cell(f"{numbers.rho(one.low)} to {numbers.rho(one.high)}")
 
 
 class _Unions(NamedTuple):
