@@ -25,6 +25,7 @@ from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.reporting.stats.analysis import Analysis, analyse
+from raysearch.reporting.stats.difference import sign_p
 from raysearch.reporting.stats.ranking import Pair
 from raysearch.study.result import CellResult, Outcome, StudyResult
 from raysearch.study.spec import Margin
@@ -172,7 +173,12 @@ def searcher_claims(whole: Analysis) -> Iterator[list[object]]:
             one = pairs[worse, better]
             better, worse = worse, better
         effect = f"better in {one.wins}, worse in {one.losses} of {found.n_sets} sets of samples"
-        yield [f"{better} better than {worse}", effect, "", verdict(one.sign_p, "sign test, this pair alone")]
+        yield [
+            f"{better} better than {worse}",
+            effect,
+            "",
+            verdict(sign_p(one.wins, one.losses), "sign test, this pair alone"),
+        ]
 
 
 def contrast_claims(whole: Analysis) -> Iterator[list[object]]:

@@ -181,12 +181,8 @@ def _over_settings(ranking: Ranking) -> Finding:
     )
     if ranking.p is None:
         return Finding("Searcher", f"{lead}, which are too few for a test.", "measured", "verdicts")
-    worse = [
-        f"{pair.worse} ({numbers.probability(pair.sign_p)})"
-        for pair in ranking.pairs
-        if pair.better == best and pair.wins == ranking.n_sets
-    ]
-    always = f" Worse by every set, with p of the sign test of the pair alone: {listed(worse)}." if worse else ""
+    worse = [pair.worse for pair in ranking.pairs if pair.better == best and pair.wins == ranking.n_sets]
+    always = f" Worse by every set: {listed(worse)}." if worse else ""
     if not told:
         verdict = f"{lead}, but no searcher is told from it (Friedman {numbers.probability(ranking.p)}).{always}"
         return Finding("Searcher", verdict, "not told apart", "verdicts")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from raysearch.reporting.stats.difference import LEVEL, sign_p
+from raysearch.reporting.stats.difference import LEVEL
 from raysearch.reporting.stats.frame import HELD_OUT_LOSS, Quantity
 
 _FEWEST = 3  # sets of samples, and searchers
@@ -35,7 +35,6 @@ class Pair:
         better: The one of the lower mean rank.
         wins: Sets of samples by which that is better.
         losses: Sets by which it is worse; by the others both are equal.
-        sign_p: Of the exact sign test, for this pair alone.
         told: Whether their ranks are further apart than the critical difference, and Friedman's test rejects.
     """
 
@@ -43,7 +42,6 @@ class Pair:
     worse: str
     wins: int
     losses: int
-    sign_p: float
     told: bool
 
 
@@ -93,7 +91,7 @@ def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
     for (better, low), (worse, high) in itertools.combinations(means.items(), 2):
         wins, losses = (int(of.sum()) for of in (columns[better] < columns[worse], columns[better] > columns[worse]))
         told = p is not None and p <= LEVEL and high - low > critical
-        pairs.append(Pair(better, worse, wins, losses, sign_p(wins, losses), told))
+        pairs.append(Pair(better, worse, wins, losses, told))
     return Ranking(quantity, means.to_dict(), n, p, critical, pairs)
 
 

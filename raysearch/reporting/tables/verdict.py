@@ -56,8 +56,7 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
         "The searchers that use the objective and have a number everywhere, ranked for each model, calibration and "
         "draw by their mean rank over M, 1 the best; by held-out loss, for which draws share samples, for each model "
         "and calibration. Told apart: Friedman's test rejects that none differs (p <= 0.05; it takes three such sets "
-        "of samples), and the mean ranks are further apart than Nemenyi's critical difference. Small print: the exact "
-        "sign test of this pair alone, not corrected."
+        "of samples), and the mean ranks are further apart than Nemenyi's critical difference."
     )
     records = [(one, name) for one in rankings for name in one.ranks]
     return tabulate("ranking", "Searchers over all settings", columns, records, note)
@@ -68,7 +67,7 @@ def _beside_the_best(row: tuple[Ranking, str]) -> Cell:
     pair = next((one for one in found.pairs if one.better == found.best and one.worse == name), None)
     if pair is None:
         return Cell("best", best=True)
-    return Cell(f"worse in {pair.wins} of {found.n_sets}", pair.wins, small=numbers.probability(pair.sign_p))
+    return Cell(f"worse in {pair.wins} of {found.n_sets}", pair.wins)
 
 
 def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
