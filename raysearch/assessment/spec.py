@@ -36,20 +36,12 @@ class SpeedOptions:
 
 
 @dataclass(frozen=True)
-class AnswerOptions:
-    """How answers are generated; the arguments are those of `GenerationAccuracyObjective`."""
-
-    max_new_tokens: int | None = None
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-    batch_size: int | None = None
-    run_code: bool = False
+class AnswerOptions(GenerationAccuracyObjective):
+    """How answers are generated and scored."""
 
     def __post_init__(self) -> None:
         try:
-            self.objective  # noqa: B018 (refuses values out of range)
+            super().__post_init__()
         except UserError as error:
             raise UserError(str(error).replace("objective.", "assess.answers.")) from error
 
