@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
+import numpy.typing as npt
 
 from raysearch.core.estimate import Estimate
+from raysearch.evaluation.totals import standard_error
 
 
 def mean(values: Sequence[float]) -> Estimate:
     """Return the mean over items with its standard error, which a single item has none of."""
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
-    return Estimate(fmean(values), error)
+    return Estimate(fmean(values), error_of_ratio(values, np.ones(len(values))))
 
 
 def parts(values: Sequence[float]) -> tuple[float, ...]:
@@ -28,11 +28,6 @@ def retention(values: Sequence[float], dense: Sequence[float]) -> Estimate | Non
     return Estimate(fmean(values) / of_dense, error_of_ratio(values, dense)) if of_dense else None
 
 
-def error_of_ratio(values: Sequence[float], dense: Sequence[float]) -> float | None:
-    """Return the standard error of the ratio of two means over the same items; None with less than two.
-
-    Source: Cochran, Sampling Techniques, 1977, equation 6.13, as for losses in `raysearch.evaluation.totals`.
-    """
-    ratio = fmean(values) / fmean(dense)
-    error = mean([value - ratio * other for value, other in zip(values, dense, strict=True)]).error
-    return None if error is None else error / abs(fmean(dense))
+def error_of_ratio(values: Sequence[float], dense: npt.ArrayLike) -> float | None:
+    """Return the standard error of the ratio of two means over the same items; None with less than two."""
+    return abs(standard_error(np.asarray(values), np.asarray(dense))) if len(values) > 1 else None
