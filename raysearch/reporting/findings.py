@@ -223,11 +223,7 @@ def _calibrations(analysis: Analysis) -> Iterator[Finding]:
         if not pairs:
             continue
         told = [of for of in pairs.values() if all(one.clear and one.best == of[0].best for one in of)]
-        alike: dict[tuple[str, int, int], list[list[CalibrationEffect]]] = {}  # in as many cases and draws
-        for of in told:
-            alike.setdefault((of[0].best, len(of), min(one.n_draws for one in of)), []).append(of)
-        for (best, n_cases, n_draws), members in sorted(alike.items()):
-            yield _better_calibration(quantity, best, members, n_cases, n_draws)
+        yield from (_better_calibration(quantity, of) for of in told)
         if all(one.p is None for of in pairs.values() for one in of):
             why = "one searcher is too little to say how sure"
             verdict = f"By {quantity.title} calibrations cannot be told apart: {why}."
@@ -238,19 +234,15 @@ def _calibrations(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("Calibration", verdict, "not told apart", "verdicts")
 
 
-def _better_calibration(
-    quantity: Quantity, best: str, members: Sequence[Sequence[CalibrationEffect]], n_cases: int, n_draws: int
-) -> Finding:
-    """The calibrations that one is told to be better than, and by how much."""
-    parts = []
-    for of in members:
-        least, most = (numbers.difference(end(one.gain for one in of), quantity) for end in (min, max))
-        size = least if least == most else f"{least.removesuffix(' times').removesuffix(' points')} to {most}"
-        parts.append(f"{of[0].second} ({size})")
-    least_sure = numbers.probability(max(one.p for of in members for one in of if one.p is not None))
+def _better_calibration(quantity: Quantity, cases: Sequence[CalibrationEffect]) -> Finding:
+    """Which of two calibrations is told to be better in all cases, and by how much."""
+    best, second, n_draws = cases[0].best, cases[0].second, min(one.n_draws for one in cases)
+    least, most = (numbers.difference(end(one.gain for one in cases), quantity) for end in (min, max))
+    size = least if least == most else f"{least.removesuffix(' times').removesuffix(' points')} to {most}"
+    least_sure = numbers.probability(max(one.p for one in cases if one.p is not None))
     verdict = (
-        f"By {quantity.title}, {best} gives better checkpoints than {listed(parts)}, "
-        f"{of_all(n_cases, n_cases, 'case')} ({least_sure} or less, "
+        f"By {quantity.title}, {best} gives better checkpoints than {second} ({size}), "
+        f"{of_all(len(cases), len(cases), 'case')} ({least_sure} or less, "
     )
     if n_draws > 1:
         return Finding("Calibration", f"{verdict}{n_draws} draws).", "clear", "verdicts")
