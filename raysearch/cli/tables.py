@@ -21,7 +21,7 @@ from raysearch.core.paths import option_for, option_of
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
 from raysearch.search.recommendation import memory_text
-from raysearch.search.result import SearchResult
+from raysearch.search.result import Refinement, SearchResult
 from raysearch.search.trial import Trial
 
 if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
     from raysearch.search.gap import Gap
     from raysearch.search.recommendation import Recommendation, SizeFacts
     from raysearch.search.record import SearchRecord
-    from raysearch.search.refinement import Refinement
     from raysearch.search.score import Score
     from raysearch.tracking.sync import SyncedSearch, SyncedStudy
 

@@ -28,7 +28,7 @@ from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.search.observer import LossPoint, Observer, Prefixed
 from raysearch.search.record import SearchRecord
-from raysearch.search.refinement import RefinedMask, Refinement
+from raysearch.search.result import RefinedMask, Refinement
 from raysearch.search.spec import SearchSpec
 from raysearch.searchers.base import Round
 

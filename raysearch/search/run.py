@@ -28,11 +28,11 @@ from raysearch.search.recommend import BudgetedSearch, SpeedMeter
 from raysearch.search.recommendation import Recommendation
 from raysearch.search.record import SEARCHES, SearchRecord, State, note_mlflow, write_search
 from raysearch.search.recorder import SearchRecorder
-from raysearch.search.refinement import Refinement
 from raysearch.search.result import (
     EvaluationCounts,
     LayerForwards,
     LayerTokens,
+    Refinement,
     RoundSummary,
     SearchHeader,
     SearchResult,

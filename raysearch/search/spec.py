@@ -19,7 +19,7 @@ from raysearch.models.spec import ModelInfo
 from raysearch.search.observer import Observer
 from raysearch.search.recommendation import Budget
 from raysearch.search.record import SearchRecord
-from raysearch.search.refinement import Refinement
+from raysearch.search.result import Refinement
 from raysearch.searchers.base import Searcher
 
 

@@ -33,7 +33,7 @@ from raysearch.study.draws import draws_of, evaluate_held_out
 from raysearch.study.model_group import ModelGroup, name_searches, prepare
 from raysearch.study.record import STUDIES, AssessedMasks, StudyRecord
 from raysearch.study.recorder import record_study
-from raysearch.study.spec import Budget, StudySpec
+from raysearch.study.spec import StopCriteria, StudySpec
 
 if TYPE_CHECKING:  # these bring Ray and torch, which a study that the ledger answers does without
     from raysearch.assessment.context import Assessable
@@ -119,12 +119,12 @@ def _read_assessables(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> li
     return read
 
 
-def is_done(record: SearchRecord | None, budget: Budget) -> bool:
-    """Return whether a search has come to its end, or to that of this budget."""
+def is_done(record: SearchRecord | None, stop: StopCriteria) -> bool:
+    """Return whether a search has come to its end, or to where these criteria end it."""
     if record is None or record.result is None or record.state not in ("finished", "stopped"):
         return False
     spent = {"evaluations": record.result.evaluations.requested, "seconds": record.result.seconds}
-    return record.state == "finished" or any(spent[name] >= limit for name, limit in budget.limits.items())
+    return record.state == "finished" or any(spent[name] >= limit for name, limit in stop.limits.items())
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def cell_labels(model: str, calibration: str, searcher: str, remove: object, see
 
 
 @dataclass(frozen=True)
-class Budget:
+class StopCriteria:
     """When a search is ended before its own end; None for never.
 
     Args:
@@ -119,7 +119,7 @@ class StudyOptions:
     name: str
     concurrency: int | Literal["auto"] = "auto"
     retries: int = 1
-    stop: Budget = field(default_factory=Budget)
+    stop: StopCriteria = field(default_factory=StopCriteria)
     margin: Margin = field(default_factory=Margin)
     contrasts: Sequence[str] = ()
     unpruned: bool = True

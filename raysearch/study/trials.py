@@ -27,7 +27,7 @@ from raysearch.search.observer import Observer, Tracker
 from raysearch.search.result import RoundSummary, SearchResult
 from raysearch.search.run import StudyContext, search_rounds
 from raysearch.search.spec import SearchSpec
-from raysearch.study.spec import Budget
+from raysearch.study.spec import StopCriteria
 
 #: Makes a search's tracker from what gets the tracker's warnings; picklable.
 OpenTracker = Callable[[Callable[[str], None]], Tracker]
@@ -62,8 +62,8 @@ class SearchTrial(tune.Trainable):
     """
 
     @override
-    def setup(self, config: dict[str, Any], tasks: Mapping[int, TrialTask], budget: Budget) -> None:  # type: ignore[override]
-        self._tasks, self._budget = tasks, budget
+    def setup(self, config: dict[str, Any], tasks: Mapping[int, TrialTask], stop: StopCriteria) -> None:  # type: ignore[override]
+        self._tasks, self._criteria = tasks, stop
         self._standing: dict[str, Any] = {}
         self._rounds = self._begin(config)
 
@@ -81,7 +81,7 @@ class SearchTrial(tune.Trainable):
             "seconds": summary.seconds,
             "best_loss": summary.best_loss,
         }
-        if any(self._standing[name] >= limit for name, limit in self._budget.limits.items()):
+        if any(self._standing[name] >= limit for name, limit in self._criteria.limits.items()):
             self._rounds.close()  # Tune will stop it for the same reason; by then it is on record as stopped
         return self._report(done=False)
 
@@ -117,13 +117,13 @@ class SearchTrial(tune.Trainable):
 
 def run_trials(
     tasks: Mapping[int, TrialTask],
-    budget: Budget,
+    stop: StopCriteria,
     concurrency: int,
     retries: int,
     folder: Path,
     observer: Observer,
 ) -> dict[int, str]:
-    """Run searches, by the number of their cell, to their ends or that of their budget, so many at a time.
+    """Run searches, by the number of their cell, to their ends or where these criteria end them, so many at a time.
 
     Those that fail are tried again so often, and do not stop the others. Tune keeps its experiment in the folder.
 
@@ -132,7 +132,7 @@ def run_trials(
     """
     with tune_environment():
         # Beside the driver, where the ledger is; trials wait for replicas most of the time.
-        trainable = tune.with_parameters(SearchTrial, tasks=tasks, budget=budget)
+        trainable = tune.with_parameters(SearchTrial, tasks=tasks, stop=stop)
         trainable = tune.with_resources(trainable, {"cpu": 0, this_node(): 0.001})
         tuner = tune.Tuner(
             trainable,
@@ -146,7 +146,7 @@ def run_trials(
             run_config=tune.RunConfig(
                 name=folder.name,
                 storage_path=str(folder.parent.resolve()),
-                stop=budget.limits or None,
+                stop=stop.limits or None,
                 failure_config=tune.FailureConfig(max_failures=retries),
                 callbacks=[_Callback(observer)],
                 verbose=0,
