@@ -155,7 +155,9 @@ _NAME = (
     r"(?:api|access|private|account)[_-]?key))"
 )
 _NAMED = re.compile(_NAME, re.IGNORECASE)
-_QUERY = re.compile(rf"{_NAME}|sig|sas|key|auth|x-amz-(?:security-token|credential|signature)", re.IGNORECASE)
+_QUERY = re.compile(
+    rf"{_NAME}|sig|sas|key|auth|odbc_connect|x-amz-(?:security-token|credential|signature)", re.IGNORECASE
+)
 _PORT = r"""(?!\d+(?:[/?#"',;)\]}>]|$))"""  # http://host:5000/path@v2 has none
 _USER = (
     rf"""(?:\b(?:https?|ray)://[^\s/@:'"]*:{_PORT}|\b(?!(?:https?|ray):)[a-z][a-z0-9+.-]*://[^\s/@:'"]*:|"""
@@ -167,11 +169,6 @@ _ADDRESS_OF_TOKEN = re.compile(r"(\bhttps?://)[^\s/@:'\"]+@", re.IGNORECASE)
 _VALUE = r"""(?:'[^']*'|"[^"]*"|\{[^}]*\}|[^\s&;,'"]+(?:[,'"]\w[^\s&;,'"]*)*)"""
 _ASSIGNED = re.compile(rf"(?<!\w)({_NAME}=){_VALUE}", re.IGNORECASE)
 _IN_QUERY = re.compile(rf"([?&](?:{_QUERY.pattern})=)[^\s&'\"]+", re.IGNORECASE)
-_ENCODED = re.compile(
-    rf"((?:(?<=%3B)|(?<![a-z]))(?:{_NAME})%3D)(?:%7B(?:(?!%7D)[^\s&])+(?:%7D)?|(?!%7B)(?:(?!%3B)[^\s&;'\"])+)",
-    re.IGNORECASE,
-)
-_ODBC = re.compile(r"(\w+)\s*=\s*(\{(?:[^}]|\}\})*\}|[^;]*(?:;(?![^;=]*=)[^;]*)*)")
 _HEADER = re.compile(r"\b(Bearer|Basic) [\w+/=.~-]{8,}")
 _LOOKS = re.compile(
     r"(?:\b|(?<=_))(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|"
@@ -182,12 +179,6 @@ _LOOKS = re.compile(
 def redact(text: str) -> str:
     """Return the text with every recognised secret replaced by ``***``."""
     return _redact(text, _known())
-
-
-def redactor() -> Callable[[str], str]:
-    """Return `redact` for many short texts, as pieces of a table: it looks into the environment once, now."""
-    secrets = _known()
-    return lambda text: text if len(text) < len("pwd=x") or text.isspace() else _redact(text, secrets)
 
 
 def redacted(value: Any) -> Any:
@@ -208,7 +199,7 @@ def secrets_of_address(address: str) -> set[str]:
     """Return the password of an address and the values of its query that are secret, as typed and as decoded.
 
     User and password end at the last ``@``, so a password may hold any character; libraries that end it earlier name
-    what follows, so its parts are returned too. A query may hold a whole ODBC connection string.
+    what follows, so its parts are returned too. An ODBC connection string in a query is secret as a whole.
     """
     scheme, separator, rest = address.strip().partition("://")
     if not separator or not re.fullmatch(r"[a-zA-Z][\w+.-]*", scheme):
@@ -218,15 +209,14 @@ def secrets_of_address(address: str) -> set[str]:
     if at and scheme in ("http", "https") and not re.search("[/:]", userinfo):
         found = {userinfo}  # a token
     for key, value in parse_qsl(rest.partition("?")[2].partition("#")[0].replace("+", "%2B")):
-        settings = _ODBC.findall(value)
-        found |= {value} if _QUERY.fullmatch(key) else {one for name, one in settings if _NAMED.fullmatch(name)}
+        found |= {value} if _QUERY.fullmatch(key) else set()
     found |= {part for one in found for part in re.split("[/@#?]", one)}
     return {form for one in found if one for form in _forms(one)}
 
 
 def _forms(secret: str) -> tuple[str, ...]:
     plain = unquote(secret)
-    return secret, plain, quote(plain, safe=""), quote(plain), secret.strip("{}"), plain.strip("{}")
+    return secret, plain, quote(plain, safe=""), quote(plain)
 
 
 @functools.lru_cache(maxsize=4096)  # a record of 20,000 trials has few texts, but has each many times
@@ -236,8 +226,6 @@ def _redact(text: str, secrets: tuple[str, ...]) -> str:
     text = _ADDRESS.sub(rf"\1{HIDDEN}@", text)
     text = _ADDRESS_OF_TOKEN.sub(rf"\1{HIDDEN}@", text)
     text = _ASSIGNED.sub(rf"\1{HIDDEN}", text)
-    if "%3d" in text.lower():  # in a long text of digits it tries every start
-        text = _ENCODED.sub(rf"\1{HIDDEN}", text)
     text = _IN_QUERY.sub(rf"\1{HIDDEN}", text)
     text = _HEADER.sub(rf"\1 {HIDDEN}", text)
     return _LOOKS.sub(HIDDEN, text)

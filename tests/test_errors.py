@@ -21,10 +21,10 @@ SECRETS = [
     ("postgresql+psycopg2://u:S3cr'etQ9@db/mlflow", "postgresql+psycopg2://u:***@db/mlflow"),
     ('Could not parse "postgresql://u:S3"cr/et@db/x" here', 'Could not parse "postgresql://u:***@db/x" here'),
     ("postgresql://u:12/34'x@db/x", "postgresql://u:***@db/x"),
-    ("mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Dme%3BPWD%3Ds3c%2Fr3t%3BDB%3Dx", "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Dme%3BPWD%3D***%3BDB%3Dx"),
+    ("mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Dme%3BPWD%3Ds3c%2Fr3t%3BDB%3Dx", "mssql+pyodbc:///?odbc_connect=***"),
     ("https://store.example/a?sv=1&sig=Ab%2F9c&se=2", "https://store.example/a?sv=1&sig=***&se=2"),
     ("password='s3c ret' user=me", "password=*** user=me"),
-    ("mssql+pyodbc:///?odbc_connect=PWD%3D%7Bs3%3Bc/r3t%7D%3BDB%3Dx", "mssql+pyodbc:///?odbc_connect=PWD%3D***%3BDB%3Dx"),
+    ("mssql+pyodbc:///?odbc_connect=PWD%3D%7Bs3%3Bc/r3t%7D%3BDB%3Dx", "mssql+pyodbc:///?odbc_connect=***"),
     ("in //me:s3c'r3t@host", "in //me:***@host"),
     ("DRIVER=x;PWD=s3cr'et;UID=me", "DRIVER=x;PWD=***;UID=me"),
     (f"runs_{TOKEN}", "runs_***"),
@@ -94,7 +94,7 @@ def test_no_error_holds_a_secret() -> None:
 def test_an_address_in_a_word_or_a_variable_tells_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORE", "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3D%7Bs3cr+t%20Q9%7D")
     monkeypatch.setattr("sys.argv", ["raysearch", "search", "tracking.uri=postgresql+psycopg2://u:S3cr%27et/Q9 @db/x"])
-    for said in ("S3cr%27et/Q9 ", "S3cr'et/Q9 ", "S3cr%27et%2FQ9%20", "s3cr+t Q9"):
+    for said in ("S3cr%27et/Q9 ", "S3cr'et/Q9 ", "S3cr%27et%2FQ9%20", "DRIVER=x;PWD={s3cr+t Q9}"):
         assert redact(f"it was <{said}>") == "it was <***>", said
 
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from typing_extensions import override
 
 from raysearch.core.escaping import visible
-from raysearch.errors import redactor
+from raysearch.errors import redact
 
 
 class SafeConsole(Console):
     """A console that spells the control characters of all it prints, and hides secrets."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._redact = redactor()
-
     @override
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(visible(self._redact(segment.text)), segment.style)
+            yield segment if segment.control else Segment(visible(redact(segment.text)), segment.style)
