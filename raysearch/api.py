@@ -21,7 +21,6 @@ machine; those that compute raise `EvaluationError` where something cannot be ev
 from __future__ import annotations
 
 import reprlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
@@ -202,9 +201,8 @@ def inspect(
     """
     from raysearch.search.inspection import inspect_data
 
-    if checked(int, "--samples", samples) < 0:
+    if samples < 0:
         raise UserError(f"--samples={samples} is negative; use 0 or more")
-    samples, loss = min(samples, sys.maxsize), checked(bool, "--loss", loss)
     watching = _observer(observer)
     return inspect_data(_side_by_side(overrides, values, also, config_dir), samples, loss, watching)
 
@@ -282,7 +280,7 @@ def report(
     """
     from raysearch.study.record import STUDIES
 
-    watching, study = _observer(observer), checked(str, "study", study)
+    watching = _observer(observer)
     with _opened(store) as found:
         return _report(STUDIES.find(found, study), found, store, out, watching, mlflow_url)
 
@@ -316,8 +314,7 @@ def assess(
     from raysearch.study.assess import assess_study
     from raysearch.study.record import STUDIES
 
-    watching, name = _observer(observer), checked(str, "name", name)
-    _checked(remove)
+    watching = _observer(observer)
     out = None if out is None else as_folder("--out", out)
     words = _words(overrides, values)
     with _opened(store) as found:
@@ -348,7 +345,6 @@ def show(
     """
     from raysearch.search.record import SEARCHES, as_they_stand, find_search
 
-    search, gap = checked(str | None, "search", search), checked(bool, "--gap", gap)
     with _opened(store) as found:
         if search is None:
             if gap:
@@ -437,8 +433,8 @@ def export(
     from raysearch.config import build
     from raysearch.search.export import export_search
 
-    _checked(remove, overwrite)
-    prompt, hub = checked(str | None, "--prompt", prompt), _hub(push, public, overwrite)
+    checked(bool, "--overwrite", overwrite)
+    hub = _hub(push, public, overwrite)
     record = _recorded(search, store)
     spec, _ = build.recorded_search(record.config)
     folder = as_path("--out", out)
@@ -467,7 +463,7 @@ def export_gguf(
     from raysearch.config import build
     from raysearch.search.export import export_search_as_gguf
 
-    _checked(remove, overwrite)
+    checked(bool, "--overwrite", overwrite)
     hub = _hub(push, public, overwrite)
     record, out = _recorded(search, store), as_path("--gguf", out)
     source = None if source is None else as_path("--from", source)
@@ -497,7 +493,7 @@ def recover(
         out: The folder of the recovered checkpoint.
     """
     watching = _observer(observer)
-    _checked(remove, overwrite)
+    checked(bool, "--overwrite", overwrite)
     with _recovery(search, _words(overrides, values), store, config_dir) as (record, found, searched, spec):
         from raysearch.recovery.recover import recover_search
 
@@ -515,7 +511,6 @@ def recovery_cost(
     **values: Any,
 ) -> RecoveryCost:
     """Return what a recovery would cost; the arguments are those of `recover`. A step is timed, and nothing is kept."""
-    _checked(remove)
     with _recovery(search, _words(overrides, values), store, config_dir) as found:
         from raysearch.recovery.recover import recovery_cost
 
@@ -534,7 +529,6 @@ def sync(name: str = "latest", *overrides: str, store: PathLike = "mlruns") -> S
     from raysearch.config import compose as config
     from raysearch.tracking.sync import sync
 
-    name = checked(str, "name", name)
     with _opened(store) as found:
         record = _search_or_study(found, name)
         composed = config.recorded(record.config, overrides)
@@ -579,9 +573,9 @@ def clean_ledger(*searches: str, really: bool = False, store: PathLike = "mlruns
     """
     from raysearch.search.record import clean
 
-    names, really = checked(list[str], "searches", [*searches]), checked(bool, "really", really)
+    checked(bool, "really", really)
     with _opened(store) as found:
-        return clean(found, names, really=really)
+        return clean(found, searches, really=really)
 
 
 def export_ledger(*, out: PathLike, form: str = "csv", store: PathLike = "mlruns") -> dict[Path, int]:
@@ -596,7 +590,6 @@ def export_ledger(*, out: PathLike, form: str = "csv", store: PathLike = "mlruns
     """
     from raysearch.search.frames import export_frames
 
-    form = checked(str, "form", form)
     with _opened(store) as found:
         return export_frames(found, as_folder("--out", out), form)
 
@@ -652,26 +645,19 @@ def _side_by_side(
     """Return the calibration that words and values name, and others beside it."""
     from raysearch.config import build
 
-    also = checked(list[str], "--also", list(also) if isinstance(also, tuple) else also)
     return build.evaluation_spec(_words(overrides, values), also, config_dir)
-
-
-def _checked(remove: int | None, overwrite: bool = False) -> None:
-    """Refuse a number of layers or a permission to replace that is none, such as the text ``no``."""
-    checked(int | None, "--remove", remove)
-    checked(bool, "--overwrite", overwrite)
 
 
 def _hub(push: str | None, public: bool, overwrite: bool) -> HubRepository | None:
     """Return the repository that an export goes to; None for none."""
-    public = checked(bool, "--public", public)
+    checked(bool, "--public", public)
     if push is None:
         if public:
             raise UserError("--public is of a repository of the hub; name it with --push=OWNER/NAME")
         return None
     from raysearch.models.hub import HubRepository
 
-    return HubRepository(checked(str, "push", push), public, overwrite)
+    return HubRepository(push, public, overwrite)
 
 
 def _records() -> list[Table[Any]]:
@@ -687,7 +673,6 @@ def _found(search: str, store: PathLike) -> Iterator[tuple[Ledger, SearchRecord]
     """The ledger of a store, or of that name, and its search of some name."""
     from raysearch.search.record import find_search
 
-    search = checked(str, "search", search)
     with _opened(store) as found:
         yield found, find_search(found, search)
 

@@ -41,25 +41,13 @@ SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
 #: Calls of the others.
 CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "words that are none": (lambda: raysearch.search(7), ["7 is not understood", "give words as text"]),  # type: ignore[arg-type]
-    "also in one text": (lambda: raysearch.sweep(also="objective=kl"), ["--also=objective=kl should be a valid list"]),
     "samples below none": (lambda: raysearch.inspect(samples=-1), ["--samples=-1 is negative"]),
-    "samples in words": (lambda: raysearch.inspect(samples="2"), ["--samples=2 should be a valid integer"]),  # type: ignore[arg-type]
-    "name that is a number": (lambda: raysearch.assess(7), ["name=7 should be a valid string"]),  # type: ignore[arg-type]
-    "remove in words": (lambda: raysearch.assess(remove="2"), ["--remove=2 should be a valid integer"]),  # type: ignore[arg-type]
     "store that is a number": (lambda: raysearch.report(store=7), ["--store=7 is a int"]),  # type: ignore[arg-type]
-    "study that is none": (lambda: raysearch.report(None), ["study=null should be a valid string"]),  # type: ignore[arg-type]
     "store that is not there": (lambda: raysearch.report(store="none"), ["there is no ledger at none/ledger.db"]),
     "budget that is a number": (lambda: raysearch.recommend("latest", 3), ["3 is not understood"]),  # type: ignore[arg-type]
-    "words to sync that are none": (lambda: raysearch.sync("x", 3), ["3 is not understood", "give words as text"]),  # type: ignore[arg-type]
-    "search to show that is a number": (lambda: raysearch.show(5), ["search=5 should be a valid string"]),  # type: ignore[arg-type]
-    "search assessed that is a number": (lambda: raysearch.assessed(3), ["search=3 should be a valid string"]),  # type: ignore[arg-type]
-    "gap in words": (lambda: raysearch.show("x", gap="no"), ["--gap=no should be a valid boolean"]),  # type: ignore[arg-type]
-    "searches to forget in a list": (lambda: raysearch.clean_ledger(["x"]), ["searches=[[x]] should be"]),  # type: ignore[arg-type]
     "forgetting in words": (lambda: raysearch.clean_ledger("x", really="no"), ["really=no should be a valid boolean"]),  # type: ignore[arg-type]
     "overwriting in words": (lambda: raysearch.export("x", out="y", overwrite="no"), ["--overwrite=no should be"]),  # type: ignore[arg-type]
     "a public repository in words": (lambda: raysearch.export("x", out="y", public="no"), ["--public=no should be"]),  # type: ignore[arg-type]
-    "prompt that is a number": (lambda: raysearch.export("x", out="y", prompt=5), ["--prompt=5 should be"]),  # type: ignore[arg-type]
-    "form that is none": (lambda: raysearch.export_ledger(out="y", form=None), ["form=null should be"]),  # type: ignore[arg-type]
     "grid that is a list": (lambda: raysearch.study(study={"grid": [1]}), ["study.grid"]),
 }
 
