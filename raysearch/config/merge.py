@@ -240,31 +240,12 @@ def _read_axis(word: str) -> Any:
 
 
 def _set_axes(grid: Any, axes: Mapping[str, Any]) -> None:
-    """Put axes, whose keys are anybody's, into a study's grid, or one label into an axis; null takes either away.
-
-    The words of a label have a ``=``, which tells them from the values of an axis with a dot in its name.
-    """
+    """Put axes, whose keys are anybody's, into a study's grid."""
     if not isinstance(grid, dict):
         if axes:
             raise UserError(f"study.grid={json.dumps(grid)} is no mapping; give axes such as {next(iter(axes))}=[…]")
         return
-    for key, values in axes.items():
-        whole, name = grid, key.removeprefix(AXES)
-        axis, _, label = name.partition(".")
-        in_axis = (values is None and isinstance(grid.get(axis), dict)) or (isinstance(values, str) and "=" in values)
-        if label and in_axis and name not in grid:
-            whole, name = grid.setdefault(axis, {}), label
-            if not isinstance(whole, dict):
-                raise UserError(
-                    f"{key} is a label with its words, but study.grid.{axis} is a list; write all of them as a "
-                    f"mapping: study.grid.{axis}={{{label}: '{values}', …}}"
-                )
-        if values is not None:
-            whole[name] = values
-        elif name in whole:
-            del whole[name]
-        else:
-            raise UserError(f"{key}=null takes away what is not there; {did_you_mean(name, whole)}")
+    grid |= {key.removeprefix(AXES): values for key, values in axes.items()}
     for axis in groups_of(None).keys() & grid.keys():
         if isinstance(grid[axis], list):
             grid[axis] = ["off" if name is False else name for name in grid[axis]]  # YAML reads off as false

@@ -110,28 +110,6 @@ def test_seeds_of_a_searcher_without_random_numbers_are_one_search():
     assert build.study_spec(words[:1]).notes == []
 
 
-def test_null_takes_an_axis_or_a_label_of_it_from_a_grid_and_nothing_that_is_not_there():
-    small = ["study=greedy_or_one_shot", "study.contrasts=[]"]
-    spec = build.study_spec([*small, "study.grid.searcher.greedy=null", "study.grid.draw=null"])
-    assert [(cell.searcher, cell.draw) for cell in spec.cells] == [("one_shot", "")]
-    for word, hint in (("searcher.gredy", "did you mean 'greedy'"), ("drw", "did you mean 'draw'")):
-        with pytest.raises(UserError, match=rf"study.grid.{word}=null takes away what is not there; {hint}"):
-            build.study_spec([*small, f"study.grid.{word}=null"])
-
-
-def test_words_set_one_label_of_an_axis():
-    small = ["study=greedy_or_one_shot", "study.contrasts=[]"]
-    small += ["study.grid.draw=null", "study.grid.searcher.one_shot=null"]
-    spec = build.study_spec([*small, "study.grid.searcher.wide=searcher=beam searcher.width=7"])
-    assert [cell.searcher for cell in spec.cells] == ["greedy", "wide"]
-    one = ["study.grid.searcher=[greedy]"]
-    new = ["study.grid.calibration.short=data.seq_len=32", "study.grid.calibration.long=data.seq_len=64"]
-    spec = build.study_spec([*one, "study.grid.remove=[2]", *new])
-    assert [cell.calibration for cell in spec.cells] == ["short", "long"]
-    with pytest.raises(UserError, match=r"study.grid.searcher is a list; write all of them as a mapping"):
-        build.study_spec(["study.grid.searcher=[greedy]", "study.grid.searcher.wide=searcher=beam"])
-
-
 @pytest.mark.parametrize(
     ("words", "screening"),
     [
