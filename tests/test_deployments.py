@@ -163,6 +163,7 @@ def test_the_slurm_script_is_clean() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 def test_a_search_ends_on_two_nodes_of_slurm(world: World, tmp_path: Path) -> None:  # noqa: F811
     """Ray, its password, driver and clean-up are real; Slurm is played, and both of its nodes are this machine."""
     (folder := tmp_path / "bin").mkdir()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import json
 import pkgutil
 import re
 import typing
@@ -192,11 +191,9 @@ def checked(expected: Any, name: str, value: Any) -> Any:
             _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Input should be "))
             for problem in error.errors()
         )
-        remedy = "; leave out the quotes" if _is_quoted(value) else _nearest(value, error)
+        remedy = _nearest(value, error)
         if "a valid string" in wanted:
             remedy = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
-        elif not remedy and isinstance(value, str) and value[:1] in ("[", "{"):  # else it would not be text
-            remedy = "; its brackets do not match"
         raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
 
 
@@ -215,11 +212,3 @@ def _nearest(value: Any, error: ValidationError) -> str:
     expected = " ".join(problem.get("ctx", {}).get("expected", "") for problem in error.errors())
     near = did_you_mean(value, re.findall(r"'(.*?)'", expected)) if isinstance(value, str) else ""
     return f"; {near}" if near.startswith("did") else ""
-
-
-def _is_quoted(value: Any) -> bool:
-    """Return whether a text, perhaps in a list, reads like something else: ``'7'``."""
-    try:
-        return isinstance(value, str | list) and bool(json.loads(as_typed(value)) != value)
-    except ValueError:
-        return False

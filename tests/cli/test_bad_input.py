@@ -32,7 +32,6 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("hydra.run.dir=x", ["hydra.run.dir is no key"]),
     ("remove=1e400", ["remove=Infinity should be a valid integer"]),
     ("remove=٢", ["remove=٢ should be a valid integer"]),
-    ("seed=" + "9" * 5000, ["seed=999", "…999", "should be a valid integer"]),
     ("searcher=beam searcher.width=" + "[" * 200, ["searcher.width=[[[", "should be a valid integer"]),
     ("searcher.width=\x1b[31m searcher=beam", ["searcher.width=\\x1b[31m should be a valid integer"]),
     ("study.grid.remove=[1]", ["study.grid.remove is no key"]),
