@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import reprlib
 import shlex
@@ -14,7 +13,6 @@ from typing import Any
 from raysearch.errors import UserError, what_failed
 
 PathLike = str | os.PathLike[str]
-_MOST_FOLDERS = 255  # Python makes the folders of a path by recursion
 
 
 def as_path(name: str, value: object) -> Path:
@@ -33,8 +31,6 @@ def as_path(name: str, value: object) -> Path:
         raise UserError(f"{name}= is empty; give a path")
     try:
         path = Path(value).expanduser()
-        if len(path.parts) > _MOST_FOLDERS:
-            raise OSError(errno.ENAMETOOLONG, f"it is more than {_MOST_FOLDERS} folders deep")
         with suppress(FileNotFoundError):
             os.lstat(path.resolve())
         return path
