@@ -35,7 +35,6 @@ from raysearch.api import (
     sweep,
     sync,
     ui,
-    write_sweep,
 )
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
@@ -84,5 +83,4 @@ __all__ = [
     "sweep",
     "sync",
     "ui",
-    "write_sweep",
 ]

@@ -157,6 +157,8 @@ def score(
 def sweep(
     *overrides: str,
     also: Sequence[str] = (),
+    out: PathLike | None = None,
+    remove: int = 5,
     config_dir: PathLike | None = None,
     observer: Observer | None = None,
     **values: Any,
@@ -167,18 +169,19 @@ def sweep(
 
     Args:
         also: Other calibrations, by the words that are different.
+        out: The folder to write a figure and tables to; None for none.
+        remove: How many layers the figure marks.
     """
     from raysearch.search.sweep import run_sweep
 
     watching = _observer(observer)
-    return run_sweep(_side_by_side(overrides, values, also, config_dir), watching)
-
-
-def write_sweep(sweep: Sweep, remove: int, out: PathLike) -> list[Path]:
-    """Write a sweep as a figure and a table to a folder, with so many layers marked, and return the files."""
+    folder = None if out is None else as_folder("--out", out)  # before hours are spent
+    found = run_sweep(_side_by_side(overrides, values, also, config_dir), watching)
+    if folder is None:
+        return found
     from raysearch.reporting.figures.sweep import write_sweep
 
-    return write_sweep(sweep, remove, as_folder("--out", out))
+    return replace(found, files=tuple(write_sweep(found, remove, folder)))
 
 
 def inspect(

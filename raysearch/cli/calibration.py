@@ -11,7 +11,6 @@ from raysearch import api
 from raysearch.cli.app import Also, ConfigDir, Json, Overrides, app
 from raysearch.cli.output import GOES_ON, output
 from raysearch.core.json import plain
-from raysearch.core.paths import as_folder
 
 
 @app.command(short_help="Show a calibration as the model sees it.")
@@ -66,11 +65,11 @@ def sweep(
         from raysearch.cli.calibration_tables import sweep_tables
         from raysearch.cli.displays import SearchDisplay
 
-        out = as_folder("--out", out)  # before hours are spent
         answers.when_stopped = GOES_ON
         with SearchDisplay(answers.err) as live:
-            found = api.sweep(*overrides or [], also=also or [], config_dir=config_dir, observer=live)
-        written = api.write_sweep(found, remove, out)
+            found = api.sweep(
+                *overrides or [], also=also or [], out=out, remove=remove, config_dir=config_dir, observer=live
+            )
         agreements = found.agreements(remove)
-        value = {**plain(found), "agreements": plain(agreements), "files": [*map(str, written)]}
-        answers.answer(value, *sweep_tables(found, agreements), f"Wrote {', '.join(map(str, written))}")
+        value = {**plain(found), "agreements": plain(agreements)}
+        answers.answer(value, *sweep_tables(found, agreements), f"Wrote {', '.join(map(str, found.files))}")

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import computed_field
@@ -88,10 +89,14 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Every layer by every calibration, what each makes of the layers; the model as the user named it."""
+    """Every layer by every calibration, what each makes of the layers; the model as the user named it.
+
+    `files` are the figure and the tables, if they were written.
+    """
 
     model: str
     calibrations: tuple[Profile, ...]
+    files: tuple[Path, ...] = ()
 
     def agreements(self, n_remove: int) -> list[Agreement]:
         """Return the agreement of every two calibrations."""
