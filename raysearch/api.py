@@ -406,11 +406,10 @@ def recommend(search: str = "latest", *budget: str, store: PathLike = "mlruns") 
         *budget: ``budget.loss``, ``budget.readout``, ``budget.speedup`` and ``budget.memory``, each with its value;
             without any, those that a search by budget (``remove=auto``) was given.
     """
-    from raysearch.config.merge import as_words
     from raysearch.search.recommend import recommend
     from raysearch.search.recommendation import Budget
 
-    given = Budget.parse(as_words(budget)) if budget else None
+    given = Budget.parse(budget) if budget else None
     with _found(search, store) as (found, record):
         own = None if record.found.recommendation is None else record.found.recommendation.budget
         return recommend(record.found, given or own or Budget(), found)

@@ -40,11 +40,9 @@ SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
 
 #: Calls of the others.
 CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
-    "words that are none": (lambda: raysearch.search(7), ["7 is not understood", "give words as text"]),  # type: ignore[arg-type]
     "samples below none": (lambda: raysearch.inspect(samples=-1), ["--samples=-1 is negative"]),
     "store that is a number": (lambda: raysearch.report(store=7), ["--store=7 is a int"]),  # type: ignore[arg-type]
     "store that is not there": (lambda: raysearch.report(store="none"), ["there is no ledger at none/ledger.db"]),
-    "budget that is a number": (lambda: raysearch.recommend("latest", 3), ["3 is not understood"]),  # type: ignore[arg-type]
     "forgetting in words": (lambda: raysearch.clean_ledger("x", really="no"), ["really=no should be a valid boolean"]),  # type: ignore[arg-type]
     "overwriting in words": (lambda: raysearch.export("x", out="y", overwrite="no"), ["--overwrite=no should be"]),  # type: ignore[arg-type]
     "a public repository in words": (lambda: raysearch.export("x", out="y", public="no"), ["--public=no should be"]),  # type: ignore[arg-type]

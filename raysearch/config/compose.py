@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from raysearch.config.merge import as_words, merge, section_of
+from raysearch.config.merge import merge, section_of
 from raysearch.config.parts import conf_dir
 from raysearch.core.formatting import as_typed
 from raysearch.core.paths import PathLike
@@ -184,7 +184,7 @@ def recorded(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: A word is another, or not understood.
     """
-    named = {word.partition("=")[0] for word in as_words(words)}
+    named = {word.partition("=")[0] for word in words}
     for word in words:
         if section_of(word) != "tracking":
             raise UserError(f"{word} cannot be changed of what is on record; leave it out, or give tracking.…= words")

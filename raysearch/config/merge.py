@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import reprlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ def merge(
         The configuration, without the sections that a mistake leaves unusable; and the words that are understood.
     """
     folder = None if config_dir is None else as_path("--config-dir", config_dir)
-    given = {word.partition("=")[0]: word for word in as_words(words)}
+    given = {word.partition("=")[0]: word for word in words}
     groups, taken = groups_of(folder), _groups_of_job(job)
     choices: dict[str, str] = {}
     axes, values = {}, {}
@@ -113,18 +112,6 @@ def _set_values(config: DictConfig, values: Mapping[str, Any], known: set[str], 
                     f"{key}={as_typed(value)} cannot be set; give a value of the kind that {key} has"
                 ) from error
     return found
-
-
-def as_words(words: Sequence[str]) -> list[str]:
-    """Return words, unless one of them is something else.
-
-    Raises:
-        UserError: It is.
-    """
-    for word in words:
-        if not isinstance(word, str):
-            raise UserError(f"{reprlib.repr(word)} is not understood; give words as text, such as 'remove=5'")
-    return [*words]
 
 
 @functools.cache
