@@ -100,7 +100,6 @@ def test_files_that_are_no_ledger_are_refused(tmp_path):
             ("future.db", "format 99, this one reads 7"),
         ],
     )
-    assert (tmp_path / "short.db").read_text() == "x"
 
 
 def test_where_mlflow_has_a_run_is_not_forgotten_and_makes_it_no_newer(ledger):
