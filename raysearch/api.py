@@ -28,8 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from raysearch.config.parts import checked
 from raysearch.core.formatting import count
+from raysearch.core.options import checked
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path
 from raysearch.errors import EvaluationError, UserError, hidden_keys
 from raysearch.search.notebook import NotebookProgress, in_notebook

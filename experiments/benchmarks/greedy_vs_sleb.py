@@ -58,7 +58,7 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
     session = open_session(spec.evaluation, info, lambda progress: None, make_pool=lambda: InlinePool(lambda: replica))
     problem = spec.problem(info)
     recorder = SearchRecorder(problem, session.evaluator, Observer(), time.perf_counter())
-    rounds = run_rounds(spec.sized_searcher, problem, spec.seed, recorder)
+    rounds = run_rounds(spec.searcher, problem, spec.seed, recorder)
     shards = session.calibrations[0].shards
 
     def plain_loss(mask: Mask) -> list[float]:

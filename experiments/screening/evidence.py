@@ -76,7 +76,7 @@ def compare(spec: SearchSpec, session: EvaluationSession, orders: int) -> Iterat
         evaluator.make_pool = lambda: session.evaluator.pool
         recorder = SearchRecorder(problem, evaluator, Observer(), time.perf_counter())
         try:
-            return run_searcher(spec.sized_searcher, problem, spec.seed, recorder), recorder
+            return run_searcher(spec.searcher, problem, spec.seed, recorder), recorder
         finally:
             evaluator.close()
 

@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
+from raysearch.core.options import Options, Seed
 from raysearch.core.paths import as_name
 from raysearch.errors import UserError
 
 
 @dataclass(frozen=True)
-class SpeedOptions:
+class SpeedOptions(Options):
     """How speed is measured: one sequence, as in "On the Limits of Layer Pruning …", A.9.
 
     Args:
@@ -24,15 +28,12 @@ class SpeedOptions:
         repeats: How often each model is timed, in turn; the median counts.
     """
 
-    enabled: bool = True
-    context_tokens: int = 512
-    new_tokens: int = 64
-    repeats: int = 5
+    section = "assess.speed"
 
-    def __post_init__(self) -> None:
-        for name, least in (("context_tokens", 1), ("new_tokens", 2), ("repeats", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"assess.speed.{name}={getattr(self, name)} measures nothing; use {least} or more")
+    enabled: bool = True
+    context_tokens: PositiveInt = 512
+    new_tokens: Annotated[int, Field(ge=2)] = 64
+    repeats: PositiveInt = 5
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class AnswerOptions(GenerationAccuracyObjective):
 
 
 @dataclass(frozen=True)
-class ProbeOptions:
+class ProbeOptions(Options):
     """The arithmetic probe: whether the next digit of a small problem is known.
 
     Args:
@@ -62,20 +63,16 @@ class ProbeOptions:
         seed: Of the draw.
     """
 
-    enabled: bool = False
-    items: int = 200
-    file: Path | None = None
-    seed: int = 42
+    section = "assess.probe"
 
-    def __post_init__(self) -> None:
-        if self.items < 2:
-            raise UserError(f"assess.probe.items={self.items} is too few; use 2 or more")
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"assess.probe.seed={self.seed} is out of range; use 0 … 4294967295")
+    enabled: bool = False
+    items: Annotated[int, Field(ge=2)] = 200
+    file: Path | None = None
+    seed: Seed = 42
 
 
 @dataclass(frozen=True)
-class AssessSpec:
+class AssessSpec(Options):
     """The texts, tasks and speed measurements of an assessment.
 
     Args:
@@ -97,6 +94,8 @@ class AssessSpec:
         speed: How speed is measured.
     """
 
+    section = "assess"
+
     texts: Mapping[str, Data] = field(default_factory=dict)
     generation: Mapping[str, Data] = field(default_factory=dict)
     answers: AnswerOptions = AnswerOptions()
@@ -105,22 +104,17 @@ class AssessSpec:
     tasks: Sequence[str] = ()
     data_dir: Path | None = None
     task_dir: Path | None = None
-    seq_len: int = 2048
-    limit: int | None = None
-    share: float | None = None
-    shots: int | None = None
+    seq_len: Annotated[int, Field(ge=2)] = 2048
+    limit: PositiveInt | None = None
+    share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    shots: NonNegativeInt | None = None
     chat: bool = False
-    batch_size: int = 8
+    batch_size: PositiveInt = 8
     probe: ProbeOptions = ProbeOptions()
     speed: SpeedOptions = SpeedOptions()
 
     def __post_init__(self) -> None:
-        for name, least in (("seq_len", 2), ("limit", 1), ("shots", 0), ("batch_size", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"assess.{name}={value} is too small; use {least} or more")
-        if self.share is not None and not 0 < self.share < 1:
-            raise UserError(f"assess.share={self.share} is no share of the items; use more than 0 and less than 1")
+        super().__post_init__()
         if not all(self.tasks):
             raise UserError("assess.tasks has an empty name; leave it out")
         if len(set(self.tasks)) < len(self.tasks):

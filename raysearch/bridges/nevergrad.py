@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from raysearch.core.mask import Mask
@@ -50,16 +51,12 @@ class NevergradSearcher(Searcher):
     stochastic = True
 
     optimizer: str = "DiscreteOnePlusOne"
-    trials: int = 200
-    batch: int = 8
+    trials: PositiveInt = 200
+    batch: PositiveInt = 8
     prior: Prior = "ablation"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.trials < 1:
-            raise UserError(f"searcher.trials={self.trials} scores nothing; use 1 or more")
-        if self.batch < 1:
-            raise UserError(f"searcher.batch={self.batch} asks for nothing; use 1 or more")
         import nevergrad as ng  # takes two seconds
 
         known = ng.optimizers.registry

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import ray.tune
+from pydantic import PositiveInt
 from ray.tune.search import SEARCH_ALG_IMPORT, BasicVariantGenerator
 from typing_extensions import override
 
@@ -56,15 +57,12 @@ class TuneAlgorithmSearcher(Searcher):
     stochastic = True
 
     algorithm: str = "variant_generator"
-    trials: int = 100
-    batch: int = 1
+    trials: PositiveInt = 100
+    batch: PositiveInt = 1
     options: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.trials < 1:
-            raise UserError(f"searcher.trials={self.trials} scores nothing; use 1 or more")
-        if self.batch < 1:
-            raise UserError(f"searcher.batch={self.batch} asks for nothing; use 1 or more")
+        super().__post_init__()
         if self.algorithm in _UNFIT:
             raise UserError(f"searcher.algorithm={self.algorithm} cannot be used: {_UNFIT[self.algorithm]}")
         known = SEARCH_ALG_IMPORT.keys() - _UNFIT

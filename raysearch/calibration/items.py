@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field, PositiveInt
 
 from raysearch.calibration.formats.base import Item, Sample, Task
 from raysearch.calibration.windows import DrawOptions
@@ -29,8 +30,8 @@ class ItemOptions(DrawOptions):
         score: For objectives on text: the tokens of the ``answer``, or ``all``.
     """
 
-    samples: int | Literal["all"] = 64
-    seq_len: int = 2048
+    samples: PositiveInt | Literal["all"] = 64
+    seq_len: Annotated[int, Field(ge=2)] = 2048
     sampling: Literal["random", "sequential"] = "random"
     balance: Literal["equal", "proportional", "none"] = "equal"
     score: Literal["all", "answer"] = "answer"

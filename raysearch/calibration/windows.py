@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
+from raysearch.core.options import Options
 from raysearch.errors import UserError
 
 Sampling = Literal["random", "sequential", "documents", "truncated", "whole"]
@@ -28,7 +30,7 @@ _MOST_DOCUMENTS = 2**17  # documents: the most that are tried, since a stream ma
 
 
 @dataclass(frozen=True)
-class DrawOptions:
+class DrawOptions(Options):
     """The options that windows and items share.
 
     Args:
@@ -43,25 +45,14 @@ class DrawOptions:
         UserError: An option is out of range.
     """
 
-    samples: int | Literal["all"]
-    seq_len: int
-    sampling: str
-    seed: int = 0
-    shard_samples: int | None = None
-    at_most: int | None = None
+    section = "data"
 
-    def __post_init__(self) -> None:
-        """Refuse an option that is out of range."""
-        if self.samples != "all" and self.samples < 1:
-            raise UserError(f"data.samples={self.samples} draws nothing; use 1 or more")
-        if self.seq_len < 2:
-            raise UserError(f"data.seq_len={self.seq_len} leaves no token to predict; use 2 or more")
-        if self.seed < 0:
-            raise UserError(f"data.seed={self.seed} is negative; use 0 or more")
-        if self.shard_samples is not None and self.shard_samples < 1:
-            raise UserError(f"data.shard_samples={self.shard_samples} makes empty shards; use 1 or more, or null")
-        if self.at_most is not None and self.at_most < 1:
-            raise UserError(f"data.at_most={self.at_most} takes nothing; use 1 or more, or null")
+    samples: PositiveInt | Literal["all"]
+    seq_len: Annotated[int, Field(ge=2)]
+    sampling: str
+    seed: NonNegativeInt = 0
+    shard_samples: PositiveInt | None = None
+    at_most: PositiveInt | None = None
 
     @property
     def most(self) -> float:
@@ -85,8 +76,8 @@ class WindowOptions(DrawOptions):
             ``each``, or the ``first`` alone, as is usual for WikiText-2. Documents always do.
     """
 
-    samples: int | Literal["all"] = 16
-    seq_len: int = 256
+    samples: PositiveInt | Literal["all"] = 16
+    seq_len: Annotated[int, Field(ge=2)] = 256
     sampling: Sampling = "random"
     bos: Literal["each", "first"] = "each"
 

@@ -10,12 +10,14 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from typing_extensions import override
 
 from raysearch.calibration.calibration import SHARD_TOKENS
 from raysearch.core.machine import memory_bytes, n_cores
+from raysearch.core.options import Options
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.models.devices import check_device, check_fused_head, n_gpus
@@ -70,7 +72,7 @@ class ReplicaGroup:
 
 
 @dataclass(frozen=True)
-class ClusterOptions(PoolFactory):
+class ClusterOptions(Options, PoolFactory):
     """The replicas of a search. Only `cpus_per_replica` may change a result; it is part of the fingerprint.
 
     Args:
@@ -87,18 +89,19 @@ class ClusterOptions(PoolFactory):
             earlier answers (`raysearch.cluster.scheduler.TimeoutPolicy`).
     """
 
+    section = "cluster"
+
     backend: Literal["ray", "inline"] = "ray"
     address: str | None = None
-    replicas: int | Literal["auto"] | ReplicaRange = "auto"
-    cpus_per_replica: int = 1
-    gpus_per_replica: float | Literal["auto"] = "auto"
-    idle_s: float = 300.0
-    unit_timeout_s: float | Literal["auto"] = "auto"
+    replicas: PositiveInt | Literal["auto"] | ReplicaRange = "auto"
+    cpus_per_replica: Annotated[int, Field(ge=1, le=_MOST_THREADS)] = 1
+    gpus_per_replica: NonNegativeFloat | Literal["auto"] = "auto"
+    idle_s: NonNegativeFloat = 300.0
+    unit_timeout_s: PositiveFloat | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         inline, gpus = self.backend == "inline", 0 if self.gpus_per_replica == "auto" else self.gpus_per_replica
-        if isinstance(self.replicas, int) and self.replicas < 1:
-            raise UserError(f"cluster.replicas={self.replicas} runs nothing; use 1 or more, or auto")
+        super().__post_init__()
         if inline and self.replicas not in ("auto", 1):
             raise UserError(
                 f"cluster.replicas={self.replicas} needs cluster.backend=ray; cluster.backend=inline runs one replica"
@@ -111,12 +114,6 @@ class ClusterOptions(PoolFactory):
             raise UserError(
                 f"cluster.address={self.address} is no address; use auto, host:port or ray://host:port, or leave it out"
             )
-        if not 1 <= self.cpus_per_replica <= _MOST_THREADS:
-            raise UserError(
-                f"cluster.cpus_per_replica={self.cpus_per_replica} is no thread count; use 1 … {_MOST_THREADS}"
-            )
-        if gpus < 0:
-            raise UserError(f"cluster.gpus_per_replica={gpus} is negative; use 0 or more, or auto")
         if gpus > 1 and gpus % 1:
             raise UserError(f"cluster.gpus_per_replica={gpus} splits a GPU; above 1, use a whole number")
         if inline and gpus > 1:
@@ -124,10 +121,6 @@ class ClusterOptions(PoolFactory):
                 f"cluster.gpus_per_replica={gpus:g} needs cluster.backend=ray; cluster.backend=inline loads the model "
                 "onto one GPU"
             )
-        if self.idle_s < 0:
-            raise UserError(f"cluster.idle_s={self.idle_s:g} is negative; use 0 or more seconds")
-        if self.unit_timeout_s != "auto" and self.unit_timeout_s <= 0:
-            raise UserError(f"cluster.unit_timeout_s={self.unit_timeout_s:g} leaves no time; use seconds, or auto")
 
     def place(self, model: ModelSpec) -> ModelSpec:
         """Return the model as replicas hold it: on the CPU without GPUs of theirs, else on those of other machines."""

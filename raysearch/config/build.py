@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pydantic import NonNegativeInt
+
 from raysearch.assessment.spec import AssessSpec, SpeedOptions
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.cluster.options import ClusterOptions
@@ -26,11 +28,11 @@ from raysearch.config.parts import (
     build_objective,
     build_searcher,
     check_names,
-    checked,
     construct,
 )
 from raysearch.core.formatting import as_typed
 from raysearch.core.mask import Mask
+from raysearch.core.options import checked
 from raysearch.core.paths import PathLike, as_path
 from raysearch.core.problem import AUTO, sizes_of
 from raysearch.errors import Mistakes, UserError, hidden_keys, redact, redacted, together, within
@@ -390,8 +392,7 @@ def _store(config: Mapping[str, Any]) -> Path:
 
 
 def _check_seed(config: Mapping[str, Any]) -> None:
-    if checked(int, "seed", _given(config, "seed")) < 0:
-        raise UserError(f"seed={config['seed']} is negative; use 0 or more")
+    checked(NonNegativeInt, "seed", _given(config, "seed"))
 
 
 def _build(part: type[Part], config: Mapping[str, Any], name: str) -> Part:

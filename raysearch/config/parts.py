@@ -11,16 +11,14 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
-import re
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-
 from raysearch.core.formatting import as_typed
+from raysearch.core.options import checked
 from raysearch.core.paths import as_path
 from raysearch.errors import Mistakes, UserError, did_you_mean, together
 
@@ -32,11 +30,6 @@ if TYPE_CHECKING:
     from raysearch.searchers.base import Searcher
 
 Part = TypeVar("Part", bound="DataclassInstance")
-#: What is expected, where pydantic says it in the words of Python.
-_EXPECTED = {
-    **dict.fromkeys(("sequence_str", "is_instance_of"), "a valid list"),
-    **dict.fromkeys(("dataclass_type", "dataclass_exact_type"), "a valid dictionary"),
-}
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -178,37 +171,6 @@ def check_names(prefix: str, names: Iterable[object], known: Collection[str]) ->
         raise UserError(*said)
 
 
-def checked(expected: Any, name: str, value: Any) -> Any:
-    """Return the value, if it is of the expected type.
-
-    Raises:
-        UserError: It is not.
-    """
-    try:
-        return _adapter(expected).validate_python(value, strict=True)
-    except ValidationError as error:
-        wanted = dict.fromkeys(
-            _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Input should be "))
-            for problem in error.errors()
-        )
-        remedy = _nearest(value, error)
-        if "a valid string" in wanted:
-            remedy = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
-        raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
-
-
 @cache  # a study builds each class once a search
 def _hints(part: type) -> Mapping[str, Any]:
     return typing.get_type_hints(part)
-
-
-@cache
-def _adapter(expected: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(expected, config=ConfigDict(allow_inf_nan=False))
-
-
-def _nearest(value: Any, error: ValidationError) -> str:
-    """Return which of the words that are expected is near, to follow a sentence."""
-    expected = " ".join(problem.get("ctx", {}).get("expected", "") for problem in error.errors())
-    near = did_you_mean(value, re.findall(r"'(.*?)'", expected)) if isinstance(value, str) else ""
-    return f"; {near}" if near.startswith("did") else ""

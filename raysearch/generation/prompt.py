@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from raysearch.errors import UserError
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
+
+from raysearch.core.options import Options, Seed
 
 
 @dataclass(frozen=True)
-class Decoding:
+class Decoding(Options):
     """How tokens are chosen.
 
     Args:
@@ -21,20 +24,12 @@ class Decoding:
         UserError: A value is out of range.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
+    section = "objective"
 
-    def __post_init__(self) -> None:
-        for name, fits, range_ in (
-            ("temperature", self.temperature >= 0, "0 (no draw) or more"),
-            ("top_k", self.top_k >= 0, "0 (all tokens) or more"),
-            ("top_p", 0 < self.top_p <= 1, "more than 0, and 1 (all tokens) at most"),
-            ("seed", 0 <= self.seed < 2**32, f"0 … {2**32 - 1}"),
-        ):
-            if not fits:
-                raise UserError(f"objective.{name}={getattr(self, name)} is out of range; use {range_}")
+    temperature: NonNegativeFloat = 0.0
+    top_k: NonNegativeInt = 0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    seed: Seed = 0
 
 
 @dataclass(frozen=True)

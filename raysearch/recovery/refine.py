@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, PositiveInt
 
 from raysearch.core.estimate import rank_correlation
 from raysearch.core.json import digest
 from raysearch.core.mask import Mask
+from raysearch.core.options import Options
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.prepared_data import ModelFiles, PreparedData
@@ -49,7 +52,7 @@ class _Refined:
 
 
 @dataclass(frozen=True)
-class RecoveryRefiner:
+class RecoveryRefiner(Options):
     """Trains the best masks of a search for a few steps on the same rows.
 
     Args:
@@ -58,15 +61,11 @@ class RecoveryRefiner:
         recover_with: What to train on, and how.
     """
 
-    masks: int
-    steps: int
-    recover_with: RecoverSpec
+    section = "refine"
 
-    def __post_init__(self) -> None:
-        if self.masks < 2:
-            raise UserError(f"refine.masks={self.masks} leaves nothing to choose from; use 2 or more, or refine=none")
-        if self.steps < 1:
-            raise UserError(f"refine.steps={self.steps} trains nothing; use 1 or more")
+    masks: Annotated[int, Field(ge=2)]
+    steps: PositiveInt
+    recover_with: RecoverSpec
 
     @property
     def spec(self) -> RecoverSpec:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.data import Data
 from raysearch.cluster.options import THREADS_OF_A_CORE, ClusterOptions
 from raysearch.core.machine import n_cores
+from raysearch.core.options import Options, Seed
 from raysearch.errors import UserError
 from raysearch.evaluation.spec import identity_of
 from raysearch.models.file_cache import sha256
@@ -20,7 +23,7 @@ _AT_ONCE, _AT_ONCE_ON_GPU = 2, 8
 
 
 @dataclass(frozen=True)
-class RecoveryOptions:
+class RecoveryOptions(Options):
     """How a pruned model is trained.
 
     Args:
@@ -66,64 +69,46 @@ class RecoveryOptions:
         UserError: An option is out of range.
     """
 
+    section = "recovery"
+
     responses: Literal["self", "data"] = "self"
     loss: Literal["tokens", "distill"] = "distill"
-    top_k: int = 64
+    top_k: PositiveInt = 64
     method: Literal["lora", "qlora", "full"] = "lora"
-    max_prompt_tokens: int = 512
-    max_new_tokens: int = 256
-    temperature: float = 0.9
-    top_p: float = 0.95
+    max_prompt_tokens: PositiveInt = 512
+    max_new_tokens: PositiveInt = 256
+    temperature: NonNegativeFloat = 0.9
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
     system: str = ""
-    max_tokens: int = 1024
+    max_tokens: Annotated[int, Field(ge=2)] = 1024
     tokens: int | None = None
-    held_out: float = 0.1
-    epochs: float = 1.0
-    max_steps: int | None = None
-    batch_size: int = 8
-    micro_batch_size: int | None = None
-    workers: int = 1
-    learning_rate: float = 1e-3
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    epochs: PositiveFloat = 1.0
+    max_steps: PositiveInt | None = None
+    batch_size: PositiveInt = 8
+    micro_batch_size: PositiveInt | None = None
+    workers: PositiveInt = 1
+    learning_rate: PositiveFloat = 1e-3
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    warmup_steps: int = 4
-    weight_decay: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    max_grad_norm: float = 1.0
-    lora_r: int = 16
-    lora_alpha: int = 32
-    lora_dropout: float = 0.0
+    warmup_steps: NonNegativeInt = 4
+    weight_decay: NonNegativeFloat = 0.0
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    max_grad_norm: PositiveFloat = 1.0
+    lora_r: PositiveInt = 16
+    lora_alpha: PositiveInt = 32
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     targets: str | Sequence[str] = "all-linear"
     completion_only: bool = True
     packing: bool = False
     gradient_checkpointing: bool = False
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    checkpoint_steps: int | None = None
-    patience: int | None = 3
-    seed: int = 0
+    checkpoint_steps: PositiveInt | None = None
+    patience: PositiveInt | None = 3
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        positive = (
-            *("top_k", "max_prompt_tokens", "max_new_tokens", "max_steps", "batch_size", "micro_batch_size"),
-            *("workers", "lora_r", "lora_alpha", "checkpoint_steps", "patience"),
-        )
-        not_negative = ("temperature", "warmup_steps", "weight_decay", "seed")
-        for key, least in (dict.fromkeys(positive, 1) | dict.fromkeys(not_negative, 0) | {"max_tokens": 2}).items():
-            value = getattr(self, key)
-            if value is not None and value < least:
-                raise UserError(f"recovery.{key}={value} is too small; use {least} or more")
-        for key in ("epochs", "learning_rate", "max_grad_norm"):
-            if getattr(self, key) <= 0:
-                raise UserError(f"recovery.{key}={getattr(self, key)} trains nothing; use more than 0")
-        for key in ("held_out", "lora_dropout", "beta1", "beta2"):
-            if not 0 <= getattr(self, key) < 1:
-                raise UserError(f"recovery.{key}={getattr(self, key)} is out of range; use 0 or more, and less than 1")
-        if not 0 < self.top_p <= 1:
-            raise UserError(f"recovery.top_p={self.top_p} is out of range; use more than 0, and 1 at most")
-        if self.seed >= 2**32:
-            raise UserError(f"recovery.seed={self.seed} is too large; use {2**32 - 1} or less")
-        if not self.held_out:
-            raise UserError("recovery.held_out=0 leaves nothing to follow the loss on; use a share such as 0.1")
+        super().__post_init__()
         size = f"recovery.batch_size={self.batch_size} is no multiple of recovery."
         if self.batch_size % self.workers:
             raise UserError(f"{size}workers={self.workers}; use one that is")

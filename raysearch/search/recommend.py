@@ -173,11 +173,13 @@ def facts_of(
         change = math.copysign((readout - dense) / dense, loss - dense_loss)
         if error is not None:
             change_error = abs(measure.read(loss + error) - measure.read(loss - error)) / 2 / abs(dense)
-    memory = speed and (speed.memory_bytes if budget.is_of_bytes else speed.memory)
+    speedup = memory = None
+    if speed is not None:
+        speedup, memory = speed.speedup, speed.memory_bytes if budget.is_of_bytes else speed.memory
     missed = {
         "loss": _misses(loss - dense_loss, budget.loss),
         "readout": _misses(change, budget.readout),
-        "speedup": _misses(speed and speed.speedup, budget.speedup, misses=operator.lt),
+        "speedup": _misses(speedup, budget.speedup, misses=operator.lt),
         "memory": _misses(memory, budget.memory),
     }
     return SizeFacts(

@@ -41,14 +41,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from raysearch.core.mask import Mask
+from raysearch.core.options import Options
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
-from raysearch.errors import EvaluationError, UserError
+from raysearch.errors import EvaluationError
 
 Ties = Literal["earlier", "later"]  #: of masks of equal loss, whether the one of earlier or of later layers is better
 
@@ -151,7 +152,7 @@ class Remark:
 SearchGenerator = Generator[Round | Statistic | Remark, Any, Mask]
 
 
-class Searcher(ABC):
+class Searcher(Options, ABC):
     """An algorithm that proposes rounds of masks and ends with one. Its options are its constructor's arguments.
 
     Attributes:
@@ -161,14 +162,9 @@ class Searcher(ABC):
             conformance suite asks for it.
     """
 
+    section = "searcher"
     nested: ClassVar[bool] = False
     solves_additive: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Refuse a word that is not one of an option's."""
-        for name, hint in get_type_hints(type(self)).items():
-            if get_origin(hint) is Literal and (word := getattr(self, name)) not in get_args(hint):
-                raise UserError(f"searcher.{name}={word} is unknown; choose one of: {', '.join(get_args(hint))}")
 
     @property
     def uses_objective(self) -> bool:

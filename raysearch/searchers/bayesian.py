@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from raysearch.core.mask import Mask
@@ -49,22 +50,18 @@ class BayesianSearcher(Searcher):
 
     stochastic = True
 
-    trials: int = 200
+    trials: PositiveInt = 200
     initial: int = 10
-    batch: int = 1
+    batch: PositiveInt = 1
     prior: Prior = "ablation"
     cheapest: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.trials < 1:
-            raise UserError(f"searcher.trials={self.trials} scores nothing; use 1 or more")
         if not 1 <= self.initial <= self.trials:
             raise UserError(
                 f"searcher.initial={self.initial} is not a part of searcher.trials={self.trials}; use 1..{self.trials}"
             )
-        if self.batch < 1:
-            raise UserError(f"searcher.batch={self.batch} asks for nothing; use 1 or more")
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:

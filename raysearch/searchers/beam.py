@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from raysearch.core.problem import Problem
-from raysearch.errors import UserError
 from raysearch.searchers.base import Round, Searcher, SearchGenerator, Ties
 
 
@@ -31,13 +31,8 @@ class BeamSearcher(Searcher):
 
     nested = True
 
-    width: int = 5
+    width: PositiveInt = 5
     ties: Ties = "earlier"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.width < 1:
-            raise UserError(f"searcher.width={self.width} keeps no mask; use 1 (greedy) or more")
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:

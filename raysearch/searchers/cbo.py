@@ -23,6 +23,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PositiveFloat, PositiveInt
 from scipy.special import stdtrit
 from typing_extensions import override
 
@@ -58,22 +59,18 @@ class CboSearcher(Searcher):
             same masks unless the solver did better in one of the two.
     """
 
-    k: int = 20
+    k: PositiveInt = 20
     couplings: Literal["ablation", "gradient"] = "ablation"
     first_order: bool | None = None
-    time_limit_s: float = 60.0
+    time_limit_s: PositiveFloat = 60.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.k < 1:
-            raise UserError(f"searcher.k={self.k} scores no mask; use 1 or more")
         if self.couplings == "ablation" and self.first_order is False:
             raise UserError(
                 "searcher.first_order=false drops what searcher.couplings=ablation measures; use first_order=true, or "
                 "couplings=gradient"
             )
-        if not self.time_limit_s > 0:
-            raise UserError(f"searcher.time_limit_s={self.time_limit_s} leaves no time to solve; use a number above 0")
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:

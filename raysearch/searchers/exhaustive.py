@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations, islice
 
 import numpy as np
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from raysearch.core.mask import Mask
@@ -30,14 +31,8 @@ class ExhaustiveSearcher(Searcher):
         limit: The most masks to score, at least 1.
     """
 
-    round_size: int = 512
-    limit: int = 50_000
-
-    def __post_init__(self) -> None:
-        if self.round_size < 1:
-            raise UserError(f"searcher.round_size={self.round_size} asks for nothing; use 1 or more")
-        if self.limit < 1:
-            raise UserError(f"searcher.limit={self.limit} allows no mask; use 1 or more")
+    round_size: PositiveInt = 512
+    limit: PositiveInt = 50_000
 
     @override
     def count(self, problem: Problem) -> int:

@@ -15,11 +15,11 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import UserError
 from raysearch.searchers.base import Round, Scores, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.priors import layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, runs
@@ -40,16 +40,9 @@ class FastBlockSelectSearcher(Searcher):
             losses).
     """
 
-    k: int = 5
-    rounds: int = 4
+    k: PositiveInt = 5
+    rounds: PositiveInt = 4
     prior: Literal["influence", "ablation"] = "influence"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.k < 1:
-            raise UserError(f"searcher.k={self.k} tries no exchange; use 1 or more")
-        if self.rounds < 1:
-            raise UserError(f"searcher.rounds={self.rounds} exchanges nothing; use 1 or more")
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:

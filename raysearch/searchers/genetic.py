@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field, PositiveFloat, PositiveInt
 from typing_extensions import override
 
 from raysearch.core.mask import Mask
@@ -22,7 +24,6 @@ from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_masks, logits_of
 
 _TOURNAMENT = 3  # masks that compete to be a parent
-_MOST = 10**6  # masks of a generation
 _TRIES = 30  # attempts to breed one new child
 
 
@@ -51,31 +52,21 @@ class GeneticSearcher(Searcher):
 
     stochastic = True
 
-    population: int = 16
-    generations: int = 10
+    population: Annotated[int, Field(ge=2, le=10**6)] = 16
+    generations: PositiveInt = 10
     elitism: float = 0.2
-    mutation: float = 0.15
+    mutation: Annotated[float, Field(ge=0, le=1)] = 0.15
     prior: Prior = "ablation"
-    temperature: float = 1.0
+    temperature: PositiveFloat = 1.0
     cheapest: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.population < 2:
-            raise UserError(f"searcher.population={self.population} cannot breed; use 2 or more")
-        if self.population > _MOST:
-            raise UserError(f"searcher.population={self.population} is too many masks to draw; use at most {_MOST}")
-        if self.generations < 1:
-            raise UserError(f"searcher.generations={self.generations} breeds nothing; use 1 or more")
         if not 0 <= self.elitism < 1 or self.n_elite >= self.population:
             raise UserError(
                 f"searcher.elitism={self.elitism} is not a share of the {self.population} masks that leaves room for "
                 "children; use 0 or more, and less than 1"
             )
-        if not 0 <= self.mutation <= 1:
-            raise UserError(f"searcher.mutation={self.mutation} is not a probability; use 0 … 1")
-        if not self.temperature > 0:
-            raise UserError(f"searcher.temperature={self.temperature} orders no layers; use a number above 0")
 
     @property
     def n_elite(self) -> int:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from raysearch.core.problem import Problem
-from raysearch.errors import UserError
 from raysearch.searchers.base import Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.subsets import draw_masks
 
@@ -27,11 +27,7 @@ class RandomSubsetSearcher(Searcher):
     solves_additive = False
     stochastic = True
 
-    k: int = 20
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise UserError(f"searcher.k={self.k} draws no mask; use 1 or more")
+    k: PositiveInt = 20
 
     @property
     @override

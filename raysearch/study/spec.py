@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
 from raysearch.assessment.spec import AssessSpec
 from raysearch.core.formatting import count
 from raysearch.core.json import digest
+from raysearch.core.options import Options
 from raysearch.errors import UserError, did_you_mean
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.search.spec import SearchSpec
@@ -53,7 +56,7 @@ def cell_labels(model: str, calibration: str, searcher: str, remove: object, see
 
 
 @dataclass(frozen=True)
-class StopCriteria:
+class StopCriteria(Options):
     """When a search is ended before its own end; None for never.
 
     Args:
@@ -61,16 +64,13 @@ class StopCriteria:
         evaluations: Masks that the searcher has asked for.
 
     Raises:
-        UserError: A number is not positive.
+        UserError: A number is out of range.
     """
 
-    seconds: float | None = None
-    evaluations: int | None = None
+    section = "study.stop"
 
-    def __post_init__(self) -> None:
-        for name, value in self.limits.items():
-            if value <= 0:
-                raise UserError(f"study.stop.{name}={value} ends every search at once; use more, or null for no limit")
+    seconds: PositiveFloat | None = None
+    evaluations: PositiveInt | None = None
 
     @property
     def limits(self) -> dict[str, float]:
@@ -79,7 +79,7 @@ class StopCriteria:
 
 
 @dataclass(frozen=True)
-class Margin:
+class Margin(Options):
     """The differences below which two masks are as good as each other; None for none that anybody has said.
 
     Args:
@@ -87,20 +87,17 @@ class Margin:
         points: Of accuracies, in percentage points.
 
     Raises:
-        UserError: A number is not positive.
+        UserError: A number is out of range.
     """
 
-    loss: float | None = None
-    points: float | None = None
+    section = "study.margin"
 
-    def __post_init__(self) -> None:
-        for name, value in dataclasses.asdict(self).items():
-            if value is not None and value <= 0:
-                raise UserError(f"study.margin.{name}={value} lets nothing be as good; use more than 0, or null")
+    loss: PositiveFloat | None = None
+    points: PositiveFloat | None = None
 
 
 @dataclass(frozen=True)
-class StudyOptions:
+class StudyOptions(Options):
     """How a study goes about its searches; none of this changes what a search finds, but `stop`.
 
     Args:
@@ -116,21 +113,20 @@ class StudyOptions:
         UserError: A number is out of range, a contrast is misread, or the name cannot name a folder.
     """
 
+    section = "study"
+
     name: str
-    concurrency: int | Literal["auto"] = "auto"
-    retries: int = 1
+    concurrency: PositiveInt | Literal["auto"] = "auto"
+    retries: NonNegativeInt = 1
     stop: StopCriteria = field(default_factory=StopCriteria)
     margin: Margin = field(default_factory=Margin)
     contrasts: Sequence[str] = ()
     unpruned: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not re.fullmatch(r"[\w.-]{1,100}", self.name) or self.name.startswith("."):
             raise UserError(f"study.name={self.name} cannot name a folder; use at most 100 letters, digits, - and _")
-        if self.concurrency != "auto" and self.concurrency < 1:
-            raise UserError(f"study.concurrency={self.concurrency} runs nothing; use 1 or more, or auto")
-        if self.retries < 0:
-            raise UserError(f"study.retries={self.retries} is negative; use 0 or more")
         for contrast in self.contrasts:
             sides_of(contrast)
 

@@ -109,8 +109,8 @@ def test_mlflow_that_cannot_be_reached_only_warns(tmp_path: Path) -> None:
 
 MISTAKES: list[tuple[list[str], str]] = [
     (["assess.limits=3"], "assess.limits is no key of this configuration; did you mean 'assess.limit'?"),
-    (["assess.limit=0"], "assess.limit=0 is too small; use 1 or more"),
-    (["assess.speed.repeats=0", "assess.speed.enabled=true"], "assess.speed.repeats=0 measures nothing"),
+    (["assess.limit=0"], "assess.limit=0 should be greater than 0"),
+    (["assess.speed.repeats=0", "assess.speed.enabled=true"], "assess.speed.repeats=0 should be greater than 0"),
     (["assess.tasks=[piqq]"], "assess.tasks has piqq, for which no file is ready"),
     (["assess.tasks=[piqq]"], "did you mean 'piqa'?"),
     (["assess.tasks=[piqa,piqa]"], "assess.tasks=[piqa,piqa] names a task twice"),

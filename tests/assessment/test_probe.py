@@ -87,9 +87,9 @@ def test_what_is_refused(assess: Assess, tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"question": "1 + 1"}\n')
     cases = [
         ([], "assess.probe.enabled=true needs a tokenizer with a token for each digit"),
-        (["assess.probe.items=1"], "assess.probe.items=1 is too few; use 2 or more"),
+        (["assess.probe.items=1"], "assess.probe.items=1 should be greater than or equal to 2"),
         (["assess.probe.items=7000"], "assess.probe.items=7000 is more than the 6558 problems"),
-        (["assess.probe.seed=-1"], "assess.probe.seed=-1 is out of range"),
+        (["assess.probe.seed=-1"], "assess.probe.seed=-1 should be greater than or equal to 0"),
         ([f"assess.probe.file={tmp_path}/none.jsonl"], "none.jsonl cannot be read"),
         ([f"assess.probe.file={tmp_path}/text.jsonl"], "text.jsonl cannot be read"),
         ([f"assess.probe.file={tmp_path}/list.jsonl"], "has lines that are no objects"),

@@ -247,11 +247,11 @@ class TestDocuments:
 
 def test_refuses_options_out_of_range() -> None:
     cases: list[tuple[Any, str]] = [
-        ({"samples": 0}, "data.samples=0 draws nothing; use 1 or more"),
-        ({"seq_len": 1}, "data.seq_len=1 leaves no token to predict; use 2 or more"),
-        ({"samples": "all", "sampling": "whole", "at_most": 0}, "data.at_most=0 takes nothing; use 1 or more, or null"),
-        ({"seed": -1}, "data.seed=-1 is negative; use 0 or more"),
-        ({"shard_samples": 0}, "data.shard_samples=0 makes empty shards; use 1 or more, or null"),
+        ({"samples": 0}, "data.samples=0 should be greater than 0"),
+        ({"seq_len": 1}, "data.seq_len=1 should be greater than or equal to 2"),
+        ({"samples": "all", "sampling": "whole", "at_most": 0}, "data.at_most=0 should be greater than 0"),
+        ({"seed": -1}, "data.seed=-1 should be greater than or equal to 0"),
+        ({"shard_samples": 0}, "data.shard_samples=0 should be greater than 0"),
     ]
     assert_refused(WindowOptions, cases)
     assert_refused(lambda **options: ItemOptions(**{**options, "sampling": "random"}), cases)

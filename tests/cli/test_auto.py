@@ -105,7 +105,7 @@ def test_what_no_mask_meets_is_one_sentence(run: Run, world: World) -> None:
         "budget.loss=1 searcher=one_shot": "remove=auto needs a searcher that finds the best mask of every size",
         "budget.speedup=2 speed.enabled=false": "budget.speedup=2 needs speeds, which speed.enabled=false does not",
         "budget.loss=1 speed.context_tokens=64": "speed.context_tokens=64 with speed.new_tokens=2 is longer than",
-        "budget.loss=1 speed.repeats=0": "error: speed.repeats=0 measures nothing",
+        "budget.loss=1 speed.repeats=0": "error: speed.repeats=0 should be greater than 0",
     }.items():
         outcome = run("search", *words(world), *changed.split())
         assert outcome.code == 2 and sentence in outcome.err, (changed, outcome.err)
@@ -130,7 +130,7 @@ def test_what_is_worse_is_told_with_its_error() -> None:
     from raysearch.core.measure import PERPLEXITY
 
     budget = Budget(loss=0.2, readout=0.1, speedup=1.2, memory=-0.1)
-    facts = facts_of(Mask.of(1), 1.1, 1.0, PERPLEXITY, budget, error=0.01, speed=Speed(1.1, 0.02, -0.2, None))
+    facts = facts_of(Mask.of(1), 1.1, 1.0, PERPLEXITY, budget, error=0.01, speed=Speed(1.1, 0.02, -0.2, 8e8))
     assert facts.readout_change == pytest.approx(0.10517, abs=1e-5)
     assert facts.readout_error == pytest.approx(0.01 * 1.10517, rel=1e-3)
     assert (facts.misses, facts.unknown) == (("readout", "speedup"), ())

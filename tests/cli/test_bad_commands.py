@@ -58,7 +58,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("assess greedy-m2-bb assess.taks=[piqa] --store BAD/store", ["assess.taks is no key", "did you mean"]),
     ("assess greedy-m2-bb assess.texts.a=7 --store BAD/store", ["assess.texts names each text by its words"]),
     ("assess greedy-m2-bb assess.texts=7 --store BAD/store", ["assess.texts names each text by its words"]),
-    ("assess greedy-m2-bb assess.limit=0 --store BAD/store", ["assess.limit=0 is too small"]),
+    ("assess greedy-m2-bb assess.limit=0 --store BAD/store", ["assess.limit=0 should be greater than 0"]),
     ("report --store BAD/store", ["STUDY='latest' is unknown", "raysearch study"]),
     (
         "assess some-stuby assess=none --store BAD/grid",

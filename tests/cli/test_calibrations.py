@@ -164,7 +164,7 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"searcher": "taylor", "objective": "generation_accuracy"}, "objective.type=generation_accuracy has none"),
     ({"searcher": "taylor", "objective": "weighted", "objective__parts": PARTS}, "of one objective"),
     ({"objective": "kl", "objective__direction": "both"}, "objective.direction=both should be"),
-    ({"objective": "generation_accuracy", "objective__max_new_tokens": 0}, "writes nothing; use 1 or more"),
+    ({"objective": "generation_accuracy", "objective__max_new_tokens": 0}, "max_new_tokens=0 should be greater than 0"),
     ({"objective": "weighted", "objective__parts": "[]"}, "objective.parts=[] has nothing to weigh"),
     ({"objective": "weighted", "objective__parts": "[{weight: 1}]"}, "write each part as"),
     ({"objective": "weighted", "objective__parts": '[{weight: -1, of: "objective=kl"}]'}, "weight=-1"),

@@ -11,7 +11,7 @@ import pytest
 import raysearch
 from raysearch.core.formatting import size as size_text
 from raysearch.errors import UserError
-from raysearch.search.recommendation import Budget, Speed
+from raysearch.search.recommendation import Budget
 from tests.cases import assert_refused
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
@@ -67,12 +67,12 @@ def test_measured_speeds_decide(
         run("assess", "latest", "--remove", 2, "assess=none", "assess.speed.enabled=true", *quick, "--json")
     )
     decoding = measured["pruned"]["decode_tokens_per_s"]
-    speedup, error = decoding["retention"], pytest.approx(decoding["retention_error"])
     memory = measured["pruned"]["peak_memory_bytes"]["retention"] - 1
     advice = raysearch.recommend("latest", "budget.loss=1000")
-    known = {size.n_removed: size.speed for size in advice.sizes}
+    (one, speed, three) = (size.speed for size in advice.sizes)
     peak = measured["pruned"]["peak_memory_bytes"]["value"]
-    assert known == {1: None, 2: Speed(speedup, error, memory, peak), 3: None}
+    assert one is three is None and speed is not None and speed.error == pytest.approx(decoding["retention_error"])
+    assert (speed.speedup, speed.memory, speed.memory_bytes) == (decoding["retention"], memory, peak)
     assert raysearch.recommend("latest", f"budget.memory={memory!r}").n_removed == 2
     absolute = raysearch.recommend("latest", f"budget.memory={peak / 1e6!r}MB")
     assert absolute.n_removed == 2 and f", memory {size_text(peak)}; " in absolute.reason

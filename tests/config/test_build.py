@@ -19,11 +19,11 @@ SEVERAL: list[tuple[Callable[[Sequence[str]], object], str, list[str]]] = [
         "remov=3 seed=-1 remove=two searcher=beam searcher.width=0 data.samples=-1 data.seq_len=1 cluster.replicas=0",
         [
             "remov is no key of this configuration; did you mean 'remove'?",
-            "seed=-1 is negative; use 0 or more",
-            "data.samples=-1 draws nothing",
-            "data.seq_len=1 leaves no token",
-            "cluster.replicas=0 runs nothing",
-            "searcher.width=0 keeps no mask",
+            "seed=-1 should be greater than or equal to 0",
+            "data.samples=-1 should be greater than 0",
+            "data.seq_len=1 should be greater than or equal to 2",
+            "cluster.replicas=0 should be greater than 0",
+            "searcher.width=0 should be greater than 0",
             "remove=two should be a valid integer",
         ],
     ),
@@ -36,28 +36,32 @@ SEVERAL: list[tuple[Callable[[Sequence[str]], object], str, list[str]]] = [
     (
         build.search_spec,
         "objective=weighted objective.parts=[{weight:1,of:'objective=klx'},3] seed=-1",
-        ["objective.parts: objective=klx is unknown", "objective.parts has 3", "seed=-1 is negative"],
+        [
+            "objective.parts: objective=klx is unknown",
+            "objective.parts has 3",
+            "seed=-1 should be greater than or equal to 0",
+        ],
     ),
     (
         build.study_spec,
         "study.grid.searcher=[gredy,greedy,bream] study.retries=-1 remov=3 seed=-1 assess=offline assess.limit=0",
         [
             "remov is no key",
-            "study.retries=-1 is negative",
-            "assess.limit=0 is too small",
+            "study.retries=-1 should be greater than or equal to 0",
+            "assess.limit=0 should be greater than 0",
             "searcher=gredy is unknown",
             "searcher=bream is unknown",
-            "seed=-1 is negative",
+            "seed=-1 should be greater than or equal to 0",
         ],
     ),
     (
         lambda words: build.evaluation_spec(words, ["objective=klx", "data.seq_len=1"]),
         "data.samples=-1 store=7",
         [
-            "data.samples=-1 draws",
+            "data.samples=-1 should be greater than 0 or 'all'",
             "store=7 should be a valid string",
             "objective=klx is unknown",
-            "data.seq_len=1 leaves",
+            "data.seq_len=1 should be greater than or equal to 2",
         ],
     ),
 ]
@@ -75,9 +79,9 @@ def test_all_mistakes_are_told_together(subtests: pytest.Subtests) -> None:
 
 
 def test_a_single_mistake_is_one_sentence_and_raised_as_it_is() -> None:
-    error = UserError("seed=-1 is negative; use 0 or more")
+    error = UserError("seed=-1 should be greater than or equal to 0")
     mistakes = Mistakes()
-    for repeated in (error, UserError("data.seed=-1 is negative; use 0 or more"), UserError(str(error))):
+    for repeated in (error, UserError("data.seed=-1 should be greater than or equal to 0"), UserError(str(error))):
         with mistakes:
             raise repeated
     with pytest.raises(UserError) as caught:

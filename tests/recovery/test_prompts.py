@@ -157,22 +157,22 @@ def test_a_short_question_is_compared_with_its_template(tmp_path: Path) -> None:
 
 def test_refuses_options_out_of_range() -> None:
     cases = [
-        ({"top_k": 0}, "recovery.top_k=0 is too small; use 1 or more"),
-        ({"max_tokens": 1}, "recovery.max_tokens=1 is too small; use 2 or more"),
-        ({"max_new_tokens": 0}, "recovery.max_new_tokens=0 is too small"),
-        ({"batch_size": 0}, "recovery.batch_size=0 is too small"),
+        ({"top_k": 0}, "recovery.top_k=0 should be greater than 0"),
+        ({"max_tokens": 1}, "recovery.max_tokens=1 should be greater than or equal to 2"),
+        ({"max_new_tokens": 0}, "recovery.max_new_tokens=0 should be greater than 0"),
+        ({"batch_size": 0}, "recovery.batch_size=0 should be greater than 0"),
         ({"batch_size": 6, "micro_batch_size": 4}, "recovery.batch_size=6 is no multiple of recovery.micro"),
-        ({"learning_rate": 0.0}, "recovery.learning_rate=0.0 trains nothing; use more than 0"),
-        ({"epochs": -1.0}, "recovery.epochs=-1.0 trains nothing"),
-        ({"held_out": 1.0}, "recovery.held_out=1.0 is out of range"),
-        ({"held_out": 0.0}, "recovery.held_out=0 leaves nothing to follow the loss on"),
-        ({"top_p": 0.0}, "recovery.top_p=0.0 is out of range"),
-        ({"lora_r": 0}, "recovery.lora_r=0 is too small"),
-        ({"lora_dropout": 1.0}, "recovery.lora_dropout=1.0 is out of range"),
+        ({"learning_rate": 0.0}, "recovery.learning_rate=0.0 should be greater than 0"),
+        ({"epochs": -1.0}, "recovery.epochs=-1.0 should be greater than 0"),
+        ({"held_out": 1.0}, "recovery.held_out=1.0 should be less than 1"),
+        ({"held_out": 0.0}, "recovery.held_out=0.0 should be greater than 0"),
+        ({"top_p": 0.0}, "recovery.top_p=0.0 should be greater than 0"),
+        ({"lora_r": 0}, "recovery.lora_r=0 should be greater than 0"),
+        ({"lora_dropout": 1.0}, "recovery.lora_dropout=1.0 should be less than 1"),
         ({"targets": []}, "recovery.targets=[] names nothing to train"),
         ({"packing": True, "loss": "distill"}, "recovery.packing=true is not offered with recovery.loss=distill"),
-        ({"seed": -1}, "recovery.seed=-1 is too small"),
-        ({"seed": 2**32}, "recovery.seed=4294967296 is too large; use 4294967295 or less"),
+        ({"seed": -1}, "recovery.seed=-1 should be greater than or equal to 0"),
+        ({"seed": 2**32}, "recovery.seed=4294967296 should be less than 4294967296"),
     ]
     assert_refused(RecoveryOptions, cases)
 

@@ -181,8 +181,8 @@ def test_rows_that_do_not_fit_the_model_are_refused_before_the_search(run: Run, 
 
 def test_mistakes_are_one_sentence(run: Run, words: list[str], world: World) -> None:
     cases = [
-        (["refine.masks=1"], "refine.masks=1 leaves nothing to choose from; use 2 or more, or refine=none"),
-        (["refine.steps=0"], "refine.steps=0 trains nothing; use 1 or more"),
+        (["refine.masks=1"], "refine.masks=1 should be greater than or equal to 2"),
+        (["refine.steps=0"], "refine.steps=0 should be greater than 0"),
         (["refine.recover_with='data=file data.path=nothing.txt'"], "data.path=nothing.txt does not exist"),
         (["refine.recover_with=recovery.rate=1"], "recovery.rate is no key of this configuration"),
         (["refine.recover_with=recovery.max_steps=9"], "has recovery.max_steps=9, which refine.steps says"),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from raysearch.calibration.batch import Form
+from raysearch.core.options import Options
 from raysearch.generation.answer import Answer
 
 
@@ -83,7 +84,7 @@ class Task:
 Sample = Text | Item | Dialogue | Task
 
 
-class Format(ABC):
+class Format(Options, ABC):
     """Reads the rows of a data set.
 
     Attributes:
@@ -91,6 +92,7 @@ class Format(ABC):
         draws: The options by which samples are drawn: `WindowOptions` for texts, `ItemOptions` for the others.
     """
 
+    section = "data"
     offers: ClassVar[frozenset[Form]]
     draws: ClassVar[type]
 

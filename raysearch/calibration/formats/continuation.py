@@ -9,15 +9,15 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from pydantic import Field, PositiveInt
 from typing_extensions import override
 
 from raysearch.calibration.batch import Form
 from raysearch.calibration.fields import take_text
 from raysearch.calibration.formats.base import Format, Item
 from raysearch.calibration.items import ItemOptions
-from raysearch.errors import UserError
 
 _LEAST_WORDS, _MOST_WORDS = 5, 60  # shorter ones all look alike, longer ones are lists or badly split
 
@@ -51,17 +51,11 @@ class ContinuationFormat(Format):
     """
 
     field: str = "text"
-    context_sentences: int = 3
-    choices: int = 4
+    context_sentences: PositiveInt = 3
+    choices: Annotated[int, Field(ge=2)] = 4
 
     offers = frozenset({Form.TEXT, Form.CHOICES})  # no model generates the very sentence
     draws = ItemOptions
-
-    def __post_init__(self) -> None:
-        if self.context_sentences < 1:
-            raise UserError(f"data.context_sentences={self.context_sentences} leaves no prompt; use 1 or more")
-        if self.choices < 2:
-            raise UserError(f"data.choices={self.choices} leaves nothing to choose; use 2 or more")
 
     @override
     def read(self, row: Mapping[str, Any], where: str) -> Item | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import PositiveFloat, PositiveInt
 from typing_extensions import override
 
 from raysearch.calibration.batch import Form
@@ -56,8 +57,8 @@ class GenerationFormat(Format):
     tests: str | None = None
     tests_plus: str | None = None
     setup: str = ""
-    timeout_s: float = 30.0
-    max_new_tokens: int = 512
+    timeout_s: PositiveFloat = 30.0
+    max_new_tokens: PositiveInt = 512
     stop: Sequence[str] = ()
     group: str | None = None
 
@@ -65,6 +66,7 @@ class GenerationFormat(Format):
     draws = ItemOptions
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_prompt(self.prompt)
         needs = {"code": "tests", "regex": "pattern"}.get(self.check, "answer")
         if getattr(self, needs) is None:
@@ -78,10 +80,6 @@ class GenerationFormat(Format):
                 re.compile(self.pattern)
             except re.error as error:
                 raise UserError(f"data.pattern={self.pattern} is no regular expression ({error}); mend it") from error
-        if self.max_new_tokens < 1:
-            raise UserError(f"data.max_new_tokens={self.max_new_tokens} writes nothing; use 1 or more")
-        if self.timeout_s <= 0:
-            raise UserError(f"data.timeout_s={self.timeout_s} leaves no time to run; use a second or more")
         if not all(self.stop):
             raise UserError("data.stop has an empty text; leave it out")
 

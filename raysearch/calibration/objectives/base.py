@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.core.measure import Measure
+from raysearch.core.options import Options
 from raysearch.generation.score import ScoredText
 
 if TYPE_CHECKING:
@@ -52,13 +53,14 @@ class Head(Protocol):
         ...
 
 
-class Objective(ABC):
+class Objective(Options, ABC):
     """A loss that a search minimises. Its options are its constructor's arguments and part of the fingerprint.
 
     Attributes:
         form: What it needs of a sample.
     """
 
+    section = "objective"
     form: ClassVar[Form]
 
     @property
@@ -66,7 +68,7 @@ class Objective(ABC):
     def measure(self) -> Measure:
         """The unit of its loss; a class attribute will do."""
 
-    def check_samples(self, batch: Batch) -> None:  # noqa: B027
+    def check_samples(self, batch: Batch) -> None:
         """Refuse samples of its form that it cannot work on.
 
         Raises:

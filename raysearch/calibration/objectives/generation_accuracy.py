@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
@@ -45,24 +46,21 @@ class GenerationAccuracyObjective(ModelObjective):
         run_code: Whether generated code may be run, in a sandbox.
     """
 
-    max_new_tokens: int | None = None
+    max_new_tokens: PositiveInt | None = None
     match: Match = "auto"
     stop: Sequence[str] | None = None
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
-    batch_size: int | None = None
+    batch_size: PositiveInt | None = None
     run_code: bool = False
 
     form = Form.PROMPT
     measure = Measure("errors per item", "sample", "accuracy")
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"objective.{name}={value} writes nothing; use 1 or more")
+        super().__post_init__()
         if self.stop is not None and not all(self.stop):
             raise UserError(f"objective.stop={as_typed(self.stop)} has an empty text; leave it out")
         self.decoding  # noqa: B018 (refuses numbers out of range)

@@ -218,10 +218,10 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
         values = {
             "path/delta": size.delta,
             "path/delta_se": size.delta_error,
-            "path/speedup": size.speed and size.speed.speedup,
-            "path/speedup_se": size.speed and size.speed.error,
-            "path/memory_change": size.speed and size.speed.memory,
         }
+        if size.speed is not None:
+            values["path/speedup"], values["path/memory_change"] = size.speed.speedup, size.speed.memory
+            values["path/speedup_se"] = size.speed.error
         for name, number in _known(values).items():
             series.setdefault(name, []).append((size.n_removed, number))
     for name, value in result.remarks.items():

@@ -137,8 +137,8 @@ class TestSentences:
 
 def test_refuses_options_out_of_range_and_rows_without_the_field() -> None:
     cases: list[tuple[Any, str]] = [
-        ({"context_sentences": 0}, "data.context_sentences=0 leaves no prompt; use 1 or more"),
-        ({"choices": 1}, "data.choices=1 leaves nothing to choose; use 2 or more"),
+        ({"context_sentences": 0}, "data.context_sentences=0 should be greater than 0"),
+        ({"choices": 1}, "data.choices=1 should be greater than or equal to 2"),
     ]
     assert_refused(ContinuationFormat, cases)
     with pytest.raises(UserError, match=f"{WHERE} has no data.field=text; did you mean 'texts'?"):

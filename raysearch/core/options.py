@@ -1,0 +1,82 @@
+"""Options: the types of their fields say which values they take, and a value that is none of these is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from raysearch.core.formatting import as_typed
+from raysearch.errors import UserError, did_you_mean
+
+#: What is expected, where pydantic says it in the words of Python.
+_EXPECTED = {
+    **dict.fromkeys(("sequence_str", "is_instance_of"), "a valid list"),
+    **dict.fromkeys(("dataclass_type", "dataclass_exact_type"), "a valid dictionary"),
+}
+
+#: Of random numbers.
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class Options:
+    """A dataclass of options, of which some are limited by their types: `Literal`, or pydantic's `PositiveInt`.
+
+    Attributes:
+        section: The section of the configuration that they stand in, for messages.
+
+    Raises:
+        UserError: A value is beyond its limits.
+    """
+
+    section: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Refuse a value that is beyond its limits."""
+        own: Any = type(self)
+        for name, kind in _limited(own).items():
+            checked(kind, f"{self.section}.{name}", getattr(self, name))
+
+
+@cache
+def _limited(options: Any) -> dict[str, Any]:
+    hints = get_type_hints(options, include_extras=True)
+    return {one.name: hints[one.name] for one in dataclasses.fields(options) if _is_limited(hints[one.name])}
+
+
+def _is_limited(kind: Any) -> bool:
+    return get_origin(kind) in (Annotated, Literal) or any(map(_is_limited, get_args(kind)))
+
+
+def checked(expected: Any, name: str, value: Any) -> Any:
+    """Return the value, if it is of the expected type.
+
+    Raises:
+        UserError: It is not.
+    """
+    try:
+        return _adapter(expected).validate_python(value, strict=True)
+    except ValidationError as error:
+        wanted = dict.fromkeys(
+            _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Input should be "))
+            for problem in error.errors()
+        )
+        remedy = _nearest(value, error)
+        if "a valid string" in wanted:
+            remedy = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
+        raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
+
+
+@cache
+def _adapter(expected: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(expected, config=ConfigDict(allow_inf_nan=False))
+
+
+def _nearest(value: Any, error: ValidationError) -> str:
+    """Return which of the words that are expected is near, to follow a sentence."""
+    expected = " ".join(problem.get("ctx", {}).get("expected", "") for problem in error.errors())
+    near = did_you_mean(value, re.findall(r"'(.*?)'", expected)) if isinstance(value, str) else ""
+    return f"; {near}" if near.startswith("did") else ""
