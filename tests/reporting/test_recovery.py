@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training
@@ -59,8 +61,8 @@ def test_three_models_stand_side_by_side_with_ranks_and_costs() -> None:
 
 def test_losses_are_drawn_by_tokens() -> None:
     (picture,) = recovery_pictures(results(), Palette.of(results()))
-    (_, first), (tokens, last) = picture.figure.axes[0].get_lines()[1].get_xydata()[[0, -1]]  # type: ignore[index]
-    assert (first, tokens, last) == (2.5, 200, 2.25)
+    course = np.asarray(picture.figure.axes[0].get_lines()[1].get_xydata())
+    assert course[0, 1] == 2.5 and course[-1].tolist() == [200, 2.25]
     assert "distilled" in svg(picture.figure, picture.name)
 
 
