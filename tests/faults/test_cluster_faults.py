@@ -150,7 +150,7 @@ def test_the_wire_to_a_host_is_cut(world: World, undisturbed: dict[str, Any], ho
 
 
 @contextmanager
-def served_from_outside() -> Iterator[str]:
+def served_from_outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a cluster on which the first process that is to serve a client does not start."""
     pytest.importorskip("grpc", reason="needs ray[client]")
     port = free_port()
@@ -167,11 +167,14 @@ if any("specific-server" in word for word in sys.orig_argv):
         )
         paths = {"PYTHONPATH": str(ray_cluster.folder), "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "15"}
         ray_cluster.start_head(1, f"--ray-client-server-port={port}", **paths)
+        monkeypatch.setenv("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "15")
         yield f"ray://127.0.0.1:{port}"
 
 
-def test_a_search_from_outside_of_the_cluster(run: Run, world: World, undisturbed: dict[str, Any]) -> None:
-    with served_from_outside() as address:
+def test_a_search_from_outside_of_the_cluster(
+    run: Run, world: World, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served_from_outside(monkeypatch) as address:
         result = found(finish(start("search", *world.search(**LONG, **on(address)), "--json", "store=disturbed")))
         refused = run("study", *world.search(**on(address), data__samples=8))
     assert_same(result, undisturbed)

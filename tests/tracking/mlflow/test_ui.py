@@ -58,7 +58,7 @@ def test_ctrl_c_while_the_server_is_being_imported_ends_quietly(tables: None, tm
 
 def test_it_serves_runs_and_their_artifacts(served: Served):
     csv = get(f"{served.url}/get-artifact?run_uuid={served.run_id}&path=trials.csv")
-    assert csv.startswith(b"index,round,removed")
+    assert csv.startswith(b"index,mask,n_removed")
     listed = get(f"{served.url}/ajax-api/2.0/mlflow/artifacts/list?run_id={served.run_id}")
     assert b"mask_map.png" in listed
 
