@@ -40,11 +40,7 @@ class SpeedOptions(Options):
 class AnswerOptions(GenerationAccuracyObjective):
     """How answers are generated and scored."""
 
-    def __post_init__(self) -> None:
-        try:
-            super().__post_init__()
-        except UserError as error:
-            raise UserError(str(error).replace("objective.", "assess.answers.")) from error
+    section = "assess.answers"
 
     @property
     def objective(self) -> GenerationAccuracyObjective:

@@ -35,12 +35,12 @@ def loss_columns(measure: Measure) -> list[str]:
     return [f"loss ({measure.unit})", *([] if measure.readout is None else [measure.readout])]
 
 
-def loss_cells(measure: Measure, loss: float) -> list[str]:
+def loss_cells(measure: Measure, loss: float, more_decimals: int = 0) -> list[str]:
     """Return the cells under `loss_columns`."""
-    cells = [f"{loss:.4f}"]
+    cells = [f"{loss:.{4 + more_decimals}f}"]
     if measure.readout is not None:
         decimals = 2 if measure.readout == "perplexity" else 4
-        cells.append(f"{measure.read(loss):.{decimals}f}")
+        cells.append(f"{measure.read(loss):.{decimals + more_decimals}f}")
     return cells
 
 

@@ -200,7 +200,7 @@ def score_table(scores: Sequence[Score]) -> Table:
     measure = scores[0].measure
     table = new_table("Layers are 0-based", "removed", *loss_columns(measure), "evaluated on", "cached")
     for score in scores:
-        cells = *loss_cells(measure, score.loss), extent(measure, score.n_tokens, score.n_samples)
+        cells = *loss_cells(measure, score.loss, more_decimals=2), extent(measure, score.n_tokens, score.n_samples)
         table.add_row(str(score.mask), *cells, "yes" if score.cached else "no")
     return table
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from functools import cache
@@ -62,11 +61,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def digest(value: Any, length: int) -> str:
-    """Return so many hexadecimal digits of the SHA-256 of plain values as JSON; mappings of any order have the same."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:length]
 
 
 def number_of(value: float | None) -> float:

@@ -88,6 +88,12 @@ def written_whole(file: Path) -> Iterator[Path]:
         raise
 
 
+def write_whole(file: Path, text: str) -> None:
+    """Write a text as `written_whole` does."""
+    with written_whole(file) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+
+
 def ledger_path(name: str, store: object) -> Path:
     """Return a ledger's file: the one in a store, or the one that is named; the arguments are those of `as_path`.
 

@@ -18,7 +18,8 @@ from raysearch.calibration.batch import Batch, Choices, Form
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data, Drawn
 from raysearch.calibration.objectives.weighted import WeightedObjective
-from raysearch.core.json import digest, from_json, to_json
+from raysearch.core.digest import digest
+from raysearch.core.json import from_json, to_json
 from raysearch.errors import UserError
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec, identity_of
 from raysearch.generation.answer import Answer

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
-
-from raysearch.core.options import Options, Seed
 
 
 @dataclass(frozen=True)
-class Decoding(Options):
+class Decoding:
     """How tokens are chosen.
 
     Args:
@@ -19,17 +14,12 @@ class Decoding(Options):
         top_k: The number of likeliest tokens to draw from; 0 for all.
         top_p: The probability of the likeliest tokens to draw from, after `top_k`; 1 for all.
         seed: Of the draws. Each prompt has random numbers of its own, by its tokens.
-
-    Raises:
-        UserError: A value is out of range.
     """
 
-    section = "objective"
-
-    temperature: NonNegativeFloat = 0.0
-    top_k: NonNegativeInt = 0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    seed: Seed = 0
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
 
 
 @dataclass(frozen=True)

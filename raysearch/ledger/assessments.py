@@ -9,7 +9,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from raysearch.core.json import digest, from_json, to_record
+from raysearch.core.digest import digest
+from raysearch.core.json import from_json, to_record
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger, put
 

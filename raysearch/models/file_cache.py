@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysearch.core.json import digest
+from raysearch.core.digest import digest
 from raysearch.core.paths import written_whole
 from raysearch.models.spec import LocatedModel
 

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.core.estimate import shown
 from raysearch.core.mask import Mask
+from raysearch.core.paths import write_whole
 from raysearch.errors import UnsupportedModelError, redact, redacted
 from raysearch.models.card import RECORD, render_card
 from raysearch.models.export import replacing
@@ -22,7 +23,6 @@ from raysearch.models.llama_cpp import misread_by_llama_cpp
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.models.verification import probe_logits, relative_gap, tolerance
-from raysearch.recovery.progress import write_whole
 from raysearch.recovery.record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 

@@ -1,11 +1,10 @@
-"""How long the steps of a recovery take, and how they leave their files."""
+"""How long something has taken so far, and what is left of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from raysearch.core.formatting import remaining
@@ -30,10 +29,3 @@ def run_jobs(
         yield found
         left = remaining(time.monotonic() - started, done, n_jobs)
         on_progress(f"{title} of the dense model: {done} of {n_jobs} jobs, {left} left")
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Write a file so that it is never there in part."""
-    unfinished = file.with_name(f"{file.name}.part")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(file)

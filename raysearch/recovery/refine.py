@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, PositiveInt
 
+from raysearch.core.digest import digest
 from raysearch.core.estimate import rank_correlation
-from raysearch.core.json import digest
 from raysearch.core.mask import Mask
 from raysearch.core.options import Options
 from raysearch.errors import EvaluationError, UserError

@@ -20,8 +20,9 @@ import torch
 from raysearch.assessment.assess import read_assessable
 from raysearch.assessment.context import Assessable
 from raysearch.calibration.windows import WindowOptions
-from raysearch.core.json import digest
+from raysearch.core.digest import digest
 from raysearch.core.mask import Mask
+from raysearch.core.paths import write_whole
 from raysearch.errors import UserError, redacted
 from raysearch.evaluation.pool import Pool, opening
 from raysearch.evaluation.prepared_data import prepare_data
@@ -30,7 +31,7 @@ from raysearch.models.card import RECORD
 from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint, written_by
-from raysearch.recovery.progress import timed, write_whole
+from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import Prompts, Row, SeenTexts, draw_prompts, n_to_train_on, row_of
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing_extensions import override
 
 from raysearch.calibration.batch import Batch
 from raysearch.core.mask import Mask
+from raysearch.core.paths import written_whole
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
@@ -81,10 +81,8 @@ def top_logits_of(
     missing = [job for job in jobs if not _file(folder, job).exists()]
     for job, found in run_jobs(missing, replicas, "logits", on_progress):
         arrays = {f"{key}{place}": array for place, one in enumerate(found) for key, array in vars(one).items()}
-        unfinished = folder / f"{job.first:08d}.{os.getpid()}.part"
-        with unfinished.open("wb") as stream:
+        with written_whole(_file(folder, job)) as unfinished, unfinished.open("wb") as stream:
             np.savez(stream, **arrays)
-        unfinished.replace(_file(folder, job))
     top_logits = []
     for job in jobs:
         with np.load(_file(folder, job)) as kept:

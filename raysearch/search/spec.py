@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raysearch.calibration.objectives.base import StateObjective
-from raysearch.core.json import digest
+from raysearch.core.digest import digest
 from raysearch.core.problem import AUTO, Problem, sizes_of
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from raysearch.assessment.spec import AssessSpec
+from raysearch.core.digest import digest
 from raysearch.core.formatting import count
-from raysearch.core.json import digest
 from raysearch.core.options import Options
 from raysearch.errors import UserError, did_you_mean
 from raysearch.recovery.spec import RecoverSpec

@@ -83,11 +83,11 @@ def test_paths_and_trials_are_shown_in_the_same_way(measure: Measure, columns: l
 
 
 @EVERY_MEASURE
-def test_scores_are_shown_with_their_extent(measure: Measure, columns: list[str], cells: list[str]) -> None:
+def test_scores_have_more_decimals(measure: Measure, columns: list[str], cells: list[str]) -> None:
     table = score_table([Score(Mask.of(4), measure, 0.575, 1203, 64, cached=True)])
     assert headers(table) == ["removed", *columns, "evaluated on", "cached"]
     ((_, *shown, extent, known),) = rows(table)
-    assert shown == cells
+    assert [len(one) - len(cell) for one, cell in zip(shown, cells, strict=True)] == [2] * len(cells)
     assert extent == ("64 items (1,203 scored tokens)" if measure.per == "sample" else "1,203 scored tokens")
     assert known == "yes"
 

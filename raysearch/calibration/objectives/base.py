@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.core.measure import Measure
-from raysearch.core.options import Options
 from raysearch.generation.score import ScoredText
 
 if TYPE_CHECKING:
@@ -53,14 +52,13 @@ class Head(Protocol):
         ...
 
 
-class Objective(Options, ABC):
+class Objective(ABC):
     """A loss that a search minimises. Its options are its constructor's arguments and part of the fingerprint.
 
     Attributes:
         form: What it needs of a sample.
     """
 
-    section = "objective"
     form: ClassVar[Form]
 
     @property
@@ -68,7 +66,7 @@ class Objective(Options, ABC):
     def measure(self) -> Measure:
         """The unit of its loss; a class attribute will do."""
 
-    def check_samples(self, batch: Batch) -> None:
+    def check_samples(self, batch: Batch) -> None:  # noqa: B027
         """Refuse samples of its form that it cannot work on.
 
         Raises:

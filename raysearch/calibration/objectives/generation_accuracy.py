@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.objectives.base import ModelLosses, ModelObjective
 from raysearch.core.formatting import as_typed
 from raysearch.core.measure import Measure
+from raysearch.core.options import Options, Seed
 from raysearch.errors import UserError
 from raysearch.generation.answer import Answer
 from raysearch.generation.checks import Match, check_of, score_answers
@@ -30,7 +31,7 @@ _STOP = ("Question:",)
 
 
 @dataclass(frozen=True)
-class GenerationAccuracyObjective(ModelObjective):
+class GenerationAccuracyObjective(Options, ModelObjective):
     """1 minus the score of each generated answer: 0 if it is right, 1 if it is wrong.
 
     Args:
@@ -46,13 +47,15 @@ class GenerationAccuracyObjective(ModelObjective):
         run_code: Whether generated code may be run, in a sandbox.
     """
 
+    section = "objective"
+
     max_new_tokens: PositiveInt | None = None
     match: Match = "auto"
     stop: Sequence[str] | None = None
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
+    temperature: NonNegativeFloat = 0.0
+    top_k: NonNegativeInt = 0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    seed: Seed = 0
     batch_size: PositiveInt | None = None
     run_code: bool = False
 
@@ -62,8 +65,7 @@ class GenerationAccuracyObjective(ModelObjective):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stop is not None and not all(self.stop):
-            raise UserError(f"objective.stop={as_typed(self.stop)} has an empty text; leave it out")
-        self.decoding  # noqa: B018 (refuses numbers out of range)
+            raise UserError(f"{self.section}.stop={as_typed(self.stop)} has an empty text; leave it out")
 
     @override
     def check_samples(self, batch: Batch) -> None:

@@ -10,6 +10,7 @@ from raysearch.calibration.objectives.generation_accuracy import GenerationAccur
 from raysearch.errors import UserError
 from raysearch.generation.answer import Answer
 from raysearch.generation.checks import Match, score_answers
+from tests.cases import assert_refused
 from tests.models.families import tiny
 
 LABELS = ("answer1", "answer2", "answer3")
@@ -70,3 +71,10 @@ def test_an_answer_beyond_a_table_of_positions_is_refused():
     said = "max_new_tokens=4 after a prompt of 4 tokens leads beyond the 6 positions of the model"
     with pytest.raises(UserError, match=said):
         GenerationAccuracyObjective(max_new_tokens=4).model_losses(model, tokenizer, batch)
+
+
+def test_numbers_out_of_range_are_refused():
+    wrong = [("temperature", -1.0), ("top_k", -1), ("top_p", 0.0), ("top_p", 1.1), ("seed", -1), ("seed", 2**32)]
+    wrong += [("max_new_tokens", 0), ("batch_size", 0)]
+    refusals = [({name: value}, f"objective.{name}=.* should be (less|greater) than ") for name, value in wrong]
+    assert_refused(GenerationAccuracyObjective, refusals)

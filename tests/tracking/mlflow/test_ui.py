@@ -26,7 +26,7 @@ def test_what_cannot_be_served_is_refused_with_the_remedy(tmp_path):
         cases = [
             ({"folder": tmp_path / "new"}, "raysearch search"),
             ({"uri": "http://mlflow:5000"}, "http://mlflow:5000 is a server already"),
-            (hanging, "^--uri=mssql.*PWD%3D.*cannot be opened .ModuleNotFoundError.*; correct it"),
+            (hanging, "^--uri=mssql.*odbc_connect=\\*\\*\\* cannot be opened .ModuleNotFoundError.*; correct it"),
             ({"port": port}, f"port={port} .*in use.*--port"),
             ({"host": "no.such.host.invalid"}, "host=no.such"),
             ({"port": 70000}, "port=70000"),
