@@ -24,20 +24,20 @@ from tests.tracking.simulated import greedy_search
 pytestmark = pytest.mark.usefixtures("tables")
 
 SEARCH = greedy_search(n_layers=5)
-#: Tells of a search, at a URI and by an id that are its arguments.
+#: Tells of that search, at a URI and by an id that are its arguments.
 TELLS = """
 import sys
 from pathlib import Path
 from raysearch.search.figures import Plots
 from raysearch.search.observer import repeat
-from raysearch.testing.tracker_suite import small_search
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.options import TrackingOptions
+from tests.tracking.simulated import greedy_search
 
 Plots.files = lambda _: ()  # to draw them takes seconds
 uri, search_id = sys.argv[1:]
 tracker = MlflowTracker(TrackingOptions("mlflow", uri or None, "raysearch", Path.cwd()), print, timeout_s=300)
-repeat(small_search(search_id), tracker)
+repeat(greedy_search(n_layers=5, search_id=search_id), tracker)
 tracker.close()
 """
 
@@ -221,7 +221,7 @@ def test_kill_9_loses_nothing_that_a_resume_does_not_fill_in(tmp_path, request, 
 import os
 import sys
 from mlflow import MlflowClient
-from raysearch.tracking.mlflow import children, writer
+from raysearch.tracking.mlflow import bulk, writer
 
 def dies(work):
     calls = []
@@ -232,7 +232,7 @@ def dies(work):
         return work(*args, **kwargs)
     return wrapped
 
-writer._AT_ONCE, children._THREADS = 1, 1
+writer._AT_ONCE, bulk._THREADS = 1, 1
 if sys.argv[1]:
     MlflowClient.log_batch = dies(MlflowClient.log_batch)
 else:
