@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # heavy; a command that stops early does not need them
     from raysearch.search.result import RoundSummary, SearchHeader
 
 _SECONDS_BETWEEN_LINES, _SECONDS_IF_UNCHANGED = 15, 120
+#: After this time without a replica, the display says where to look.
+_LONG_S = 60.0
 
 
 class Display(Observer):
@@ -98,6 +100,7 @@ class SearchDisplay(Display):
         self._expected: Sequence[RoundCost] | None = None
         self._head_cost = 0.0
         self._round = 1
+        self._alone_since: float | None = None  # without any replica
         self._best = ""
         self._cost_done = 0.0  # of finished rounds' units, in layer-forwards
         self._cost_before = 0.0  # of the current round or stage, at the last call
@@ -120,11 +123,12 @@ class SearchDisplay(Display):
     @override
     def progress(self, progress: Progress) -> None:
         if not progress.n_replicas and not progress.masks_elsewhere:
-            return self._show("waiting for replicas to load; on a cluster, ray status tells what one lacks")
+            return self._show(self._waiting())
         if progress.masks_elsewhere:
             whose = f": {escape(progress.elsewhere)}" if progress.elsewhere else ""
             masks = count(progress.masks_elsewhere, "mask")
             return self._show(f"waiting for {masks} that another search is computing{whose}")
+        self._alone_since = None
         cost = progress.layer_forwards + self._head_cost * progress.head_forwards
         planned = progress.layer_forwards_planned + self._head_cost * progress.head_forwards_planned
         if cost:  # else a round begins
@@ -167,6 +171,14 @@ class SearchDisplay(Display):
         if not progress.stage or progress.stage == progress.stages:
             return 0.0
         return self._share * self._expected_cost(self._round) - (self._cost_done - self._cost_of_rounds)
+
+    def _waiting(self) -> str:
+        """Return that there is no replica yet and, after a while, where to look."""
+        self._alone_since = self._alone_since or time.monotonic()
+        waited = time.monotonic() - self._alone_since
+        if waited < _LONG_S:
+            return "waiting for replicas to load"
+        return f"no replica is ready after {duration(waited)}; on a cluster, ray status tells what it lacks"
 
     def _seconds_left(self, left: float) -> float | None:
         """Return the seconds left of the search, given the layer-forwards left of this round; None without a speed."""

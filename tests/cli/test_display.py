@@ -84,7 +84,11 @@ def test_the_best_of_a_round_is_a_bare_number(display: SearchDisplay, said: io.S
     assert "round 2 done  9 computed" in said.getvalue(), "not the best of the round before"
 
 
-def test_a_wait_for_replicas_says_where_to_look(display: SearchDisplay, said: io.StringIO) -> None:
-    display._last_line -= 60
-    display.progress(Progress(n_replicas=0))
-    assert "ray status tells what" in said.getvalue()
+def test_a_wait_for_replicas_that_do_not_come_says_where_to_look(
+    display: SearchDisplay, said: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for least, expected in ((60.0, "waiting for replicas to load"), (0.0, "ray status tells what it lacks")):
+        monkeypatch.setattr("raysearch.cli.displays._LONG_S", least)
+        display._last_line -= 60
+        display.progress(Progress(n_replicas=0))
+        assert expected in said.getvalue().splitlines()[-1]
