@@ -23,10 +23,13 @@ class Estimate:
 
 
 def shown(one: Estimate | None) -> str:
-    """Format a number and its standard error, if known; empty for None."""
+    """Format a number and its standard error, if known, both to the error's second digit; empty for None."""
     if one is None:
         return ""
-    return f"{figure(one.value)} {plus_minus(one.error)}".rstrip()
+    if not one.error or not math.isfinite(one.error):
+        return f"{figure(one.value)} {plus_minus(one.error)}".rstrip()
+    decimals = max(0, 1 - math.floor(math.log10(one.error)))
+    return f"{one.value:,.{decimals}f} ± {one.error:,.{decimals}f}"
 
 
 def plus_minus(error: float | None) -> str:
