@@ -117,8 +117,13 @@ def export(
         if (out is None) == (gguf is None):
             given = "--out and --gguf" if out is not None else "neither --out nor --gguf"
             raise UserError(f"export was given {given}; name one: a folder with --out, or a file with --gguf")
-        common: dict[str, Any] = {"remove": remove, "overwrite": overwrite, "push": push, "public": public}
-        common |= {"store": store}
+        common: dict[str, Any] = {
+            "remove": remove,
+            "overwrite": overwrite,
+            "push": push,
+            "public": public,
+            "store": store,
+        }
         if gguf is not None:
             if prompt is not None:
                 raise UserError("--prompt is continued by a checkpoint; leave it out with --gguf")

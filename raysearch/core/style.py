@@ -32,9 +32,10 @@ _PER_INCH = 12.5  # characters of a legend, at its size
 def within(values: Iterable[float]) -> tuple[float, float]:
     """Return the ends of an axis that shows most values well, and leaves out those that would flatten the others.
 
+    What lies above the lower three quarters by more than four times their range is left out.
+
     Args:
-        values: Finite numbers, at least one. Left out is what lies above the lower three quarters by more than four
-            times their range.
+        values: Finite numbers, at least one.
     """
     ordered = sorted({*values})  # of equal values one: two searchers with one mask make no third an outlier
     low, upper = ordered[0], ordered[max(min(1, len(ordered) - 1), (3 * (len(ordered) - 1)) // 4)]

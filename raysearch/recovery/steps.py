@@ -222,7 +222,7 @@ def remove_models(folder: Path, options: RecoveryOptions) -> None:
 def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> tuple[list[Row], Mapping[str, int], int]:
     """Return the rows, drawn and answered once and then kept; what is left out; and how many answers are new."""
     options, folder = this.spec.options, this.shared
-    if (folder / _CARD).is_file():
+    if (folder / _CARD).is_file() and (folder / _ROWS).is_file():
         card, lines = json.loads((folder / _CARD).read_text(encoding="utf-8")), (folder / _ROWS).read_bytes()
         if card["sha256"] == hashlib.sha256(lines).hexdigest():
             known = map(json.loads, lines.splitlines())
