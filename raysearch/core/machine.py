@@ -6,6 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
+#: The files of a limit and of what is used, of cgroups version 2 and 1.
+_MEMORY = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
 
 
 def n_cores() -> int:
@@ -16,11 +21,18 @@ def n_cores() -> int:
 
 
 def memory_bytes() -> int:
-    """Return the memory that may be used here: what is free on the machine, or the limit of a container."""
+    """Return the memory that may still be used here: what is free on the machine, or within a container's limit."""
     import psutil
 
     free = psutil.virtual_memory().available
-    for limit in ("memory.max", "memory/memory.limit_in_bytes"):  # of cgroups, version 2 and 1
+    for limit, usage in _MEMORY:
         with suppress(OSError, ValueError):  # it is missing, or says that there is none
-            return min(free, int((_CGROUP / limit).read_text()))
+            left = int((_CGROUP / limit).read_text()) - int((_CGROUP / usage).read_text())
+            return min(free, left + _file_cache_bytes((_CGROUP / usage).with_name("memory.stat").read_text()))
     return free
+
+
+def _file_cache_bytes(stat: str) -> int:
+    """Return what is given back where memory is short: the copies of files that have not been read of late."""
+    counts = dict(line.split() for line in stat.splitlines())
+    return int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))  # version 1 also counts children
