@@ -29,6 +29,7 @@ from raysearch.errors import EvaluationError
 from raysearch.evaluation.session import open_session
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.models.loading import describe
+from raysearch.searchers.base import Round
 
 #: Small enough for a laptop. The replica is the actor itself, so it needs no actors of its own.
 DEFAULTS = ["remove=2", "model.dtype=bfloat16", "data.samples=2", "data.seq_len=64", "cluster=inline", "tracking=none"]
@@ -42,9 +43,9 @@ class EvaluationActor:
 
     def loss(self, removed: list[int]) -> float:
         """Return the loss without these layers, in nats per token."""
-        (evaluation,) = self._session.evaluator.evaluate([Mask.of(*removed)]).values()
+        (evaluation,) = self._session.evaluator.evaluate(Round([Mask.of(*removed)])).values()
         if evaluation.loss is None:
-            raise EvaluationError(evaluation.failure)
+            raise EvaluationError(str(evaluation.failure))
         return evaluation.loss
 
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
