@@ -193,15 +193,22 @@ def _recovery(
 def _cell(
     choice: Choice, words: Sequence[str], seed: int, tracking: TrackingOptions | None, config_dir: PathLike | None
 ) -> Cell:
-    """Build a search of a study; where an axis varies the searcher's seed, samples stay the same."""
+    """Build a search of a study.
+
+    Where an axis varies the searcher's seed, samples stay the same. Where one draws other samples, a searcher draws
+    other random numbers too, or its luck would be the same in all draws.
+    """
     own = [*choice.words]
-    if "seed" in choice.labels and not any(word.startswith("data.seed=") for word in (*own, *words)):
+    given = dict(word.split("=", 1) for word in (*words, *own))
+    if "seed" in choice.labels and "data.seed" not in given:
         own.append(f"data.seed={seed}")
     words = [word for word in words if section_of(word) not in ("study", "assess")]
     for others in (words, _chosen_by_studies()):  # what is said of one cell goes before what is said of all
         said = {word.partition("=")[0] for word in own}
         own = [*(word for word in others if word.partition("=")[0] not in said), *own]
     search, own_tracking = tracked_search(own, config_dir)
+    if choice.label("draw") and search.searcher.stochastic and "seed" not in given and "data.seed" in given:
+        search = search_spec([*own, f"seed={given['data.seed']}"], config_dir)
     if search.budget is not None:
         raise UserError("remove=auto is of one search, not of a study's; give study.grid.remove a number or a range")
     if search.refiner is not None:

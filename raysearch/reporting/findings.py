@@ -75,9 +75,10 @@ def _contrasts(results: StudyResult, contrasts: Sequence[Contrast]) -> Iterator[
     """Answer every contrast of a study, those without results too."""
     answered = {f"{one.first} - {one.second}" for one in contrasts}
     for name in results.contrasts:
-        pair = " - ".join(sides_of(name))
-        if pair not in answered:
-            verdict = "This cannot be told: in no setting have both searchers found a mask."
+        first, second = sides_of(name)
+        if (pair := f"{first} - {second}") not in answered:
+            why = "in no setting have both searchers found a mask"
+            verdict = f"Whether {first} is better than {second} cannot be told: {why}."
             yield Finding(pair, verdict, "cannot tell", "verdicts")
     yield from map(_contrast, contrasts)
 
@@ -335,8 +336,10 @@ def correlation_sentence(members: Sequence[Correlation]) -> str:
 def _seeds(analysis: Analysis) -> Iterator[Finding]:
     """Whether it is known how far a searcher's random numbers move its loss."""
     frame = analysis.frame[analysis.frame["comparable"]]
-    if frame["stochastic"].any() and all(rival.spread is None for one in analysis.by_loss for rival in one.rivals):
-        verdict = "Every search ran with one seed: how much a searcher's random numbers matter is not measured."
+    seeds = frame[frame["stochastic"]].groupby("searcher", observed=True)["seed"].nunique()
+    if (seeds == 1).any():
+        names = listed([str(name) for name in seeds[seeds == 1].index])
+        verdict = f"Searched with one seed, so how much its random numbers matter is not measured: {names}."
         yield Finding("Seeds", verdict, "cannot tell", "results")
 
 

@@ -114,6 +114,14 @@ def test_seeds_of_a_searcher_without_random_numbers_are_one_search():
     assert build.study_spec(words[:1]).notes == []
 
 
+def test_a_searcher_has_other_random_numbers_in_each_draw_unless_a_seed_is_given():
+    words = ["study.grid.searcher=[greedy,random]", "study.grid.draw=[3,4]", "remove=2"]
+    for seed, expected in (("", [0, 3, 0, 4]), ("seed=7", [7, 7, 7, 7])):
+        cells = build.study_spec([*words, *filter(None, [seed])]).cells
+        found = {(cell.draw, cell.searcher): cell.search.seed for cell in cells}
+        assert [found[key] for key in sorted(found)] == expected
+
+
 @pytest.mark.parametrize(
     ("words", "screening"),
     [

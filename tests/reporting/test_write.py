@@ -18,13 +18,14 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
-from raysearch.core.estimate import Estimate, Group, Metric
+from raysearch.core.estimate import Estimate, Group, Metric, plus_minus
 from raysearch.core.style import within
 from raysearch.errors import UserError
 from raysearch.reporting.figures.picture import Palette
 from raysearch.reporting.findings import findings
 from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.stats.frame import cells_frame
+from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.results import leaderboard_tables, result_tables
 from raysearch.reporting.tables.verdict import contrast_table
 from raysearch.reporting.write import write_report
@@ -165,6 +166,21 @@ def test_the_leaderboard_has_every_searcher_in_every_setting() -> None:
     for place in range(2, 6):
         deltas = {float(row[place].value or 0): row[place].best for row in table.rows}
         assert [value for value, best in deltas.items() if best] == [min(deltas)]
+
+
+def test_searchers_that_rounding_alone_parts_share_a_rank() -> None:
+    losses = {"a": 7.629130628373889, "b": 7.629130628373887, "c": 8.0}
+    results = study(*(make_cell(name, outcome(), held_out=loss) for name, loss in losses.items()))
+    (table,) = leaderboard_tables(cells_frame(results), {})
+    assert [(row[0].text, row[1].value, row[2].best) for row in table.rows] == [
+        *(("a", 1.5, True), ("b", 1.5, True)),
+        ("c", 3.0, False),
+    ]
+
+
+def test_errors_keep_their_zeros_and_zero_has_no_sign() -> None:
+    assert [*map(plus_minus, (0.01002, 7.04, 39.2, 7589.4))] == ["± 0.010", "± 7.0", "± 39", "± 7,589"]
+    assert (numbers.loss(-1e-9), numbers.change(-1e-9), numbers.change(0.5)) == ("0.0000", "+0.0000", "+0.5000")
 
 
 def test_ruined_models_do_not_flatten_the_others() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,7 +19,7 @@ import pandas as pd
 
 from raysearch.core.json import finite
 from raysearch.reporting.stats.difference import LEVEL, Side, difference, holm
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Quantity, Setting, mean_of, settings
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, Setting, mean_of, settings, tidy
 
 Verdict = Literal["none told apart", "some told apart", "one is best", "cannot tell", "one searcher"]
 
@@ -31,8 +32,8 @@ class Rival:
         cells: Its searches that are compared, see `on_shared_draws`.
         mean: Over draws and seeds; the geometric one of quantities that are compared by ratios.
         spread: Standard deviation over seeds of a draw, the first with several; None with one seed.
-        error: Standard error by the choice of samples: over draws, where a loss has several; else the mean of those of
-            the searches, which share the samples.
+        error: Standard error: of a loss over the dense model's by the choice of samples, over draws where there are
+            several; of what was assessed by the choice of items and, where there are several, of draws.
         cost: Layer-forwards that it takes alone, the mean over searches.
         behind: By how much it is worse than the best: a difference, or one of logarithms for quantities that are
             compared by ratios; 0 for the best itself. Infinite where both numbers are: nothing is best.
@@ -89,8 +90,8 @@ class Comparison:
 
     @property
     def detectable(self) -> float | None:
-        """Of any rival the least difference that would be told four times in five, before correction."""
-        return min((one.detectable for one in self.rivals[1:] if one.detectable is not None), default=None)
+        """Of any rival that differs the least difference that would be told four times in five, before correction."""
+        return min((one.detectable for one in self.rivals[1:] if one.detectable), default=None)
 
     @property
     def verdict(self) -> Verdict:
@@ -118,7 +119,7 @@ def compare(
         return None
     sides = {name: Side(mine, quantity) for name, mine in measured.items()}
     rivals = [_rival(name, mine, sides[name], quantity) for name, mine in measured.items()]
-    rivals.sort(key=lambda one: (-quantity.sign * sides[one.searcher].score, math.isnan(one.cost), one.cost))
+    rivals.sort(key=lambda one: (tidy(-quantity.sign * sides[one.searcher].score), math.isnan(one.cost), one.cost))
     pairs = itertools.combinations([sides[rival.searcher] for rival in rivals], 2)
     gaps = [difference(one, other, quantity) for one, other in pairs]
     corrected = holm([gap.p for gap in gaps])
@@ -160,8 +161,13 @@ def _rival(searcher: str, cells: pd.DataFrame, side: Side, quantity: Quantity) -
     )
 
 
-def _error(cells: pd.DataFrame, side: Side, quantity: Quantity) -> float:
-    """Return the standard error of a searcher's mean; NaN if it is not known."""
-    if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) and len(side.by_draw) > 1:
-        return float(cells.groupby("draw")[quantity.key].mean().sem())
-    return float(cells[quantity.error].mean(skipna=False))
+def _error(cells: pd.DataFrame, side: Side, quantity: Quantity) -> float | None:
+    """Return the standard error of a searcher's mean; None if it is not known."""
+    several = len(side.by_draw) > 1
+    if quantity == CALIBRATION_LOSS and several:
+        return float(cells.groupby("draw")["delta"].mean().sem())
+    if side.error is None or not math.isfinite(side.score):
+        return None
+    means = [float(values.mean()) for values in side.by_draw.values()]
+    error = math.hypot(side.error, statistics.stdev(means) / math.sqrt(len(means)) if several else 0.0)
+    return error * math.exp(side.score) if quantity.ratio else error

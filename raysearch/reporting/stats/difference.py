@@ -3,9 +3,9 @@
 Three kinds of noise stand between two searchers, and each is a part of the error of their difference:
 
 - **by draw**: with several draws of the calibration's samples, the differences within each draw are a sample, and their
-  mean is tested by Student's paired t. This holds for other draws, and has the noise of the seeds in it. Held-out
-  losses of two draws are of the same samples in part, see `_held_out`.
-- **by seed**: with one draw, the spread over seeds on either side, as in Welch's test.
+  mean is tested by Student's paired t. This holds for other draws, and has the noise of the seeds in it where each
+  draw has its own. Held-out losses of two draws are of the same samples in part, see `_held_out`.
+- **by seed**: with one draw, or where draws share seeds, the spread over seeds on either side, as in Welch's test.
 - **by item**: the choice of the samples, windows or items that a number was measured on. The same ones for both, so
   their differences count where they are kept; else the two errors are joined as if of different items, which is too
   wide rather than too narrow. With one draw of a calibration this holds for these masks, not for other samples.
@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +124,17 @@ class Side:
         return {draw: values[draws == draw] for draw in dict.fromkeys(draws)}
 
     @cached_property
+    def by_seed(self) -> npt.NDArray[np.float64]:
+        """The mean over draws of each seed."""
+        return self._quantity.of(self._cells).groupby(self._cells["seed"]).mean().to_numpy()
+
+    @property
+    def shares_seeds(self) -> bool:
+        """Whether draws have a seed in common, so that their spread lacks the noise of seeds; true of one draw."""
+        seeds = self._cells.groupby("seed")["draw"].nunique()
+        return len(self.by_draw) < 2 or bool((seeds > 1).any())
+
+    @cached_property
     def elsewhere(self) -> pd.DataFrame | None:
         """Held-out losses, masks' draws down and samples' across, the mean over seeds; None if not kept."""
         losses = self._cells["held_out_by_draw"]
@@ -175,23 +187,29 @@ def difference(one: Side, other: Side, quantity: Quantity) -> Difference:
     value = one.score - other.score
     if not math.isfinite(value):  # a ruined model, of which nothing can be measured
         return Difference(value, None, _NORMAL, len(draws))
+    value = float(_above(one.score, other.score))
     if len(draws) > 1:
-        gaps = np.array([one.by_draw[draw].mean() - other.by_draw[draw].mean() for draw in draws])
+        gaps = _above(*(np.array([side.by_draw[draw].mean() for draw in draws]) for side in (one, other)))
         by_draw = float(gaps.var(ddof=1)) / len(gaps), len(gaps) - 1.0
         few = [_held_out(one, other, *by_draw) if quantity == HELD_OUT_LOSS else by_draw]
         items = [] if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) else by_item(one, other)
     else:
-        items = by_item(one, other)
-        seeds = [_by_seed(side) for side in (one, other)]
-        few = [part for part in seeds if part is not None]
-        if any(part is None and side.stochastic for part, side in zip(seeds, (one, other), strict=True)):
-            few, items = [], []  # with one seed, nobody knows what another would have found
-    if abs(value) <= _DUST * max(abs(one.score), abs(other.score), 1e-300):
-        value = 0.0
+        few, items = [], by_item(one, other)
+    for side in (one, other):
+        if side.shares_seeds and (n_seeds := len(side.by_seed)) > 1:
+            few.append((float(side.by_seed.var(ddof=1)) / n_seeds, n_seeds - 1.0))
+        elif side.shares_seeds and side.stochastic:  # nobody knows what another seed would have found
+            return Difference(value, None, _NORMAL, len(draws))
     parts = [*few, *items]
     error, freedom = total(parts) if parts else (None, _NORMAL)
     exact_p = _mcnemar(one, other) if len(draws) == 1 and parts else None
     return Difference(value, error, freedom, len(draws), exact_p, total(few) if few else None)
+
+
+def _above(one: Any, other: Any) -> Any:
+    """Return by how much numbers, or arrays or tables of them, are above others; 0 where only rounding parts them."""
+    gap = one - other
+    return gap * (abs(gap) > _DUST * np.maximum(abs(one), abs(other)))
 
 
 def total(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -214,7 +232,7 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
 def by_item(one: Side, other: Side) -> list[tuple[float, float]]:
     """The variance of the difference by the choice of items, with its degrees of freedom; nothing if not known."""
     if one.items is not None and other.items is not None and [*map(len, one.items)] == [*map(len, other.items)]:
-        gaps = [a - b for a, b in zip(one.items, other.items, strict=True)]
+        gaps = [_above(mine, theirs) for mine, theirs in zip(one.items, other.items, strict=True)]
         several = [gap for gap in gaps if len(gap) > 1]
         return [(len(gap) * float(gap.var(ddof=1)), len(gap) - 1.0) for gap in several]
     if one.error_to_best is not None and other.error_to_best is not None:
@@ -235,7 +253,7 @@ def _held_out(one: Side, other: Side, variance: float, freedom: float) -> tuple[
     """
     if one.elsewhere is None or other.elsewhere is None:
         return freedom**2 * variance, freedom
-    gaps = one.elsewhere - other.elsewhere
+    gaps = _above(one.elsewhere, other.elsewhere)
     means = [gaps.mean(axis=axis).dropna() for axis in (0, 1)]
     return sum(float(of.var()) / len(of) for of in means), min(map(len, means)) - 1.0
 
@@ -259,9 +277,3 @@ def sign_p(wins: int, losses: int) -> float:
     from scipy.stats import binomtest
 
     return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
-
-
-def _by_seed(side: Side) -> tuple[float, float] | None:
-    """The variance of a mean over seeds, with its degrees of freedom; None with one seed."""
-    values = next(iter(side.by_draw.values()))
-    return (float(values.var(ddof=1)) / len(values), len(values) - 1.0) if len(values) > 1 else None

@@ -16,9 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from raysearch.reporting.stats.difference import LEVEL, Difference, Side, by_item, holm, total
-from raysearch.reporting.stats.frame import Panel, Quantity, panels
-
-_DIGITS = 12  # that differences must have in common to be tied
+from raysearch.reporting.stats.frame import Panel, Quantity, panels, tidy
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ def _effect(
     by_searcher = better.mean() - worse.mean()
     n_draws = min(len(better), len(worse))
     p, ends = None, (math.nan, math.nan)
-    gain = round(float(by_searcher.mean()), _DIGITS)
+    gain = tidy(float(by_searcher.mean()))
     if n_draws > 1:
         by_draw = better.mean(axis=1), worse.mean(axis=1)
         draws = [(float(means.var()) / len(means), len(means) - 1.0) for means in by_draw]
@@ -117,7 +115,7 @@ def _effect(
         ends = gain - half, gain + half
     elif len(by_searcher) > 1:
         ends = ttest_rel(better.mean(), worse.mean()).confidence_interval(1 - LEVEL)
-        gaps = by_searcher[distinct].round(_DIGITS).to_numpy()
+        gaps = tidy(by_searcher[distinct]).to_numpy()
         p = signed_rank_p(gaps[gaps != 0])
     read = math.exp if quantity.ratio else float
     low, high = map(read, ends) if math.isfinite(ends[0]) else (None, None)

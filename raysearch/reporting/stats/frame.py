@@ -167,6 +167,11 @@ def mean_of(quantity: Quantity, values: pd.Series) -> float:
     return float(np.exp(np.log(values).mean()) if quantity.ratio else values.mean())
 
 
+def tidy(values: Any) -> Any:
+    """Round numbers, or tables of them, to where only the order of additions parts them: 12 digits after the point."""
+    return round(values, 12)
+
+
 def fresh_loss(frame: pd.DataFrame) -> Quantity:
     """Return the held-out loss if all comparable searches have one, which flatters nobody; else the calibration's."""
     return HELD_OUT_LOSS if _comparable(frame)["held_out"].notna().all() else CALIBRATION_LOSS

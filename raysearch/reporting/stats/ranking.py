@@ -21,10 +21,9 @@ import numpy as np
 import pandas as pd
 
 from raysearch.reporting.stats.difference import LEVEL
-from raysearch.reporting.stats.frame import HELD_OUT_LOSS, Quantity
+from raysearch.reporting.stats.frame import HELD_OUT_LOSS, Quantity, tidy
 
 _FEWEST = 3  # sets of samples, and searchers
-_DIGITS = 12  # after the point that two numbers must differ in, or they are tied
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
     if len(table.columns) < _FEWEST:
         return None
     n_labels = 2 if quantity == HELD_OUT_LOSS else 3  # of a set of samples
-    ranks = _ranks(_ranks(table).groupby(level=list(range(n_labels)), observed=True).mean())
+    ranks = ranks_of(ranks_of(table).groupby(level=list(range(n_labels)), observed=True).mean())
     n, k = ranks.shape
     means = ranks.mean().sort_values(kind="stable")
     p, critical = _friedman(ranks), _quantile(k) * math.sqrt(k * (k + 1) / (6 * n))
@@ -95,9 +94,9 @@ def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
     return Ranking(quantity, means.to_dict(), n, p, critical, pairs)
 
 
-def _ranks(rows: pd.DataFrame) -> pd.DataFrame:
+def ranks_of(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the ranks of the numbers of each row, the lowest first; equal ones share the mean of theirs."""
-    return rows.round(_DIGITS).rank(axis="columns")
+    return tidy(rows).rank(axis="columns")
 
 
 def _friedman(ranks: pd.DataFrame) -> float | None:

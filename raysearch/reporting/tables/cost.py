@@ -42,10 +42,10 @@ def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
         columns.append(number(numbers.capital(quality.title), quality.key, lambda mean: numbers.value(mean, quality)))
     note = (
         "Means over draws and seeds, of perplexities the geometric one. Layer-forwards: runs of one layer over the "
-        "whole calibration that the search needs by itself. Full forwards: the same with a full forward per mask, and "
-        "× how many times as many. Shared: what it added to the study, as masks that an earlier search had asked for "
-        "are not run again. Time: wall-clock of the process that finished the search, to which the ledger may have "
-        "answered; it does not compare searchers."
+        "whole calibration that the search needs by itself, the dense model's among them. Full forwards: those of its "
+        "masks with a full forward each, and × how many times as many. Shared: what it added to the study, as masks "
+        "that an earlier search had asked for are not run again. Time: wall-clock of the process that finished the "
+        "search, to which the ledger may have answered; it does not compare searchers."
     )
     records = searcher_means(frame, *([quality] if quality else [])).reset_index().itertuples()
     return tabulate("costs", "What searches cost, and what came of it", columns, records, note)

@@ -27,7 +27,7 @@ def _if_known(write: Callable[Concatenate[float, _Options], str]) -> Callable[Co
 @_if_known
 def loss(value: float, sign: str = "") -> str:
     """A loss on a calibration."""
-    return f"{value:{sign}.4f}" if abs(value) < 1000 else f"{value:{sign},.1f}"
+    return f"{value:{sign}z.4f}" if abs(value) < 1000 else f"{value:{sign},.1f}"
 
 
 #: A difference of losses: ``+0.1234``.

@@ -32,7 +32,9 @@ from raysearch.reporting.stats.frame import (
     quantity_of,
     searcher_means,
     settings,
+    tidy,
 )
+from raysearch.reporting.stats.ranking import ranks_of
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, layers, number, present, tabulate
 
@@ -44,16 +46,17 @@ LEADERBOARD_NOTE = (
 )
 LOSS_NOTE = (
     "Over the draws that all searchers have. Bold: the lowest loss of its M. Shaded: not told from it. ± is one "
-    "standard error by the choice of samples, over draws where there are several; sd is the standard deviation over "
-    "the seeds of a draw; noise is what explains 19 of 20 differences of this pair alone, where the shading is "
-    "corrected for all pairs. Held-out loss: on the samples of the other draws, where the mask is not flattered by "
-    "having been chosen. Layers are counted from 0; of several searches the layers of the lowest loss over dense "
-    "are shown."
+    "standard error of the loss over dense, by the choice of samples, over draws where there are several; sd is the "
+    "standard deviation over the seeds of a draw; noise is what explains 19 of 20 differences of this pair alone, "
+    "where the shading is corrected for all pairs. Held-out loss: on the samples of the other draws, where the mask is "
+    "not flattered by having been chosen. Layers are counted from 0; of several searches the layers of the lowest loss "
+    "over dense are shown."
 )
 RESULT_NOTE = (
     "Of several searches the mean, of perplexities the geometric one. Bold: the best of its M. Shaded: not told from "
-    "it. Small print: ± one standard error; sd, the standard deviation over the seeds of a draw; the percentage of the "
-    "dense model's accuracy that is kept; × the dense model's."
+    "it. Small print: ± one standard error, by the choice of items and, where there are several, of draws; sd, the "
+    "standard deviation over the seeds of a draw; the percentage of the dense model's accuracy that is kept; × the "
+    "dense model's."
 )
 TEXTS_NOTE = (
     "A description, of which nothing is best: a model that has broken down may repeat nothing. Small print: × the "
@@ -82,8 +85,8 @@ def _leaderboard(place: int, model: str, cells: pd.DataFrame, options: Mapping[s
     if shared.empty:
         return None  # searches of which only assessed numbers are known
     means = searcher_means(shared).xs(model)
-    losses = means[column].dropna().unstack("searcher")  # a row a setting
-    ranks = losses.rank(axis="columns").mean()
+    losses = tidy(means[column].dropna().unstack("searcher"))  # a row a setting
+    ranks = ranks_of(losses).mean()
     lines = ranks.to_frame("rank").join(means["evaluations"].groupby("searcher", observed=True).mean()).reset_index()
     lines["options"] = [_options(options.get(searcher, {})) for searcher in lines["searcher"]]
     of_settings = ((f"{calibration}, M = {remove}", row) for (calibration, remove), row in losses.iterrows())
@@ -300,8 +303,9 @@ def _searcher(one: _Found) -> Cell:
 
 
 def _seeds(one: _Found) -> Cell:
-    n_draws, n_seeds = one.cells["draw"].nunique(), one.cells["seed"].nunique()
-    return Cell(str(n_seeds), n_seeds, small=f"in {n_draws} draws" if n_draws > 1 else "")
+    in_draws = one.cells.groupby("draw")["seed"].nunique()
+    n_seeds = int(in_draws.max())
+    return Cell(str(n_seeds), n_seeds, small=f"in each of {len(in_draws)} draws" if len(in_draws) > 1 else "")
 
 
 #: What both tables begin with.

@@ -106,7 +106,7 @@ def _level(one: Comparison) -> str:
 
 def _unpredictable(one: Comparison) -> str:
     unknown = [rival.searcher for rival in one.rivals if rival.tied is None]
-    return "" if not unknown or one.verdict == "cannot tell" else f"not told of {', '.join(unknown)}"
+    return f"not told of {', '.join(unknown)}" if 0 < len(unknown) < len(one.rivals) - 1 else ""
 
 
 def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:

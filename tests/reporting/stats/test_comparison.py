@@ -9,6 +9,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from raysearch.core.estimate import Estimate, Group
+from raysearch.reporting.stats.comparison import Rival
 from raysearch.reporting.stats.difference import holm
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, compared, outcome
 
@@ -64,6 +65,52 @@ def test_one_seed_of_a_searcher_that_draws_random_numbers_tells_nothing():
     fixed = cell("a", outcome(1.0, delta_error=0.01))
     assert compared(fixed, cell("b", outcome(2.0, delta_error=0.01))).rivals[1].tied is False
     assert compared(fixed, cell("b", outcome(2.0, delta_error=0.01), stochastic=True)).verdict == "cannot tell"
+
+
+def test_seeds_that_draws_share_are_noise_of_their_own():
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(size=4), 9 + rng.normal(size=(4, 3))  # a draw a row, of b a seed a column
+    fixed = [cell("a", outcome(loss), draw=str(draw)) for draw, loss in enumerate(a)]
+
+    def beside(seeds: list[list[int]]) -> Rival:
+        made = [
+            cell("b", outcome(loss), draw=str(draw), seed=seed, stochastic=True)
+            for draw, (own, losses) in enumerate(zip(seeds, b, strict=True))
+            for seed, loss in zip(own, losses[: len(own)], strict=True)
+        ]
+        return compared(*fixed, *made).rivals[1]
+
+    apart = beside([[0], [1], [2], [3]])
+    assert apart.p == pytest.approx(stats.ttest_rel(a, b[:, 0]).pvalue) and apart.tied is False
+    assert beside([[0]] * 4).tied is None, "nobody knows what another seed would have found"
+    by_draw, by_seed = (b.mean(axis=1) - a).var(ddof=1) / 4, b.mean(axis=0).var(ddof=1) / 3
+    freedom = (by_draw + by_seed) ** 2 / (by_draw**2 / 3 + by_seed**2 / 2)
+    half_width = stats.t.ppf(0.975, freedom) * math.sqrt(by_draw + by_seed)
+    assert beside([[0, 1, 2]] * 4).noise == pytest.approx(half_width)
+
+
+def test_rounding_is_no_noise():
+    losses = [7.629130628373887, 0.1 + 0.2, 2.0]
+    made = [cell("a", outcome(loss), draw=str(i)) for i, loss in enumerate(losses)]
+    made += [cell("b", outcome(loss * (1 + 2**-52)), draw=str(i)) for i, loss in enumerate(losses)]
+    made += [cell("c", outcome(loss + 0.01 * i), draw=str(i)) for i, loss in enumerate(losses)]
+    found = compared(*made)
+    assert [(one.searcher, one.noise) for one in found.rivals[:2]] == [("a", 0.0), ("b", 0.0)]
+    assert found.detectable == found.rivals[2].detectable and found.detectable
+
+
+def test_the_error_of_a_loss_is_that_over_the_dense_model():
+    made = [cell("a", outcome(loss, dense_loss=dense), draw=dense) for loss, dense in ((2.1, 2.0), (9.3, 9.0))]
+    assert compared(*made).best.error == pytest.approx(0.1)
+    assert compared(cell("a", outcome(delta_error=0.3))).best.error == 0.3
+
+
+def test_the_error_of_what_was_assessed_is_by_items_and_draws():
+    perplexities = {"0": (10.0, 0.5), "1": (1000.0, 100.0)}
+    made = [cell("a", outcome(assessed={"ppl": Estimate(*found)}), draw=draw) for draw, found in perplexities.items()]
+    found = compared(*made, by=PERPLEXITY_METRIC).best
+    assert found.mean == pytest.approx(100)
+    assert found.error == pytest.approx(100 * math.hypot((0.05 + 0.1) / 2, math.log(100) / 2))
 
 
 def test_draws_are_paired():
