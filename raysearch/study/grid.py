@@ -68,9 +68,18 @@ def choices_of(
         raise UserError("study.exclude leaves no search; exclude less")
     unique = {json.dumps(one, sort_keys=True): one for one in left}
     return [
-        Choice(one, tuple(word for axis, label in one.items() for word in shlex.split(axes[axis][label])))
+        Choice(
+            {axis: _shown(axis, label, grid[axis]) for axis, label in one.items()},
+            tuple(word for axis, label in one.items() for word in shlex.split(axes[axis][label])),
+        )
         for one in unique.values()
     ]
+
+
+def _shown(axis: str, label: str, values: Any) -> str:
+    """Return a label as people read it beside those of other axes: ``samples=8``, where nobody has named the value."""
+    is_option = "." in axis and axis != _DRAW_KEY and isinstance(values, list)
+    return f"{axis.rpartition('.')[2]}={label}" if is_option else label
 
 
 def _values(axis: str, values: Any) -> dict[str, str]:

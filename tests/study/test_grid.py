@@ -23,8 +23,8 @@ def test_every_combination_in_the_order_of_the_axes():
 
 def test_labels_by_dimension():
     choice = choices_of({"objective": ["kl"], "data": ["c4"], "data.samples": [8], "searcher.width": [2]})[0]
-    assert choice.label("calibration") == "kl, c4, 8"
-    assert choice.label("searcher") == "2"
+    assert choice.label("calibration") == "kl, c4, samples=8"
+    assert choice.label("searcher") == "width=2"
     assert choice.label("model") is None
 
 
