@@ -277,7 +277,9 @@ def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
     )
     if parts["options"].method == "qlora" and find_spec("bitsandbytes") is None:
         raise UserError(f"recovery.method=qlora needs bitsandbytes; install it with: {install}")
-    return RecoverSpec(**parts)
+    choices = {f"choices.{group}": config.get("choices", {}).get(group) for group in ("data", "recovery")}
+    keys = {f"{group}.{key}": value for group in ("data", "recovery") for key, value in config[group].items()}
+    return RecoverSpec(**parts, settings=redacted({**choices, **keys}))
 
 
 def tracking_options(config: Mapping[str, Any]) -> TrackingOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from raysearch.assessment.paired import error_of_ratio, mean
 from raysearch.assessment.results import Result, named_estimate
@@ -71,6 +72,7 @@ class RecoveryRecord:
         left_out: Rows that were left out, by the reason.
         seconds: Of each stage, in the process where it took longest.
         asked: What the numbers depend on, by the names of texts and tasks.
+        settings: What it was trained on, and how, by dotted key of the configuration; empty on older records.
     """
 
     recovery_id: str
@@ -83,6 +85,7 @@ class RecoveryRecord:
     seconds: Mapping[str, float]
     numbers: tuple[ThreeNumbers, ...]
     asked: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def costs(self) -> dict[str, float]:

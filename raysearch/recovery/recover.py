@@ -97,7 +97,7 @@ def recover_in_study(
     out = this.folder / RECOVERED
     for known in recoveries_of(this.ledger, this.what.fingerprint, [this.mask]):
         if known.recovery_id == this.name and this.asked.items() <= known.asked.items():
-            kept = write_recovery(this.ledger, this.what.fingerprint, replace(known, way=way))
+            kept = write_recovery(this.ledger, this.what.fingerprint, replace(known, way=way, settings=spec.settings))
             break
     else:
         kept = _record(this, _recover(this, out, True, observer), way, observer)
@@ -139,7 +139,8 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
 
 
 def _record(this: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
-    kept = write_recovery(this.ledger, this.what.fingerprint, replace(result.record(way), asked=this.asked))
+    record = replace(result.record(way), asked=this.asked, settings=this.spec.settings)
+    kept = write_recovery(this.ledger, this.what.fingerprint, record)
     observer.recovered(this.record, this.name, kept.training.points, {**kept.costs, **kept.named})
     return kept
 

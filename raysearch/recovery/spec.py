@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -138,6 +138,7 @@ class RecoverSpec:
         options: How the model is trained.
         assess: What the dense, the pruned and the recovered model are assessed by.
         cluster: Whose replicas of the dense model write answers, and assess.
+        settings: The configuration of data and training by dotted key, plain values without secrets, for the record.
 
     Raises:
         UserError: This machine cannot run so many workers, or a server is to answer for all models.
@@ -147,6 +148,7 @@ class RecoverSpec:
     options: RecoveryOptions
     assess: AssessSpec
     cluster: ClusterOptions
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         cores = n_cores()

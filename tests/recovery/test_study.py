@@ -48,6 +48,7 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
     assert [(one["found_by"], one["remove"]) for one in recovered] == [(["dense"], 0), (["one_shot"], 2)]
     assert [one["record"]["way"] for one in recovered] == ["plain"] * 2
     control = next(one["record"] for one in recovered if one["remove"] == 0)
+    assert {control["settings"][key] for key in ("choices.data", "recovery.loss")} == {"file", "tokens"}
     (number,) = control["numbers"]
     assert number["dense"] == number["pruned"] != number["recovered"]
     report = Path(value["report"])
