@@ -13,7 +13,7 @@ from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.observer import LossPoint
+from raysearch.search.observer import LossPoint, RecoveryHeader
 
 _RECOVERIES = "recoveries"  # in the ledger, where others are named by a fingerprint
 
@@ -86,6 +86,11 @@ class RecoveryRecord:
     numbers: tuple[ThreeNumbers, ...]
     asked: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def header(self) -> RecoveryHeader:
+        """What observers are told that it is."""
+        return RecoveryHeader(self.recovery_id, self.mask, self.way, self.settings)
 
     @property
     def costs(self) -> dict[str, float]:

@@ -141,7 +141,7 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
 def _record(this: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
     record = replace(result.record(way), asked=this.asked, settings=this.spec.settings)
     kept = write_recovery(this.ledger, this.what.fingerprint, record)
-    observer.recovered(this.record, this.name, kept.training.points, {**kept.costs, **kept.named})
+    observer.recovered(this.record, kept.header, kept.training.points, {**kept.costs, **kept.named})
     return kept
 
 

@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +29,7 @@ from raysearch.models.spec import ModelInfo
 from raysearch.recovery.prompts import check_rows
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoverSpec
-from raysearch.search.observer import LossPoint, Observer, Prefixed
+from raysearch.search.observer import LossPoint, Observer, Prefixed, RecoveryHeader
 from raysearch.search.record import SearchRecord
 from raysearch.search.result import RefinedMask, Refinement
 from raysearch.search.spec import SearchSpec
@@ -49,6 +49,7 @@ class _Refined:
     left_out: Mapping[str, int]
     training: Training
     seconds: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,8 @@ class RecoveryRefiner(Options):
 
     def record(self, record: SearchRecord, ledger: Ledger, observer: Observer) -> None:
         """Give the trainings of a search to an observer."""
-        for name, points, numbers in recorded_refinement(ledger, record):
-            observer.recovered(record, name, points, numbers)
+        for recovered in recorded_refinement(ledger, record):
+            observer.recovered(record, *recovered)
 
     def _recover(
         self, record: SearchRecord, search: SearchSpec, session: EvaluationSession, shared: Path, observer: Observer
@@ -137,19 +138,20 @@ class RecoveryRefiner(Options):
         found, _ = heal(this, out, stages, telling, _replicas_of(session))
         telling.assessing("evaluating the recovered model")
         losses = _losses(this, out, session)
-        return _Refined(this.name, losses, found.rows, found.left_out, found.training, sum(stages.values()))
+        seconds, settings = sum(stages.values()), self.spec.settings
+        return _Refined(this.name, losses, found.rows, found.left_out, found.training, seconds, settings)
 
 
 def recorded_refinement(
     ledger: Ledger, record: SearchRecord
-) -> Iterator[tuple[str, Sequence[LossPoint], Mapping[str, float]]]:
-    """Yield the recoveries of a search's best masks, if it made any: their names, losses and numbers, for trackers."""
+) -> Iterator[tuple[RecoveryHeader, Sequence[LossPoint], Mapping[str, float]]]:
+    """Yield the recoveries of a search's best masks, if it made any, with their losses and numbers, for trackers."""
     if (refinement := record.found.refinement) is None:
         return
     losses, model = {one.mask: one.recovered_loss for one in refinement.masks}, record.found.fingerprints["model"]
     for mask, one in read_assessments(ledger, model, refinement.refinement_id, losses, _Refined).items():
         numbers = {"recovery/rows": one.rows, "recovery/steps": one.training.steps, "loss": losses[mask]}
-        yield one.recovery_id, one.training.points, numbers
+        yield RecoveryHeader(one.recovery_id, mask, "", one.settings), one.training.points, numbers
 
 
 @contextmanager

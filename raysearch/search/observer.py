@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # an observer needs none of what these bring along
     from pathlib import Path
 
     from raysearch.calibration.calibration import Calibration
+    from raysearch.core.mask import Mask
     from raysearch.evaluation.progress import Progress
     from raysearch.models.spec import ModelInfo
     from raysearch.search.forecast import RoundCost
@@ -41,6 +42,23 @@ class StudyHeader:
     cells: Sequence[str]
     done: Sequence[int] = ()
     recorded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RecoveryHeader:
+    """The facts of a recovery.
+
+    Args:
+        recovery_id: The recovery's own name, the same whenever the same command is given.
+        mask: The layers that are gone; none for a dense model that was trained as a control.
+        way: A study's label of how it was trained; empty for none.
+        settings: What it was trained on, and how, by dotted key of the configuration.
+    """
+
+    recovery_id: str
+    mask: Mask
+    way: str
+    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -114,7 +132,7 @@ class Observer:
         """The masks of these searches have answered; by task JSON Lines, an item each, beside the dense model's."""
 
     def recovered(
-        self, search: SearchRecord, name: str, points: Sequence[LossPoint], numbers: Mapping[str, float]
+        self, search: SearchRecord, header: RecoveryHeader, points: Sequence[LossPoint], numbers: Mapping[str, float]
     ) -> None:
         """A search's model was trained again: the losses in order; its costs and what it was assessed at, by name."""
 

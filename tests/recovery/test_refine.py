@@ -56,8 +56,8 @@ class Listening(Observer):
         self.names: list[str] = []
 
     @override
-    def recovered(self, search: Any, name: str, points: Any, numbers: Any) -> None:
-        self.names.append(name)
+    def recovered(self, search: Any, header: Any, points: Any, numbers: Any) -> None:
+        self.names.append(header.recovery_id)
 
 
 def test_the_best_mask_after_a_short_recovery_is_the_result(
@@ -98,6 +98,7 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     wanted = f"tags.`mlflow.parentRunId` = '{synced['mlflow_run_id']}' and tags.`raysearch.kind` = 'recovery'"
     trainings = client.search_runs([client.get_run(synced["mlflow_run_id"]).info.experiment_id], wanted)
     assert {one.info.run_name for one in trainings} == {*listening.names}
+    assert {one.data.params["recovery.loss"] for one in trainings} == {"distill"}
 
 
 def test_the_loss_after_it_is_that_of_the_recovered_checkpoint(

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from raysearch.search.observer import LossPoint
+from raysearch.search.observer import LossPoint, RecoveryHeader
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.client import client_of, log, only_one
 from raysearch.tracking.options import Store
 
 
 def record_recovery(
-    store: Store, search_run: str, name: str, points: Sequence[LossPoint], numbers: Mapping[str, float]
+    store: Store, search_run: str, header: RecoveryHeader, points: Sequence[LossPoint], numbers: Mapping[str, float]
 ) -> None:
     """Log the losses of a recovery, by tokens, and its numbers, on a run of its own under the search's.
 
-    Nothing is logged of the losses if the run is there and finished; the numbers are as of `record_assessments`.
+    That of a dense model stands beside the search: under its study, if it has one. Nothing is logged of the losses if
+    the run is there and finished; the numbers are as of `record_assessments`.
     """
     client = client_of(store)
-    experiment = client.get_run(search_run).info.experiment_id
-    tags = {"raysearch.recovery": name, "raysearch.kind": "recovery", "mlflow.parentRunId": search_run}
-    run = only_one(client, client.search_runs([experiment], f"tags.`raysearch.recovery` = '{name}'"))
-    if run is None or run.info.status != "FINISHED":
-        run = run or client.create_run(experiment, tags=tags, run_name=name)
+    search, name = client.get_run(search_run), header.recovery_id
+    experiment, wanted = search.info.experiment_id, f"tags.`raysearch.recovery` = '{name}'"
+    parent = search_run if header.mask else search.data.tags.get("mlflow.parentRunId")
+    tags = records.recovery_tags(header, parent)
+    run = only_one(client, client.search_runs([experiment], wanted))
+    run = run or client.create_run(experiment, tags=tags)
+    params = records.recovery_params(header).items()
+    log(client, run.info.run_id, params={key: of for key, of in params if key not in run.data.params}, tags=tags)
+    if run.info.status != "FINISHED":
         found = [
             (f"recovery/{name}", value, point.tokens)
             for point in points

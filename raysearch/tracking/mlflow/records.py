@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysearch.core.measure import Measure
 from raysearch.core.problem import AUTO
+from raysearch.search.observer import RecoveryHeader
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, named_readout, uses_evaluation_split
 from raysearch.search.trial import Trial
 
@@ -109,6 +110,23 @@ def search_name(search_id: str, labels: Mapping[str, str]) -> str:
 def study_tags(labels: Mapping[str, str], parent: str | None) -> dict[str, str]:
     """Return the tags of a search in a study: its parent run, and its labels there."""
     tags = {f"raysearch.study.{axis}": clip(label, MAX_TAG) for axis, label in labels.items()}
+    return tags if parent is None else {"mlflow.parentRunId": parent, **tags}
+
+
+def recovery_params(header: RecoveryHeader) -> dict[str, str]:
+    """Return the params of a recovery's run, by which MLflow compares recoveries."""
+    way = {"way": header.way} if header.way else {}
+    return {**flatten({**header.settings, **way}), "removed": str(header.mask), "n_remove": str(len(header.mask))}
+
+
+def recovery_tags(header: RecoveryHeader, parent: str | None) -> dict[str, str]:
+    """Return the tags of a recovery's run, its name with its way among them."""
+    name = f"{header.way}, {header.recovery_id}" if header.way else header.recovery_id
+    tags = {
+        "mlflow.runName": clip(name, MAX_KEY),
+        "raysearch.recovery": header.recovery_id,
+        "raysearch.kind": "recovery",
+    }
     return tags if parent is None else {"mlflow.parentRunId": parent, **tags}
 
 

@@ -81,6 +81,6 @@ def open_runs(store: Store, parent: str) -> Sequence[Run]:
     """Return the runs of a study's searches that have not ended, by the id of its run."""
     client = client_of(store)
     experiment = client.get_run(parent).info.experiment_id
-    wanted = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = 'RUNNING'"
+    wanted = f"{study_condition(parent)} and attributes.status = 'RUNNING'"
     found: Sequence[Run] = client.search_runs([experiment], wanted, max_results=1000)
     return found

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from raysearch.core.paths import option_for
 from raysearch.search.forecast import RoundCost
-from raysearch.search.observer import LossPoint, StudyHeader, Tracker
+from raysearch.search.observer import LossPoint, RecoveryHeader, StudyHeader, Tracker
 from raysearch.search.record import SearchRecord
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
 from raysearch.search.trial import Trial
@@ -122,11 +122,11 @@ class MlflowTracker(Tracker):
 
     @override
     def recovered(
-        self, search: SearchRecord, name: str, points: Sequence[LossPoint], numbers: Mapping[str, float]
+        self, search: SearchRecord, header: RecoveryHeader, points: Sequence[LossPoint], numbers: Mapping[str, float]
     ) -> None:
         if (run_id := search.mlflow_run_id) is not None:
             later = "later: the same command again"
-            self._attempt("the recovery is", later, record_recovery, run_id, name, points, numbers)
+            self._attempt("the recovery is", later, record_recovery, run_id, header, points, numbers)
 
     @override
     def study_stopped(self, run_id: str | None, search_ids: Sequence[str]) -> None:

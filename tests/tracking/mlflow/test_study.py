@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import held
-from raysearch.search.observer import StudyHeader, repeat
-from raysearch.search.record import write_search
+from raysearch.search.observer import LossPoint, RecoveryHeader, StudyHeader, repeat
+from raysearch.search.record import SearchRecord, write_search
 from raysearch.study.record import CellRecord, StudyRecord
 from raysearch.tracking.mlflow.client import attempt
 from raysearch.tracking.mlflow.tracker import open_tracker
@@ -46,7 +47,10 @@ def begin(options: TrackingOptions, header: StudyHeader, warn: Callable[[str], N
 def open_searches(client: MlflowClient, parent: str) -> dict[str, str]:
     """Runs of two searches of a study that go on; their ids by the searches'."""
     experiment = client.get_run(parent).info.experiment_id
-    tags = {name: {"mlflow.parentRunId": parent, "raysearch.search_id": name} for name in ("greedy", "beam")}
+    tags = {
+        name: {"mlflow.parentRunId": parent, "raysearch.search_id": name, "raysearch.kind": "search"}
+        for name in ("greedy", "beam")
+    }
     return {name: client.create_run(experiment, tags=of).info.run_id for name, of in tags.items()}
 
 
@@ -68,6 +72,29 @@ def test_searches_told_before_or_after_are_filed_under_the_study(options: Tracki
     assert run.data.tags["raysearch.study.searcher"] == run.data.params["study.searcher"] == "beam, width=5"
     assert begin(options, StudyHeader("my-study-1", {"study": {}}, [])) == parent, "the same study has one run"
     assert client.get_run(parent).data.params["study.grid.remove"] == "[5]"
+
+
+def test_recoveries_tell_how_they_were_made_and_a_dense_model_is_none_of_the_search(options: TrackingOptions) -> None:
+    tracker = open_tracker(options, fail)
+    repeat(greedy_search(), tracker)
+    run_id = tracker.close()
+    assert run_id is not None
+    parent = begin(options, StudyHeader("my-study-3", {"study": {}}, ["greedy"], [0], {run_id: LABELS}))
+    search = SearchRecord("greedy-m3-00000000", {}, "finished", None, None, "", mlflow_run_id=run_id)
+    for mask, of in (Mask.of(1, 2), run_id), (Mask(), parent):
+        tracker = open_tracker(options, fail)
+        name = f"recover-m{len(mask)}-1"
+        for way in "", "distilled":  # by hand, and then by a study
+            header = RecoveryHeader(name, mask, way, {"choices.data": "sotu", "recovery.loss": "distill"})
+            tracker.recovered(search, header, [LossPoint(1, 100, 3.0, 2.5)], {"recovery/rows": 20})
+        client = MlflowClient(options.store.uri)
+        experiment = client.get_run(parent).info.experiment_id
+        (run,) = client.search_runs([experiment], f"tags.`raysearch.recovery` = '{name}'")
+        assert run.data.tags["mlflow.parentRunId"] == of and run.info.status == "FINISHED"
+        assert run.info.run_name == f"distilled, {name}" and run.data.params["removed"] == str(mask)
+        assert (
+            run.data.params.items() >= {"way": "distilled", "recovery.loss": "distill", "choices.data": "sotu"}.items()
+        )
 
 
 def test_the_report_and_numbers_end_up_on_its_run(options: TrackingOptions, tmp_path: Path) -> None:
