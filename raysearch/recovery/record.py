@@ -105,10 +105,11 @@ class RecoveryRecord:
 
     @property
     def named(self) -> dict[str, float]:
-        """The recovered model's numbers by the names that MLflow shows."""
+        """The three models' numbers by the names that MLflow shows; the search keeps those of its own assessment."""
         named: dict[str, float] = {}
         for one in self.numbers:
-            named |= named_estimate(one.metric.name, "recovered", one.recovered)
+            for model in ("dense", "pruned", "recovered"):
+                named |= named_estimate(one.metric.name, model, getattr(one, model))
         return named
 
 

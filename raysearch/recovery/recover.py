@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from raysearch.assessment.assess import assess_masks, check_tasks, read_assessable
-from raysearch.assessment.recorded import record_assessments, record_numbers
 from raysearch.assessment.results import Result
 from raysearch.assessment.speed import peak_bytes
 from raysearch.core.mask import Mask
@@ -73,9 +72,7 @@ def recover_search(
     """
     this = prepare(record, ledger, search, spec, remove)
     result = _recover(this, as_path("--out", out).absolute(), overwrite, observer)
-    kept = _record(this, result, "", observer)
-    if this.mask == record.found.mask:
-        record_numbers(ledger, [(record, kept.named)], observer)
+    _record(this, result, "", observer)
     return result
 
 
@@ -200,8 +197,6 @@ def _assess(this: Recovery, out: Path, observer: Observer) -> list[Mapping[str, 
     """Assess dense, pruned and recovered, each by metric; what the ledger knows is not computed again."""
     ledger = this.ledger
     before = assess_masks(this.what, ledger, [this.mask], on_progress=observer.assessing)
-    if this.mask == this.record.found.mask:
-        record_assessments(ledger, [this.record], before, observer)
     what = read_assessable(this.spec.assess, this.model_in(out, "recovered"), this.spec.cluster, ledger.path)
     after = assess_masks(what, ledger, [Mask()], on_progress=observer.assessing)
     return [before.by_mask[Mask()], before.by_mask[this.mask], after.by_mask[Mask()]]

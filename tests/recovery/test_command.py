@@ -69,6 +69,8 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     (three,) = record.numbers
     assert three.metric.name == "mine" and three.regained is not None and three.regained.error is not None
     assert three.regained.value == pytest.approx(three.recovered.value / three.dense.value)
+    assert {f"assess/mine/{model}" for model in ("dense", "pruned", "recovered")} <= record.named.keys()
+    assert not raysearch.assessed("latest"), "the search has the numbers of its own assessment alone"
     assert {"data", "logits", "training", "assessment"} <= record.seconds.keys() and record.training.tokens > 0
     readme = (here / "healed/README.md").read_text()
     assert "| | dense | pruned | recovered | pruned / dense | recovered / dense |" in readme
