@@ -64,12 +64,12 @@ class NotebookProgress(Observer):
         self._show(1.0, f"round {summary.round}{self._rounds} done{self._best}, {duration(summary.seconds)}", now=True)
 
     @override
-    def search_ended(self, result: SearchResult | None, failure: str | None = None) -> None:
+    def search_ended(self, result: SearchResult | None, failure: str | None = None, stopped: bool = False) -> None:
         if result is not None:
             unit = f"loss {result.loss:.4f} {result.measure.unit}, {duration(result.seconds)}"
             self._show(1.0, f"removed {result.mask} of {result.n_layers} layers (0-based), {unit}", now=True)
         else:
-            self._show(0.0, "stopped" if failure is None else f"failed: {failure}", now=True)
+            self._show(0.0, "stopped" if stopped or failure is None else f"failed: {failure}", now=True)
 
     @override
     def study_started(self, header: StudyHeader) -> None:

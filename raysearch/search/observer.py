@@ -107,8 +107,11 @@ class Observer:
     def round_done(self, summary: RoundSummary) -> None:
         """A round is complete."""
 
-    def search_ended(self, result: SearchResult | None, failure: str | None = None) -> None:
-        """The search ended: with a result, with a failure and its cause, or (neither) interrupted by the user."""
+    def search_ended(self, result: SearchResult | None, failure: str | None = None, stopped: bool = False) -> None:
+        """The search ended: with a result, with a failure and its cause, or (neither) interrupted by the user.
+
+        `stopped` says that its budget was spent before it had a result, which is no failure.
+        """
 
     def study_started(self, header: StudyHeader) -> None:
         """A study begins, or goes on under the same `header.study_id`."""

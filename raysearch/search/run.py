@@ -188,7 +188,7 @@ class _Search:
             return
         failure = f"its budget was spent before a mask of {self.recorder.problem.n_remove} layers was scored"
         self._write("stopped", failure=failure)
-        self._tell_end(failure)
+        self._tell_end(failure, stopped=True)
 
     def fail(self, error: BaseException) -> None:
         """Record why it ended, or that the user, or Ray by SIGTERM, stopped it."""
@@ -199,9 +199,9 @@ class _Search:
             self._write("interrupted" if interrupted else "failed", failure=failure)
         self._tell_end(failure)
 
-    def _tell_end(self, failure: str | None) -> None:
+    def _tell_end(self, failure: str | None, stopped: bool = False) -> None:
         """Tell that it ended without a result, and put on record where it is recorded."""
-        self.observer.search_ended(None, failure)
+        self.observer.search_ended(None, failure, stopped)
         with suppress(UserError):
             note_mlflow(self.session.ledger, self.header.search_id, self.tracker.close())
 

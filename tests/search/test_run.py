@@ -61,11 +61,13 @@ def test_the_same_search_again_computes_nothing(spec: SearchSpec, monkeypatch: p
 
 
 def test_closed_before_its_end_it_is_stopped_with_the_best_so_far(spec: SearchSpec) -> None:
-    steps = search_rounds(spec, Observer(), Tracker())
+    told = Mock(spec=Observer)
+    steps = search_rounds(spec, told, Tracker())
     next(steps)
     steps.close()
     record = on_record(spec)
     assert record.state == "stopped" and record.failure is not None
+    told.search_ended.assert_called_once_with(None, record.failure, True)
     assert "budget was spent before a mask of 2 layers was scored" in record.failure
     steps = search_rounds(spec, Observer(), Tracker())
     next(steps), next(steps)

@@ -98,8 +98,8 @@ class MlflowTracker(Tracker):
         self._add(lambda writer, now: writer.round_done(summary, now))
 
     @override
-    def search_ended(self, result: SearchResult | None, failure: str | None = None) -> None:
-        self._add(lambda writer, now: writer.finish(result, failure, now))
+    def search_ended(self, result: SearchResult | None, failure: str | None = None, stopped: bool = False) -> None:
+        self._add(lambda writer, now: writer.finish(result, failure, now, stopped))
 
     @override
     def study_started(self, header: StudyHeader) -> None:

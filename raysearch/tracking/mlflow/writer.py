@@ -128,8 +128,11 @@ class MlflowWriter:
             points.append(("progress/best_loss_by_second", summary.best_loss, int(seconds)))
         self._log(points, now)
 
-    def finish(self, result: SearchResult | None, failure: str | None, now: int) -> None:
-        """Write the result with its figures, or the cause of failure, and the status; a finished run stays as it is."""
+    def finish(self, result: SearchResult | None, failure: str | None, now: int, stopped: bool = False) -> None:
+        """Write the result with its figures, or the cause of failure, and the status; a finished run stays as it is.
+
+        One that was `stopped` by its budget without a result ends as one that was with a result.
+        """
         self.flush()
         if self._was_finished:
             return
@@ -145,11 +148,12 @@ class MlflowWriter:
             self._log(points, now, self._lacking(found), tags)  # a param is written once
             self._log_artifacts(result.trials or self._trials, result)
         elif failure is not None:
-            self._log(tags={"raysearch.failure": records.clip(failure, records.MAX_TAG)})
+            more = {"raysearch.complete": "false"} if stopped else {}
+            self._log(tags={"raysearch.failure": records.clip(failure, records.MAX_TAG), **more})
         if self._asks_again:  # then some may have been made twice
             self._find(self._header.search_id)
             self._find_children()
-        status = "FINISHED" if result is not None else "KILLED" if failure is None else "FAILED"
+        status = "FINISHED" if stopped or result is not None else "KILLED" if failure is None else "FAILED"
         self._client.set_terminated(self.run_id, status, now)
 
     def _find(self, search_id: str) -> Run | None:

@@ -121,6 +121,20 @@ def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):
 
 
 @pytest.mark.usefixtures("blank_figures")
+def test_a_search_whose_budget_was_spent_too_early_is_stopped_and_goes_on(tmp_path):
+    first = patient(place(tmp_path))
+    repeat(SEARCH, first, rounds=1)
+    first.search_ended(None, "its budget was spent", stopped=True)
+    first.close()
+    run = Recorded(tmp_path).parent
+    assert (run.info.status, run.data.tags["raysearch.complete"]) == ("FINISHED", "false")
+    assert run.data.tags["raysearch.failure"] == "its budget was spent"
+    tell(tmp_path)
+    run = Recorded(tmp_path).parent
+    assert run.data.tags["raysearch.complete"] == "true" and "raysearch.failure" not in run.data.tags
+
+
+@pytest.mark.usefixtures("blank_figures")
 def test_odd_remarks_ruin_no_chart(tmp_path):
     odd: dict[str, float | str | list[float]] = {"gap": float("nan"), "by layer": [1.0, float("inf"), 3.0]}
     odd |= {"a@b": -1.0, "none": [], "why": "x" * 10_000}
