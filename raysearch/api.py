@@ -346,14 +346,14 @@ def show(
     Returns:
         The records, and the rank of what the one search found.
     """
-    from raysearch.search.record import SEARCHES, as_they_stand, find_search
+    from raysearch.search.record import SEARCHES, as_they_stand
 
     with _opened(store) as found:
         if search is None:
             if gap:
                 raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
             return as_they_stand(found, SEARCHES.all(found)), None
-        record = find_search(found, search)
+        record = _search_of(found, search)
         if not gap:
             return [record], None
         from raysearch.search.gap import gap_of  # which brings torch
@@ -673,10 +673,23 @@ def _records() -> list[Table[Any]]:
 @contextmanager
 def _found(search: str, store: PathLike) -> Iterator[tuple[Ledger, SearchRecord]]:
     """The ledger of a store, or of that name, and its search of some name."""
-    from raysearch.search.record import find_search
-
     with _opened(store) as found:
-        yield found, find_search(found, search)
+        yield found, _search_of(found, search)
+
+
+def _search_of(ledger: Ledger, name: str) -> SearchRecord:
+    """Return the one search that a name fits."""
+    from raysearch.search.record import SEARCHES, find_search
+    from raysearch.study.record import STUDIES
+
+    try:
+        return find_search(ledger, name)
+    except UserError as error:
+        if SEARCHES.names(ledger, name) or not STUDIES.names(ledger, name):
+            raise
+        raise UserError(
+            f"SEARCH={name!r} is a study; raysearch report {name} tells what its searches found, or name one of them"
+        ) from error
 
 
 def _recorded(search: str, store: PathLike) -> SearchRecord:

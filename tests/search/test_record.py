@@ -13,6 +13,7 @@ from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
 from raysearch.search.record import SEARCHES, SearchRecord, State, as_they_stand, write_search
+from raysearch.study.record import STUDIES, CellRecord, StudyRecord
 
 CONFIG = {"model": {"name": "tiny"}, "remove": 1}
 
@@ -61,3 +62,12 @@ def test_the_way_on_leads_to_its_own_ledger() -> None:
     stopped = SearchRecord("it", {"store": "other", "ledger": None}, "interrupted", None, None, "now")
     with pytest.raises(UserError, match="first: raysearch resume it --store other"):
         _ = stopped.found
+
+
+def test_a_study_is_said_to_be_one_where_a_search_is_asked_for(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        write_search(ledger, "it", CONFIG, "running")
+        STUDIES.write(ledger, StudyRecord("mine-1", CONFIG, (CellRecord("m", "c", "s", 1, 0, "it"),), {}, {}, "now"))
+    for ask in api.show, api.load:
+        with pytest.raises(UserError, match=r"^SEARCH='mine' is a study; raysearch report mine tells what"):
+            ask("mine", store=tmp_path)
