@@ -574,10 +574,14 @@ def clean_ledger(*searches: str, really: bool = False, store: PathLike = "mlruns
         really: Whether to do it, or only to count what would go.
     """
     from raysearch.search.record import clean
+    from raysearch.study.record import STUDIES
 
     checked(bool, "really", really)
     with _opened(store) as found:
-        return clean(found, searches, really=really)
+        studies = STUDIES.all(found)
+        gone = clean(found, searches, really=really)
+        having = [one.study_id for one in studies if any(cell.search_id in gone.searches for cell in one.cells)]
+        return replace(gone, studies=having)
 
 
 def export_ledger(*, out: PathLike, form: str = "csv", store: PathLike = "mlruns") -> dict[Path, int]:

@@ -80,9 +80,10 @@ def clean(
         rows = _counted(gone.rows) or "no evaluations of its own"
         before, after = map(size, gone.size_bytes)
         said = f"Gone from {gone.path}: {what}, {rows}; {after} instead of {before}."
-        out.answer(
-            plain(gone), said if gone.done else f"{what} with {rows} would go from {gone.path}; do it with --yes."
-        )
+        if not gone.done:
+            said = f"{what} with {rows} would go from {gone.path}; do it with --yes."
+        lacking = f"Studies that have them, whose reports lack them until they run again: {', '.join(gone.studies)}."
+        out.answer(plain(gone), said, *([lacking] if gone.studies else []))
 
 
 @ledger_app.command()

@@ -189,6 +189,7 @@ class Cleaned:
         rows: How many evaluations and texts go with them.
         size_bytes: The file's size, before and after; the same as long as nothing is done.
         done: Whether it is done, or only what would be.
+        studies: The ids of the studies that have one of the searches, and would run it again.
     """
 
     path: Path
@@ -196,6 +197,7 @@ class Cleaned:
     rows: dict[str, int]
     size_bytes: tuple[int, int]
     done: bool
+    studies: Sequence[str] = ()
 
 
 def clean(ledger: Ledger, names: Sequence[str], *, really: bool) -> Cleaned:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from raysearch import api
+from raysearch.cli.ledger import clean
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
@@ -71,3 +72,13 @@ def test_a_study_is_said_to_be_one_where_a_search_is_asked_for(tmp_path: Path) -
     for ask in api.show, api.load:
         with pytest.raises(UserError, match=r"^SEARCH='mine' is a study; raysearch report mine tells what"):
             ask("mine", store=tmp_path)
+
+
+def test_forgetting_a_search_tells_which_studies_have_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        for name in "it", "other":
+            write_search(ledger, name, CONFIG, "finished")
+            cells = (CellRecord("m", "c", "s", 1, 0, name),)
+            STUDIES.write(ledger, StudyRecord(f"study-of-{name}", CONFIG, cells, {}, {}, "now"))
+    clean(["it"], store=tmp_path)
+    assert "whose reports lack them until they run again: study-of-it.\n" in capsys.readouterr().out
