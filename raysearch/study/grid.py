@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +99,10 @@ def _values(axis: str, values: Any) -> dict[str, str]:
         key = _DRAW_KEY if axis == _DRAW else axis
         found = {_text(value): f"{key}={shlex.quote(_text(value))}" for value in values}
     else:
-        raise UserError(f"study.grid.{axis}={_text(values)} is no list; write study.grid.{axis}=[{_text(values)}]")
+        each = _text(values)
+        if match := re.fullmatch(r"(\d{1,3})\.\.(\d{1,3})", each):  # not the range that one search takes
+            each = ",".join(map(str, range(int(match[1]), int(match[2]) + 1))) or each
+        raise UserError(f"study.grid.{axis}={_text(values)} is no list; write study.grid.{axis}=[{each}]")
     if not found:
         raise UserError(f"study.grid.{axis} has no value; give one, or leave the axis out")
     return found
