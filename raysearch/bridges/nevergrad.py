@@ -7,7 +7,6 @@ Bean 1994), so every point is legal. With Nevergrad's own choice parameters they
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, logits_of
 
 _ASKS = 20  # the most points per mask to score
-_USUAL = ("CMA", "DE", "DiscreteOnePlusOne", "NGOpt", "PSO")  # of more than 500
+_USUAL = "CMA, DE, DiscreteOnePlusOne, NGOpt or PSO"  # of more than 500
 _WORST = 1e9  # the loss of a failure while no loss is known; infinity would be clipped with a warning
 
 
@@ -61,9 +60,9 @@ class NevergradSearcher(Searcher):
 
         known = ng.optimizers.registry
         if self.optimizer not in known:
-            near = [name for name in known if name.lower() == self.optimizer.lower()]
-            near = near or difflib.get_close_matches(self.optimizer, known) or list(_USUAL)
-            raise UserError(f"searcher.optimizer={self.optimizer} is unknown; {did_you_mean(self.optimizer, near)}")
+            near = did_you_mean(self.optimizer, known)
+            remedy = near if near.startswith("did") else f"use a name of Nevergrad's registry, such as {_USUAL}"
+            raise UserError(f"searcher.optimizer={self.optimizer} is unknown; {remedy}")
         if self.batch > 1 and known[self.optimizer].no_parallelization:
             raise UserError(
                 f"searcher.batch={self.batch} is too many for searcher.optimizer={self.optimizer}, which asks for one "
