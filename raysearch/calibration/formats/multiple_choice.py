@@ -77,6 +77,8 @@ class MultipleChoiceFormat(Format):
         answer = take(row, "answer", self.answer, where)
         labels = own_labels if self.labels is None else self.labels
         gold = find_gold(answer, raw, labels, f"{where} data.answer={self.answer}")
+        if self.labels is not None:
+            _check_label(answer, raw, gold, f"{where} data.answer={self.answer}")
         letters = string.ascii_uppercase[: len(texts)]
         options = "\n".join(f"{letter}. {text}" for letter, text in zip(letters, texts, strict=True))
         prompt = self._clean(fill(self.prompt, {**row, "options": options}, where, question=self.question))
@@ -158,14 +160,14 @@ def find_gold(answer: Any, choices: Sequence[Any], labels: Sequence[Any] | None,
     if labels is not None:
         return _by_label(answer, choices, labels, where)
     index = _index(answer)
-    texts = [place for place, choice in enumerate(choices) if _same(choice, answer)]
+    texts = _places(answer, choices)
     if len(texts) > 1:
         raise UserError(f"{where}={answer} is the text of choices {texts}; leave the row out, or give its number")
     meant = {*range(len(choices))} & {*texts, index}
     if len(meant) > 1:
         raise UserError(
-            f"{where}={answer} is the text of choice {texts[0]} and the number of choice {index}, counted from 0; "
-            "write its letter, or name the choices with data.labels=[…]"
+            f"{where}={answer} is the text of choice {texts[0]} and the {_kind(answer)} of choice {index}, counted "
+            f"from 0; {_convert(answer)}"
         )
     if meant:
         return meant.pop()
@@ -194,6 +196,31 @@ def _by_label(answer: Any, choices: Sequence[Any], labels: Sequence[Any], where:
     if place >= len(choices):
         raise UserError(f"{where}={answer} is label {place + 1}, but there are {len(choices)} choices; mend the row")
     return place
+
+
+def _check_label(answer: Any, choices: Sequence[Any], gold: int, where: str) -> None:
+    """Refuse an answer that `data.labels` takes for one choice and that is the text of another."""
+    texts = _places(answer, choices)
+    if texts and gold not in texts:
+        raise UserError(
+            f"{where}={answer} is the text of choice {texts[0]} and the label of choice {gold}, counted from 0; "
+            f"{_convert(answer)}, and leave data.labels out"
+        )
+
+
+def _convert(answer: Any) -> str:
+    """Return how to write answers so that none is taken for the text of a choice."""
+    form = "letters from A" if _kind(answer) == "number" else "numbers from 0"
+    return f"convert the answers in the file to {form}"
+
+
+def _kind(answer: Any) -> str:
+    return "number" if isinstance(answer, int) or str(answer).strip().isdigit() else "letter"
+
+
+def _places(answer: Any, choices: Sequence[Any]) -> list[int]:
+    """Return the places of the choices whose text is the answer."""
+    return [place for place, choice in enumerate(choices) if _same(choice, answer)]
 
 
 def _index(answer: Any) -> int | None:

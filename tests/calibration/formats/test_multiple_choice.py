@@ -143,6 +143,12 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"answer": None}, {}, f"{WHERE} data.answer=answer is empty; fill it in, or leave the row out"),
     ({}, {"group": "task"}, f"{WHERE} has no data.group=task; "),
     ({}, {"blank": "whole"}, f"{WHERE} has no blank _ in its sentence; mend the row, or use data.blank=null"),
+    (
+        {"choices": ["C", "A", "B"], "answer": "A"},
+        {"labels": ["A", "B", "C"]},
+        f"{WHERE} data.answer=answer=A is the text of choice 1 and the label of choice 0, counted from 0; "
+        "convert the answers in the file to numbers from 0, and leave data.labels out",
+    ),
     ({"question": "It is _"}, {"blank": "partial"}, f"{WHERE} has nothing after its blank _; leave the row out, or u"),
 ]
 
@@ -202,7 +208,9 @@ NO_GOLD: list[tuple[tuple[Any, list[str], list[Any] | None], str]] = [
     ((["a"], ["a", "b"], None), "=['a'] is none of its choices"),
     (("x", ["x", "x"], None), "=x is the text of choices [0, 1]; leave the row out, or give its number"),
     (("2", ["1", "2", "3"], None), "=2 is the text of choice 1 and the number of choice 2, counted from 0; "
-     "write its letter, or name the choices with data.labels=[…]"),
+     "convert the answers in the file to letters from A"),
+    (("A", ["C", "A", "B"], None), "=A is the text of choice 1 and the letter of choice 0, counted from 0; "
+     "convert the answers in the file to numbers from 0"),
     (("E", ["x", "y"], ["A", "B"]), "=E is none of the labels A, B; mend the row, or set data.labels=[…]"),
     (("A", ["x", "y"], ["A", "A"]), "=A is the label of choices [0, 1]; give each its own"),
     (("b", ["x", "y"], ["B", " b"]), "=b is the label of choices [0, 1]; give each its own"),
