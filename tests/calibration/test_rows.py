@@ -94,16 +94,28 @@ class TestFile:
         assert_fails(Rows(str(tmp_path / "no.txt")), "data.path=", "no.txt does not exist", "give the path of")
         (tmp_path / "d.txt").mkdir()
         assert_fails(Rows(str(tmp_path / "d.txt")), "d.txt is a folder")
-        for name in ("a.xlsx", "a.parquet", "a"):
+        (tmp_path / "d").mkdir()
+        assert_fails(Rows(str(tmp_path / "d")), "d is a folder; give the path of a .csv")
+        for name, wrong in (
+            ("a.xlsx", "the ending '.xlsx'"),
+            ("a.parquet", "the ending '.parquet'"),
+            ("a", "no ending"),
+        ):
             (tmp_path / name).write_text("a")
-            assert_fails(Rows(str(tmp_path / name)), f"{name} has the ending {Path(name).suffix!r}", ".txt or a .jsonl")
+            assert_fails(Rows(str(tmp_path / name)), f"{name} has {wrong}; use a", ".txt or a .jsonl")
+        assert_fails(Rows(str(tmp_path / "a.parquet")), 'read_parquet("in.parquet").to_json("out.jsonl", orient="rec')
 
     def test_names_what_is_no_row(self, tmp_path: Path) -> None:
         for name, content, wrong in [
             ("a.txt", b"", "a.txt holds no text; give one that does"),
             ("a.jsonl", b"\n \n", "a.jsonl holds no row; give one that does"),
             ("a.json", b"[]", "a.json holds no row; give one that does"),
-            ("a.txt", b"\xe9", "a.txt is not UTF-8; convert the file: iconv -t UTF-8"),
+            (
+                "a.txt",
+                b"\xe9",
+                "a.txt is not UTF-8; convert the file from what it is in, for example: iconv -f CP1252 -t ",
+            ),
+            ("a.txt", "the of".encode("utf-16"), "a.txt is not UTF-8; convert the file: iconv -f UTF-16 -t UTF-8 OLD"),
             ("a.json", b'[{"text": "\xe9"}]', "a.json is not UTF-8; convert"),
             ("a.json", b'{"text": "a"}', "a.json holds a JSON object; write one list of JSON objects"),
             ("a.json", b"null", "a.json holds null; write one list of JSON objects"),
@@ -114,6 +126,11 @@ class TestFile:
             ("a.jsonl", b'{"text": "a"}\n\n{"text": ', "a.jsonl is not JSON (Expecting value); write one JSON object"),
             ("a.csv", b"body\n", "a.csv holds no row; give one that does"),
             ("a.csv", b"a,b\n1,2\n\n1,2,3\n", "a.csv has 3 cells, and the first row 2; put quotes around cells that"),
+            (
+                "a.csv",
+                b"id;text\n1;a\n",
+                "a.csv has ';' between its columns; write ',' instead, or tabs and the ending",
+            ),
             ("a.csv", b"a,a\n1,2\n", "a.csv names a column twice in its first row"),
             ("a.csv", b'a\n1\n"2', "a.csv cannot be read (unexpected end of data); mend it"),
             ("a.csv", b"a\n" + b"9" * 200_000, "a.csv cannot be read (field larger than field limit"),
