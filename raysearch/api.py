@@ -376,6 +376,14 @@ def searches(*, store: PathLike = "mlruns") -> pd.DataFrame:
     return searches_frame(show(store=store)[0])
 
 
+def evaluated(search: str = "latest", *, store: PathLike = "mlruns") -> int:
+    """Return how many masks have been evaluated on a search's samples: how far one is that has not finished."""
+    from raysearch.search.record import count_evaluated
+
+    with _found(search, store) as (found, record):
+        return count_evaluated(found, record)
+
+
 def assessed(search: str = "latest", *, store: PathLike = "mlruns") -> dict[str, float]:
     """Return all numbers that a search's mask was assessed at, by the names that MLflow shows; empty if it was not."""
     from raysearch.assessment.recorded import recorded_assessments

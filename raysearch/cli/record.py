@@ -10,6 +10,7 @@ import typer
 from raysearch import api
 from raysearch.cli.app import Json, Remove, Search, SearchOrStudy, Store, Tracking, app
 from raysearch.cli.output import output
+from raysearch.core.formatting import count
 from raysearch.core.json import plain
 from raysearch.errors import UserError
 from raysearch.search.result import in_brief
@@ -46,6 +47,9 @@ def show(
         else:
             (record,) = records
             value, parts = plain(record), tables.recorded_tables(record, most, ranked)
+            if record.result is None:
+                value["evaluated"] = api.evaluated(record.search_id, store=store)
+                parts.append(f"Evaluated so far: {count(value['evaluated'], 'mask')}")
             if ranked is not None:
                 value["gap"] = plain(ranked)
             if numbers := api.assessed(record.search_id, store=store):

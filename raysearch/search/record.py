@@ -127,6 +127,14 @@ def find_search(ledger: Ledger, name: str) -> SearchRecord:
     return record
 
 
+def count_evaluated(ledger: Ledger, record: SearchRecord) -> int:
+    """Return how many masks the ledger has evaluations of, on a search's own samples; other searches may share them."""
+    query = "subject LIKE '{_%}' AND calibration IN (SELECT value FROM json_each(?))"
+    of_it = (json.dumps(_calibrations(record)),)
+    ((masks,),) = ledger.read(f"SELECT count(DISTINCT subject) FROM evaluations WHERE {query}", of_it)
+    return int(masks)
+
+
 def write_search(
     ledger: Ledger,
     search_id: str,

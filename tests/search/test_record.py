@@ -6,10 +6,14 @@ import os
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from raysearch import api
 from raysearch.cli.ledger import clean
+from raysearch.cli import app
+from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
@@ -49,6 +53,18 @@ def test_what_nobody_runs_is_interrupted(tmp_path: Path, read_only: bool, monkey
                 assert times(tmp_path) == before
         assert states(tmp_path)["runs"] == "interrupted"
         assert SEARCHES.find(ledger, "killed").state == "running", "a look changes no record"
+
+
+def test_show_says_how_far_a_killed_search_was(tmp_path: Path) -> None:
+    choices = {"data": "file", "objective": "kl"}
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        write_search(ledger, "killed", {**CONFIG, "choices": choices}, "running", fingerprints={"calibration": "cal"})
+        for shard in range(2):
+            ledger.record("cal", shard, {Mask.of(*layers): np.ones(1) for layers in ((), (1,), (2,))})
+        ledger.record("other", 0, {Mask.of(3): np.ones(1)})
+    assert api.evaluated("killed", store=tmp_path) == 2, "the dense model apart"
+    said = CliRunner().invoke(app, ["show", "killed", "--store", str(tmp_path)]).output
+    assert "Evaluated so far: 2 masks" in said
 
 
 def test_a_search_that_ends_meanwhile_has_ended(tmp_path: Path) -> None:
