@@ -121,8 +121,10 @@ def export_checkpoint(
 
 def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
     """Refuse to write over anything but an export with `overwrite`, and over the dense model in any case."""
-    if not model.is_hub and model.folder.resolve().is_relative_to(out.resolve()):
-        raise UserError(f"--out={out} holds the dense model itself; write to another folder")
+    whole, itself = out.resolve(), model.folder.resolve()
+    if not model.is_hub and itself.is_relative_to(whole):
+        where = "" if itself == whole else f" in {itself.relative_to(whole)}"
+        raise UserError(f"--out={out} holds the dense model itself{where}; write to another folder")
     if out.exists() and not out.is_dir():
         raise UserError(f"--out={out} is a file; name a folder")
     if out.is_dir() and any(out.iterdir()):

@@ -6,12 +6,12 @@ A GGUF file is written without torch and transformers, which take longer to impo
 from __future__ import annotations
 
 import importlib.metadata
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysearch.errors import UserError, redact
-from raysearch.evaluation.spec import CalibrationSpec, identity_of
+from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.models.card import RECORD, Evidence, export_record, gguf_card
 from raysearch.models.gguf_pruning import GGUFExport, prune_gguf
 from raysearch.models.hub import HubRepository
@@ -63,7 +63,7 @@ def _evidence(record: SearchRecord, spec: SearchSpec, chosen: Trial) -> Evidence
     assert chosen.loss is not None, "best masks have one"
     return Evidence(
         model=evaluation.model.name,
-        searcher=_in_brief(spec.searcher),
+        searcher=_in_brief(spec),
         objective=record.config["choices"]["objective"],
         calibration="; ".join(_calibration_in_brief(one) for one in evaluation.calibrations),
         measure=result.measure,
@@ -123,8 +123,8 @@ def _calibration_in_brief(spec: CalibrationSpec) -> str:
     return f"{spec.name}, {draw.samples} x {draw.seq_len} tokens, {draw.sampling}, seed {draw.seed}{flagged}"
 
 
-def _in_brief(searcher: object) -> str:
-    """Return a searcher and its options: ``BeamSearcher(width=5)``."""
-    options = identity_of(searcher)
-    kind = options.pop("type")
-    return f"{kind}({', '.join(f'{name}={value}' for name, value in options.items())})"
+def _in_brief(spec: SearchSpec) -> str:
+    """Return a searcher and the options that are not its class's own: ``beam(width=3)``."""
+    every = ((one, getattr(spec.searcher, one.name)) for one in fields(spec.searcher))  # type: ignore[arg-type]
+    options = [f"{one.name}={value}" for one, value in every if value != one.default]
+    return f"{spec.searcher_name}({', '.join(options)})" if options else spec.searcher_name

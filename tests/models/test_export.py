@@ -148,8 +148,8 @@ def test_a_folder_in_the_way_is_only_replaced_on_demand(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"out=.*pruned is not empty; name another folder.*--overwrite"):
         exported(spec, Mask.of(2), out)
     (tmp_path / "file").touch()
-    own = "holds the dense model itself; write to another folder"
-    for name, wrong in (("file", "is a file; name a folder"), ("dense", own), (".", own)):
+    own, other = "holds the dense model itself", "; write to another folder"
+    for name, wrong in (("file", "is a file; name a folder"), ("dense", own + other), (".", f"{own} in dense{other}")):
         with pytest.raises(UserError, match=wrong):
             exported(spec, Mask.of(1), tmp_path / name, overwrite=True)
     (tmp_path / "file").unlink()
