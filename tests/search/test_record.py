@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from raysearch import api
-from raysearch.cli.ledger import clean
 from raysearch.cli import app
+from raysearch.cli.ledger import clean
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
