@@ -92,7 +92,9 @@ def _contrast(one: Contrast) -> Finding:
     question = f"{one.first} - {one.second}"
     half_width = one.gap.half_width()
     if half_width is None:
-        why = "no noise is known" if math.isfinite(one.gain) else "a mask ruins the model"
+        why = "no noise is known" if one.gap.n_draws < 2 else "one draws random numbers, and the same ones in all draws"
+        if not math.isfinite(one.gain):
+            why = "a mask ruins the model"
         verdict = f"Whether {one.first} is better than {one.second} {where} cannot be told: {why} ({over})."
         return Finding(question, verdict, "cannot tell", "verdicts")
     if not one.gain and not half_width:

@@ -82,7 +82,7 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
         Column("p", lambda one: Cell(numbers.probability(one.p), one.p, best=one.told)),
         number("Draws", "gap.n_draws"),
         number("Seeds", "n_seeds"),
-        Column("Would be seen", lambda one: Cell(_size(one.gap.detectable, one.unit), one.gap.detectable)),
+        Column("Would be seen", lambda one: Cell(_size(one.gap.detectable or None, one.unit), one.gap.detectable)),
     ]
     note = (
         "Paired by draw. Perplexities by their logarithms. Of several M: the mean difference within each draw. p: "
