@@ -25,14 +25,24 @@ _ROWS_AT_ONCE = 1 << 14  # shards' losses
 
 
 def searches_frame(records: Sequence[SearchRecord]) -> pd.DataFrame:
-    """Return searches as a table, by their ids; losses are missing of one that has not finished."""
+    """Return searches as a table, by their ids; losses are missing of one that has not finished.
+
+    ``samples`` and ``data_seed`` are those of the data, ``seed`` is the searcher's.
+    """
     import pandas as pd
 
-    columns = ["model", "state", "remove", "removed", "dense_loss", "loss", "readout", "unit", "calibration", "updated"]
+    columns = [
+        *("model", "searcher", "objective", "data", "samples", "data_seed", "seed", "state", "remove", "removed"),
+        *("dense_loss", "loss", "readout", "unit", "calibration", "updated"),
+    ]
     rows = {}
     for record in records:
-        row: dict[str, Any] = {"model": record.config["model"]["name"], "state": record.state}
-        row |= {"remove": record.config["remove"], "updated": record.updated}
+        config, choices = record.config, record.config.get("choices", {})
+        data = config.get("data", {})
+        row: dict[str, Any] = {"model": config["model"]["name"], "state": record.state, "remove": config["remove"]}
+        row |= {name: choices.get(name) for name in ("searcher", "objective", "data")}
+        row |= {"samples": data.get("samples"), "data_seed": data.get("seed"), "seed": config.get("seed")}
+        row |= {"updated": record.updated}
         row |= {"calibration": record.fingerprints.get("calibration")}
         if (found := record.result) is not None:
             row |= {"removed": str(found.mask), "dense_loss": found.dense_loss, "loss": found.loss}

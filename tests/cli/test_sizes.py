@@ -60,6 +60,9 @@ def shown_in_a_notebook(result: SearchResult) -> None:
     loaded, all_searches, trials = raysearch.load(), raysearch.searches(), result.to_frame()
     assert loaded.trials == result.trials and loaded._repr_html_() == result._repr_html_()
     assert list(all_searches.index) == [result.search_id] and all_searches.loss[result.search_id] == result.loss
+    assert all_searches.loc[result.search_id, ["searcher", "objective", "data"]].to_list() == [
+        result.choices[group] for group in ("searcher", "objective", "data")
+    ]
     assert list(trials["mask"]) == [str(trial.mask) for trial in result.trials]
     assert trials.loc[0, "perplexity"] == result.dense_readout and trials.loss.min() <= result.loss
     (table,) = pd.read_html(io.StringIO(result._repr_html_()))
