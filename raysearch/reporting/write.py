@@ -19,6 +19,7 @@ from raysearch.reporting.figures.picture import Palette, Picture, png, svg
 from raysearch.reporting.findings import findings
 from raysearch.reporting.sections import Section, sections
 from raysearch.reporting.stats.analysis import analyse
+from raysearch.reporting.stats.frame import HELD_OUT_LOSS
 from raysearch.reporting.tables.numbers import UNKNOWN
 from raysearch.reporting.tables.table import Table, as_csv, as_markdown
 from raysearch.study.result import StudyResult
@@ -71,9 +72,11 @@ def _csv(frame: pd.DataFrame) -> str:
 
 
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the searches with layers and losses by draw as JSON, and without what a line cannot hold."""
+    """Return the searches with layers and losses by draw as JSON, without what a line cannot hold or nobody knows."""
     losses = frame["held_out_by_draw"].map(lambda of: json.dumps(of) if of else None)
-    return frame.drop(columns=["items", "measure"]).assign(removed=frame["removed"].map(list), held_out_by_draw=losses)
+    return frame.drop(columns=["items", "measure", HELD_OUT_LOSS.error]).assign(
+        removed=frame["removed"].map(list), held_out_by_draw=losses
+    )
 
 
 def _dense(results: StudyResult) -> pd.DataFrame:

@@ -50,6 +50,11 @@ class CellRecord:
     held_out_by_draw: Mapping[str, float] = field(default_factory=dict)
     n_free: int | None = None
 
+    @property
+    def named(self) -> dict[str, float]:
+        """What the study knows of the search's loss, by the names that MLflow shows."""
+        return {} if self.held_out is None else {"loss/held_out": self.held_out}
+
 
 @dataclass(frozen=True)
 class AssessedMasks:

@@ -187,6 +187,9 @@ class _StudyWork:
             for draws in every:
                 evaluate_held_out(draws, masks, model_group.info.n_layers, self.ledger, lambda: _pool(replicas()))
             self.record({})
+            cells = STUDIES.find(self.ledger, self.spec.study_id).cells
+            known = [(record, cells[number].named) for number, record in records.items()]
+            self.observer.assessed([(record, named) for record, named in known if named])
 
     def _assess(self, what: Assessable | None, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
         """Assesses what the searches of a model have found, if that is asked for."""

@@ -135,6 +135,8 @@ def _sync_search(
         with _writing(tracking):
             synced = _write_search(tracking, result)
             _write_assessments(tracking.store, synced.mlflow_run_id, record, ledger)
+            if cell is not None:
+                record_assessments(tracking.store, {synced.mlflow_run_id: cell.named})
         note_mlflow(ledger, record.search_id, synced.mlflow_run_id, _section(record.config, tracking))
         return synced
 

@@ -19,6 +19,7 @@ from raysearch.cluster.pool import Replicas
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import held
+from raysearch.search.observer import Tracker
 from raysearch.search.record import SEARCHES, as_they_stand, write_search
 from raysearch.study import assess as assessing
 from raysearch.study import run as running
@@ -161,7 +162,10 @@ def test_a_mistake_that_is_found_late_ends_the_study_even_if_the_ledger_is_what_
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_ray")
-def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answered(world: World, run: Run) -> None:
+def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answered(
+    world: World, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tracker, "assessed", told := Mock())
     words = small_study(world, "searcher=[one_shot,greedy]", "remove=[2]", "draw=[0,1]")
     outcome = run("study", *words, "study.contrasts=[greedy - one_shot]")
     assert outcome.code == 0, outcome.err
@@ -180,6 +184,9 @@ def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answere
         assert cell["held_out_by_draw"] == {other: cell["held_out"]}
         assert all(cell["held_out"] == pytest.approx(one["loss"]) for one in same)
     assert {cell["calibration"] for cell in cells} == {cells[0]["calibration"]}, "another draw is no other calibration"
+    told.assert_called_once()
+    tracked = {search.search_id: named for search, named in told.call_args.args[0]}
+    assert tracked == {cell["search_id"]: {"loss/held_out": cell["held_out"]} for cell in cells}
     with opened(Path("mlruns/ledger.db")) as ledger:
         records = SEARCHES.some(ledger, [cell["search_id"] for cell in cells])
     for cell in cells:  # one search after another runs just what is called shared

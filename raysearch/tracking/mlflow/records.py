@@ -2,7 +2,7 @@
 
 Metrics are named ``group/name``, as MLflow groups them in charts; ``…_se`` is the standard error of its neighbour:
 
-    loss/pruned  loss/dense  loss/delta  loss/delta_se      perplexity/pruned  perplexity/dense
+    loss/pruned  loss/dense  loss/delta  loss/delta_se  loss/held_out      perplexity/pruned  perplexity/dense
     path/…       by layers removed                          progress/…  evaluations/…  layer_forwards/…  cost/…
 
 Pure functions of the records in `raysearch.search.result`; nothing here knows the MLflow client.

@@ -176,7 +176,8 @@ def test_a_search_whose_process_died_for_good_is_failed_there(options: TrackingO
 def test_two_that_sync_a_study_at_once_write_each_trial_once(options: TrackingOptions, tmp_path: Path) -> None:
     search = greedy_search(search_id="greedy")
     config = {"study": {"name": "x"}, "tracking": {}, "searcher": {}, "remove": search.n_remove}
-    study = StudyRecord("my-study-5", config, (CellRecord("m", "c", "greedy", 2, 0, "greedy"),), {}, {}, "")
+    cell = CellRecord("m", "c", "greedy", 2, 0, "greedy", held_out=3.5)
+    study = StudyRecord("my-study-5", config, (cell,), {}, {}, "")
     parent = begin(options, StudyHeader("my-study-5", config, []))
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         write_search(ledger, "greedy", config, "finished", search)
@@ -191,3 +192,4 @@ def test_two_that_sync_a_study_at_once_write_each_trial_once(options: TrackingOp
     client = MlflowClient(options.store.uri)
     runs = client.search_runs([client.get_run(parent).info.experiment_id], max_results=1000)
     assert len(runs) == 2 + len(search.trials)
+    assert [run.data.metrics["loss/held_out"] for run in runs if "loss/held_out" in run.data.metrics] == [3.5]
