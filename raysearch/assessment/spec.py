@@ -125,6 +125,12 @@ class AssessSpec(Options):
             raise UserError("assess asks for nothing; name texts or tasks, or set assess.speed.enabled=true")
 
     @property
+    def measures(self) -> list[str]:
+        """What each mask is measured by: the names of texts and tasks, the probe, speed."""
+        others = {"probe": self.probe.enabled, "speed": self.speed.enabled}
+        return [*self.texts, *self.generation, *self.tasks, *(name for name, enabled in others.items() if enabled)]
+
+    @property
     def task_limit(self) -> float | None:
         """The most items of each lm-eval task, or below 1 a share of them."""
         return self.limit if self.share is None else self.share

@@ -45,11 +45,11 @@ def study(
     """
     with output(as_json) as answers:
         from raysearch.cli.displays import StudyDisplay
-        from raysearch.cli.study_tables import plan_line, plan_table
+        from raysearch.cli.study_tables import assessment_lines, plan_line, plan_table
 
         if dry_run:
             plan = api.plan(*overrides or [], config_dir=config_dir)
-            answers.answer(plain(plan), plan_table(plan), plan_line(plan), *plan.notes)
+            answers.answer(plain(plan), plan_table(plan), plan_line(plan), *assessment_lines(plan), *plan.notes)
             return
         answers.when_stopped = GOES_ON
         with StudyDisplay(answers.err) as live:

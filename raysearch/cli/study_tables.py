@@ -56,6 +56,14 @@ def plan_line(plan: StudyPlan) -> str:
     )
 
 
+def assessment_lines(plan: StudyPlan) -> list[str]:
+    """Return how many masks a study assesses, and by what, in a sentence; nothing if it assesses none."""
+    if not plan.measures:
+        return []
+    masks, measures = count(plan.assessed, "mask"), ", ".join(plan.measures)
+    return [f"Then at most {masks}, dense models among them, are assessed by {measures}; that takes time of its own"]
+
+
 def study_table(results: StudyResult) -> Table:
     """Return the table of the results of a study; ± is one standard error over the samples."""
     words = "calibration", "searcher", "removed layers (0-based)"

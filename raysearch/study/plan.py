@@ -68,6 +68,8 @@ class StudyPlan:
         cells: Of each search; those with an unpredictable cost are left out.
         eta_seconds: How long it takes, by a trial run of the dense model; None if none was made.
         trainings: Recoveries that follow, at most: searches that find the same mask share them.
+        assessed: Masks that are assessed, dense models included, at most, as for `trainings`.
+        measures: What each of them is assessed by.
     """
 
     cells: Sequence[CellPlan]
@@ -75,6 +77,8 @@ class StudyPlan:
     eta_seconds: float | None = None
     notes: Sequence[str] = ()
     trainings: int = 0
+    assessed: int = 0
+    measures: Sequence[str] = ()
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -112,9 +116,18 @@ def plan_study(spec: StudySpec, with_time: bool = False) -> StudyPlan:
                 naive=sum(cost.naive_layer_forwards for cost in alone),
             )
         )
-    dense = len({cell.search.evaluation.model for cell in spec.cells}) if spec.options.unpruned else 0
-    trainings = len(spec.recoveries) * (len(spec.cells) + dense)
-    plan = StudyPlan(plans, unpredictable, notes=spec.notes, trainings=trainings)
+    n_models, measures = (
+        len({cell.search.evaluation.model for cell in spec.cells}),
+        spec.assess and spec.assess.measures,
+    )
+    plan = StudyPlan(
+        plans,
+        unpredictable,
+        notes=spec.notes,
+        trainings=len(spec.recoveries) * (len(spec.cells) + (n_models if spec.options.unpruned else 0)),
+        assessed=len(spec.cells) + n_models if measures else 0,
+        measures=measures or (),
+    )
     return replace(plan, eta_seconds=_time(spec, plan)) if with_time else plan
 
 
