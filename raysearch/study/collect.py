@@ -66,14 +66,17 @@ def _recovered(
             masks.setdefault(result.mask, {})[cell.searcher] = None
             for mask in (Mask(), result.mask):
                 samples.setdefault(mask, set()).add(result.fingerprints["calibration"])
-    found = []
+    found = list[RecoveredMask]()
     for (model, fingerprint), masks in found_by.items():
         known = recoveries_of(ledger, fingerprint, masks)
         of = SEARCHES.some(ledger, {record.search_id for record in known})
         own = [one for one in known if one.search_id in of and _samples(of[one.search_id]) in samples[one.mask]]
         ways = [_way(one) for one in own if one.mask]
         own = [one for one in own if one.mask or _way(one) in ways]
-        found += [RecoveredMask(model, [*masks[one.mask]], len(one.mask), one) for one in told_apart(own)]
+        others = Counter((*masks[mask], len(mask)) for mask in {one.mask for one in own})
+        for one in told_apart(own):
+            whose = *masks[one.mask], len(one.mask)
+            found.append(RecoveredMask(model, [*masks[one.mask]], len(one.mask), one, alone=others[whose] == 1))
     return found
 
 

@@ -87,17 +87,19 @@ class RecoveredMask:
         model: The label of its model.
         found_by: The searchers that found the mask, or that it is the dense model.
         remove: M, how many layers are gone.
+        alone: Whether these searchers found no other mask of this size that was recovered, as by other draws.
     """
 
     model: str
     found_by: Sequence[str]
     remove: int
     record: RecoveryRecord
+    alone: Annotated[bool, _NOT_WRITTEN] = True
 
     @property
     def searchers(self) -> str:
-        """Those that found it, in words."""
-        return ", ".join(self.found_by)
+        """Those that found it, in words; with the mask where they found several."""
+        return ", ".join(self.found_by) + ("" if self.alone else f" {self.record.mask}")
 
 
 @dataclass(frozen=True)

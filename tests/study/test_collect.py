@@ -61,6 +61,19 @@ def test_a_study_has_the_recoveries_of_its_own_samples_and_their_controls(ledger
     assert recovered("mine") == ["dense of mine", "mine's"]
 
 
+def test_masks_that_one_searcher_found_by_several_draws_are_told_apart(ledger: Ledger) -> None:
+    searches = {name: greedy_search(search_id=name, seed=seed) for seed, name in enumerate(("a", "b"))}
+    for name, result in searches.items():
+        fingerprints = {"model": "m", "calibration": name}
+        write_search(ledger, name, CONFIG, "finished", replace(result, fingerprints=fingerprints), None, fingerprints)
+        write_recovery(ledger, "m", recovery(name, name, result.mask, {}))
+    for cells in ("a",), ("a", "b"):
+        every = tuple(CellRecord("tiny", "c", "greedy", 3, 0, name, draw=name) for name in cells)
+        found = collect(StudyRecord("mine", CONFIG, every, {}, {}, ""), ledger, lambda run_id: None).recovered
+        masks = [f" {searches[name].mask}" if len(cells) > 1 else "" for name in cells]
+        assert sorted(one.searchers for one in found) == sorted(f"greedy{mask}" for mask in masks)
+
+
 def test_recoveries_of_one_way_are_told_apart_by_what_differs() -> None:
     def ways(*settings: dict[str, Any]) -> list[str]:
         return [one.way for one in told_apart([recovery(f"r{n}", "", Mask(), of) for n, of in enumerate(settings)])]
