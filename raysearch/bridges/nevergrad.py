@@ -48,6 +48,7 @@ class NevergradSearcher(Searcher):
     """
 
     stochastic = True
+    open_ended = True
 
     optimizer: str = "DiscreteOnePlusOne"
     trials: PositiveInt = 200

@@ -265,9 +265,12 @@ def forecast_line(expected: Sequence[RoundCost] | None, trainings: int, training
     naive = sum(cost.naive_layer_forwards for cost in expected)
     by_budget = any(cost.optional for cost in expected)
     screened = any(cost.screened for cost in expected) and not by_budget
-    about = "about " if any(cost.estimated for cost in expected) else "up to about " if screened else ""
+    open_ended = any(cost.open_ended for cost in expected)
+    # Replicas that share a round each run the layers that begin their part of it: some more than are counted here.
+    about, some = "up to about " if screened else "about ", "about " if open_ended else ""
+    instead = f" instead of {naive:,}" if layers < naive else ""
     most, ends = ("at most ", ", as far as the budget allows") if by_budget else ("", "")
     return (
-        f"{most}{count(masks, 'mask')} in {count(len(expected), 'round')}{ends}: {about}{layers:,} layer-forwards over "
-        f"the calibration instead of {naive:,}, and {count(heads, 'head-forward')} at most{then}"
+        f"{most}{some}{count(masks, 'mask')} in {count(len(expected), 'round')}{ends}: {about}{layers:,} layer-forwards "
+        f"over the calibration{instead}, and {some}{count(heads, 'head-forward')}{'' if open_ended else ' at most'}{then}"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ class RoundCost:
         estimated: Whether only the number of masks is sure.
         screened: Whether screening may leave a part of this out.
         optional: Whether a search by budget may end before this round.
+        open_ended: Whether the losses decide how many masks and rounds there are.
     """
 
     masks: int
@@ -47,6 +48,7 @@ class RoundCost:
     estimated: bool = False
     screened: bool = False
     optional: bool = False
+    open_ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,8 @@ class Forecaster:
             UserError: The searcher asks for gradients that the objectives do not have.
         """
         rehearsal = self._rehearsal(searcher, problem, seed)
-        rounds = _costs(rehearsal.asked, problem.n_layers, objectives, set() if known is None else known)
+        costs = _costs(rehearsal.asked, problem.n_layers, objectives, set() if known is None else known)
+        rounds = [replace(cost, open_ended=searcher.open_ended) for cost in costs]
         if rehearsal.is_whole:
             return rounds
         count = searcher.count(problem)

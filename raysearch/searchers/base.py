@@ -180,6 +180,11 @@ class Searcher(Options, ABC):
         """Whether another seed may find another mask."""
         return False
 
+    @property
+    def open_ended(self) -> bool:
+        """Whether the losses decide how many masks it scores, so that a forecast is about right at best."""
+        return False
+
     @abstractmethod
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         """Start the search.

@@ -34,6 +34,11 @@ class BeamSearcher(Searcher):
     width: PositiveInt = 5
     ties: Ties = "earlier"
 
+    @property
+    @override
+    def open_ended(self) -> bool:
+        return self.width > 1  # two masks of a beam may have extensions in common
+
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         beams = [problem.dense]

@@ -40,6 +40,8 @@ class FastBlockSelectSearcher(Searcher):
             losses).
     """
 
+    open_ended = True
+
     k: PositiveInt = 5
     rounds: PositiveInt = 4
     prior: Literal["influence", "ablation"] = "influence"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,14 +11,18 @@ from typing_extensions import override
 from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
 from raysearch.calibration.objectives.kl import KLObjective
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.cli.displays import forecast_line
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.search.forecast import Forecaster
 from raysearch.searchers.base import Searcher, SearchGenerator
+from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.cbo import CboSearcher
+from raysearch.searchers.fast_block_select import FastBlockSelectSearcher
 from raysearch.searchers.genetic import GeneticSearcher
 from raysearch.searchers.importance import ImportanceSearcher
+from raysearch.searchers.reverse_order import ReverseOrderSearcher
 
 PROBLEM = Problem(n_layers=12, n_remove=3)
 
@@ -61,6 +66,20 @@ def test_a_rehearsal_that_took_too_long_is_not_tried_again() -> None:
     searcher, forecaster = Counted(GeneticSearcher()), Forecaster(-1)
     assert [forecaster.forecast(searcher, PROBLEM, 0, [PerplexityObjective()]) for _ in range(2)] == [None, None]
     assert len(searcher.starts) == 1
+
+
+def test_says_where_the_losses_decide_how_many_masks_there_are() -> None:
+    for searcher, said in (
+        (FastBlockSelectSearcher(), r"about \d+ masks in \d rounds: about \d+ layer-forwards.*and about \d+ head-f.*s"),
+        (BeamSearcher(width=2), r"about \d+ masks in 3 rounds: about \d+ .* instead of \d+, and about \d+ head-.*s"),
+        (BeamSearcher(width=1), r"33 masks in 3 rounds: about \d+ .* instead of 332, and 34 head-forwards at most"),
+        (
+            ReverseOrderSearcher(),
+            "1 mask in 1 round: about 12 layer-forwards over the calibration, and 2 head-forwards .*",
+        ),
+    ):
+        line = forecast_line(Forecaster().forecast(searcher, PROBLEM, 0, [PerplexityObjective()]), 0, 0)
+        assert re.fullmatch(said, line), line
 
 
 def test_the_dense_model_is_not_counted() -> None:
