@@ -270,7 +270,9 @@ def forecast_line(expected: Sequence[RoundCost] | None, trainings: int, training
     about, some = "up to about " if screened else "about ", "about " if open_ended else ""
     instead = f" instead of {naive:,}" if layers < naive else ""
     most, ends = ("at most ", ", as far as the budget allows") if by_budget else ("", "")
+    limit = "" if open_ended else " at most"
+    rounds = count(len(expected), "round")
     return (
-        f"{most}{some}{count(masks, 'mask')} in {count(len(expected), 'round')}{ends}: {about}{layers:,} layer-forwards "
-        f"over the calibration{instead}, and {some}{count(heads, 'head-forward')}{'' if open_ended else ' at most'}{then}"
+        f"{most}{some}{count(masks, 'mask')} in {rounds}{ends}: {about}{layers:,} layer-forwards over the calibration"
+        f"{instead}, and {some}{count(heads, 'head-forward')}{limit}{then}"
     )

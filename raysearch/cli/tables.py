@@ -75,11 +75,13 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
     notes = [f"Removed layers (0-based): {result.mask}"]
     if result.removal_order:
         notes.append(f"In this order: {', '.join(map(str, result.removal_order))}")
-    evaluations, naive, computed = result.evaluations, result.layer_forwards.naive, result.layer_forwards.computed
+    evaluations, forwards = result.evaluations, result.layer_forwards
+    naive, computed = forwards.naive_computed, forwards.computed
     notes += [
         f"Evaluations: {evaluations.requested:,} requested, {evaluations.computed:,} computed, "
         f"{evaluations.cached:,} cached, each on {extent(result.measure, result.n_tokens, result.n_samples)}",
-        f"Layer-forwards: {computed:,.0f} computed, {naive:,.0f} by a full forward per mask"
+        f"Layer-forwards: {computed:,.0f} computed"
+        + (f", {naive:,.0f} by a full forward per mask" if naive else "")
         + (f" ({naive / computed:.2f}x fewer)" if 0 < computed < naive else ""),
         *_screening_notes(result),
         *_packing_notes(result),

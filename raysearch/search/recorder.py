@@ -54,6 +54,7 @@ class SearchRecorder(Oracle):
     statistics: list[Statistic] = field(default_factory=list)
     n_computed: int = 0
     naive_layer_forwards: int = 0
+    naive_computed: int = 0
     searcher_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -111,9 +112,12 @@ class SearchRecorder(Oracle):
     @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
         with self._answering():
-            self.naive_layer_forwards += statistic.passes * self.problem.n_layers  # which cannot be shared
+            naive, before = statistic.passes * self.problem.n_layers, self.evaluator.meter.layer_forwards
+            self.naive_layer_forwards += naive  # which cannot be shared
             self.statistics.append(statistic)
-            return self.evaluator.measure(statistic)
+            values = self.evaluator.measure(statistic)
+            self.naive_computed += naive if self.evaluator.meter.layer_forwards > before else 0
+            return values
 
     @override
     def note(self, remark: Remark) -> None:
@@ -147,7 +151,9 @@ class SearchRecorder(Oracle):
         asked = {mask: evaluations[mask] for mask in proposed.masks if mask}  # the dense model has been told
         for mask, evaluation in asked.items():
             self._tell(mask, evaluation, len(self.rounds))
-        self.n_computed += sum(not evaluation.cached for evaluation in asked.values())
+        computed = [mask for mask, evaluation in asked.items() if not evaluation.cached]
+        self.n_computed += len(computed)
+        self.naive_computed += naive_layer_forwards(computed, self.problem.n_layers)
         self.naive_layer_forwards += naive_layer_forwards(asked, self.problem.n_layers)
         pruned = replace(scores, losses={mask: loss for mask, loss in scores.losses.items() if mask})
         round_best = pruned.best(1)[0] if pruned.losses else None

@@ -133,11 +133,13 @@ class LayerForwards:
         computed: By this process.
         alone: The same on an empty ledger: all of the search's work, whoever did it.
         naive: What a full forward per mask requested would have cost.
+        naive_computed: What one for each of the masks that this process computed would have cost.
     """
 
     computed: float
     alone: float
     naive: float
+    naive_computed: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -250,7 +250,10 @@ class _Search:
             delta_error=None,
             evaluations=EvaluationCounts(last.n_requested, last.n_computed, last.n_cached, n_screened),
             layer_forwards=LayerForwards(
-                meter.layer_forwards, meter.layer_forwards_alone, recorder.naive_layer_forwards
+                meter.layer_forwards,
+                meter.layer_forwards_alone,
+                recorder.naive_layer_forwards,
+                recorder.naive_computed,
             ),
             layer_tokens=LayerTokens(meter.layer_tokens, meter.layer_tokens_by_row, meter.packed),
             seconds=recorder.seconds,

@@ -96,7 +96,7 @@ def test_a_result_says_all_with_ray_and_mlflow_on(recorded: tuple[Path, dict[str
     assert result["n_layers"] == N_LAYERS and len(result["removed"]) == 2
     assert result["removed"] == sorted(result["removed"]) == sorted(result["removal_order"])
     assert result["evaluations"] == {"requested": GREEDY, "computed": GREEDY, "cached": 0, "screened": 0}
-    assert result["layer_forwards"] == {"computed": 24.0, "alone": 24.0, "naive": 32}
+    assert result["layer_forwards"] == {"computed": 24.0, "alone": 24.0, "naive": 32, "naive_computed": 32}
     assert result["search_id"].startswith("greedy-m2-")
     assert 0 < result["delta_error"] < abs(result["loss"])
     assert result["measure"] == {"unit": "nats per token", "per": "token", "readout": "perplexity"}
@@ -151,6 +151,8 @@ def test_another_searcher_runs_only_what_nobody_has(run: Run, world: World) -> N
     beam = found(run("search", *world.search(searcher="beam", searcher__width=3), "--json"))
     singles_pairs = 5 + 4 + 3 + 2
     assert beam["evaluations"]["requested"] <= singles_pairs and beam["evaluations"]["cached"] == GREEDY
+    new_pairs = beam["evaluations"]["computed"]
+    assert beam["layer_forwards"]["naive_computed"] == new_pairs * (N_LAYERS - 2), "what was known saves nothing here"
     one_shot = found(run("search", *world.search(searcher="one_shot"), "--json"))
     assert one_shot["evaluations"]["cached"] >= N_LAYERS
     assert beam["removal_order"] is None and one_shot["removal_order"] is None
