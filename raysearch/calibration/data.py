@@ -70,6 +70,18 @@ class Data:
                 f"use {_INSTEAD[form]}"
             )
 
+    def check_length(self, max_positions: int | None) -> None:
+        """Refuse rows that are longer than a model's positions.
+
+        Raises:
+            UserError: They may be.
+        """
+        if max_positions is not None and self.draw.seq_len > max_positions:
+            raise UserError(
+                f"data.seq_len={self.draw.seq_len} is longer than the {max_positions} positions of the model; "
+                f"use {max_positions} or less"
+            )
+
     def samples(self, tokenizer: Tokenizer, form: Form, max_positions: int | None = None) -> Drawn:
         """Draw the samples in the form that an objective needs. Call `check` before: its messages are better.
 
@@ -78,11 +90,7 @@ class Data:
                 at most `max_positions` tokens.
         """
         self.check_form(form)
-        if max_positions is not None and self.draw.seq_len > max_positions:
-            raise UserError(
-                f"data.seq_len={self.draw.seq_len} is longer than the {max_positions} positions of the model; "
-                f"use {max_positions} or less"
-            )
+        self.check_length(max_positions)
         how = {"samples": self.draw.samples, "seq_len": self.draw.seq_len, "sampling": self.draw.sampling}
         description = {**self.rows.describe(), **how, "seed": self.draw.seed}
         if isinstance(self.draw, WindowOptions):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from raysearch.core.formatting import count
 from raysearch.core.json import plain, without_secrets
 from raysearch.core.mask import Mask
+from raysearch.core.paths import as_folder
 from raysearch.errors import EvaluationError, UserError, first_line, redact
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.pool import Pool
@@ -59,9 +60,19 @@ class StudyContext:
 
 
 def forecast_search(spec: SearchSpec) -> SearchForecast:
-    """Return what a search would cost on an empty ledger; only the model's configuration and a row of data are read."""
-    spec.evaluation.check_data()
-    rounds, refiner = _forecast(spec, describe(spec.evaluation.model)), spec.refiner
+    """Return what a search would cost on an empty ledger; only the model's configuration and a row of data are read.
+
+    Raises:
+        UserError: As `search_rounds`, but for what only the samples tell.
+    """
+    evaluation, refiner = spec.evaluation, spec.refiner
+    evaluation.check_data()
+    info = describe(evaluation.model)
+    for one in evaluation.calibrations:
+        one.data.check_length(info.max_positions)
+    evaluation.cluster.check_model(info.model)
+    as_folder("store", evaluation.ledger.parent)
+    rounds = _forecast(spec, info)
     return SearchForecast(rounds) if refiner is None else SearchForecast(rounds, refiner.masks, refiner.steps)
 
 

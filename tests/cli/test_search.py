@@ -178,6 +178,17 @@ def test_a_dry_run_says_what_it_costs_and_writes_nothing(run: Run, here: Path, w
     assert not list(here.iterdir())
 
 
+def test_a_dry_run_refuses_what_the_search_would(run: Run, here: Path, world: World) -> None:
+    (here / "file").touch()
+    for changes, said in (
+        ({"data__seq_len": 10**6}, "data.seq_len=1000000 is longer than"),
+        ({"model__device": "cuda:99"}, "model.device=cuda:99"),
+        ({"store": "file/x"}, "store=file/x cannot be used"),
+    ):
+        refused = run("search", *world.search(**changes), "--dry-run")
+        assert refused.code == 2 and said in refused.err, refused.err
+
+
 def test_without_tracking_there_is_a_ledger_alone(run: Run, here: Path, world: World) -> None:
     result = found(run("search", *world.search(), "--json"))
     assert result["mlflow_run_id"] is None
