@@ -650,6 +650,9 @@ def _words(overrides: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     """Return words and values as words."""
     from raysearch.config.overrides import as_overrides
 
+    for word in overrides:
+        if not isinstance(word, str):
+            raise UserError(f"{reprlib.repr(word)} has no key; name it, as in remove=5 or masks=[[1]]")
     return [*overrides, *as_overrides(values)]
 
 

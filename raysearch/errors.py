@@ -129,8 +129,11 @@ def _lines(said: str) -> list[str]:
     return [" ".join(line.split()) for line in said.strip().splitlines()]
 
 
+_MOST_NAMES = 30
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return the nearest known name, or all of them, as the end of an error message.
+    """Return the nearest known name, or all of them, as the end of an error message; of many keys, the sections.
 
     Args:
         given: The user's text.
@@ -145,7 +148,10 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(given.removeprefix(section).casefold(), folded, n=1, cutoff=0.6)
     if near:
         return f"did you mean {folded[near[0]]!r}?"
-    return f"choose one of: {', '.join(names)}" if names else "none exist"
+    if len(names) > _MOST_NAMES:
+        names = sorted({name.removeprefix(section).partition(".")[0] for name in names})
+    more = f" … ({len(names)} in all)" if len(names) > _MOST_NAMES else ""
+    return f"choose one of: {', '.join(names[:_MOST_NAMES])}{more}" if names else "none exist"
 
 
 HIDDEN = "***"

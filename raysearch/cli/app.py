@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +28,20 @@ SearchOrStudy = Annotated[
         help="The id of a search or a study, the start of one, an MLflow run id, or latest, the last search.",
     ),
 ]
-Store = Annotated[Path, typer.Option(help="The folder of the ledger (store= of the search), or a ledger's file.")]
+
+
+def _as_an_option(store: Path) -> Path:
+    """Refuse the word that sets a search's store, in commands on what is on record."""
+    for word in sys.argv[2:]:
+        if word.startswith("store="):
+            raise typer.BadParameter(f"write --store {shlex.quote(word.removeprefix('store='))} instead of {word}")
+    return store
+
+
+Store = Annotated[
+    Path,
+    typer.Option(help="The folder of the ledger (store= of the search), or a ledger's file.", callback=_as_an_option),
+]
 Remove = Annotated[int | None, typer.Option(help="Take the best mask of this many layers instead of the result.")]
 
 app = typer.Typer(

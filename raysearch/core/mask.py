@@ -37,8 +37,10 @@ class Mask:
     def __post_init__(self) -> None:
         if any(layer < 0 for layer in self.layers):
             raise UserError(f"mask={list(self.layers)} holds a negative layer; use 0-based indices 0 … N-1")
-        if any(a >= b for a, b in zip(self.layers, self.layers[1:], strict=False)):
-            raise UserError(f"mask={list(self.layers)} repeats a layer or is not ascending; name each layer once")
+        if len({*self.layers}) < len(self.layers):
+            raise UserError(f"mask={list(self.layers)} repeats a layer; name each layer once")
+        if list(self.layers) != sorted(self.layers):
+            raise UserError(f"mask={list(self.layers)} is not ascending; use Mask.of")
 
     @classmethod
     def of(cls, *layers: int) -> Self:

@@ -67,7 +67,18 @@ def checked(expected: Any, name: str, value: Any) -> Any:
         remedy = _nearest(value, error)
         if "a valid string" in wanted:
             remedy = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
+        if "a valid list" in wanted and _is_one(expected, value):
+            remedy = f"; write {name}={as_typed([value])}"
         raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
+
+
+def _is_one(expected: Any, value: Any) -> bool:
+    """Return whether a value is what a list of it should hold."""
+    try:
+        _adapter(expected).validate_python([value], strict=True)
+    except ValidationError:
+        return False
+    return True
 
 
 @cache
