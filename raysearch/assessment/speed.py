@@ -126,7 +126,8 @@ def speed_results(found: Mapping[str, Any]) -> dict[str, Result]:
         speeds, of_dense = ([tokens / time_s for time_s in one.get(key, ())] for one in (found, found["dense"]))
         ratios = [speed / other for speed, other in zip(speeds, of_dense, strict=True)]
         estimate, beside = Estimate(value, error_of_median(speeds)), Estimate(value / dense, error_of_median(ratios))
-        results[metric.name] = Result(metric, estimate, beside, extent, {**found, "dense": dense})
+        detail = {**found, "dense": dense, "dense_error": error_of_median(of_dense)}
+        results[metric.name] = Result(metric, estimate, beside, extent, detail)
     return results
 
 

@@ -111,7 +111,8 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
     rows = []
     for name, result in pruned.items():
         # the dense model's speed comes from the same measurement
-        of_dense = Estimate(result.detail["dense"]) if result.metric.group == "speed" else dense[name].estimate
+        detail, is_speed = result.detail, result.metric.group == "speed"
+        of_dense = Estimate(detail["dense"], detail["dense_error"]) if is_speed else dense[name].estimate
         cells = (number_cell(one, result.metric) for one in (of_dense, result.estimate))
         row = metric_head(result.metric), *cells, shown(result.retention), result.extent
         rows.append((result.metric.group, row))
@@ -131,7 +132,7 @@ def _notes(done: SearchAssessment) -> list[str]:
     notes = ["All numbers were cached in the ledger: nothing was computed"]
     if computed:
         notes = [f"{count(computed, 'number')} computed now, the others were cached in the ledger"]
-    notes.append("± is one standard error, by the choice of windows, documents or items")
+    notes.append("± is one standard error, by the choice of windows, documents or items; of speeds, by the repeats")
     texts = [of["data"] for result in done.pruned.values() if "data" in (of := result.detail)]
     if texts:
         sources = dict.fromkeys(str(one.get("path") or one.get("name") or one["source"]) for one in texts)

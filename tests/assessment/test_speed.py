@@ -12,6 +12,7 @@ import torch
 
 from raysearch.assessment import speed
 from raysearch.assessment.spec import SpeedOptions
+from raysearch.cli.study_tables import assessment_table
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.models.loading import describe
@@ -47,6 +48,10 @@ def test_dense_and_masks_are_timed_in_turn(replica: Replica, monkeypatch: pytest
     speeds = results["decode_tokens_per_s"].estimate
     assert speeds.error == pytest.approx(math.sqrt(math.pi / 2) * np.std([5 / 6, 5 / 8, 5 / 10], ddof=1) / math.sqrt(3))
     assert results["peak_memory_bytes"].estimate.error is None
+    of_dense = math.sqrt(math.pi / 2) * np.std([5 / 5, 5 / 7, 5 / 9], ddof=1) / math.sqrt(3)
+    assert results["decode_tokens_per_s"].detail["dense_error"] == pytest.approx(of_dense)
+    table = assessment_table("", fewer, {}, results)
+    assert "±" in "".join(table.columns[1]._cells), "the dense model's error is shown"  # type: ignore[arg-type]
 
 
 def test_each_mask_is_compared_with_the_dense_model_just_before_it(
