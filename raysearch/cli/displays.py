@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from raysearch.cli.output import say
 from raysearch.core.formatting import count, duration, listed, written
+from raysearch.core.problem import AUTO
 from raysearch.search.observer import Observer, StudyHeader
 
 if TYPE_CHECKING:  # heavy; a command that stops early does not need them
@@ -115,7 +116,10 @@ class SearchDisplay(Display):
         self.header = header
         self._expected, self._head_cost = expected, head_cost
         asked, of = header.config["remove"], f"{header.choices['objective']} on {header.choices['data']}"
-        layers = f"remove {asked} of {header.n_layers} layers (0-based)"
+        of_all = f"of {header.n_layers} layers"
+        layers = f"remove {asked} {of_all} (0-based)"
+        if asked == AUTO:
+            layers = f"remove as many {of_all} as the budget allows (0-based)"
         self._say(f"[bold]{escape(header.search_id)}[/]: {layers} by {escape(of)}")
         refine = header.config.get("refine") or {"masks": 0, "steps": 0}
         self._say(forecast_line(expected, refine["masks"], refine["steps"]))

@@ -272,7 +272,8 @@ def _facts(size: SizeFacts, budget: Budget, measure: Measure) -> str:
     error = "" if size.delta_error is None else f" ± {size.delta_error:.4f}"
     said = [_change(size) + error]
     if budget.readout is not None and size.readout_change is not None:
-        said.append(f"{measure.readout} is {size.readout_change:.1%} worse")
+        change = size.readout_change
+        said.append(f"{measure.readout} is {abs(change):.1%} {'better' if change < 0 else 'worse'}")
     if budget.speedup is not None and size.speed is not None:
         spread = "" if size.speed.error is None else f" ± {size.speed.error:.2f}"
         said.append(f"{size.speed.speedup:.2f}{spread} times as fast")

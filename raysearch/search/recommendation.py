@@ -74,6 +74,10 @@ class Budget:
                 one, other = examples.get(part, ("0.1", "10%"))
                 raise UserError(f"{word} is no such number; write {key}={one}, or {key}={other}")
             given[part] = float(number[1]) * _UNITS[number[2]]
+            if part == "memory" and number[2] == "%" and given[part] > 0:
+                raise UserError(
+                    f"{word} has no sign, and less memory is a negative change; write {key}=-{text.strip(' +')}"
+                )
             if part == "readout" and number[2] is None and given[part] >= 1:
                 raise UserError(f"{word} would be {given[part]:.0%}; write {word}%, or {key}={given[part] / 100:g}")
         return cls(**given)

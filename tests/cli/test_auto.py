@@ -13,6 +13,7 @@ from mlflow import MlflowClient
 import raysearch
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
+from raysearch.search import recommend
 from raysearch.search.recommend import facts_of
 from raysearch.search.recommendation import Budget, Speed
 from tests.cli.conftest import Run, World
@@ -43,7 +44,10 @@ def test_the_largest_number_within_a_loss_is_found(
     outcome = run("search", *words(world, budget__loss=repr(most), **recorded), "--json")
     result = found(outcome)
     advice = result["recommendation"]
-    assert result["search_id"].startswith("greedy-auto-") and "remove auto of 5 layers" in outcome.err
+    assert (
+        result["search_id"].startswith("greedy-auto-")
+        and "remove as many of 5 layers as the budget allows" in outcome.err
+    )
     assert result["n_remove"] == advice["n_removed"] == until - 1 and result["removed"] == advice["removed"]
     assert result["removed"] == sizes[until - 1]["removed"] and result["loss"] == sizes[until - 1]["loss"]
     assert [size["n_removed"] for size in advice["sizes"]] == list(range(1, until + 1)), (
@@ -135,3 +139,5 @@ def test_what_is_worse_is_told_with_its_error() -> None:
     assert facts.readout_error == pytest.approx(0.01 * 1.10517, rel=1e-3)
     assert (facts.misses, facts.unknown) == (("readout", "speedup"), ())
     assert facts_of(Mask.of(1), 1.1, 1.0, PERPLEXITY, budget).unknown == ("speedup", "memory")
+    better = facts_of(Mask.of(1), 0.9, 1.0, PERPLEXITY, Budget(readout=0.1))
+    assert recommend._facts(better, Budget(readout=0.1), PERPLEXITY).endswith("perplexity is 9.5% better")

@@ -96,6 +96,8 @@ def test_what_is_no_budget_is_refused() -> None:
             ({"memory": 0.2}, "budget.memory=0.2 is no budget; use a value such as -15% or 6GB"),
         ],
     )
+    signed = "budget.memory=10% has no sign, and less memory is a negative change; write budget.memory=-10%"
+    assert_refused(Budget.parse, [(["budget.memory=10%"], signed)])
     assert Budget.parse(["budget.memory=-15%", "budget.loss=.5"]) == Budget(loss=0.5, memory=-0.15)
     assert Budget.parse(["budget.memory=6GB"]) == Budget(memory=6e9) and str(Budget(memory=6e9)) == "budget.memory=6GB"
     assert Budget.parse(["budget.memory=512 MiB"]) == Budget(memory=2.0**29)
