@@ -251,7 +251,8 @@ def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:
     parts = list(dict.fromkeys(name for trial in trials for name in trial.parts))
     parts = parts if len(parts) <= _MOST_PARTS else []
     losses, of_parts = loss_columns(measure), [f"loss of {name}" for name in parts]
-    title = f"The {len(best)} best of {len(masks)} masks, largest first (layers are 0-based)"
+    which = f"{len(masks)}" if len(best) == len(masks) else f"{len(best)} of {len(masks)}"
+    title = f"{which} masks, those of the most layers first, then by loss (layers are 0-based)"
     table = new_table(title, "removed", *losses, "over dense", *of_parts, "round")
     for trial in best:
         if trial.screened is not None:

@@ -95,7 +95,9 @@ def test_show_lists_searches_and_what_they_saw(run: Run, world: World) -> None:
 
     whole = found(run("show", greedy["search_id"], "--json"))
     assert whole["config"]["remove"] == 2 and len(whole["result"]["trials"]) == GREEDY + 1
-    best = [row[0].strip() for row in table(run("show", greedy["search_id"], "--most", "1").out)]
+    said = run("show", greedy["search_id"], "--most", "1").out
+    assert f"1 of {GREEDY + 1} masks, those of the most layers first, then by loss" in " ".join(said.split())
+    best = [row[0].strip() for row in table(said)]
     assert best == [greedy["search_id"], "1", "2", str(Mask(tuple(greedy["removed"])))]
 
 
