@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.calibration.data import Data
-from raysearch.calibration.objectives.base import Objective
+from raysearch.calibration.objectives.base import Objective, StateObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import PoolFactory
@@ -42,7 +42,8 @@ class EvaluationSpec:
         screening: How the evaluation of masks is stopped early; None to evaluate all in full.
 
     Raises:
-        UserError: Losses that are no shares of wrong answers would be scaled by an accuracy.
+        UserError: Losses that are no shares of wrong answers would be scaled by an accuracy, or by a dense model's loss
+            that is 0.
     """
 
     model: ModelSpec
@@ -59,6 +60,14 @@ class EvaluationSpec:
                     raise UserError(
                         f"objective.normalise=accuracy scales accuracies, but the loss of {one.name} is in "
                         f"{one.objective.measure.unit}; use objective.normalise=spread or dense"
+                    )
+
+        if self.weighting is not None and self.weighting.normalise == "dense":
+            for one in self.calibrations:
+                if isinstance(one.objective, StateObjective) and one.objective.compares:
+                    raise UserError(
+                        f"objective.normalise=dense scales by the dense model's losses, but that of {one.name} is 0, as "
+                        "it compares with the dense model; use objective.normalise=spread or none"
                     )
 
     def check_data(self) -> None:

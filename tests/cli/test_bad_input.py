@@ -50,6 +50,10 @@ SEARCHES: list[tuple[str, list[str]]] = [
         'objective=weighted objective.parts=[{weight:1,of:"objective=perplexity"}] objective.normalise=accuracy',
         ["objective.normalise=accuracy scales accuracies", "perplexity on", "nats per token"],
     ),
+    (
+        'objective=weighted objective.parts=[{weight:1,of:"objective=kl"}] objective.normalise=dense',
+        ["objective.normalise=dense scales by the dense model's losses, but that of kl on", "use objective.normalise="],
+    ),
     ('refine=recover refine.recover_with="\'"', ['refine.recover_with="', "is not understood"]),
     ("data={type:file}", ["data={type:file} is unknown", "choose one of"]),
     # numbers that are none
