@@ -60,6 +60,10 @@ class Display(Observer):
         self._show(escape(line))
 
     @override
+    def reading(self, line: str) -> None:
+        self._say(escape(line))
+
+    @override
     def warn(self, message: str) -> None:
         self._last_line = time.monotonic()
         say(self._console, "[yellow]warning:[/]", message)

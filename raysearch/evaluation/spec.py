@@ -66,8 +66,8 @@ class EvaluationSpec:
             for one in self.calibrations:
                 if isinstance(one.objective, StateObjective) and one.objective.compares:
                     raise UserError(
-                        f"objective.normalise=dense scales by the dense model's losses, but that of {one.name} is 0, as "
-                        "it compares with the dense model; use objective.normalise=spread or none"
+                        f"objective.normalise=dense scales by the dense model's losses, but that of {one.name} is 0, "
+                        "as it compares with the dense model; use objective.normalise=spread or none"
                     )
 
     def check_data(self) -> None:

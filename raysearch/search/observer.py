@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from raysearch.core.formatting import size
 from raysearch.models.devices import emulates
 
 if TYPE_CHECKING:  # an observer needs none of what these bring along
-    from pathlib import Path
-
     from raysearch.calibration.calibration import Calibration
     from raysearch.core.mask import Mask
     from raysearch.evaluation.progress import Progress
+    from raysearch.evaluation.spec import EvaluationSpec
     from raysearch.models.spec import ModelInfo
     from raysearch.search.forecast import RoundCost
     from raysearch.search.record import SearchRecord
     from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
     from raysearch.search.trial import Trial
+
+_LARGE = 10**7  # bytes of a file that is read for some seconds
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,9 @@ class Observer:
             expected: What each round is expected to cost; None where that is not known.
             head_cost: The cost of a head-forward in layer-forwards, by parameters.
         """
+
+    def reading(self, line: str) -> None:
+        """Much data is read before the search begins; the line says what."""
 
     def progress(self, progress: Progress) -> None:
         """A unit of the current round is done."""
@@ -204,6 +211,14 @@ class Prefixed(Observers):
         super().__init__(observer)
         for event in ("assessing", "warn"):
             setattr(self, event, partial(tell, event))
+
+
+def tell_of_large_files(spec: EvaluationSpec, observer: Observer) -> None:
+    """Tell, once for each, of files of data that take a while to read."""
+    for path in dict.fromkeys(one.data.rows.path for one in spec.calibrations):
+        with suppress(OSError):  # which is explained where it is read
+            if path is not None and (n_bytes := Path(path).expanduser().stat().st_size) >= _LARGE:
+                observer.reading(f"reading data.path={path} ({size(n_bytes)}) and making tokens of it")
 
 
 def warn_of_unknown(calibrations: Sequence[Calibration], observer: Observer) -> None:

@@ -24,7 +24,7 @@ from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.search.driver import exhaust, run_rounds
 from raysearch.search.forecast import Forecaster, RoundCost, SearchForecast
-from raysearch.search.observer import Observer, Observers, Tracker, warn_of_dtype, warn_of_unknown
+from raysearch.search.observer import Observer, Observers, Tracker, tell_of_large_files, warn_of_dtype, warn_of_unknown
 from raysearch.search.recommend import BudgetedSearch, SpeedMeter
 from raysearch.search.recommendation import Recommendation
 from raysearch.search.record import SEARCHES, SearchRecord, State, note_mlflow, write_search
@@ -124,6 +124,8 @@ def search_rounds(
         spec.refiner.check(info)
     problem = spec.problem(info)  # refuses numbers that do not fit before anything is written, as a searcher may
     expected = _forecast(spec, info) if is_alone else None
+    if context.prepared is None:
+        tell_of_large_files(spec.evaluation, observer)
     opened = open_session(spec.evaluation, info, observer.progress, context.prepared, context.make_pool)
     with closing(opened) as session:
         header = _header(spec, session, problem.n_remove, context)

@@ -15,7 +15,7 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.session import open_session
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.models.loading import describe
-from raysearch.search.observer import Observer, warn_of_unknown
+from raysearch.search.observer import Observer, tell_of_large_files, warn_of_unknown
 from raysearch.search.result import named_readout
 from raysearch.searchers.base import Round
 
@@ -61,6 +61,7 @@ def score_masks(spec: ScoreSpec, observer: Observer) -> list[Score]:
             )
         if len(mask) > last:
             raise UserError(f"masks=[…,{list(mask)},…] removes every layer of {name}; keep at least one")
+    tell_of_large_files(spec.evaluation, observer)
     with closing(open_session(spec.evaluation, info, observer.progress)) as session:
         warn_of_unknown(session.calibrations, observer)
         evaluations = session.evaluator.evaluate(Round(spec.masks))
