@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options; their keys are in conf/.")]
+
+def _words(context: typer.Context, words: list[str] | None) -> list[str] | None:
+    """Refuse the word that sets a search's store, in commands on what is on record."""
+    for word in words or []:
+        if word.startswith("store=") and any(one.name == "store" for one in context.command.params):
+            raise typer.BadParameter(f"write --store {shlex.quote(word.removeprefix('store='))} instead of {word}")
+    return words
+
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Options; their keys are in conf/.", callback=_words),
+]
 Tracking = Annotated[
     list[str] | None, typer.Argument(metavar="[TRACKING.KEY=VALUE]", help="Another MLflow server or store.")
 ]
@@ -28,20 +39,7 @@ SearchOrStudy = Annotated[
         help="The id of a search or a study, the start of one, an MLflow run id, or latest, the last search.",
     ),
 ]
-
-
-def _as_an_option(store: Path) -> Path:
-    """Refuse the word that sets a search's store, in commands on what is on record."""
-    for word in sys.argv[2:]:
-        if word.startswith("store="):
-            raise typer.BadParameter(f"write --store {shlex.quote(word.removeprefix('store='))} instead of {word}")
-    return store
-
-
-Store = Annotated[
-    Path,
-    typer.Option(help="The folder of the ledger (store= of the search), or a ledger's file.", callback=_as_an_option),
-]
+Store = Annotated[Path, typer.Option(help="The folder of the ledger (store= of the search), or a ledger's file.")]
 Remove = Annotated[int | None, typer.Option(help="Take the best mask of this many layers instead of the result.")]
 
 app = typer.Typer(
