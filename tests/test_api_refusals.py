@@ -41,7 +41,7 @@ SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
 #: Calls of the others.
 CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "samples below none": (lambda: raysearch.inspect(samples=-1), ["--samples=-1 is negative"]),
-    "masks without their key": (lambda: raysearch.score([[1]]), ["[[1]] has no key; name it, as in", "masks=[[1]]"]),  # type: ignore[arg-type,list-item]
+    "masks without their key": (lambda: raysearch.score([[1]]), ["[[1]] has no key; name it, as in", "masks=[[1]]"]),  # type: ignore[arg-type]
     "store that is a number": (lambda: raysearch.report(store=7), ["--store=7 is a int"]),  # type: ignore[arg-type]
     "store that is not there": (lambda: raysearch.report(store="none"), ["there is no ledger at none/ledger.db"]),
     "forgetting in words": (lambda: raysearch.clean_ledger("x", really="no"), ["really=no should be a valid boolean"]),  # type: ignore[arg-type]

@@ -275,7 +275,7 @@ def forecast_line(expected: Sequence[RoundCost] | None, trainings: int, training
     screened = any(cost.screened for cost in expected) and not by_budget
     open_ended = any(cost.open_ended for cost in expected)
     # Replicas that share a round each run the layers that begin their part of it: some more than are counted here.
-    about, some = "up to about " if screened else "about ", "about " if open_ended else ""
+    about, some = "up to about " if screened and not open_ended else "about ", "about " if open_ended else ""
     instead = f" instead of {naive:,}" if layers < naive else ""
     most, ends = ("at most ", ", as far as the budget allows") if by_budget else ("", "")
     limit = "" if open_ended else " at most"

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysearch import api
-from raysearch.cli import app
+from raysearch.cli.app import app
 from raysearch.cli.ledger import clean
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
