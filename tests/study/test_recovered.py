@@ -14,8 +14,9 @@ from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
 from raysearch.recovery.record import RecoveryRecord, Training, write_recovery
 from raysearch.search.record import write_search
-from raysearch.study.collect import collect, told_apart
+from raysearch.study.collect import collect
 from raysearch.study.record import CellRecord, StudyRecord
+from raysearch.study.recovered import told_apart
 from tests.tracking.simulated import greedy_search
 
 CONFIG: dict[str, Any] = {"model": {"name": "tiny"}, "remove": 3, "searcher": {}, "study": {"name": "mine"}}
