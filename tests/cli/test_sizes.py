@@ -81,6 +81,7 @@ def test_any_size_can_be_exported(run: Run, here: Path, world: World) -> None:
     written = found(run("export", "latest", "--out", "two", "--remove", 2, "--json"))
     assert written["n_layers"] == 3
     card = (here / "two" / "README.md").read_text()
+    assert "- Searcher: greedy(width=1)\n" in card.replace("\\", "")
     assert f"{result['path'][1]['loss']:.4f}" in card and f"{result['loss']:.4f}" not in card
     refused = run("export", "latest", "--out", "four", "--remove", 4)
     assert (refused.code, refused.out) == (2, "")
