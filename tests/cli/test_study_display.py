@@ -88,6 +88,8 @@ def test_the_plan_adds_up(cells: Any) -> None:
         "eta_seconds": 61,
         "notes": [],
         "trainings": 0,
+        "assessed": 0,
+        "measures": [],
         "layer_forwards": {"shared": 24, "separate": 60, "naive": 120},
     }
 
