@@ -36,7 +36,7 @@ def plus_minus(error: float | None) -> str:
     """Format a standard error in two digits, large ones in full: ``± 0.012``, ``± 1,234``; empty if it is not known."""
     if error is None:
         return ""
-    return f"± {error:,.0f}" if error >= 100 else f"± {error:#.2g}".rstrip(".")
+    return f"± {error:,.0f}" if error >= 99.5 else f"± {error:#.2g}".rstrip(".")
 
 
 @dataclass(frozen=True)

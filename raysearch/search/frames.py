@@ -42,8 +42,7 @@ def searches_frame(records: Sequence[SearchRecord]) -> pd.DataFrame:
         row: dict[str, Any] = {"model": config["model"]["name"], "state": record.state, "remove": config["remove"]}
         row |= {name: choices.get(name) for name in ("searcher", "objective", "data")}
         row |= {"samples": data.get("samples"), "data_seed": data.get("seed"), "seed": config.get("seed")}
-        row |= {"updated": record.updated}
-        row |= {"calibration": record.fingerprints.get("calibration")}
+        row |= {"updated": record.updated, "calibration": record.fingerprints.get("calibration")}
         if (found := record.result) is not None:
             row |= {"removed": str(found.mask), "dense_loss": found.dense_loss, "loss": found.loss}
             row |= {"readout": found.readout, "unit": found.measure.unit}

@@ -116,17 +116,15 @@ def plan_study(spec: StudySpec, with_time: bool = False) -> StudyPlan:
                 naive=sum(cost.naive_layer_forwards for cost in alone),
             )
         )
-    n_models, measures = (
-        len({cell.search.evaluation.model for cell in spec.cells}),
-        spec.assess and spec.assess.measures,
-    )
+    n_models = len({cell.search.evaluation.model for cell in spec.cells})
+    measures = [] if spec.assess is None else spec.assess.measures
     plan = StudyPlan(
         plans,
         unpredictable,
         notes=spec.notes,
         trainings=len(spec.recoveries) * (len(spec.cells) + (n_models if spec.options.unpruned else 0)),
         assessed=len(spec.cells) + n_models if measures else 0,
-        measures=measures or (),
+        measures=measures,
     )
     return replace(plan, eta_seconds=_time(spec, plan)) if with_time else plan
 

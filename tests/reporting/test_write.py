@@ -179,7 +179,7 @@ def test_searchers_that_rounding_alone_parts_share_a_rank() -> None:
 
 
 def test_errors_keep_their_zeros_and_zero_has_no_sign() -> None:
-    assert [*map(plus_minus, (0.01002, 7.04, 39.2, 7589.4))] == ["± 0.010", "± 7.0", "± 39", "± 7,589"]
+    assert [*map(plus_minus, (0.01002, 7.04, 39.2, 99.7, 7589.4))] == ["± 0.010", "± 7.0", "± 39", "± 100", "± 7,589"]
     assert (numbers.loss(-1e-9), numbers.change(-1e-9), numbers.change(0.5)) == ("0.0000", "+0.0000", "+0.5000")
 
 

@@ -128,7 +128,7 @@ class Side:
         """The mean over draws of each seed."""
         return self._quantity.of(self._cells).groupby(self._cells["seed"]).mean().to_numpy()
 
-    @property
+    @cached_property
     def shares_seeds(self) -> bool:
         """Whether draws have a seed in common, so that their spread lacks the noise of seeds; true of one draw."""
         seeds = self._cells.groupby("seed")["draw"].nunique()
