@@ -232,7 +232,13 @@ def _set_axes(grid: Any, axes: Mapping[str, Any]) -> None:
         if axes:
             raise UserError(f"study.grid={json.dumps(grid)} is no mapping; give axes such as {next(iter(axes))}=[…]")
         return
-    grid |= {key.removeprefix(AXES): values for key, values in axes.items()}
+    for key, values in axes.items():
+        axis = key.removeprefix(AXES)
+        if isinstance(values, list) and isinstance(grid.get(axis), dict):
+            named = {str(label): words for label, words in grid[axis].items()}
+            if named.keys() >= {*map(str, values)}:
+                values = {label: named[label] for label in map(str, values)}
+        grid[axis] = values
     for axis in groups_of(None).keys() & grid.keys():
         if isinstance(grid[axis], list):
             grid[axis] = ["off" if name is False else name for name in grid[axis]]  # YAML reads off as false

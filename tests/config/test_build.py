@@ -122,6 +122,13 @@ def test_a_searcher_has_other_random_numbers_in_each_draw_unless_a_seed_is_given
         assert [found[key] for key in sorted(found)] == expected
 
 
+def test_a_list_of_an_axis_keeps_those_labels_of_the_file() -> None:
+    for searchers, found in (("[GA,greedy]", {"GA", "greedy"}), ("[genetic]", {"genetic"})):
+        spec = build.study_spec(["study=two_calibrations", f"study.grid.searcher={searchers}"])
+        assert {cell.searcher for cell in spec.cells} == found  # genetic is no label of the file, so a searcher
+    assert {cell.calibration for cell in spec.cells} == {"perplexity", "task margin"}
+
+
 @pytest.mark.parametrize(
     ("words", "screening"),
     [
