@@ -6,11 +6,13 @@ Replicas start when something has to be computed for the first time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.errors import UserError
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.prepared_data import PreparedData, joint_fingerprint, prepare_data
@@ -87,19 +89,21 @@ def open_session(
     """
     spec.cluster.check_model(info.model)
     cache = FileCache(info.model.cache)
-    is_kept = prepared is not None or (cache.is_open and info.model.gguf is None)
+    is_kept = prepared is not None or cache.folder is None or (cache.is_open and info.model.gguf is None)
     prepared = prepared or prepare_data(spec, info)
     calibrations = prepared.calibrations
-    ledger = Ledger(spec.ledger)
-    evaluator = Evaluator(
-        calibrations=calibrations,
-        n_layers=info.n_layers,
-        ledger=ledger,
-        make_pool=make_pool or (lambda: spec.cluster.open(info, sum(one.n_shards for one in calibrations))),
-        weighting=spec.weighting,
-        screening=spec.screening,
-        on_progress=on_progress,
-    )
+    with ExitStack() as unless_it_opens:
+        ledger = unless_it_opens.enter_context(closing(Ledger(spec.ledger)))
+        evaluator = Evaluator(
+            calibrations=calibrations,
+            n_layers=info.n_layers,
+            ledger=ledger,
+            make_pool=make_pool or (lambda: spec.cluster.open(info, sum(one.n_shards for one in calibrations))),
+            weighting=spec.weighting,
+            screening=spec.screening,
+            on_progress=on_progress,
+        )
+        unless_it_opens.pop_all()
     fingerprints = {
         "calibration": joint_fingerprint([one.fingerprint for one in calibrations], spec.weighting),
         "model": prepared.files.fingerprint,
@@ -110,8 +114,11 @@ def open_session(
     measure = calibrations[0].measure if spec.weighting is None else spec.weighting.measure
 
     def keep() -> None:
-        if not is_kept:
-            cache.open()
-            prepare_data(spec, describe(spec.model))  # a GGUF file is there as safetensors by now
+        if is_kept:
+            return
+        cache.open()
+        local = [one for one in spec.calibrations if not info.model.is_hub and one.data.rows.files() is not None]
+        with suppress(UserError):  # files may be gone, or have changed, since
+            prepare_data(replace(spec, calibrations=local), describe(spec.model))  # of a GGUF file, as safetensors now
 
     return EvaluationSession(info, calibrations, measure, fingerprints, ledger, evaluator, keep)

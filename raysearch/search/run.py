@@ -160,8 +160,9 @@ def search_rounds(
                 search.fail(error)
                 raise
             else:
+                result = search.finish("finished", result)
                 session.keep()
-                return search.finish("finished", result)
+                return result
             finally:
                 tracker.close()
 

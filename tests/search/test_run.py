@@ -60,6 +60,20 @@ def test_the_same_search_again_computes_nothing(spec: SearchSpec, monkeypatch: p
     assert (again.removed, again.loss, again.trials[0].loss) == (first.removed, first.loss, first.trials[0].loss)
 
 
+def test_data_that_is_gone_by_its_end_does_not_undo_it(world: World, here: Path) -> None:
+    text = here / "text.txt"
+    text.write_bytes(Path(world.text).read_bytes())
+    spec = build.search_spec(world.search(data__path=text))
+
+    class Leaving(Observer):
+        def round_done(self, summary: RoundSummary) -> None:
+            text.unlink(missing_ok=True)
+
+    result = run_search(spec, Leaving(), Tracker())
+    record = on_record(spec)
+    assert (record.state, record.found.removed) == ("finished", result.removed)
+
+
 def test_closed_before_its_end_it_is_stopped_with_the_best_so_far(spec: SearchSpec) -> None:
     told = Mock(spec=Observer)
     steps = search_rounds(spec, told, Tracker())
