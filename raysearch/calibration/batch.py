@@ -73,27 +73,27 @@ class Batch:
         """The sample that each row belongs to, int64, [R]."""
         return np.arange(len(self.input_ids)) if self.choices is None else self.choices.item
 
-    @property
+    @cached_property
     def n_scored(self) -> int:
         """Scored tokens of all samples."""
         return int(self.scored.sum())
 
-    @property
+    @cached_property
     def scored_per_row(self) -> npt.NDArray[np.int64]:
         """Scored tokens, int64, [R]."""
         return self.scored.sum(axis=1).astype(np.int64)
 
-    @property
+    @cached_property
     def scored_per_sample(self) -> npt.NDArray[np.int64]:
         """Scored tokens, int64, [B]."""
         return np.bincount(self.sample_of_row, self.scored_per_row, self.n_samples).astype(np.int64)
 
-    @property
+    @cached_property
     def row_of_token(self) -> npt.NDArray[np.int64]:
         """The row of each scored token, int64, [n]."""
         return np.nonzero(self.scored)[0]
 
-    @property
+    @cached_property
     def targets(self) -> npt.NDArray[np.int64]:
         """The scored tokens' ids, row by row, int64, [n]."""
         return self.input_ids[self.scored]

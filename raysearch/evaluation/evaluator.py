@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +108,7 @@ class Evaluator:
         self._stage, self._stats = 0, PoolStats()
         self._asked: dict[tuple[str, Subject], int] = {}  # of how many shards, in their order
         self._computed: set[Subject] = set()  # in this round, in part; what others computed meanwhile is cached
+        self._known: dict[str, dict[Any, Mapping[int, npt.NDArray[np.float64]]]] = {}  # what this round has read
 
     def evaluate(self, proposed: Round) -> dict[Mask, Evaluation]:
         """Evaluate the masks of a round on all samples of all calibrations, but those that are screened.
@@ -118,6 +120,7 @@ class Evaluator:
             EvaluationError: A unit failed for good.
         """
         self._computed.clear()
+        self._known.clear()
         screener = self._screener
         if screener is None:
             return self._in_full(proposed.masks)
@@ -218,24 +221,22 @@ class Evaluator:
         Masks come in mask order, so that neighbours in a large round, which is cut, share prefixes.
         """
         self._count_alone(wanted, shards)
-        known: dict[str, dict[SubjectT, Mapping[int, npt.NDArray[np.float64]]]] = {name: {} for name in shards}
-        unread = dict.fromkeys(shards, wanted)
-        while True:
-            for name, subjects in unread.items():
-                known[name].update(self.ledger.known(name, subjects))
+        known = {name: self._known.setdefault(name, {}) for name in shards}
+        missing = {name: _missing(wanted, of, known[name]) for name, of in shards.items()}
+        while any(missing.values()):
+            for name, pairs in missing.items():
+                known[name].update(self.ledger.known(name, {subject for subject, _ in pairs}))
             missing = {name: _missing(wanted, of, known[name]) for name, of in shards.items()}
-            unread = {name: [*dict.fromkeys(subject for subject, _ in pairs)] for name, pairs in missing.items()}
-            if not any(missing.values()):
-                return known
             claimed = {name: self._claims.take(name, pairs) for name, pairs in missing.items() if pairs}
             if any(claimed.values()):
                 self._computed.update(subject for pairs in claimed.values() for subject, _ in pairs)
                 self._run(claimed)
                 self._claims.release()
-            else:
+            elif any(missing.values()):
                 elsewhere = {subject for pairs in missing.values() for subject, _ in pairs}
                 self.on_progress(Progress(masks_elsewhere=len(elsewhere), elsewhere=", ".join(self._claims.others())))
                 time.sleep(_POLL_S)
+        return known
 
     def _count_alone(self, wanted: Sequence[Subject], shards: Shards) -> None:
         """Add to the meter what this would have cost on an empty ledger."""
