@@ -162,7 +162,7 @@ def write_task_files(data_dir: Path, store: Path) -> Path:
     digest = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:8]
     folder = store.resolve() / "tasks" / f"{data_dir.name}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock"):
+    with FileLock(folder / ".lock", fallback_to_soft=False):
         for name, text in texts.items():
             file = folder / f"{name}.yaml"
             if not file.is_file() or file.read_bytes() != text.encode():  # half written by a command that was killed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import reprlib
 import shlex
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -78,7 +79,7 @@ def written_whole(file: Path) -> Iterator[Path]:
 
     So a file is never there in part, however many processes write it at once.
     """
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}.part")
+    unfinished = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
     try:
         yield unfinished
         unfinished.replace(file)

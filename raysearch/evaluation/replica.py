@@ -160,9 +160,10 @@ class Replica:
         (first, *_) = unit.batches(calibration)
         if not isinstance(unit, MaskUnit) or first.choices is not None or first.answers is not None:
             return None
+        longest = int(first.lengths.argmax())
         length = too_long // 2
         while length >= _SHORTEST:
-            shorter = replace(calibration, shards=(first.samples(0, 1).beginnings(length),))
+            shorter = replace(calibration, shards=(first.samples(longest, longest + 1).beginnings(length),))
             try:
                 self._evaluate(replace(unit, shard=0), shorter)
                 return length

@@ -215,7 +215,7 @@ def replacing(out: Path) -> Iterator[Path]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()  # where no file can be made, as in /proc, the next line would wait for ever
-        with FileLock(lock):
+        with FileLock(lock, fallback_to_soft=False):
             try:
                 tidy()
                 partial.mkdir()

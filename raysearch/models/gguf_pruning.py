@@ -113,7 +113,7 @@ class _File:
 def _check_place(source: Path, out: Path, overwrite: bool) -> None:
     if out.is_dir():
         raise UserError(f"--gguf={out} is a folder; name a file")
-    if out.exists() and out.samefile(source):
+    if out.exists() and source.exists() and out.samefile(source):
         raise UserError(f"--gguf={out} is the dense model itself; name another file")
     if out.exists() and not overwrite:
         raise UserError(f"--gguf={out} is there already; name another file, or replace it with --overwrite")

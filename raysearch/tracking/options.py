@@ -106,7 +106,7 @@ class Store:
             yield
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / "mlflow.lock"):
+        with FileLock(self.folder / "mlflow.lock", fallback_to_soft=False):
             yield
 
 

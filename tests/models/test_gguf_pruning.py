@@ -155,3 +155,5 @@ def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
     assert pruned(path, 3, overwrite=True).n_layers == 3
     with pytest.raises(UserError, match="is the dense model itself"):
         prune_gguf(path, Mask.of(1), path, info=sizes, search_id="x", overwrite=True)
+    with pytest.raises(UserError, match="is no GGUF file"):
+        prune_gguf(tmp_path / "nowhere.gguf", Mask.of(1), path, info=sizes, search_id="x", overwrite=True)
