@@ -150,6 +150,9 @@ def _scored_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> 
             f"{where} has an answer of {answer} tokens, which data.seq_len={seq_len} cannot hold with one before it; "
             f"use data.seq_len={answer + 1} or more, or leave the row out"
         )
+    if len(ids) > seq_len:  # what follows the answer, such as a template's end or another question, decides no loss
+        end = max(place for place, span in enumerate(spans) if span >= 0) + 1
+        ids, spans = ids[:end], spans[:end]
     return _cut_left(ids, spans, seq_len, tokenizer)
 
 

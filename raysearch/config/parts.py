@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import re
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
@@ -85,17 +86,18 @@ def _build(packages: Sequence[str], base: type, section: str, values: Mapping[st
 def _class_by_type(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
     """Return the one dataclass that does all that a base asks for, in the module that the section's `type` names."""
     modules = {
-        module.name: f"raysearch.{package}.{module.name}"
+        name: (f"raysearch.{package}.{name}", Path(folder, f"{name}.py"))
         for package in packages
-        for module in pkgutil.iter_modules(importlib.import_module(f"raysearch.{package}").__path__)
-        if not module.ispkg and module.name != "base"
+        for folder in importlib.import_module(f"raysearch.{package}").__path__
+        for _, name, is_package in pkgutil.iter_modules([folder])
+        if not is_package and name != "base"
     }
     if "type" not in values:
         raise UserError(f"{section}.type has no value; {did_you_mean('', modules)}")
     kind = as_typed(values["type"])
     if kind not in modules:
         raise UserError(f"{section}.type={kind} is unknown; {did_you_mean(kind, modules)}")
-    module = importlib.import_module(modules[kind])
+    module = importlib.import_module(modules[kind][0])
     classes = [one for _, one in inspect.getmembers(module, inspect.isclass) if one.__module__ == module.__name__]
     usable = [one for one in classes if issubclass(one, base) and dataclasses.is_dataclass(one)]
     usable = [one for one in usable if not inspect.isabstract(one)]
@@ -104,7 +106,19 @@ def _class_by_type(packages: Sequence[str], base: type, section: str, values: Ma
             f"{section}.type={kind} is no {section}: {module.__name__} has {len(usable)} dataclasses that are a "
             f"{base.__name__} with all its methods; leave one, or choose one of conf/{section}/"
         )
-    return usable[0]
+    (found,) = usable
+    for other, (_, file) in modules.items():
+        if other != kind and _defines(file, found.__name__):
+            raise UserError(
+                f"{section}.type={kind}: its class {found.__name__} is named like that of {other}, and the ledger "
+                "keeps results by this name; rename it"
+            )
+    return found
+
+
+@cache
+def _defines(file: Path, name: str) -> bool:
+    return re.search(rf"^class {name}\b", file.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 
 def construct(part: type[Part], section: str, values: Mapping[str, Any], **built: Any) -> Part:

@@ -17,7 +17,7 @@ from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.generation.answer import Answer
 from raysearch.models.loading import describe
-from raysearch.search.observer import Observer, warn_of_unknown
+from raysearch.search.observer import Observer, tell_of_large_files, warn_of_unknown
 from raysearch.searchers.base import Round
 
 
@@ -85,6 +85,7 @@ def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: 
     info = describe(spec.model)
     losses: Sequence[float | None] = [None] * len(spec.calibrations)
     errors = losses
+    tell_of_large_files(spec, observer)
     prepared = prepare_data(spec, info)
     warn_of_unknown(prepared.calibrations, observer)
     if with_loss:

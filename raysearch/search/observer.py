@@ -218,7 +218,7 @@ def tell_of_large_files(spec: EvaluationSpec, observer: Observer) -> None:
     for path in dict.fromkeys(one.data.rows.path for one in spec.calibrations):
         with suppress(OSError):  # which is explained where it is read
             if path is not None and (n_bytes := Path(path).expanduser().stat().st_size) >= _LARGE:
-                observer.reading(f"reading data.path={path} ({size(n_bytes)}) and making tokens of it")
+                observer.reading(f"reading and tokenising data.path={path} ({size(n_bytes)})")
 
 
 def warn_of_unknown(calibrations: Sequence[Calibration], observer: Observer) -> None:

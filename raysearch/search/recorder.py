@@ -191,8 +191,8 @@ class SearchRecorder(Oracle):
     def _tell_dense(self, evaluation: Evaluation) -> None:
         if (evaluation.failure or "").startswith("the loss is "):  # as where a weight is so large that it overflows
             raise UserError(
-                f"model= cannot be searched: with nothing removed, {evaluation.failure}; its weights are damaged, or "
-                "too large for its dtype, where model.dtype=float32 may help"
+                f"the model cannot be searched: with nothing removed, {evaluation.failure}; its weights are damaged, "
+                "or too large for its dtype, where model.dtype=float32 may help"
             )
         if evaluation.loss is None:
             raise EvaluationError(f"the dense model cannot be evaluated: {evaluation.failure}")

@@ -89,7 +89,7 @@ class SearchSpec:
 
     def __post_init__(self) -> None:
         if self.budget is not None and self.remove != AUTO:
-            raise UserError(f"{self.budget} is of remove=auto, not of remove={self.remove}; leave one of them out")
+            raise UserError(f"{self.budget} belongs to remove=auto, not to remove={self.remove}; leave one of them out")
         if (self.budget is not None or len(self.sizes) > 1) and not self.searcher.nested:
             raise UserError(
                 f"remove={self.remove} needs a searcher that finds the best mask of every size on its way, and "

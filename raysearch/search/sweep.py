@@ -29,7 +29,7 @@ from raysearch.generation.checks import check_of
 from raysearch.generation.diagnostics import describe_texts
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
-from raysearch.search.observer import Observer, warn_of_unknown
+from raysearch.search.observer import Observer, tell_of_large_files, warn_of_unknown
 from raysearch.searchers.base import Round
 
 
@@ -120,6 +120,7 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
         EvaluationError: The dense model cannot be evaluated, or a unit of work failed for good.
     """
     info = describe(spec.model)
+    tell_of_large_files(spec, observer)
     with closing(open_session(spec, info, observer.progress)) as session:
         warn_of_unknown(session.calibrations, observer)
         singles = [Mask.of(layer) for layer in range(info.n_layers)]

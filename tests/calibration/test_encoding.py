@@ -170,8 +170,13 @@ class TestTruncation:
 
     def test_a_first_token_left_over_is_not_scored(self) -> None:
         talk = Dialogue((("user", "a"), ("assistant", "bcdefgh"), ("user", "i"), ("assistant", "jk")))
-        batch, _ = encode(talk, form=Form.TEXT, template=PLAIN, seq_len=25)
+        batch, _ = encode(talk, form=Form.TEXT, template=PLAIN, seq_len=24)
         assert rows(batch)[0].startswith("gh") and scored(batch) == ["hjk"]
+
+    def test_what_follows_the_answer_gives_way_to_it(self) -> None:
+        talk = Dialogue((("user", "a"), ("assistant", "bcdef"), ("user", "ghijklmnopq")))
+        batch, _ = encode(talk, form=Form.TEXT, template=PLAIN, seq_len=8)
+        assert rows(batch)[0].endswith("bcdef") and scored(batch) == ["bcdef"]
 
 
 def test_names_the_row_and_the_way_out() -> None:

@@ -115,7 +115,7 @@ def test_what_no_mask_meets_is_one_sentence(run: Run, world: World) -> None:
         assert outcome.code == 2 and sentence in outcome.err, (changed, outcome.err)
         assert sum("error:" in line for line in outcome.err.splitlines()) == 1
     outcome = run("search", *world.search(remove=2), "budget.loss=1")
-    assert outcome.code == 2 and "budget.loss=1 is of remove=auto, not of remove=2" in outcome.err
+    assert outcome.code == 2 and "budget.loss=1 belongs to remove=auto, not to remove=2" in outcome.err
     outcome = run("study", *world.search(remove=None), "study.grid.remove=[auto]", "budget.loss=1", "--dry-run")
     assert outcome.code == 2 and "remove=auto is of one search, not of a study's" in outcome.err
     with pytest.raises(UserError, match=r"budget\.readout=10% is of a readout, which nats per token has none of"):

@@ -44,8 +44,11 @@ def test_what_is_wrong_with_a_searcher_that_is_there(tmp_path: Path, monkeypatch
         said = f"searcher.type={name} is no searcher: raysearch.searchers.{name} has {number} dataclasses that are a S"
         with pytest.raises(UserError, match=f"^{said}.*choose one of conf/searcher/$"):
             build_searcher({"type": name})
-    fine = module(tmp_path, "mine_fine", (whole, "Mine", "search"), (whole, "Helper", "help"))
-    assert type(build_searcher({"type": fine})).__name__ == "Mine"
+    fine = module(tmp_path, "mine_fine", (whole, "Fine", "search"), (whole, "Helper", "help"))
+    assert type(build_searcher({"type": fine})).__name__ == "Fine"
+    twin = module(tmp_path, "mine_twin", (whole, "BeamSearcher", "search"))
+    with pytest.raises(UserError, match="^searcher.type=mine_twin: its class BeamSearcher is named like that of beam"):
+        build_searcher({"type": twin})
 
 
 def test_all_that_is_wrong_with_a_part_is_told() -> None:

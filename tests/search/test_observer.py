@@ -27,4 +27,4 @@ def test_a_large_file_is_told_of_before_it_is_read(tmp_path: Path) -> None:
     parts: Any = [SimpleNamespace(data=SimpleNamespace(rows=SimpleNamespace(path=path))) for path in paths]
     observer = Mock()
     tell_of_large_files(SimpleNamespace(calibrations=parts), observer)  # type: ignore[arg-type]
-    assert observer.mock_calls == [call.reading(f"reading data.path={large} (48 MB) and making tokens of it")]
+    assert observer.mock_calls == [call.reading(f"reading and tokenising data.path={large} (48 MB)")]
