@@ -47,6 +47,7 @@ class Commonsense170kFormat(Format):
     draws = ItemOptions
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_prompt(self.prompt or "")
 
     @override

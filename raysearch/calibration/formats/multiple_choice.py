@@ -60,6 +60,7 @@ class MultipleChoiceFormat(Format):
     draws = ItemOptions
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_prompt(self.prompt)
         if self.style == "letter" and self.blank is not None:
             raise UserError(f"data.style=letter has no letter for data.blank={self.blank}; use data.blank=null")

@@ -39,6 +39,7 @@ class QuestionsFormat(Format):
     draws = ItemOptions
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_prompt(self.prompt)
 
     @override

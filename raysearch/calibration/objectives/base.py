@@ -12,13 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.core.measure import Measure
+from raysearch.errors import UserError, did_you_mean
 from raysearch.generation.score import ScoredText
 
 if TYPE_CHECKING:
@@ -52,6 +53,17 @@ class Head(Protocol):
         ...
 
 
+def check_words(objective: Any) -> None:
+    """Refuse options that are none of the words of their type; without pydantic, which replicas do without.
+
+    Raises:
+        UserError: One is such.
+    """
+    for name, kind in get_type_hints(type(objective)).items():
+        if get_origin(kind) is Literal and (value := getattr(objective, name)) not in get_args(kind):
+            raise UserError(f"objective.{name}={value} is unknown; {did_you_mean(str(value), get_args(kind))}")
+
+
 class Objective(ABC):
     """A loss that a search minimises. Its options are its constructor's arguments and part of the fingerprint.
 
@@ -60,6 +72,10 @@ class Objective(ABC):
     """
 
     form: ClassVar[Form]
+
+    def __post_init__(self) -> None:
+        """Refuse an option that is not one of its words."""
+        check_words(self)
 
     @property
     @abstractmethod

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from raysearch.calibration.objectives.base import check_words
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import EvaluationError, UserError
@@ -35,6 +36,7 @@ class WeightedObjective:
     measure: ClassVar[Measure] = Measure("weighted sum", "set")
 
     def __post_init__(self) -> None:
+        check_words(self)
         if not self.weights:
             raise UserError("objective.parts=[] has nothing to weigh; name at least one part")
         for weight in self.weights:

@@ -12,6 +12,8 @@ from raysearch.calibration.objectives.kl import KLObjective
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.objectives.task_accuracy import TaskAccuracyObjective
 from raysearch.calibration.objectives.task_margin import TaskMarginObjective
+from raysearch.calibration.objectives.weighted import WeightedObjective
+from raysearch.errors import UserError
 
 
 class Probabilities:
@@ -125,3 +127,14 @@ def test_hidden_cosine():
     states, dense = torch.tensor([[1.0, 0, 0], [1, 1, 0], [0, 0, 3]]), torch.tensor([[0.0, 2, 0], [1, 0, 0], [0, 0, 1]])
     losses = HiddenCosineObjective().losses(states, TEXT, HEAD, dense)
     assert losses.tolist() == pytest.approx([1 + (1 - math.sqrt(0.5)), 0])
+
+
+def test_a_word_that_no_option_knows_is_refused():
+    cases = {
+        "direction=foward is unknown; did you mean 'forward'": lambda: KLObjective(direction="foward"),
+        "against=sun is unknown; did you mean 'sum'": lambda: TaskMarginObjective(against="sun"),
+        "normalise=spred is unknown; did you mean 'spread'": lambda: WeightedObjective((1.0,), "spred"),
+    }
+    for sentence, make in cases.items():
+        with pytest.raises(UserError, match=f"^objective.{sentence}"):
+            make()
