@@ -80,29 +80,26 @@ class NevergradSearcher(Searcher):
         budget = _ASKS * self.trials
         with self._calls(rng):  # without its budget and workers, NGOpt may choose one that waits for ever
             optimizer = ng.optimizers.registry[self.optimizer](space, budget=budget, num_workers=self.batch)
-        losses: dict[Mask, float] = {}
-        failed: dict[Mask, str] = {}
+        known = Scores({})
         asked: list[tuple[Any, Mask]] = []
         n_points = 0
         while True:
-            wanted = min(self.batch, min(self.trials, problem.n_solutions) - len(losses) - len(failed))
-            worst = max(losses.values(), default=_WORST)
+            wanted = min(self.batch, min(self.trials, problem.n_solutions) - len(known.losses) - len(known.failed))
+            worst = max(known.losses.values(), default=_WORST)
             with self._calls(rng):
                 for point, mask in asked:
-                    optimizer.tell(point, losses.get(mask, worst))
+                    optimizer.tell(point, known.losses.get(mask, worst))
                 asked = []
                 while len(asked) < wanted and n_points < budget:
                     point, n_points = optimizer.ask(), n_points + 1
                     mask = cheapest_mask(problem, point.value)
-                    if mask in losses or mask in failed:
-                        optimizer.tell(point, losses.get(mask, worst))
+                    if mask in known.losses or mask in known.failed:
+                        optimizer.tell(point, known.losses.get(mask, worst))
                     else:
                         asked.append((point, mask))
             if not asked:
-                return Scores(losses, failed).best(1)[0]
-            scores = yield Round([mask for _, mask in asked])
-            losses.update(scores.losses)
-            failed.update(scores.failed)
+                return known.best(1)[0]
+            known |= yield Round([mask for _, mask in asked])
 
     @contextmanager
     def _calls(self, rng: np.random.Generator) -> Iterator[None]:

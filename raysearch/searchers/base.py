@@ -113,6 +113,12 @@ class Scores:
         """The loss of a mask."""
         return self.losses[mask]
 
+    def __or__(self, later: Scores) -> Scores:
+        """Return what both rounds tell of their masks, all of which are kept."""
+        return Scores(
+            {**self.losses, **later.losses}, {**self.failed, **later.failed}, {**self.screened, **later.screened}
+        )
+
     def best(self, count: int) -> list[Mask]:
         """Return the `count` masks of lowest loss, best first; ties in mask order, or the other way round.
 

@@ -69,18 +69,16 @@ class BayesianSearcher(Searcher):
         initial = [cheapest_mask(problem, costs)] if self.cheapest and self.prior != "none" else []
         initial += draw_masks(problem, rng, min(self.initial, self.trials - len(initial)), initial)
 
-        losses: dict[Mask, float] = {}  # NaN where the evaluation failed
-        failed: dict[Mask, str] = {}
+        known = Scores({})
         surrogate = Surrogate(problem, compress(costs), scan=problem.n_solutions <= max(_SMALL, 2 * self.trials))
         proposed = initial
         while proposed:
-            scores = yield Round(proposed)
-            losses.update((mask, scores.losses.get(mask, np.nan)) for mask in proposed)
-            failed.update(scores.failed)
-            surrogate.learn(losses)
-            wanted = min(self.batch, self.trials - len(losses), problem.n_solutions - len(losses))
+            known |= yield Round(proposed)
+            surrogate.learn({**known.losses, **dict.fromkeys(known.failed, np.nan)})
+            n_known = len(known.losses) + len(known.failed)
+            wanted = min(self.batch, self.trials - n_known, problem.n_solutions - n_known)
             proposed = surrogate.propose(wanted, rng)
-        return Scores({mask: loss for mask, loss in losses.items() if mask not in failed}, failed).best(1)[0]
+        return known.best(1)[0]
 
 
 def compress(losses: Array) -> Array:

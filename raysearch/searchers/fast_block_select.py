@@ -9,7 +9,7 @@ in which conflicts are resolved (the better exchange first), are ours.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,39 +49,34 @@ class FastBlockSelectSearcher(Searcher):
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         costs = yield from layer_costs(problem, self.prior)
-        history: dict[Mask, float] = {}  # infinite where the evaluation failed
-        screened: set[Mask] = set()  # they do not help
-        failed: dict[Mask, str] = {}
-
-        def score(masks: list[Mask], beat: Mask | None = None) -> Generator[Round, Scores, None]:
-            scores = yield Round(masks, beat=beat, of=self.rounds)
-            screened.update(scores.screened)
-            history.update((mask, scores.losses.get(mask, np.inf)) for mask in masks if mask not in scores.screened)
-            failed.update(scores.failed)
-
         centre = cheapest_mask(problem, costs)
-        yield from score([centre])
-        centres: set[Mask] = set()
+        known: Scores = yield Round([centre], of=self.rounds)
+        tried, centres = {centre}, set[Mask]()
+
+        def loss(mask: Mask) -> float:
+            return known.losses.get(mask, np.inf)  # where the evaluation failed, or was screened
+
         for _ in range(self.rounds):
             centres.add(centre)
-            candidates = [
-                mask for mask in exchanges(problem, centre, costs) if mask not in history and mask not in screened
-            ][: self.k]
+            candidates = [mask for mask in exchanges(problem, centre, costs) if mask not in tried][: self.k]
             if not candidates:
                 break
-            yield from score(candidates, beat=centre)
-            improving = [mask for mask in candidates if history.get(mask, np.inf) < history[centre]]
+            tried.update(candidates)
+            known |= yield Round(candidates, beat=centre, of=self.rounds)
+            improving = sorted(
+                (mask for mask in candidates if loss(mask) < loss(centre)), key=lambda mask: (loss(mask), mask)
+            )
             if not improving:
                 break
-            improving.sort(key=lambda mask: (history[mask], mask))
             centre = conflict_free(centre, improving)
-            if centre not in history:
-                yield from score([centre])
-            if history[centre] == np.inf:
+            if centre not in {*known.losses, *known.failed}:
+                tried.add(centre)
+                known |= yield Round([centre], of=self.rounds)
+            if loss(centre) == np.inf:
                 centre = improving[0]
             if centre in centres:
                 break
-        return Scores({mask: loss for mask, loss in history.items() if mask not in failed}, failed).best(1)[0]
+        return known.best(1)[0]
 
 
 def exchanges(problem: Problem, centre: Mask, costs: NDArray[np.float64]) -> list[Mask]:
