@@ -812,5 +812,5 @@ def _report(
 def _observer(given: Observer | None) -> Observer:
     """Return the observer that was given; else a notebook's, or one that says nothing but warnings."""
     if given is not None and not isinstance(given, Observer):
-        raise UserError(f"observer={reprlib.repr(given)} is no Observer; give an object of a class derived from it")
+        raise UserError(f"observer={reprlib.repr(given)} is not an Observer; give an object of a class derived from it")
     return given or (NotebookProgress() if in_notebook() else Observer())

@@ -63,7 +63,7 @@ class Mistakes:
         return isinstance(error, UserError)
 
     def tell(self) -> None:
-        """Raise what was collected as one `UserError`; do nothing if that is nothing.
+        """Raise what was collected as one `UserError`, if there is anything.
 
         A value that another key repeats is reported once: ``seed=-1 …``, not ``data.seed=-1 …`` as well.
         """
@@ -74,7 +74,7 @@ class Mistakes:
 
 
 def within(where: str, step: Callable[[], T]) -> T:
-    """Call a step whose mistakes are in words within words: their sentences begin with the key of the outer ones."""
+    """Call a step, and put the key of its section before each of its mistakes."""
     try:
         return step()
     except UserError as error:

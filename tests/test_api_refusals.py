@@ -35,7 +35,7 @@ SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
     ({"data": {"path": object()}}, ["data.path=<object", "cannot be written down"]),
     ({"data": {"path": ["a"]}}, ["data.path=[a] should be a valid string"]),
     ({"config_dir": 7}, ["--config-dir=7 is a int", "give a path"]),
-    ({"observer": 7}, ["observer=7 is no Observer"]),
+    ({"observer": 7}, ["observer=7 is not an Observer"]),
 ]
 
 #: Calls of the others.

@@ -61,7 +61,7 @@ def read_assessable(
     texts = _calibrations("texts", evaluation, info, files)
     tasks = _calibrations("generation", replace(evaluation, calibrations=task_specs(spec)), info, files)
     if spec.chat and not getattr(files.tokenizer, "chat_template", None):
-        raise UserError("assess.chat=true needs a model with a chat template, which this one has not; leave it out")
+        raise UserError("assess.chat=true needs a model with a chat template, and this one has none; leave it out")
     problems = probe_problems(spec.probe, files.tokenizer) if spec.probe.enabled else ()
     return Assessable(spec, cluster, info, files, texts, tasks, sources, problems)
 

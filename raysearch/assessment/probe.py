@@ -100,7 +100,7 @@ def _rows(file: Path) -> list[Mapping[str, Any]]:
             f"assess.probe.file={file} cannot be read ({error}); name a file of JSON lines, or leave it out"
         ) from error
     if not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"assess.probe.file={file} has lines that are no objects; use rows of arithmetic_1dc")
+        raise UserError(f"assess.probe.file={file} has lines that are not objects; use rows of arithmetic_1dc")
     return rows
 
 

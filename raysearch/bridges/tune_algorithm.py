@@ -90,7 +90,7 @@ class TuneAlgorithmSearcher(Searcher):
         for name in options:
             if name not in known:
                 raise UserError(
-                    f"searcher.options.{name} is no option of searcher.algorithm={self.algorithm}; "
+                    f"searcher.options.{name} is not an option of searcher.algorithm={self.algorithm}; "
                     f"{did_you_mean(name, known)}"
                 )
         with self._explained():

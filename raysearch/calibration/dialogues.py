@@ -95,7 +95,7 @@ def render_task(task: Task, tokenizer: Any, where: str) -> tuple[str, bool]:
     """
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if task.chat and not has_template:
-        raise UserError("data.chat=true needs a model with a chat template, which this one has not; use data.chat=null")
+        raise UserError("data.chat=true needs a model with a chat template, and this one has none; use data.chat=null")
     turns = [("system", task.system)] if task.system else []
     turns.append(("user", task.user))
     if task.chat is False or not has_template:
@@ -131,7 +131,7 @@ def apply_template(
             turns.
     """
     if not getattr(tokenizer, "chat_template", None):
-        raise UserError("data.type=chat needs a model with a chat template, which this one has not; use data=questions")
+        raise UserError("data.type=chat needs a model with a chat template, and this one has none; use data=questions")
     if thinking is not None and "enable_thinking" not in str(tokenizer.chat_template):
         raise UserError(
             f"data.thinking={as_typed(thinking)} is nothing that the model's chat template knows (enable_thinking); "

@@ -77,12 +77,10 @@ def fill(template: str, row: Mapping[str, Any], where: str, into: str = "prompt"
         name, filter_ = match[1], (match[2] or "|")[1:]
         found = (take(row, name, keys[name], where),) if name in keys else _find(row, name)
         if found is None:
-            raise UserError(f"{where} has no {name}, which data.{into} takes in; {did_you_mean(name, map(str, row))}")
+            raise UserError(f"{where} has no {name}, which data.{into} uses; {did_you_mean(name, map(str, row))}")
         text = as_text(found[0])
         if text is None:
-            raise UserError(
-                f"{where} holds {kind_of(found[0])} in {name}, which data.{into} takes in; take in a field of text"
-            )
+            raise UserError(f"{where} holds {kind_of(found[0])} in {name}, which data.{into} uses; use a field of text")
         if filter_ and filter_ not in _FILTERS:
             raise UserError(f"data.{into} has the unknown filter {match[0]}; {did_you_mean(filter_, _FILTERS)}")
         return _FILTERS[filter_](text) if filter_ else text
@@ -102,7 +100,7 @@ def check_prompt(template: str) -> None:
             "quotes, or write the key in a YAML file"
         )
     if template and not _PLACEHOLDER.search(template):
-        raise UserError(f"data.prompt={template!r} takes in no field; name one in braces, such as {{question}}")
+        raise UserError(f"data.prompt={template!r} uses no field; name one in braces, such as {{question}}")
 
 
 def _find(row: Mapping[str, Any], field: str) -> tuple[Any] | None:

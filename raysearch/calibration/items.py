@@ -116,8 +116,8 @@ def _check_enough(samples: int, found: int, duplicates: int, skipped: int) -> No
         left_out = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
         without = f", without {left_out}" if left_out else ""
         raise UserError(
-            f"data.samples={samples} items were asked, but the data holds {found}{without}; use data.samples={found} "
-            "or more data"
+            f"data.samples={samples} items were asked for, but the data holds {found}{without}; use "
+            f"data.samples={found} or more data"
         )
 
 

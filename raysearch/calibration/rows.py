@@ -71,7 +71,7 @@ class Rows:
                 "training, or set data.allow_evaluation_split=true, which will be on the record"
             )
         if self.path is None and self.name is not None and self.streaming and set(self.split) & set("[+"):
-            raise UserError(f"data.split={self.split} is no split that can be streamed; set data.streaming=false")
+            raise UserError(f"data.split={self.split} is not a split that can be streamed; set data.streaming=false")
 
     @property
     def is_local(self) -> bool:
@@ -259,7 +259,7 @@ def _parse(text: str, where: Where, remedy: str) -> Any:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no value of JSON")
+    raise ValueError(f"{name} is not a value of JSON")
 
 
 def _object(row: Any, where: Where) -> Row:
@@ -275,7 +275,7 @@ def _decode(content: bytes, where: Where) -> str:
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not UTF-8; {_convert(content)}") from error
     if "\0" in text:
-        raise UserError(f"{where} holds NUL characters, so it is no UTF-8 text; {_convert(content)}")
+        raise UserError(f"{where} holds NUL characters, so it is not a UTF-8 text; {_convert(content)}")
     return text
 
 

@@ -151,14 +151,14 @@ def _beginnings(documents: Iterator[str], tokenizer: Tokenizer, options: WindowO
         samples = int(options.most)
         shorter = sorted(lengths)[-samples] if len(lengths) >= samples else 0
         raise UserError(
-            f"data.samples={samples} documents of at least data.seq_len={seq_len} tokens were asked, but "
+            f"data.samples={samples} documents of at least data.seq_len={seq_len} tokens were asked for, but "
             f"{len(rows)} of {len(lengths)} are that long; {_use(len(rows), shorter)}"
         )
     if not rows:
         raise UserError("data holds no text: no document has two tokens; choose another source")
     if options.samples != "all":
         raise UserError(
-            f"data.samples={options.samples} documents were asked, but there are {len(rows)}; "
+            f"data.samples={options.samples} documents were asked for, but there are {len(rows)}; "
             f"use data.samples={len(rows)} or data.samples=all or more text"
         )
     return rows
@@ -244,8 +244,8 @@ def _cut(
     count = len(text) // room
     if count < samples:
         raise UserError(
-            f"data.samples={samples} windows of data.seq_len={seq_len} tokens were asked, but the text holds {count} "
-            f"({len(text)} tokens); {_use(count, len(text) // samples + len(bos))}"
+            f"data.samples={samples} windows of data.seq_len={seq_len} tokens were asked for, but the text holds "
+            f"{count} ({len(text)} tokens); {_use(count, len(text) // samples + len(bos))}"
         )
     windows = text[: count * room].reshape(count, room)
     return np.hstack([np.tile(np.array(bos, np.int64), (count, 1)), windows])

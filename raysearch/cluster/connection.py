@@ -257,7 +257,7 @@ def _connect(address: str) -> None:
                 return _start(address=address)
         _start(address=address)
     except (ValueError, OSError, OverflowError, RuntimeError) as error:
-        # Ray's client, other than Ray itself, does not look for a token by itself
+        # unlike Ray itself, its client does not look for a token
         token = "set RAY_AUTH_MODE=token if it has one, " if address.startswith("ray://") else ""
         raise UserError(
             f"{named} leads to no Ray cluster ({first_line(error)}); start one with "

@@ -50,7 +50,7 @@ class ReplicaRange:
 
     def __post_init__(self) -> None:
         if not 0 <= self.min <= self.max or self.max < 1:
-            raise UserError(f"cluster.replicas={self} is no range; use 0 <= min <= max, and a max of 1 or more")
+            raise UserError(f"cluster.replicas={self} is not a range; use 0 <= min <= max, and a max of 1 or more")
 
     def __str__(self) -> str:
         return f"{{min:{self.min},max:{self.max}}}"
@@ -112,7 +112,8 @@ class ClusterOptions(Options, PoolFactory):
             )
         if self.address is not None and not re.fullmatch(r"auto|(ray://)?[^/\s]+:\d{1,5}", self.address):
             raise UserError(
-                f"cluster.address={self.address} is no address; use auto, host:port or ray://host:port, or leave it out"
+                f"cluster.address={self.address} is not an address; use auto, host:port or ray://host:port, or leave "
+                "it out"
             )
         if gpus > 1 and gpus % 1:
             raise UserError(f"cluster.gpus_per_replica={gpus} splits a GPU; above 1, use a whole number")

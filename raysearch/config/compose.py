@@ -100,7 +100,7 @@ def _resolve_recovery(refine: dict[str, Any], config_dir: PathLike | None) -> No
     words = refine.get("recover_with")
     if not isinstance(words, str):
         raise UserError(
-            f"refine.recover_with={json.dumps(words)} is no text; write words as after raysearch recover, such as "
+            f"refine.recover_with={json.dumps(words)} is not a text; write words as after raysearch recover, such as "
             "'data=alpaca recovery.method=full'"
         )
     if refine.get("masks") == 0:
@@ -147,7 +147,9 @@ def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike 
     whole = _only(("objective", "data"), "evaluation", [*kept_words, *own], config_dir)
     for word in own:
         if section_of(word) not in ("calibration", "objective", "data", "seed"):
-            raise UserError(f"{words!r} has {word}, which is no part of a calibration; say that for the whole command")
+            raise UserError(
+                f"{words!r} has {word}, which is not a part of a calibration; say that for the whole command"
+            )
     if whole["objective"].get("type") == "weighted":
         raise UserError(f"{words!r} is weighted itself; name the parts one by one")
     return whole

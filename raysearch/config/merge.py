@@ -230,7 +230,7 @@ def _set_axes(grid: Any, axes: Mapping[str, Any]) -> None:
     """Put axes, whose keys are anybody's, into a study's grid."""
     if not isinstance(grid, dict):
         if axes:
-            raise UserError(f"study.grid={json.dumps(grid)} is no mapping; give axes such as {next(iter(axes))}=[…]")
+            raise UserError(f"study.grid={json.dumps(grid)} is not a mapping; give axes such as {next(iter(axes))}=[…]")
         return
     for key, values in axes.items():
         axis = key.removeprefix(AXES)

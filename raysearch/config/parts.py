@@ -130,7 +130,7 @@ def construct(part: type[Part], section: str, values: Mapping[str, Any], **built
         part: The class.
         section: The section's name, for messages.
         values: The section.
-        built: Fields that are no keys of the section.
+        built: Fields that are not keys of the section.
 
     Raises:
         UserError: All that is wrong with the section.
@@ -181,7 +181,7 @@ def check_names(prefix: str, names: Iterable[object], known: Collection[str]) ->
         UserError: With what they may have meant.
     """
     if unknown := [str(name) for name in names if name not in known]:
-        said = [f"{prefix}{one} is no key of this configuration; {did_you_mean(one, known)}" for one in unknown]
+        said = [f"{prefix}{one} is not a key of this configuration; {did_you_mean(one, known)}" for one in unknown]
         raise UserError(*said)
 
 

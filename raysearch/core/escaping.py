@@ -1,4 +1,4 @@
-"""Texts of others as they may be shown: on a terminal, in Markdown and in the cells of a spreadsheet."""
+"""Escapes of untrusted text for a terminal, for Markdown and for the cells of a spreadsheet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def visible(text: str) -> str:
-    """Return a text for a terminal: marks that would move its cursor, colour it or turn around its text are spelled."""
+    """Return a text for a terminal, with control characters (cursor, colour, direction) written as escapes."""
     if text.isprintable():
         return text
     return "".join(mark if mark.isprintable() or mark == "\n" else _spelled(mark) for mark in text)
@@ -32,7 +32,7 @@ def markdown_code(text: str) -> str:
 
 
 def csv_cell(value: Any) -> Any:
-    """Return a value for a CSV file: a text that a spreadsheet would compute begins with an apostrophe instead."""
+    """Return a value for a CSV file; a text that a spreadsheet would take for a formula gets a leading apostrophe."""
     return f"'{value}" if isinstance(value, str) and re.match(r"[=+@\t\r]|-(?![\d.]+$)", value) else value
 
 

@@ -35,7 +35,7 @@ def without_secrets(value: _T) -> _T:
 
 
 def from_json(kind: type[_T], text: str) -> _T:
-    """Return the value of a type that `to_json` made a text of."""
+    """Return the value of a type that `to_json` has written."""
     known: Any = kind
     return _adapter(known).validate_python(json.loads(text))
 

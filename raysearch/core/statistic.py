@@ -71,5 +71,5 @@ class Statistic(Enum):
         return (n_layers,)
 
 
-#: The result computed, claimed and recorded shard by shard.
+#: What is computed, claimed and recorded shard by shard: a mask or a statistic.
 Subject = Mask | Statistic

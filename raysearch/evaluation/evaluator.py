@@ -315,7 +315,7 @@ class Evaluator:
         for mask, losses in found.items():
             for loss in losses:
                 if not math.isfinite(loss):
-                    raise EvaluationError(f"mask {mask}, by which the weighted losses are scaled, loses {loss}")
+                    raise EvaluationError(f"the weighted losses are scaled by the loss of {mask}, which is {loss}")
         return found
 
     def _losses(self, mask: Mask, known: Mapping[str, Known[Mask]]) -> list[float]:

@@ -127,7 +127,11 @@ class PoolFactory(Protocol):
         ...
 
     def open(self, info: ModelInfo, n_units: int) -> Pool:
-        """Load as many replicas of a model as so many units or jobs keep busy."""
+        """Load a model into as many replicas as this many units or jobs keep busy.
+
+        Raises:
+            UserError: The model does not fit, or replicas cannot be started.
+        """
         ...
 
 

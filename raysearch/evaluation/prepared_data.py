@@ -9,7 +9,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from raysearch.calibration.data import Data, Drawn
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.digest import digest
 from raysearch.core.json import from_json, to_json
-from raysearch.errors import UserError
+from raysearch.errors import UserError, within
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec, identity_of
 from raysearch.generation.answer import Answer
 from raysearch.models.file_cache import FileCache, identity_of_files
@@ -94,9 +94,9 @@ def prepare_data(spec: EvaluationSpec, info: ModelInfo, files: ModelFiles | None
         **info.numerics,
         "threads": spec.cluster.cpus_per_replica,
     }
+    reading = [(one.name, partial(_read, one, files, identity, info)) for one in spec.calibrations]
     several = len(spec.calibrations) > 1
-    calibrations = [_read(one, files, identity, info, f"{one.name}: " * several) for one in spec.calibrations]
-    return PreparedData(calibrations, files)
+    return PreparedData([within(name, read) if several else read() for name, read in reading], files)
 
 
 def joint_fingerprint(fingerprints: Sequence[str], weighting: WeightedObjective | None) -> str:
@@ -106,14 +106,8 @@ def joint_fingerprint(fingerprints: Sequence[str], weighting: WeightedObjective 
     return digest([*fingerprints, identity_of(weighting)], 32)
 
 
-def _read(
-    spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], info: ModelInfo, where: str
-) -> Calibration:
-    """Return a calibration; `where` stands before what is wrong with its data."""
-    try:
-        drawn = _draw(spec.data, spec.objective.form, files, info.max_positions)
-    except UserError as error:
-        raise UserError(*(f"{where}{one}" for one in error.sentences)) from error
+def _read(spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], info: ModelInfo) -> Calibration:
+    drawn = _draw(spec.data, spec.objective.form, files, info.max_positions)
     highest = int(drawn.batch.input_ids.max())
     if highest >= info.vocab_size:
         raise UserError(

@@ -60,7 +60,7 @@ class Screening:
         Screening(confidence=0.99)
 
     Args:
-        confidence: The least probability that a search ends with the mask that it ends with unscreened, 0 … 1.
+        confidence: The least probability that a search ends with the mask that it would find unscreened, 0 … 1.
         stages: The shares of the shards after which masks may be dropped, ascending, each above 0 and below 1; none
             drops nothing.
 
@@ -73,10 +73,12 @@ class Screening:
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:
-            raise UserError(f"screening.confidence={self.confidence} is no probability; use a number between 0 and 1")
+            raise UserError(
+                f"screening.confidence={self.confidence} is not a probability; use a number between 0 and 1"
+            )
         if not all(0 < share < 1 for share in self.stages) or [*self.stages] != sorted(set(self.stages)):
             raise UserError(
-                f"screening.stages={[*self.stages]} are no shares of the shards; use ascending numbers between 0 and "
+                f"screening.stages={[*self.stages]} are not shares of the shards; use ascending numbers between 0 and "
                 "1, such as [0.125,0.25,0.5], or [] to drop no mask"
             )
 

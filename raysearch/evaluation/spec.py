@@ -42,8 +42,8 @@ class EvaluationSpec:
         screening: How the evaluation of masks is stopped early; None to evaluate all in full.
 
     Raises:
-        UserError: Losses that are no shares of wrong answers would be scaled by an accuracy, or by a dense model's loss
-            that is 0.
+        UserError: Losses that are not shares of wrong answers would be scaled by an accuracy, or by a dense model's
+            loss that is 0.
     """
 
     model: ModelSpec

@@ -66,7 +66,7 @@ class Probe:
 
 
 def draw_problems(n: int, seed: int) -> list[Problem]:
-    """Return distinct problems, drawn at random from all 6,558 that are no worked example.
+    """Return distinct problems, drawn at random from all 6,558 that are not worked examples.
 
     Raises:
         UserError: There are not so many.

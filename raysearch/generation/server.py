@@ -34,7 +34,7 @@ class Server:
             UserError: It cannot be reached, or lists no model or several.
         """
         if not url.startswith(("http://", "https://")):
-            raise UserError(f"assess.server={url} is no address; give one such as http://127.0.0.1:8000/v1")
+            raise UserError(f"assess.server={url} is not an address; give one such as http://127.0.0.1:8000/v1")
         url = url.rstrip("/")
         if model is not None:
             return cls(url, model)

@@ -38,7 +38,7 @@ SCHEMA_VERSION = 7
 UPGRADES: dict[int, str] = {}
 _LOCKED_S = 60.0  # how long another program may keep the file locked
 TABLES = {"evaluations", "claims", "searches", "studies", "assessments", "texts"}
-#: The tables that are no records of a class: the columns that name a row, and the one that two ledgers agree on.
+#: The tables that are not records of a class: the columns that name a row, and the one that two ledgers agree on.
 ROWS = {
     "evaluations": (("calibration", "subject", "shard"), "samples"),
     "texts": (("calibration", "mask", "shard"), "texts"),
@@ -121,7 +121,7 @@ class Ledger:
         path: The SQLite file; made with its folder if it does not exist.
 
     Raises:
-        UserError: The file cannot be opened, is no ledger, was written by another version, or is in use on another
+        UserError: The file cannot be opened, is not a ledger, was written by another version, or is in use on another
             machine.
     """
 
@@ -130,7 +130,7 @@ class Ledger:
         with self.explaining():
             self._file = path.resolve()  # one name for all that lies beside it; SQLite takes :memory: for no file
             if self._file.exists() and not self._file.is_file():
-                raise OSError(errno.EINVAL, "it is no file, but a folder or a device")
+                raise OSError(errno.EINVAL, "it is not a file, but a folder or a device")
             places = (self._file, self._file.parent)
             self.is_read_only = self._file.is_file() and not all(os.access(one, os.W_OK) for one in places)
             if not self.is_read_only:
@@ -252,7 +252,7 @@ class Ledger:
         return [one for *_, content in rows for one in from_json(list[ScoredText], zlib.decompress(content).decode())]
 
     def read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
-        """The rows that a query gives, read as they are iterated over.
+        """Yield the rows that a query gives, read as they are iterated over.
 
         Raises:
             UserError: The file cannot be read.
@@ -263,7 +263,7 @@ class Ledger:
                 yield row
 
     def checked(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
-        """The rows that a query gives, without the last column, which is the checksum of the others.
+        """Yield the rows that a query gives, without the last column, which is the checksum of the others.
 
         Raises:
             UserError: The file cannot be read, or a disk or a hand has changed a row or put it in another place.
@@ -275,7 +275,7 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that happens inside becomes durable together, or not at all; other processes wait.
+        """Make all that happens inside durable together, or not at all; other processes wait.
 
         Raises:
             UserError: The file cannot be written, and is as it was before; or it is no longer there.
@@ -296,7 +296,7 @@ class Ledger:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Says what is wrong with the file, those beside it or their disk, and the way out.
+        """Explain what is wrong with the file, those beside it or their disk, and the way out.
 
         Raises:
             UserError: SQLite or the system has refused something.
@@ -324,7 +324,7 @@ class Ledger:
             return False
 
     def close(self) -> None:
-        """Closes the file. Closing twice is harmless."""
+        """Close the file. Closing twice is harmless."""
         self.connection.close()
         if self._machine is not None:
             self._machine.close()

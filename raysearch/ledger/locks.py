@@ -86,7 +86,7 @@ def _sign(descriptor: int) -> None:
     status = os.fstat(descriptor)
     own = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
     if not own or (status.st_size and not os.pread(descriptor, len(_SIGNED), 0).startswith(_SIGNED)):
-        raise OSError(errno.EEXIST, "a file that is no lock has the name of one")
+        raise OSError(errno.EEXIST, "a file that is not a lock has the name of one")
     os.ftruncate(descriptor, 0)
     os.write(descriptor, b"%b%d on %b" % (_SIGNED, os.getpid(), platform.node().encode()))
 

@@ -45,7 +45,7 @@ def merge_ledgers(ledger: Ledger, others: Sequence[Path], records: Sequence[Tabl
     rows = dict.fromkeys([*ROWS, *(one.name for one in records)], 0)
     for path in others:
         if not path.is_file():
-            raise UserError(f"OTHER={path} is no ledger; name the file ledger.db of another store")
+            raise UserError(f"OTHER={path} is not a ledger; name the file ledger.db of another store")
         if path.samefile(ledger.path):
             raise UserError(f"OTHER={path} is the ledger that the others are merged into; name another")
         with closing(Ledger(path)) as other:

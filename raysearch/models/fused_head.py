@@ -75,7 +75,7 @@ def find_fused_head(model: PreTrainedModel, tail: Head) -> FusedHead:
     """Return the head of a model, and find out how it is scaled and capped.
 
     Raises:
-        UserError: It is no linear layer.
+        UserError: It is not a linear layer.
     """
     projection = model.get_output_embeddings()
     if not isinstance(projection, nn.Linear):

@@ -123,7 +123,7 @@ def _read(path: Path) -> _File:
     import gguf
 
     if not path.is_file():
-        raise UserError(f"--from={path} is no GGUF file; check the path")
+        raise UserError(f"--from={path} is not a GGUF file; check the path")
     try:
         reader = gguf.GGUFReader(path)
         file = _File(path, reader, str(reader.fields["general.architecture"].contents()))

@@ -98,7 +98,7 @@ def _check_shards(name: str, folder: Path) -> None:
             raise UserError(f"model={name}: {index} cannot be read ({error!r}); complete the download") from error
     for shard in shards:
         if Path(shard).name != shard or not shard.endswith(".safetensors"):
-            raise UserError(f"model={name}: {index} names {shard}, which is no safetensors file of its own folder")
+            raise UserError(f"model={name}: {index} names {shard}, which is not a safetensors file of its own folder")
         if not (folder / shard).is_file():
             raise UserError(f"model={name}: the folder {folder} has no {shard}; complete the download")
         try:

@@ -109,7 +109,7 @@ class RecoveryOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        size = f"recovery.batch_size={self.batch_size} is no multiple of recovery."
+        size = f"recovery.batch_size={self.batch_size} is not a multiple of recovery."
         if self.batch_size % self.workers:
             raise UserError(f"{size}workers={self.workers}; use one that is")
         if self.batch_size % (self.rows_at_once() * self.workers):

@@ -70,7 +70,7 @@ def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGen
                 case Statistic() | Remark():
                     answer = yield request
                 case _:
-                    raise ContractError(f"{name} yielded {request!r}, which is no Round, Statistic or Remark")
+                    raise ContractError(f"{name} yielded {request!r}, which is not a Round, Statistic or Remark")
     except StopIteration as stop:
         found = stop.value
     if not isinstance(found, Mask) or not problem.is_solution(found):

@@ -112,7 +112,7 @@ def recommend(
     for part in budget.gains:
         if all(part in size.unknown for size in sizes):
             raise UserError(
-                f"{budget.word(part)} needs speeds, and none of {result.search_id} is on record; measure them "
+                f"{budget.word(part)} needs speeds, and none are recorded for {result.search_id}; measure them "
                 f"with: raysearch assess {result.search_id} --remove M assess=none assess.speed.enabled=true"
                 + option_of(result.config)
             )
@@ -141,7 +141,9 @@ def recommend(
 def _check_readout(budget: Budget, measure: Measure) -> None:
     """Refuse a budget of a readout where losses have none."""
     if budget.readout is not None and measure.readout is None:
-        raise UserError(f"{budget.word('readout')} is of a readout, which {measure.unit} has none of")
+        raise UserError(
+            f"{budget.word('readout')} needs a readout, but a loss in {measure.unit} has none; use budget.loss"
+        )
 
 
 def _check_memory(budget: Budget, speed: Speed) -> None:

@@ -51,7 +51,7 @@ class Budget:
         ):
             value = parts[name]
             if value is not None and not (math.isfinite(value) and good(value)):
-                raise UserError(f"budget.{name}={value:g} is no budget; use a value such as {example}")
+                raise UserError(f"budget.{name}={value:g} is not a budget; use a value such as {example}")
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Budget:
@@ -66,7 +66,7 @@ class Budget:
             key, equals, text = word.partition("=")
             number = _NUMBER.fullmatch(text.strip())
             if key not in known:
-                raise UserError(f"{key} is no part of a budget; {did_you_mean(key, list(known))}")
+                raise UserError(f"{key} is not a part of a budget; {did_you_mean(key, list(known))}")
             part = known[key]
             units = {"memory": _UNITS, "loss": (None,)}.get(part, (None, "%"))
             if not equals or number is None or number[2] not in units:

@@ -76,7 +76,7 @@ class SearchRecord:
         size = len(self.found.removed) if remove is None else remove
         if size not in best:
             raise UserError(
-                f"--remove={remove} is no number of layers that {self.search_id} has a mask of; "
+                f"--remove={remove} is not a number of layers that {self.search_id} has a mask of; "
                 f"choose one of: {', '.join(map(str, best))}"
             )
         return best[size]

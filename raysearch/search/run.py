@@ -182,8 +182,8 @@ class _Search:
         """Record the result."""
         if self.recorder.is_undecided:
             self.observer.warn(
-                f"all masks of {count(len(result.removed), 'layer')} have the same loss, so nothing speaks for the "
-                "one that is named; use more or other samples, or another objective"
+                f"all masks of {count(len(result.removed), 'layer')} have the same loss, so there is no reason to "
+                "prefer the one named; use more or other samples, or another objective"
             )
         # Before the tracker has its last word: a search that is stopped while it waits for that has finished.
         self._write(state, result)

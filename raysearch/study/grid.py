@@ -102,7 +102,7 @@ def _values(axis: str, values: Any) -> dict[str, str]:
         each = _text(values)
         if match := re.fullmatch(r"(\d{1,3})\.\.(\d{1,3})", each):  # not the range that one search takes
             each = ",".join(map(str, range(int(match[1]), int(match[2]) + 1))) or each
-        raise UserError(f"study.grid.{axis}={_text(values)} is no list; write study.grid.{axis}=[{each}]")
+        raise UserError(f"study.grid.{axis}={_text(values)} is not a list; write study.grid.{axis}=[{each}]")
     if not found:
         raise UserError(f"study.grid.{axis} has no value; give one, or leave the axis out")
     return found

@@ -136,7 +136,7 @@ class TrackingOptions:
     def __post_init__(self) -> None:
         Store.locate(self.uri, self.folder)
         if not self.experiment.strip():
-            raise UserError(f"tracking.experiment={self.experiment} is no name; give one, such as raysearch")
+            raise UserError(f"tracking.experiment={self.experiment} is not a name; give one, such as raysearch")
         if self.max_child_runs < 0:
             raise UserError(f"tracking.max_child_runs={self.max_child_runs} is below 0; use 0 for a table alone")
 
@@ -150,10 +150,10 @@ class TrackingOptions:
             url: Where people find MLflow, if it is elsewhere for them: ``http://host:5000``.
 
         Raises:
-            UserError: The URL is no address of the web.
+            UserError: The URL is not an address of the web.
         """
         if url is not None and not re.match(r"https?://[^/\s]", url):
-            raise UserError(f"--mlflow-url={redact(url)} is no address; give one such as http://host:5000")
+            raise UserError(f"--mlflow-url={redact(url)} is not an address; give one such as http://host:5000")
         if run_id is None or self.type == "none":
             return None
         page = url or self.store.page

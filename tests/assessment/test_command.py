@@ -108,7 +108,7 @@ def test_mlflow_that_cannot_be_reached_only_warns(tmp_path: Path) -> None:
 
 
 MISTAKES: list[tuple[list[str], str]] = [
-    (["assess.limits=3"], "assess.limits is no key of this configuration; did you mean 'assess.limit'?"),
+    (["assess.limits=3"], "assess.limits is not a key of this configuration; did you mean 'assess.limit'?"),
     (["assess.limit=0"], "assess.limit=0 should be greater than 0"),
     (["assess.speed.repeats=0", "assess.speed.enabled=true"], "assess.speed.repeats=0 should be greater than 0"),
     (["assess.tasks=[piqq]"], "assess.tasks has piqq, for which no file is ready"),

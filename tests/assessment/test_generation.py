@@ -134,7 +134,7 @@ def test_a_server_answers_for_the_mask(assess: Assess, words: list[str], server:
 def test_refusals_come_before_anything_is_computed(assess: Assess, words: list[str], text: Path) -> None:
     words = [*words, of_text("whole", text), "assess.seq_len=16"]
     cases = [
-        ("assess.server=127.0.0.1", "assess.server=127.0.0.1 is no address; give one such as"),
+        ("assess.server=127.0.0.1", "assess.server=127.0.0.1 is not an address; give one such as"),
         ("assess.server=http://127.0.0.1:9/v1", "assess.server does not answer at http://127.0.0.1:9/v1/models"),
         ("assess.answers.temperature=-1", "assess.answers.temperature=-1.0 should be greater than or equal to 0"),
         ("assess.answers.top_p=0", "assess.answers.top_p=0.0 should be greater than 0"),
@@ -156,7 +156,7 @@ def test_bad_tasks_are_refused(assess: Assess, questions: Path) -> None:
         ("data.check=words", "data.check"),
         ("data.check=code", "data.check=code needs data.tests=…"),
         ("data.check=regex", "data.check=regex needs data.pattern=…"),
-        ("data.check=regex data.pattern=(", "data.pattern=( is no regular expression"),
+        ("data.check=regex data.pattern=(", "data.pattern=( is not a regular expression"),
         ("data.answer=null", "data.check=exact needs data.answer=…"),
         ("data.answer=reply", "has no data.answer=reply; choose one of: answer, question"),
         ("data.max_new_tokens=0", "data.max_new_tokens=0 should be greater than 0"),

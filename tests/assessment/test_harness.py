@@ -61,7 +61,7 @@ def test_accuracies_are_those_of_lm_eval(assess: Assess, world: World, items: Pa
 
 def test_chat_models_are_asked_in_their_template(assess: Assess, world: World, items: Path, tmp_path: Path) -> None:
     words = ["assess.tasks=[piqa]", f"assess.data_dir={items}", "assess.batch_size=1"]
-    with pytest.raises(UserError, match="assess.chat=true needs a model with a chat template, which this one has not"):
+    with pytest.raises(UserError, match="assess.chat=true needs a model with a chat template, and this one has none"):
         assess([], *words, "assess.chat=true")
     shutil.copytree(world.model, tmp_path / "model")
     template = (

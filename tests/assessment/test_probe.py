@@ -92,7 +92,7 @@ def test_what_is_refused(assess: Assess, tmp_path: Path) -> None:
         (["assess.probe.seed=-1"], "assess.probe.seed=-1 should be greater than or equal to 0"),
         ([f"assess.probe.file={tmp_path}/none.jsonl"], "none.jsonl cannot be read"),
         ([f"assess.probe.file={tmp_path}/text.jsonl"], "text.jsonl cannot be read"),
-        ([f"assess.probe.file={tmp_path}/list.jsonl"], "has lines that are no objects"),
+        ([f"assess.probe.file={tmp_path}/list.jsonl"], "has lines that are not objects"),
         ([f"assess.probe.file={tmp_path}/other.jsonl"], "has 'None' as context of row 1; use rows of arithmetic_1dc"),
     ]
     assert_refused(

@@ -85,7 +85,7 @@ def test_with_a_real_template(smollm2_tokenizer: Any) -> None:
 
 def test_names_what_the_template_does_not_take() -> None:
     cases = [
-        (None, TALK.messages, "data.type=chat needs a model with a chat template, which this one has not; use data="),
+        (None, TALK.messages, "data.type=chat needs a model with a chat template, and this one has none; use data="),
         (
             STRICT,
             TALK.messages[1:],

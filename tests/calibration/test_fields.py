@@ -40,7 +40,7 @@ def test_a_prompt_takes_in_a_field_and_a_line_break_is_one() -> None:
     for fine in ("", "{q}", "{q}\nA:"):
         check_prompt(fine)
     cases = [
-        ("Question:", "data.prompt='Question:' takes in no field; name one in braces, such as {question}"),
+        ("Question:", "data.prompt='Question:' uses no field; name one in braces, such as {question}"),
         ("{q}\\nA:", r"data.prompt={q}\nA: has a backslash and an n; for a line break type $'data"),
     ]
     assert_refused(check_prompt, cases)

@@ -72,7 +72,7 @@ class TestDuplicates:
         with pytest.raises(UserError) as caught:
             draw(items(_=5) * 3, 6)
         assert str(caught.value) == (
-            "data.samples=6 items were asked, but the data holds 5, without 10 duplicates; use data.samples=5 "
+            "data.samples=6 items were asked for, but the data holds 5, without 10 duplicates; use data.samples=5 "
             "or more data"
         )
 

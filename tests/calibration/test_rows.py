@@ -137,7 +137,7 @@ class TestFile:
             ("a.csv", b"a\n\xe9", "a.csv is not UTF-8; convert"),
             ("a.txt", "the of".encode("utf-16-le"), "a.txt holds NUL characters"),
             ("a.txt", b"the\0of", "a.txt holds NUL characters"),
-            ("a.json", b'[{"text": -Infinity}]', "a.json is not JSON (-Infinity is no value of JSON)"),
+            ("a.json", b'[{"text": -Infinity}]', "a.json is not JSON (-Infinity is not a value of JSON)"),
             ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}", "a.jsonl is not JSON (Exceeds the limit"),
             ("a.jsonl", b"[" * 100_000, "a.jsonl is not JSON (maximum recursion"),
             ("a.json", b"[" * 100_000, "a.json is not JSON (maximum recursion"),
@@ -196,7 +196,7 @@ class TestHub:
             {"text": "a", "id": 1},
         ]
         with pytest.raises(
-            UserError, match=r"data.split=train\[1:\] is no split that can be streamed; set data.streaming"
+            UserError, match=r"data.split=train\[1:\] is not a split that can be streamed; set data.streaming"
         ):
             Rows(name=folder, split="train[1:]")
 

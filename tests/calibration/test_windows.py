@@ -156,7 +156,9 @@ class TestWhole:
         assert next(documents) == "6 7 8"
 
     def test_says_what_there_is(self) -> None:
-        with pytest.raises(UserError, match="data.samples=5 documents were asked, but there are 2; use data.samples=2"):
+        with pytest.raises(
+            UserError, match="data.samples=5 documents were asked for, but there are 2; use data.samples=2"
+        ):
             draw(["0 1", "2 3", "4"], 5, 8, "whole")
         with pytest.raises(UserError, match="no document has two tokens"):
             draw(["1", ""], "all", 8, "whole")
@@ -177,7 +179,7 @@ class TestTruncated:
 
     def test_skips_what_predicts_nothing(self) -> None:
         assert draw(["1", "", "2 3", "4 5 6"], 2, 2, "truncated") == [[2, 3], [4, 5]]
-        with pytest.raises(UserError, match="data.samples=3 documents were asked, but there are 2"):
+        with pytest.raises(UserError, match="data.samples=3 documents were asked for, but there are 2"):
             draw(["1", "", "2 3", "4 5 6"], 3, 2, "truncated")
 
     def test_draws_from_more_documents_than_it_takes_though_they_are_long(self) -> None:
@@ -192,7 +194,7 @@ class TestTooLittle:
         with pytest.raises(UserError) as caught:
             draw([numbers(0, 23)], 8, 5, sampling)
         assert str(caught.value) == (
-            "data.samples=8 windows of data.seq_len=5 tokens were asked, but the text holds 4 (23 tokens); "
+            "data.samples=8 windows of data.seq_len=5 tokens were asked for, but the text holds 4 (23 tokens); "
             "use data.samples=4 or data.seq_len=2 or more text"
         )
 
@@ -238,7 +240,7 @@ class TestDocuments:
         with pytest.raises(UserError) as caught:
             draw([numbers(0, length) for length in (2, 3, 5, 6)], 3, 5, "documents")
         assert str(caught.value) == (
-            "data.samples=3 documents of at least data.seq_len=5 tokens were asked, but 2 of 4 are that long; "
+            "data.samples=3 documents of at least data.seq_len=5 tokens were asked for, but 2 of 4 are that long; "
             "use data.samples=2 or data.seq_len=3 or more text"
         )
         with pytest.raises(UserError, match=r"but 0 of 0 are that long; use more text$"):

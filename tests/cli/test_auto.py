@@ -118,7 +118,7 @@ def test_what_no_mask_meets_is_one_sentence(run: Run, world: World) -> None:
     assert outcome.code == 2 and "budget.loss=1 belongs to remove=auto, not to remove=2" in outcome.err
     outcome = run("study", *world.search(remove=None), "study.grid.remove=[auto]", "budget.loss=1", "--dry-run")
     assert outcome.code == 2 and "remove=auto is of one search, not of a study's" in outcome.err
-    with pytest.raises(UserError, match=r"budget\.readout=10% is of a readout, which nats per token has none of"):
+    with pytest.raises(UserError, match=r"budget\.readout=10% needs a readout, but a loss in nats per token has none"):
         raysearch.search(*words(world, objective="kl", budget__readout="10%"))
 
 

@@ -78,7 +78,7 @@ MODELS: dict[str, tuple[Spoil, list[str]]] = {
     "empty weights": (write("model.safetensors", b""), ["model=MODEL cannot be loaded"]),
     "weights elsewhere": (dangle, ["the folder MODEL has no model.safetensors", "complete the download"]),
     "missing shard": (index("one.safetensors", "two.safetensors"), ["has no two.safetensors", "complete the download"]),
-    "shard that is a number": (index(7), ["names 7, which is no safetensors file"]),
+    "shard that is a number": (index(7), ["names 7, which is not a safetensors file"]),
     "index of something else": (
         lambda folder: (index()(folder), write("model.safetensors.index.json", "[]")(folder)),
         ["model.safetensors.index.json cannot be read", "complete the download"],
@@ -104,7 +104,7 @@ MODELS: dict[str, tuple[Spoil, list[str]]] = {
 #: What a data file holds, what it is called, and what is said; WHERE is ``data.path=…``.
 DATA: dict[str, tuple[str, bytes, list[str]]] = {
     "UTF-16": ("a.txt", "the of".encode("utf-16"), ["WHERE is not UTF-8", "iconv"]),
-    "NaN": ("a.jsonl", b'{"text": NaN}', ["row 1 of WHERE is not JSON (NaN is no value of JSON)"]),
+    "NaN": ("a.jsonl", b'{"text": NaN}', ["row 1 of WHERE is not JSON (NaN is not a value of JSON)"]),
     "1e400": ("a.jsonl", b'{"text": 1e400}', ["row 1 of WHERE holds a number in data.field=text"]),
     "blank lines alone": ("a.jsonl", b"\n \r\n\n", ["WHERE holds no row"]),
     "empty texts": ("a.jsonl", b'{"text": ""}\n' * 20, ["data holds no text", "choose another source"]),

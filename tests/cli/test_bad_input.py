@@ -90,8 +90,11 @@ SEARCHES: list[tuple[str, list[str]]] = [
     # replicas
     ("cluster.backend=foo", ["cluster.backend=foo", "'ray' or 'inline'"]),
     ("cluster.replicas=0", ["cluster.replicas=0 should be greater than 0"]),
-    ("cluster=local cluster.address=nowhere", ["cluster.address=nowhere is no address", "host:port"]),
-    ("cluster=local cluster.address=ray://host:port", ["cluster.address=ray://host:port is no address", "use auto"]),
+    ("cluster=local cluster.address=nowhere", ["cluster.address=nowhere is not an address", "host:port"]),
+    (
+        "cluster=local cluster.address=ray://host:port",
+        ["cluster.address=ray://host:port is not an address", "use auto"],
+    ),
     ("cluster.replicas=many", ["cluster.replicas=many", "'auto' or a valid dictionary"]),
     ("cluster=inline cluster.replicas=2", ["cluster.replicas=2 needs cluster.backend=ray"]),
     ("cluster.cpus_per_replica=0", ["cluster.cpus_per_replica=0 should be greater than or equal to 1"]),

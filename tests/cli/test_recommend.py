@@ -43,9 +43,9 @@ def test_a_loss_or_a_readout_decides(run: Run, world: World, searched: Mapping[i
     for size in advice.sizes:
         assert size.readout_change == pytest.approx(size.readout / advice.dense_readout - 1)
     for words, sentence in {
-        "budget.speedup=1.2": "needs speeds, and none of greedy-m3-",
+        "budget.speedup=1.2": "needs speeds, and none are recorded for greedy-m3-",
         f"budget.loss={min(rises.values()) - 0.5:.4f}": "has no mask within budget.loss=",
-        "budget.los=1": "budget.los is no part of a budget; did you mean 'budget.loss'?",
+        "budget.los=1": "budget.los is not a part of a budget; did you mean 'budget.loss'?",
         "budget.loss=few": "budget.loss=few is no such number; write budget.loss=0.1, or budget.loss=0.05",
         "budget.loss=6GB": "budget.loss=6GB is no such number; write budget.loss=0.1, or budget.loss=0.05",
         "budget.loss=10%": "budget.loss=10% is no such number",
@@ -91,9 +91,9 @@ def test_what_is_no_budget_is_refused() -> None:
     assert_refused(
         Budget,
         [
-            ({"loss": float("inf")}, "budget.loss=inf is no budget; use a value such as 0.1"),
-            ({"speedup": 0.8}, "budget.speedup=0.8 is no budget"),
-            ({"memory": 0.2}, "budget.memory=0.2 is no budget; use a value such as -15% or 6GB"),
+            ({"loss": float("inf")}, "budget.loss=inf is not a budget; use a value such as 0.1"),
+            ({"speedup": 0.8}, "budget.speedup=0.8 is not a budget"),
+            ({"memory": 0.2}, "budget.memory=0.2 is not a budget; use a value such as -15% or 6GB"),
         ],
     )
     signed = "budget.memory=10% has no sign, and less memory is a negative change; write budget.memory=-10%"

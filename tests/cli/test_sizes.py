@@ -86,7 +86,8 @@ def test_any_size_can_be_exported(run: Run, here: Path, world: World) -> None:
     refused = run("export", "latest", "--out", "four", "--remove", 4)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == (
-        f"error: --remove=4 is no number of layers that {result['search_id']} has a mask of; choose one of: 1, 2, 3\n"
+        f"error: --remove=4 is not a number of layers that {result['search_id']} has a mask of; "
+        "choose one of: 1, 2, 3\n"
     )
     assert not (here / "four").exists()
 

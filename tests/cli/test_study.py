@@ -95,7 +95,7 @@ def test_report_writes_anew_from_the_ledger_alone(done: tuple[dict[str, Any], Pa
 def test_an_address_of_mlflow_is_one_of_the_web(done: tuple[dict[str, Any], Path], run: Run, here: Path) -> None:
     _, folder = done
     refused = run("report", "latest", "--store", folder / "mlruns", "--mlflow-url", "javascript:alert(1)")
-    assert refused.code == 2 and "--mlflow-url=javascript:alert(1) is no address" in refused.err
+    assert refused.code == 2 and "--mlflow-url=javascript:alert(1) is not an address" in refused.err
 
 
 def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Path], world: World, run: Run) -> None:

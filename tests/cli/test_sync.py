@@ -122,7 +122,7 @@ def test_mistakes_are_one_sentence(run: Run, world: World, subtests: pytest.Subt
     for words, sentence in [
         ([], "SEARCH=latest was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"),
         (["remove=3"], "remove=3 cannot be changed of what is on record; leave it out, or give tracking.…= words"),
-        (["tracking.urk=x"], "tracking.urk is no key of this configuration; did you mean 'tracking.uri'?"),
+        (["tracking.urk=x"], "tracking.urk is not a key of this configuration; did you mean 'tracking.uri'?"),
     ]:
         with subtests.test(words=words):
             outcome = run("sync", "latest", *words)

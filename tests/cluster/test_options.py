@@ -17,7 +17,7 @@ from tests.models.families import FAMILIES
 
 @pytest.mark.parametrize(("least", "most"), [(-1, 2), (3, 2), (0, 0)])
 def test_ranges_that_are_none(least, most):
-    with pytest.raises(UserError, match=rf"cluster.replicas={{min:{least},max:{most}}} is no range"):
+    with pytest.raises(UserError, match=rf"cluster.replicas={{min:{least},max:{most}}} is not a range"):
         ReplicaRange(least, most)
 
 

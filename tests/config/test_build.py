@@ -18,7 +18,7 @@ SEVERAL: list[tuple[Callable[[Sequence[str]], object], str, list[str]]] = [
         build.search_spec,
         "remov=3 seed=-1 remove=two searcher=beam searcher.width=0 data.samples=-1 data.seq_len=1 cluster.replicas=0",
         [
-            "remov is no key of this configuration; did you mean 'remove'?",
+            "remov is not a key of this configuration; did you mean 'remove'?",
             "seed=-1 should be greater than or equal to 0",
             "data.samples=-1 should be greater than 0",
             "data.seq_len=1 should be greater than or equal to 2",

@@ -470,8 +470,8 @@ def test_bad_options_are_refused():
     assert_refused(
         Screening,
         [
-            ({"confidence": 1.0}, "screening.confidence=1.0 is no probability"),
-            ({"stages": [0.5, 0.25]}, r"screening.stages=\[0.5, 0.25\] are no shares"),
-            ({"stages": [0.0]}, r"screening.stages=\[0.0\] are no shares"),
+            ({"confidence": 1.0}, "screening.confidence=1.0 is not a probability"),
+            ({"stages": [0.5, 0.25]}, r"screening.stages=\[0.5, 0.25\] are not shares"),
+            ({"stages": [0.0]}, r"screening.stages=\[0.0\] are not shares"),
         ],
     )

@@ -127,7 +127,7 @@ def test_a_ledger_of_other_numbers_is_refused_whole(ledger, other, tmp_path):
         write_assessment(third, "model", "0a1", {A: {"x": 2}})
     with pytest.raises(UserError, match=r"for \{1\} \(assessments, model model, mask \{1\}"):
         merge_ledgers(ledger, [third.path], RECORDS)
-    with pytest.raises(UserError, match="is no ledger"):
+    with pytest.raises(UserError, match="is not a ledger"):
         merge_ledgers(ledger, [tmp_path / "none.db"], RECORDS)
     other.connection.execute("UPDATE evaluations SET shard = 3 WHERE subject = '{1}'")
     with pytest.raises(UserError, match=r"is damaged \(evaluations: \{1\}, shard 3"):

@@ -145,7 +145,7 @@ def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
         ("dense", {"info": larger}, "parameters of layer 0"),
         ("deep", {}, "layers 4,294,967,295 instead of 4"),
         ("text", {}, "cannot be read as GGUF"),
-        ("nowhere", {}, "is no GGUF file; check the path"),
+        ("nowhere", {}, "is not a GGUF file; check the path"),
         ("shared", {"keys": {"attention.shared_kv_layers": 2}}, "its last layers share the keys of others"),
         ("new", {"keys": {"some_interval": 2}}, "llama.some_interval=2 says of the layers that stay is unknown"),
     ]
@@ -155,5 +155,5 @@ def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
     assert pruned(path, 3, overwrite=True).n_layers == 3
     with pytest.raises(UserError, match="is the dense model itself"):
         prune_gguf(path, Mask.of(1), path, info=sizes, search_id="x", overwrite=True)
-    with pytest.raises(UserError, match="is no GGUF file"):
+    with pytest.raises(UserError, match="is not a GGUF file"):
         prune_gguf(tmp_path / "nowhere.gguf", Mask.of(1), path, info=sizes, search_id="x", overwrite=True)

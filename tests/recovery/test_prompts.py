@@ -161,7 +161,7 @@ def test_refuses_options_out_of_range() -> None:
         ({"max_tokens": 1}, "recovery.max_tokens=1 should be greater than or equal to 2"),
         ({"max_new_tokens": 0}, "recovery.max_new_tokens=0 should be greater than 0"),
         ({"batch_size": 0}, "recovery.batch_size=0 should be greater than 0"),
-        ({"batch_size": 6, "micro_batch_size": 4}, "recovery.batch_size=6 is no multiple of recovery.micro"),
+        ({"batch_size": 6, "micro_batch_size": 4}, "recovery.batch_size=6 is not a multiple of recovery.micro"),
         ({"learning_rate": 0.0}, "recovery.learning_rate=0.0 should be greater than 0"),
         ({"epochs": -1.0}, "recovery.epochs=-1.0 should be greater than 0"),
         ({"held_out": 1.0}, "recovery.held_out=1.0 should be less than 1"),

@@ -83,7 +83,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (
         TuneAlgorithmSearcher,
         {"algorithm": "optuna", "options": {"sed": 1}},
-        "searcher.options.sed is no option of searcher.algorithm=optuna; did you mean 'seed'?",
+        "searcher.options.sed is not an option of searcher.algorithm=optuna; did you mean 'seed'?",
     ),
 ]
 

@@ -54,8 +54,8 @@ def test_values_may_hold_blanks():
     [
         ({}, {}, "has no axis"),
         ({"remove": []}, {}, "study.grid.remove has no value"),
-        ({"remove": "1..3"}, {}, r"study.grid.remove=1..3 is no list; write study.grid.remove=\[1,2,3\]"),
-        ({"remove": 5}, {}, r"study.grid.remove=5 is no list; write study.grid.remove=\[5\]"),
+        ({"remove": "1..3"}, {}, r"study.grid.remove=1..3 is not a list; write study.grid.remove=\[1,2,3\]"),
+        ({"remove": 5}, {}, r"study.grid.remove=5 is not a list; write study.grid.remove=\[5\]"),
         ({"searcher": {"x": "beam"}}, {}, 'study.grid.searcher has x: "beam"; write the words'),
         ({"searcher": {1: "searcher=beam", "1": "searcher=greedy"}}, {}, "has two labels that read alike"),
         (GRID, {"exclude": [{"sercher": "one"}]}, "names the axis sercher; did you mean 'searcher'"),

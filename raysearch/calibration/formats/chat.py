@@ -61,7 +61,7 @@ class ChatFormat(Format):
 
 
 def _no_message(number: int, where: str) -> str:
-    return f'turn {number} of {where} is no message; write {{"role": "user", "content": …}}'
+    return f'turn {number} of {where} is not a message; write {{"role": "user", "content": …}}'
 
 
 def _turn(turn: Mapping[str, Any], number: int, where: str) -> tuple[str, str]:

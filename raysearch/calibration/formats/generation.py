@@ -72,14 +72,16 @@ class GenerationFormat(Format):
         if getattr(self, needs) is None:
             raise UserError(f"data.check={self.check} needs data.{needs}=…")
         if self.check == "regex" and self.answer is None:
-            raise UserError("data.check=regex needs data.answer=…, which what is found is compared with")
+            raise UserError("data.check=regex needs data.answer=…, to compare what is found with")
         if self.check == "choice":
             raise UserError("data.check=choice needs choices; use data=multiple_choice")
         if self.pattern is not None:
             try:
                 re.compile(self.pattern)
             except re.error as error:
-                raise UserError(f"data.pattern={self.pattern} is no regular expression ({error}); mend it") from error
+                raise UserError(
+                    f"data.pattern={self.pattern} is not a regular expression ({error}); mend it"
+                ) from error
         if not all(self.stop):
             raise UserError("data.stop has an empty text; leave it out")
 

@@ -99,7 +99,9 @@ class MultipleChoiceFormat(Format):
         if isinstance(value, Mapping) and {"text", "label"} <= set(value):
             texts, labels = value["text"], value["label"]
             if not (isinstance(texts, list) and isinstance(labels, list) and len(texts) == len(labels)):
-                raise UserError(f"{where} has not one label for each text in data.choices={self.choices}; mend the row")
+                raise UserError(
+                    f"{where} does not have one label for each text in data.choices={self.choices}; mend the row"
+                )
             return texts, labels
         if isinstance(value, Mapping):
             return list(value.values()), list(value)

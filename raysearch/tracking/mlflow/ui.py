@@ -90,11 +90,13 @@ def _links(store: Store, address: str) -> list[str]:
 
 def _require_free(host: str, port: int) -> None:
     if not 1 <= port <= 65535:
-        raise UserError(f"--port={port} is no port; use 1024..65535")
+        raise UserError(f"--port={port} is not a port; use 1024..65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
-        raise UserError(f"--host={host} is no address of this machine ({what_failed(error)}); use 127.0.0.1") from None
+        raise UserError(
+            f"--host={host} is not an address of this machine ({what_failed(error)}); use 127.0.0.1"
+        ) from None
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one left a moment ago is free
         try:

@@ -29,8 +29,8 @@ def test_names_the_row_and_the_way_out() -> None:
     cases: list[tuple[Any, str]] = [
         ("hi", f"{WHERE} holds a text in data.messages=messages; write "),
         ([], f"{WHERE} holds an empty list in data.messages=messages; write "),
-        (["hi"], f"turn 1 of {WHERE} is no message; write "),
-        ([{"role": "user"}], f"turn 1 of {WHERE} is no message; write "),
+        (["hi"], f"turn 1 of {WHERE} is not a message; write "),
+        ([{"role": "user"}], f"turn 1 of {WHERE} is not a message; write "),
         (
             [{"role": "usr", "content": "a"}],
             f"turn 1 of {WHERE} has the role 'usr' (did you mean 'user'?); leave the row out, or set",
@@ -78,5 +78,5 @@ def test_leaves_out_what_it_cannot_use() -> None:
 
 def test_refuses_turns_with_other_keys_also_where_rows_are_left_out() -> None:
     for turns in ([{"speaker": "user", "text": "hi"}], ["hi"]):
-        with pytest.raises(UserError, match=f"turn 1 of {WHERE} is no message; write "):
+        with pytest.raises(UserError, match=f"turn 1 of {WHERE} is not a message; write "):
             ChatFormat(unusable="skip").read({"messages": turns}, WHERE)

@@ -168,7 +168,7 @@ class TestData:
             ([RAIN, ""], "none of the 2 rows of the data makes an item; give longer documents or other rows"),
             (
                 [*DOCUMENTS, DOCUMENTS[0], RAIN],
-                "data.samples=64 items were asked, but the data holds 8, without 1 duplicates and 1 rows that make "
+                "data.samples=64 items were asked for, but the data holds 8, without 1 duplicates and 1 rows that make "
                 "no item; use data.samples=8 or more data",
             ),
         ],

@@ -126,8 +126,16 @@ GOOD = {"question": "Who?", "choices": ["dog", "cat"], "answer": 1}
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"choices": None}, {}, f"{WHERE} holds null in data.choices=choices; name a field that holds a list"),
     ({"choices": "dog"}, {}, f"{WHERE} holds a text in data.choices=choices; name a field that holds a list"),
-    ({"choices": {"text": "ab", "label": "AB"}}, {}, f"{WHERE} has not one label for each text in data.choices=cho"),
-    ({"choices": {"text": ["a"], "label": []}}, {}, f"{WHERE} has not one label for each text in data.choices=cho"),
+    (
+        {"choices": {"text": "ab", "label": "AB"}},
+        {},
+        f"{WHERE} does not have one label for each text in data.choices=cho",
+    ),
+    (
+        {"choices": {"text": ["a"], "label": []}},
+        {},
+        f"{WHERE} does not have one label for each text in data.choices=cho",
+    ),
     ({"choices": []}, {}, f"{WHERE} has 0 choices; give 2 … 26, or leave the row out"),
     ({"choices": ["dog"]}, {}, f"{WHERE} has 1 choice; give 2 … 26"),
     ({"choices": ["x"] * 27}, {}, f"{WHERE} has 27 choices; give 2 … 26"),
@@ -162,7 +170,7 @@ def test_names_the_row_and_the_way_out() -> None:
 
 def test_refuses_options_that_contradict() -> None:
     cases = [
-        ({"prompt": "Answer:"}, "data.prompt='Answer:' takes in no field; name one in braces"),
+        ({"prompt": "Answer:"}, "data.prompt='Answer:' uses no field; name one in braces"),
         ({"style": "letter", "blank": "whole"}, "data.style=letter has no letter for data.blank=whole; use data.blank"),
         (
             {"prompt": "{question}", "style": "letter"},
