@@ -41,6 +41,7 @@ class Display(Observer):
         self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._last_line, self._line, self._stage = time.monotonic(), "", ""
+        self._alone_since: float | None = None  # without any replica
 
     def __enter__(self) -> Self:
         if self._live:
@@ -67,6 +68,14 @@ class Display(Observer):
     def warn(self, message: str) -> None:
         self._last_line = time.monotonic()
         say(self._console, "[yellow]warning:[/]", message)
+
+    def _waiting(self) -> str:
+        """Return that there is no replica yet and, after a while, where to look."""
+        self._alone_since = self._alone_since or time.monotonic()
+        waited = time.monotonic() - self._alone_since
+        if waited < _LONG_S:
+            return "waiting for replicas to load"
+        return f"no replica is ready after {duration(waited)}; on a cluster, ray status tells what it lacks"
 
     def _show(self, line: str, stage: str = "") -> None:
         """Show the current line."""
@@ -105,7 +114,6 @@ class SearchDisplay(Display):
         self._expected: Sequence[RoundCost] | None = None
         self._head_cost = 0.0
         self._round = 1
-        self._alone_since: float | None = None  # without any replica
         self._best = ""
         self._cost_done = 0.0  # of finished rounds' units, in layer-forwards
         self._cost_before = 0.0  # of the current round or stage, at the last call
@@ -180,14 +188,6 @@ class SearchDisplay(Display):
             return 0.0
         return self._share * self._expected_cost(self._round) - (self._cost_done - self._cost_of_rounds)
 
-    def _waiting(self) -> str:
-        """Return that there is no replica yet and, after a while, where to look."""
-        self._alone_since = self._alone_since or time.monotonic()
-        waited = time.monotonic() - self._alone_since
-        if waited < _LONG_S:
-            return "waiting for replicas to load"
-        return f"no replica is ready after {duration(waited)}; on a cluster, ray status tells what it lacks"
-
     def _seconds_left(self, left: float) -> float | None:
         """Return the seconds left of the search, given the layer-forwards left of this round; None without a speed."""
         if not self._cost_done:
@@ -217,6 +217,14 @@ class StudyDisplay(Display):
         self._cells, self._done, self._started = header.cells, set(header.done), time.monotonic()
         known = f", of which {count(len(header.done), 'search', 'searches')} done already" if header.done else ""
         self._say(f"[bold]{escape(header.study_id)}[/]: {count(len(header.cells), 'search', 'searches')}{known}")
+
+    @override
+    def replicas_awaited(self, awaited: bool) -> None:
+        if awaited:
+            self._show_all(self._waiting())
+        elif self._alone_since is not None:
+            self._alone_since = None
+            self._show_all()
 
     @override
     def cell_started(self, cell: int) -> None:

@@ -82,6 +82,12 @@ class Fleet:
             self._reconcile()
             return dict(self._members)
 
+    def is_awaited(self) -> bool:
+        """Return whether pools have work, and no actor has loaded the model."""
+        with self._lock:
+            demands = [demand for demand, _ in self._pools.values()]
+        return any(one.wanted for one in demands) and not any(one.ready for one in demands)
+
     def close(self) -> None:
         """End all actors. Closing twice is harmless."""
         self._closed.set()
@@ -128,6 +134,10 @@ class RemoteFleet:
             return ray.get(self._actor.sync.remote(pool, demand))
         except ActorDiedError as error:  # Ray starts it again, unless its driver has closed it or has died
             raise KeyboardInterrupt from error
+
+    def is_awaited(self) -> bool:
+        """Return what `Fleet.is_awaited` does."""
+        return bool(ray.get(self._actor.is_awaited.remote()))
 
     def close(self) -> None:
         """End all actors, and the fleet's own."""

@@ -80,11 +80,13 @@ class Demand:
         wanted: How many replicas it has work for.
         busy: The replicas that work for it, or are about to.
         lost: The replicas that have died or are to be ended.
+        ready: How many have loaded the model.
     """
 
     wanted: int
     busy: Collection[str] = ()
     lost: Collection[str] = ()
+    ready: int = 0
 
 
 class Scheduler:
@@ -137,7 +139,7 @@ class Scheduler:
         wanted = sum(job.size for job in self._waiting)
         busy = [call.replica for call in self._calls if call.job is not None]
         soon = self._idle[-wanted:] if wanted else []  # get a job before the fleet hears of it
-        return Demand(wanted + len(busy), [*busy, *soon], set(self._lost))
+        return Demand(wanted + len(busy), [*busy, *soon], set(self._lost), self.n_replicas)
 
     def sync(self, members: Iterable[str], now: float) -> list[Call]:
         """Take over which replicas the fleet has, and return the calls by which new ones load the model."""

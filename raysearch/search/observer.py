@@ -132,6 +132,9 @@ class Observer:
     def cell_ended(self, cell: int, failure: str | None) -> None:
         """A search of the study came to its end, or failed for good."""
 
+    def replicas_awaited(self, awaited: bool) -> None:
+        """Whether searches of the study have work and no replica is ready; told every second while they run."""
+
     def assessing(self, line: str) -> None:
         """An assessment has come further; the line says how far."""
 

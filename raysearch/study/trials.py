@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +23,7 @@ from typing_extensions import override
 
 from raysearch.cluster.connection import this_node
 from raysearch.cluster.pool import RayPool, Replicas
+from raysearch.cluster.scheduler import SYNC_S
 from raysearch.errors import EvaluationError, UserError, last_line
 from raysearch.search.observer import Observer, Tracker
 from raysearch.search.result import RoundSummary, SearchResult
@@ -130,6 +132,7 @@ def run_trials(
     Returns:
         The causes of those that failed for good, by the number of their cell.
     """
+    replicas = next(iter(tasks.values())).replicas
     with tune_environment():
         # Beside the driver, where the ledger is; trials wait for replicas most of the time.
         trainable = tune.with_parameters(SearchTrial, tasks=tasks, stop=stop)
@@ -148,7 +151,7 @@ def run_trials(
                 storage_path=str(folder.parent.resolve()),
                 stop=stop.limits or None,
                 failure_config=tune.FailureConfig(max_failures=retries),
-                callbacks=[_Callback(observer)],
+                callbacks=[_Callback(observer, replicas)],
                 verbose=0,
             ),
         )
@@ -173,15 +176,22 @@ def _cause(error: BaseException | None) -> str:
 
 
 class _Callback(tune.Callback):
-    """Passes Tune's events on to an observer."""
+    """Passes Tune's events on to an observer, and every second whether replicas are waited for."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+    def __init__(self, observer: Observer, replicas: Replicas) -> None:
+        self._observer, self._replicas = observer, replicas
+        self._looked = 0.0
         self._warned: set[str] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Tune saves its callbacks with the experiment; an observer cannot be saved."""
         return tune.Callback, ()
+
+    @override
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        if time.monotonic() - self._looked >= SYNC_S:
+            self._looked = time.monotonic()
+            self._observer.replicas_awaited(self._replicas.fleet.is_awaited())
 
     @override
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:

@@ -56,6 +56,20 @@ def test_elsewhere_than_on_a_terminal_a_line_tells_of_each_end(cells: Any) -> No
     assert "warning: MLflow is down" in text
 
 
+def test_a_wait_for_replicas_that_do_not_come_says_where_to_look(cells: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysearch.cli.displays._LONG_S", 0.0)
+    console = Console(file=io.StringIO(), width=200)
+    with StudyDisplay(console) as display:
+        display.study_started(StudyHeader("my-study-1", {}, [*map(str, cells)]))
+        display.cell_started(1)
+        for awaited in (True, False):
+            display._last_line -= 60
+            display.replicas_awaited(awaited)
+    waiting, running = shown(console).splitlines()[-2:]
+    assert "0 of 4 done" in waiting and "ray status tells what it lacks" in waiting
+    assert "running: " in running
+
+
 def test_on_a_terminal_the_running_searches_are_a_live_table(cells: Any) -> None:
     console = Console(file=io.StringIO(), width=160, force_terminal=True)
     with StudyDisplay(console) as display:

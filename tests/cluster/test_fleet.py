@@ -62,6 +62,15 @@ def test_pools_share_it(make_fleet, clock):
     assert len(fleet.sync("other", Demand(3))) == 5
 
 
+def test_actors_are_awaited_where_there_is_work_and_none_has_loaded(make_fleet, clock):
+    fleet = make_fleet(1, 8)
+    assert not fleet.is_awaited(), "nobody wants any"
+    fleet.sync("one", Demand(2))
+    assert fleet.is_awaited()
+    fleet.sync("other", Demand(3, ready=1))
+    assert not fleet.is_awaited()
+
+
 def test_those_not_wanted_for_a_while_are_let_go_but_not_the_busy(make_fleet, clock, killed):
     fleet = make_fleet(1, 4, idle_s=10)
     names = list(fleet.sync("pool", Demand(4)))

@@ -83,12 +83,12 @@ def test_it_syncs_every_second_and_at_once_after_a_loss():
 
 def test_demand_is_what_waits_and_who_is_busy_or_about_to_be():
     scheduler = loaded("one", "two", "three", jobs=UNITS[:1])
-    assert scheduler.demand() == Demand(3, ["one", "two", "three"], set())
+    assert scheduler.demand() == Demand(3, ["one", "two", "three"], set(), ready=3)
     (call,) = scheduler.assign(0)
-    assert scheduler.demand() == Demand(1, ["three"], set())
+    assert scheduler.demand() == Demand(1, ["three"], set(), ready=3)
     scheduler.lost_idle("one")
     scheduler.lost(call, OSError("gone"))
-    assert scheduler.demand() == Demand(3, ["two"], {"one", "three"})
+    assert scheduler.demand() == Demand(3, ["two"], {"one", "three"}, ready=2)
     scheduler.sync(["two"], 0)
     assert scheduler.demand().lost == set()
 

@@ -33,7 +33,7 @@ def test_a_search_that_cannot_even_be_put_on_record_has_failed_and_one_without_l
     search = replace(search, evaluation=replace(search.evaluation, ledger=here / "folder"))
     (model_group,) = prepare(spec)
     context = StudyContext(model_group.info, model_group.prepared_for(cell), {}, None)
-    nobody: Any = SimpleNamespace(fleet=None, recipe=[], most=1, unit_timeout_s="auto")
+    nobody: Any = SimpleNamespace(fleet=SimpleNamespace(is_awaited=bool), recipe=[], most=1, unit_timeout_s="auto")
 
     def without_luck(warn: Any) -> Tracker:
         with (here / "tries").open("a") as tries:
