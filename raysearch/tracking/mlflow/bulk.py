@@ -8,7 +8,7 @@ several threads.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -43,8 +43,10 @@ class Child:
     metrics: Mapping[str, float]
 
 
-def make_children(client: MlflowClient, experiment: str, children: Sequence[Child]) -> None:
-    """Make runs in an experiment, by its id; in a database all of them or none."""
+def make_children(
+    client: MlflowClient, experiment: str, children: Sequence[Child], wrote: Callable[[], None] = lambda: None
+) -> None:
+    """Make runs in an experiment, by its id: in a database all or none, at a server one by one, with `wrote` after each."""
     store = client._tracking_client.store
     if isinstance(store, SqlAlchemyStore):
         artifacts = store.get_experiment(experiment).artifact_location
@@ -59,7 +61,7 @@ def make_children(client: MlflowClient, experiment: str, children: Sequence[Chil
 
     with ThreadPoolExecutor(_THREADS) as threads:
         for _ in threads.map(ask, children):
-            pass
+            wrote()
 
 
 def _rows(child: Child, experiment: str, artifacts: str) -> list[DeclarativeBase]:

@@ -77,6 +77,7 @@ class MlflowTracker(Tracker):
         self._closing = self._gave_up = self._warned = False
         self._thread: threading.Thread | None = None
         self._written = 0
+        self._wrote_at = 0.0
         self._later = ""
         self._seconds_before: float | None = None
 
@@ -148,15 +149,15 @@ class MlflowTracker(Tracker):
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        written, since = -1, time.monotonic()
+        written, began = -1, time.monotonic()
         while self._thread is not None and self._thread.is_alive() and not self._gave_up:
             if written != self._written:
-                written, since = self._written, time.monotonic()
+                written = self._written
                 if self._show is not None:
                     self._show(
                         f"recording in MLflow: {min(written, len(self._events)):,} of {len(self._events):,} events"
                     )
-            elif time.monotonic() - since >= self._timeout_s:
+            elif time.monotonic() - max(began, self._wrote_at) >= self._timeout_s:
                 self._gave_up = True
                 self._say(f"nothing was written for {self._timeout_s:g} s")
             self._thread.join(min(_SHOW_S, self._timeout_s))
@@ -202,19 +203,24 @@ class MlflowTracker(Tracker):
         """Write all events, those to come too, from the first one on."""
         from raysearch.tracking.mlflow.writer import MlflowWriter
 
-        writer = MlflowWriter(self._options, header, now, self._seconds_before)
+        writer = MlflowWriter(self._options, header, now, self._seconds_before, self._wrote)
         if self._gave_up:  # while the server thought about it, nobody waits for this any more
             return
         self.run_id, self._seconds_before = writer.run_id, writer.seconds_before
         writer.take_up()
+        self._wrote()
         place = 0
         while (told := self._next(place)) is not None and not self._gave_up:
             event, at = told
             event(writer, at)
             self._written += 1
+            self._wrote()
             place += 1
             if place == len(self._events):  # nothing more to write with it
                 writer.flush()
+
+    def _wrote(self) -> None:
+        self._wrote_at = time.monotonic()
 
     def _next(self, place: int) -> tuple[Event, int] | None:
         """Return the event at a place, once there is one; None after the last."""

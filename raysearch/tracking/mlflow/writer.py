@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,17 +49,25 @@ class MlflowWriter:
     Args:
         now: When the search began.
         seconds_before: Of earlier processes, to which new ones are added; None for what MLflow has.
+        wrote: Called whenever a part of an event is written that may take long.
 
     Attributes:
         run_id: MLflow's id of the parent run.
         written: How many trials had not been there, or not in full.
     """
 
-    def __init__(self, options: TrackingOptions, header: SearchHeader, now: int, seconds_before: float | None) -> None:
+    def __init__(
+        self,
+        options: TrackingOptions,
+        header: SearchHeader,
+        now: int,
+        seconds_before: float | None,
+        wrote: Callable[[], None] = lambda: None,
+    ) -> None:
         self._client, self._experiment = connect(options.store, options.experiment)
         self._asks_again = options.store.is_server
         self._max_child_runs = options.max_child_runs
-        self._header = header
+        self._header, self._wrote = header, wrote
         self._trials: list[Trial] = []
         self._new: list[Child] = []
         self._before: dict[str, float] = {}  # what earlier processes computed of the rounds that are written
@@ -109,7 +117,7 @@ class MlflowWriter:
     def flush(self) -> None:
         """Write the child runs that are still to be written."""
         if self._new:
-            make_children(self._client, self._experiment, self._new)
+            make_children(self._client, self._experiment, self._new, self._wrote)
             self._new.clear()
 
     def round_done(self, summary: RoundSummary, now: int) -> None:
@@ -146,6 +154,7 @@ class MlflowWriter:
             found = {"removed": str(result.mask), "n_remove": str(result.n_remove)} if result.complete else {}
             tags = records.result_tags(result, self._max_child_runs)
             self._log(points, now, self._lacking(found), tags)  # a param is written once
+            self._wrote()
             self._log_artifacts(result.trials or self._trials, result)
         elif failure is not None:
             more = {"raysearch.complete": "false"} if stopped else {}
@@ -210,6 +219,7 @@ class MlflowWriter:
             table = Path(folder, "trials.csv")
             write_frame([replace(result, trials=tuple(trials)).to_frame().reset_index()], table)
             self._client.log_artifact(self.run_id, str(table))
+        self._wrote()
         for name, figure in Plots(trials, self._header.n_layers, result.mask, measure).files():
             self._log_figure(figure, name)
         if result.recommendation is not None:
@@ -221,3 +231,4 @@ class MlflowWriter:
         figure.dpi = _DPI
         style.place(figure, FigureCanvasAgg)
         self._client.log_figure(self.run_id, figure, name, save_kwargs={"dpi": _DPI})
+        self._wrote()

@@ -2,6 +2,7 @@ import json
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -323,6 +324,22 @@ def test_an_mlflow_that_never_answers_is_given_up(tmp_path):
         [sentence] = warnings
         assert uri in sentence and "the search goes on" in sentence
         assert sentence.endswith(f"raysearch sync greedy-m3-00000000 --store {ledger}")
+
+
+def test_a_part_that_takes_long_is_waited_for_while_something_is_written(tmp_path: Path) -> None:
+    tracker = MlflowTracker(place(tmp_path), pytest.fail, timeout_s=2.0)
+    began = threading.Event()
+
+    def write_slowly(writer: Any, now: int) -> None:
+        began.set()
+        for _ in range(5):
+            time.sleep(0.6)
+            writer._wrote()
+
+    tracker.search_started(SEARCH)
+    tracker._add(write_slowly)
+    assert began.wait(60)
+    assert tracker.close() == tracker.run_id
 
 
 @pytest.mark.usefixtures("blank_figures")
