@@ -46,7 +46,7 @@ class Child:
 def make_children(
     client: MlflowClient, experiment: str, children: Sequence[Child], wrote: Callable[[], None] = lambda: None
 ) -> None:
-    """Make runs in an experiment, by its id: in a database all or none, at a server one by one, with `wrote` after each."""
+    """Make runs in an experiment, by its id: in a database all or none; at a server each, and then call `wrote`."""
     store = client._tracking_client.store
     if isinstance(store, SqlAlchemyStore):
         artifacts = store.get_experiment(experiment).artifact_location
