@@ -257,8 +257,9 @@ def _connect(address: str) -> None:
                 return _start(address=address)
         _start(address=address)
     except (ValueError, OSError, OverflowError, RuntimeError) as error:
-        # unlike Ray itself, its client does not look for a token
-        token = "set RAY_AUTH_MODE=token if it has one, " if address.startswith("ray://") else ""
+        # Ray looks for a token by itself where it looks for the cluster by itself, and a cluster may have one unasked
+        looks = address == "auto" or "RAY_AUTH_MODE" in os.environ
+        token = "" if looks else "set RAY_AUTH_MODE=token if it has a token, "
         raise UserError(
             f"{named} leads to no Ray cluster ({first_line(error)}); start one with "
             f"ray start --head, correct the address, {token}or leave it out to use this machine alone"

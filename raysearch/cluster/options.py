@@ -154,9 +154,6 @@ class ClusterOptions(Options, PoolFactory):
                 "use cluster.gpus_per_replica=auto, or model.device=cuda where there is a GPU"
             )
         if self.address is not None:
-            from raysearch.cluster.connection import join_ray
-
-            join_ray(self.address, 0)()
             return  # GPUs may come with the nodes
         check_device(model.device)
         cores = n_cores()
@@ -171,6 +168,13 @@ class ClusterOptions(Options, PoolFactory):
                 f"cluster.replicas={wanted} with {gpus:g} GPUs each need more than the {there} that torch sees; "
                 "use cluster.replicas=auto, or a smaller cluster.gpus_per_replica, so that replicas share a GPU"
             )
+
+    @override
+    def check_cluster(self) -> None:
+        if self.address is not None:
+            from raysearch.cluster.connection import join_ray
+
+            join_ray(self.address, 0)()
 
     def replica_range(self, info: ModelInfo, n_units: int, room: Mapping[str, float] | None = None) -> ReplicaRange:
         """Return how many replicas to start: the number given, or as many as fit and can be kept busy by the units.

@@ -122,7 +122,15 @@ class PoolFactory(Protocol):
         """Refuse what cannot work, before anything is loaded.
 
         Raises:
-            UserError: There is no such device, or no such cluster.
+            UserError: There is no such device.
+        """
+        ...
+
+    def check_cluster(self) -> None:
+        """Refuse a cluster that does not answer, before anything is done for it.
+
+        Raises:
+            UserError: There is none at its address.
         """
         ...
 

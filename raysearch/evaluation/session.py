@@ -88,6 +88,7 @@ def open_session(
         UserError: Something the user named is not there, too small, or does not fit together.
     """
     spec.cluster.check_model(info.model)
+    spec.cluster.check_cluster()
     cache = FileCache(info.model.cache)
     is_kept = prepared is not None or cache.folder is None or (cache.is_open and info.model.gguf is None)
     prepared = prepared or prepare_data(spec, info)

@@ -64,6 +64,8 @@ def run_study(
         KeyboardInterrupt: The user stopped it; the same command goes on.
     """
     model_groups = prepare(spec)
+    for group in model_groups:
+        group.cluster.check_cluster()
     search_ids = name_searches(spec, model_groups)
     for group, way in product(model_groups, spec.recoveries.values()):
         check_rows(way.data, way.options, group.info.max_positions)

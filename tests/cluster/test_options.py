@@ -1,5 +1,6 @@
 """Numbers of replicas that make no sense are refused."""
 
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,15 @@ def test_devices_that_replicas_would_not_take(tiny: ModelSpec, monkeypatch: pyte
         ClusterOptions(gpus_per_replica=0).check_model(model)
     with pytest.raises(UserError, match="gpus_per_replica=4 needs cluster.backend=ray"):
         ClusterOptions("inline", gpus_per_replica=4)
+
+
+def test_a_cluster_is_joined_by_what_computes_not_by_a_dry_run(tiny: ModelSpec) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        elsewhere = ClusterOptions(address=f"127.0.0.1:{nobody.getsockname()[1]}")
+        elsewhere.check_model(locate(tiny))
+        with pytest.raises(UserError, match="leads to no Ray cluster"):
+            elsewhere.check_cluster()
 
 
 def test_there_are_as_many_replicas_as_cores_memory_and_work_allow(
