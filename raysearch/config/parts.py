@@ -99,12 +99,13 @@ def _class_by_type(packages: Sequence[str], base: type, section: str, values: Ma
         raise UserError(f"{section}.type={kind} is unknown; {did_you_mean(kind, modules)}")
     module = importlib.import_module(modules[kind][0])
     classes = [one for _, one in inspect.getmembers(module, inspect.isclass) if one.__module__ == module.__name__]
-    usable = [one for one in classes if issubclass(one, base) and dataclasses.is_dataclass(one)]
-    usable = [one for one in usable if not inspect.isabstract(one)]
+    faults = {one: _fault(one) for one in classes if issubclass(one, base)}
+    usable = [one for one, fault in faults.items() if not fault]
     if len(usable) != 1:
+        why = f" ({', '.join(said)})" if (said := [*filter(None, faults.values())]) else ""
         raise UserError(
             f"{section}.type={kind} is no {section}: {module.__name__} has {len(usable)} dataclasses that are a "
-            f"{base.__name__} with all its methods; leave one, or choose one of conf/{section}/"
+            f"{base.__name__} with all its methods{why}; let it have one, or choose one of conf/{section}/"
         )
     (found,) = usable
     for other, (_, file) in modules.items():
@@ -119,6 +120,13 @@ def _class_by_type(packages: Sequence[str], base: type, section: str, values: Ma
 @cache
 def _defines(file: Path, name: str) -> bool:
     return re.search(rf"^class {name}\b", file.read_text(encoding="utf-8"), re.MULTILINE) is not None
+
+
+def _fault(part: type) -> str:
+    """Return what keeps a class from being built from a configuration; empty for nothing."""
+    if inspect.isabstract(part):
+        return f"{part.__name__} lacks {' and '.join(sorted(part.__abstractmethods__))}"
+    return "" if dataclasses.is_dataclass(part) else f"{part.__name__} is no @dataclass"
 
 
 def construct(part: type[Part], section: str, values: Mapping[str, Any], **built: Any) -> Part:
