@@ -48,11 +48,13 @@ def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGen
     """Start a search whose requests and result are checked; the caller answers each request.
 
     Raises:
-        ContractError: The searcher yielded an illegal mask, or returned one that is illegal or has no score.
+        ContractError: The searcher yields nothing or an illegal mask, or returned one that is illegal or has no score.
     """
     name = type(searcher).__name__
     scored: set[Mask] = set()
     generator = searcher.search(problem, np.random.default_rng(seed))
+    if not isinstance(generator, Generator):
+        raise ContractError(f"{name}.search returned {generator!r}; it must yield rounds, then return a mask")
     answer: Any = None
     libraries = _libraries(len(sys.modules))
     try:

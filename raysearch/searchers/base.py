@@ -110,7 +110,16 @@ class Scores:
                 raise ValueError(f"the loss of {mask} is {loss}; name the mask in `failed` with its cause instead")
 
     def __getitem__(self, mask: Mask) -> float:
-        """The loss of a mask."""
+        """The loss of a mask of the round.
+
+        Raises:
+            EvaluationError: It could not be evaluated.
+            ValueError: It was screened or accepted, so it has none.
+        """
+        if mask in self.failed:
+            raise EvaluationError(f"{mask} could not be evaluated: {self.failed[mask]}")
+        if mask in self.screened or mask in self.accepted:
+            raise ValueError(f"the loss of {mask} is not known: its Round let it be screened or accepted")
         return self.losses[mask]
 
     def __or__(self, later: Scores) -> Scores:

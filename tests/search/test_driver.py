@@ -24,6 +24,16 @@ def test_breaking_the_contract_is_the_searchers_fault(proposed, found, said):
         run_searcher(Rogue(), problem, 0, ToyOracle(problem, additive_loss(problem, 0)))
 
 
+def test_a_searcher_that_forgets_to_yield_is_told_so():
+    class Hasty(Searcher):
+        def search(self, problem, rng):
+            return Mask.of(1)
+
+    problem = Problem.create(4, 1)
+    with pytest.raises(ContractError, match=r"Hasty\.search returned .*; it must yield rounds"):
+        run_searcher(Hasty(), problem, 0, ToyOracle(problem, additive_loss(problem, 0)))
+
+
 def test_a_searcher_computes_in_one_thread() -> None:
     seen: list[list[int]] = []
 

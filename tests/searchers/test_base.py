@@ -3,6 +3,7 @@
 import pytest
 
 from raysearch.core.mask import Mask
+from raysearch.errors import EvaluationError
 from raysearch.searchers.base import Round, Scores, Searcher
 
 
@@ -10,6 +11,16 @@ def test_a_loss_that_is_not_finite_is_no_score():
     for loss in (float("nan"), float("inf")):
         with pytest.raises(ValueError, match=r"the loss of \{0\} is (nan|inf); name the mask in `failed`"):
             Scores({Mask.of(0): loss})
+
+
+def test_a_mask_without_a_loss_says_why():
+    one, other, third = map(Mask.of, range(3))
+    scores = Scores({}, failed={one: "the loss is nan"}, screened={other: 3.5}, accepted=frozenset({third}))
+    with pytest.raises(EvaluationError, match=r"^\{0\} could not be evaluated: the loss is nan$"):
+        scores[one]
+    for mask in (other, third):
+        with pytest.raises(ValueError, match=rf"^the loss of \{{{mask.layers[0]}\}} is not known: its Round let"):
+            scores[mask]
 
 
 def test_a_searcher_without_search_cannot_be_made():
