@@ -26,6 +26,8 @@ from raysearch.searchers.base import Remark, Round, Scores, Searcher
 
 Loss = Callable[[Mask], float]
 
+_MOST_ROUNDS = 10_000  # of a search of toy losses; one that goes on may never end
+
 
 class SearcherSuite:
     """Tests that every searcher must pass, on toy losses whose optimum is known. Override `make_searcher`."""
@@ -52,7 +54,7 @@ class SearcherSuite:
         first = self.drive(loss, seed=7)
         random.seed(123)
         np.random.seed(123)  # noqa: NPY002 - a searcher that reads the global generator is what this test is for
-        assert self.drive(loss, seed=7) == first
+        assert self.drive(loss, seed=7) == first, "other rounds for the same seed; draw from `rng` alone"
 
     def test_replays_from_any_point(self) -> None:
         """Killed at some evaluation and run again, a search asks for the same masks and finds the same one."""
@@ -78,7 +80,8 @@ class SearcherSuite:
         """Random numbers come from the generator handed over."""
         before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
         self.drive(rugged_loss(self.problem, seed=3))
-        assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]  # noqa: NPY002
+        same = before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]  # noqa: NPY002
+        assert same, "it draws from the global generators; draw from `rng`"
 
     def test_uses_what_it_says(self) -> None:
         """Without `uses_objective` every loss gives one mask, without `stochastic` every seed does."""
@@ -101,7 +104,10 @@ class SearcherSuite:
         loss = additive_loss(self.problem, seed=4)
         found, _ = self.drive(loss)
         optimum = Mask.of(*sorted(self.problem.free, key=lambda layer: loss(Mask.of(layer)))[: self.problem.n_remove])
-        assert found == optimum or not self.make_searcher().solves_additive
+        if self.make_searcher().solves_additive:
+            assert found == optimum, (
+                "not the optimum of an additive loss; if it need not be, say solves_additive = False"
+            )
 
     def test_failures_are_not_losses(self) -> None:
         """Masks that fail are never returned, and never stop a search that can go on."""
@@ -132,6 +138,7 @@ class ToyOracle(Oracle):
     @override
     def evaluate(self, proposed: Round) -> Scores:
         self.rounds.append(proposed)
+        assert len(self.rounds) <= _MOST_ROUNDS, f"it has not ended after {_MOST_ROUNDS:,} rounds"
         scores = toy_scores(proposed, self._loss)
         return screened_scores(proposed, scores, self._loss) if self._screens else scores
 
