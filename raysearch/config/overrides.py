@@ -67,6 +67,7 @@ def _plain(key: str, value: Any) -> Any:
     try:
         return json.loads(json.dumps(value, default=convert))
     except (TypeError, ValueError) as error:
-        raise UserError(
-            f"{key}={reprlib.repr(value)} cannot be written down ({error}); give text, a number, a list or a mapping"
-        ) from error
+        kinds = "text, a number, a list or a mapping"
+        if key in groups_of(None):
+            kinds = f"text, the name of a file in conf/{key}/, or a mapping of its keys"
+        raise UserError(f"{key}={reprlib.repr(value)} cannot be written down ({error}); give {kinds}") from error

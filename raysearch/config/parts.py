@@ -122,7 +122,7 @@ def _defines(file: Path, name: str) -> bool:
     return re.search(rf"^class {name}\b", file.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 
-def _fault(part: type) -> str:
+def _fault(part: Any) -> str:
     """Return what keeps a class from being built from a configuration; empty for nothing."""
     if inspect.isabstract(part):
         return f"{part.__name__} lacks {' and '.join(sorted(part.__abstractmethods__))}"
