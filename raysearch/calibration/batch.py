@@ -111,6 +111,16 @@ class Batch:
         return int(self.lengths.sum())
 
     @property
+    def keys(self) -> list[bytes]:
+        """The tokens of each sample, and which are scored: equal for equal samples, whatever the padding, [B]."""
+        keys = [b""] * self.n_samples
+        for sample, ids, scored, length in zip(
+            self.sample_of_row.tolist(), self.input_ids, self.scored, self.lengths.tolist(), strict=True
+        ):
+            keys[sample] += ids[:length].tobytes() + scored[:length].tobytes()
+        return keys
+
+    @property
     def inputs(self) -> Inputs:
         """The rows as they are."""
         row, token = np.nonzero(self.scored)

@@ -1,7 +1,7 @@
 """The draws of a calibration, and what the masks found by one lose on the samples of the others.
 
 A search chooses its mask by its own samples, so the loss on these flatters it. The other draws of the same calibration
-are fresh samples of the same kind.
+are fresh samples of the same kind, but for those that both draws have, which are left out.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.pool import Pool
-from raysearch.evaluation.totals import total
 from raysearch.ledger.ledger import Ledger
 from raysearch.searchers.base import Round
 from raysearch.study.model_group import ModelGroup
@@ -64,17 +66,34 @@ def evaluate_held_out(
 
 
 def held_out_losses(draws: Draws, masks: Mapping[int, Mask], ledger: Ledger) -> dict[int, dict[str, float]]:
-    """Return the loss of each mask on each other draw, by its search's place, where the ledger has them all."""
-    losses: dict[tuple[str, Mask], float] = {}
+    """Return the loss of each mask on each other draw, by its search's place, where the ledger has them all.
+
+    A loss is of the samples that the search's own draw has not; without any, there is none.
+    """
+    keys = {draw: [key for shard in one.shards for key in shard.keys] for draw, one in draws.samples.items()}
+    found: dict[int, dict[str, float]] = {number: {} for number in masks}
     for draw, calibration in draws.samples.items():
         known = ledger.known(calibration.fingerprint, list(dict.fromkeys(masks.values())))
-        for mask, shards in known.items():
-            if len(shards) == calibration.n_shards:
-                losses[draw, mask] = total(shards, calibration.n_shards) / calibration.divisor
-    found = {}
-    for number, own in draws.places.items():
-        mask = masks.get(number, Mask())
-        elsewhere = {draw: losses.get((draw, mask), math.nan) for draw in draws.samples if draw != own}
-        if number in masks and all(map(math.isfinite, elsewhere.values())):
-            found[number] = elsewhere
-    return found
+        for own in draws.samples.keys() - {draw}:
+            seen = {*keys[own]}
+            fresh = np.array([key not in seen for key in keys[draw]])
+            for number, mask in masks.items():
+                shards = known.get(mask, {})
+                if draws.places.get(number) == own and len(shards) == calibration.n_shards:
+                    found[number][draw] = _loss_of(calibration, shards, fresh)
+    n_others = len(draws.samples) - 1
+    return {
+        number: losses
+        for number, losses in found.items()
+        if len(losses) == n_others and all(map(math.isfinite, losses.values()))
+    }
+
+
+def _loss_of(
+    calibration: Calibration, shards: Mapping[int, npt.NDArray[np.float64]], chosen: npt.NDArray[np.bool_]
+) -> float:
+    """Return the loss of some samples alone, from those of all samples by shard; NaN without any."""
+    losses = np.concatenate([shards[shard] for shard in range(calibration.n_shards)])
+    weights = np.concatenate([calibration.weights(shard) for shard in range(calibration.n_shards)])
+    divisor = calibration.divisor * float(weights[chosen].sum() / weights.sum())
+    return sum(losses[chosen].tolist()) / divisor if divisor else math.nan

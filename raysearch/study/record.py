@@ -30,7 +30,8 @@ class CellRecord:
         draw: Which draw of the calibration's samples; empty where the study has one.
         uses_objective: Whether its searcher does; one that does not is a baseline.
         stochastic: Whether another seed may give its searcher another mask.
-        held_out: The loss of its mask on the samples of the other draws, their mean; None where there are none.
+        held_out: The loss of its mask on the samples of the other draws that its own draw has not, the mean over draws;
+            None where there are none.
         held_out_by_draw: The same on each of them, by its label; empty on records from before that was kept.
         n_free: How many layers may be removed, that is, are not protected; None where it is not known.
     """
