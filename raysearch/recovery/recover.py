@@ -21,6 +21,7 @@ from raysearch.assessment.results import Result
 from raysearch.assessment.speed import peak_bytes
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
+from raysearch.evaluation.replica import release
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
 from raysearch.models.export import check_destination
@@ -171,6 +172,7 @@ def recovery_cost(
         export_search(record, search, pruned, remove=remove)
         time_step = partial(_time_step, this, this.model_in(pruned), rows, Path(scratch) / "timed")
         step_s, memory = within_memory(time_step, options, this.on_gpu)
+        release()
     return RecoveryCost(
         rows=len(rows),
         answers=answers,

@@ -26,7 +26,7 @@ from raysearch.cluster.options import ClusterOptions
 from raysearch.core.formatting import remaining
 from raysearch.core.json import from_json, to_json
 from raysearch.errors import UserError
-from raysearch.evaluation.replica import in_memory
+from raysearch.evaluation.replica import in_memory, release
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.record import Training
@@ -117,6 +117,7 @@ def train(
         return on_workers(work, options.workers, cluster, on_gpu=on_gpu, on_progress=on_progress, warn=warn)
 
     training = within_memory(fit_from_last, options, on_gpu, warn)
+    release()  # the GPU is other processes' now
     training = replace(training, seconds=time.monotonic() - started)
     unfinished = folder / _UNFINISHED
     (unfinished / DONE).write_text(to_json(training), encoding="utf-8")

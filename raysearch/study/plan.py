@@ -21,7 +21,7 @@ from pydantic import (
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import head_cost
-from raysearch.evaluation.replica import make_replica
+from raysearch.evaluation.replica import make_replica, release
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.loading import describe
@@ -151,6 +151,7 @@ def _time(study: StudySpec, plan: StudyPlan) -> float | None:
         if n_gpus > torch.cuda.device_count():
             return None
         speeds = _seconds_per_layer_forward(model_group, over_gpus=n_gpus > 1)
+        release()
         shards = sum(calibration.n_shards for calibration in model_group.prepared.calibrations)
         n_replicas = model_group.cluster.replica_range(model_group.info, shards).max
         for one in plan.cells:
@@ -162,7 +163,7 @@ def _time(study: StudySpec, plan: StudyPlan) -> float | None:
 
 
 def _seconds_per_layer_forward(model_group: ModelGroup, over_gpus: bool) -> list[float]:
-    """Of one layer over all samples of each calibration, on one replica, which is freed again.
+    """Of one layer over all samples of each calibration, on one replica, which is not kept.
 
     The draws of a calibration take as long as the first of them, token for token.
     """

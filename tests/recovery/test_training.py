@@ -331,7 +331,9 @@ def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
             gone.append(weakref.ref(Cycle()))
             raise torch.OutOfMemoryError("no room")
         assert gone[0]() is None, "the model that did not fit is gone before the next is loaded"
-        return make(*args, **more)
+        trainer = make(*args, **more)
+        gone.append(weakref.ref(next(trainer.model.parameters())))
+        return trainer
 
     gone = list[Any]()
     monkeypatch.setattr(training, "make_trainer", short)
@@ -341,6 +343,7 @@ def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
     finally:
         gc.enable()
     assert asked == [2, 1] and found.micro_batch_size == 1 and found.steps == 3
+    assert gone[1]() is None, "what was trained is gone before others need the device"
 
 
 def test_weights_are_of_the_dtype_that_is_computed_in(checkpoint: Path, tmp_path: Path) -> None:
