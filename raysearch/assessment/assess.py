@@ -21,11 +21,11 @@ from raysearch.assessment.speed import DECODE, MEMORY, measure_speeds
 from raysearch.assessment.task_files import check_names, find_tasks
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
-from raysearch.errors import UserError
+from raysearch.errors import UserError, within
 from raysearch.evaluation.pool import Pool, PoolFactory, opening
 from raysearch.evaluation.prepared_data import ModelFiles, prepare_data
 from raysearch.evaluation.session import EvaluationSession
-from raysearch.evaluation.spec import EvaluationSpec
+from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.generation.server import Server
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
@@ -58,24 +58,27 @@ def read_assessable(
     sources = find_tasks(spec, ledger.parent)
     evaluation = EvaluationSpec(model, text_specs(spec, model.name, info.max_positions), cluster, ledger)
     files = files or ModelFiles(info.model)
-    texts = _calibrations("texts", evaluation, info, files)
-    tasks = _calibrations("generation", replace(evaluation, calibrations=task_specs(spec)), info, files)
+    texts = _calibrations(evaluation, info, files)
+    tasks = _calibrations(replace(evaluation, calibrations=task_specs(spec)), info, files)
     if spec.chat and not getattr(files.tokenizer, "chat_template", None):
         raise UserError("assess.chat=true needs a model with a chat template, and this one has none; leave it out")
     problems = probe_problems(spec.probe, files.tokenizer) if spec.probe.enabled else ()
     return Assessable(spec, cluster, info, files, texts, tasks, sources, problems)
 
 
-def _calibrations(key: str, evaluation: EvaluationSpec, info: ModelInfo, files: ModelFiles) -> Sequence[Calibration]:
-    """Draw and tokenise the samples of a key of the assessment, which its messages name."""
+def _calibrations(evaluation: EvaluationSpec, info: ModelInfo, files: ModelFiles) -> list[Calibration]:
+    """Draw and tokenise the samples of each text or task, whose key its messages name."""
+
+    def calibration(spec: CalibrationSpec) -> Calibration:
+        (found,) = prepare_data(replace(evaluation, calibrations=[spec]), info, files).calibrations
+        return found
+
     try:
-        return prepare_data(evaluation, info, files).calibrations
+        return [within(spec.name, functools.partial(calibration, spec)) for spec in evaluation.calibrations]
     except UserError as error:
-        if not str(error).startswith(("data.", "objective.")):
-            raise
-        said = f"assess.{key}: {error}".replace("objective.", "assess.answers.")
-        remedy = "; or a folder of local files with assess.data_dir=…" if str(error).startswith("data.name=") else ""
-        raise UserError(said + remedy) from error
+        said = [one.replace("objective.", "assess.answers.") for one in error.sentences]
+        remedy = "; or a folder of local files with assess.data_dir=…"
+        raise UserError(*(one + remedy if ": data.name=" in one else one for one in said)) from error
 
 
 def check_tasks(what: Assessable, ledger: Ledger | None) -> None:

@@ -49,7 +49,7 @@ def task_specs(spec: AssessSpec) -> list[CalibrationSpec]:
         UserError: Data offer no such tasks.
     """
     return [
-        CalibrationSpec(f"answers to {name}", spec.answers.objective, _as_assessed(name, data, spec))
+        CalibrationSpec(f"assess.generation.{name}", spec.answers.objective, _as_assessed(name, data, spec))
         for name, data in spec.generation.items()
     ]
 

@@ -38,7 +38,7 @@ def text_specs(spec: AssessSpec, name: str, max_positions: int | None) -> list[C
             f"use {max_positions} or less"
         )
     return [
-        CalibrationSpec(f"perplexity on {text}", PerplexityObjective(), _as_assessed(text, data, spec))
+        CalibrationSpec(f"assess.texts.{text}", PerplexityObjective(), _as_assessed(text, data, spec))
         for text, data in spec.texts.items()
     ]
 

@@ -22,7 +22,7 @@ class CalibrationSpec:
     """An objective and its data.
 
     Args:
-        name: For people: ``perplexity on c4``.
+        name: For people: ``perplexity on c4``; of an assessment, its key.
     """
 
     name: str

@@ -127,6 +127,14 @@ MISTAKES: list[tuple[list[str], str]] = [
         ["assess.texts.c4=data=c4 data.split=validation data.allow_evaluation_split=true data.sampling=sequential"],
         "holds no c4/test.jsonl for assess.texts.c4",
     ),
+    (
+        ["assess.texts.hub=data=wikitext2 data.name=no/such data.sampling=sequential", "assess.data_dir=null"],
+        "error: assess.texts.hub: data.name=no/such cannot be read (",
+    ),
+    (
+        ["assess.texts.hub=data=wikitext2 data.name=no/such data.sampling=sequential", "assess.data_dir=null"],
+        "; or a folder of local files with assess.data_dir=…",
+    ),
     (["assess.texts.piqa=data=sotu data.sampling=whole"], "assess.texts and assess.tasks both have piqa"),
 ]
 
