@@ -128,7 +128,7 @@ def resume(
     watching = _observer(observer)
     with _found(search, store) as (found, record):
         composed = {**config.recorded(record.config, overrides), **_places(record, store, found)}
-    spec, tracking = build.recorded_search(composed)
+    spec, tracking = build.recorded_search(composed, goes_on=True), build.tracking_options(composed)
     tracking.store.check()
     for key in hidden_keys({**spec.config, "tracking": {}}):
         raise UserError(
@@ -328,9 +328,9 @@ def assess(
         spec = build.assess_spec(composed)
         both = _recording(_tracking(record, store, found), watching)
         if isinstance(record, SearchRecord):
-            search, _ = build.recorded_search({**record.config, **here})
+            search = build.recorded_search({**record.config, **here})
             return assess_search(record, found, search, spec, remove, both)
-        assess_study(record, found, spec, lambda recorded: build.recorded_search({**recorded, **here})[0], both)
+        assess_study(record, found, spec, lambda recorded: build.recorded_search({**recorded, **here}), both)
         return _report(STUDIES.find(found, record.study_id), found, store, out, watching)
 
 
@@ -446,7 +446,7 @@ def export(
     checked(bool, "--overwrite", overwrite)
     hub = _hub(push, public, overwrite)
     record = _recorded(search, store)
-    spec, _ = build.recorded_search(record.config)
+    spec = build.recorded_search(record.config)
     folder = as_path("--out", out)
     return export_search(record, spec, folder, remove=remove, overwrite=overwrite, prompt=prompt, push=hub)
 
@@ -477,7 +477,7 @@ def export_gguf(
     hub = _hub(push, public, overwrite)
     record, out = _recorded(search, store), as_path("--gguf", out)
     source = None if source is None else as_path("--from", source)
-    spec, _ = build.recorded_search(record.config)
+    spec = build.recorded_search(record.config)
     return export_search_as_gguf(record, spec, out, source=source, remove=remove, overwrite=overwrite, push=hub)
 
 
@@ -733,7 +733,7 @@ def _recovery(
 
     with _found(search, store) as (found, record):
         composed, here = _composed("recover", words, record, store, found, config_dir)
-        searched, _ = build.recorded_search({**record.config, **here})
+        searched = build.recorded_search({**record.config, **here})
         yield record, found, searched, build.recover_spec(composed)
 
 

@@ -63,11 +63,15 @@ def search_spec(words: Sequence[str], config_dir: PathLike | None = None) -> Sea
 def tracked_search(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[SearchSpec, TrackingOptions]:
     """Build a search, and where it is recorded for people to look at."""
     with composed("search", words, config_dir) as (config, _):
-        return _tracked_search_of(config)
+        parts = together(spec=lambda: _search_spec(config), tracking=lambda: tracking_options(config))
+        return parts["spec"], parts["tracking"]
 
 
-def recorded_search(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOptions]:
-    """Build both from the configuration of a search on record, unless another version of raysearch recorded it."""
+def recorded_search(config: Mapping[str, Any], *, goes_on: bool = False) -> SearchSpec:
+    """Build a search from its configuration on record, unless another version of raysearch recorded it.
+
+    What recovers its masks is built only where it `goes_on`, since it needs other libraries.
+    """
     if added := _ADDED_SECTIONS - config.keys():
         config = {**config, **{name: value for name, value in compose("search", []).items() if name in added}}
     if lacking := sorted(_OF_SEARCHES - config.keys()):
@@ -79,10 +83,10 @@ def recorded_search(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOpti
         raise UserError(
             f"{key} is on record without its secret, so the model is not found; search again by a path that holds none"
         )
-    return _tracked_search_of(config)
+    return _search_spec(config, refines=goes_on)
 
 
-def _tracked_search_of(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOptions]:
+def _search_spec(config: Mapping[str, Any], *, refines: bool = True) -> SearchSpec:
     parts = together(
         evaluation=lambda: _evaluation_spec(config, _OF_SEARCHES),
         screening=lambda: _build(Screening, config, "screening"),
@@ -90,13 +94,12 @@ def _tracked_search_of(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingO
         remove=lambda: _remove(_given(config, "remove")),
         protect=lambda: checked(list[int], "protect", _given(config, "protect")),
         budget=lambda: _budget(config),
-        refiner=lambda: _refiner(config),
-        tracking=lambda: tracking_options(config),
+        refiner=lambda: _refiner(config) if refines else None,
     )
-    tracking, screening, name = parts.pop("tracking"), parts.pop("screening"), config["choices"]["searcher"]
+    screening, name = parts.pop("screening"), config["choices"]["searcher"]
     if screening.stages:
         parts["evaluation"] = dataclasses.replace(parts["evaluation"], screening=screening)
-    return SearchSpec(searcher_name=redact(name), seed=config["seed"], config=redacted(config), **parts), tracking
+    return SearchSpec(searcher_name=redact(name), seed=config["seed"], config=redacted(config), **parts)
 
 
 def score_spec(words: Sequence[str], config_dir: PathLike | None = None) -> ScoreSpec:

@@ -94,6 +94,17 @@ def test_other_errors_are_not_taken_for_mistakes() -> None:
         raise KeyError("x")
 
 
+def test_a_search_on_record_needs_what_trains_and_tracks_only_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose("search", ["refine=recover"])
+    config["tracking"]["uri"] = "nowhere"
+    monkeypatch.setattr(build, "find_spec", lambda name: None)
+    assert build.recorded_search(config).refiner is None
+    with pytest.raises(UserError, match="recover needs peft and trl"):
+        build.recorded_search(config, goes_on=True)
+    with pytest.raises(UserError, match="tracking.uri=nowhere"):
+        build.tracking_options(config)
+
+
 def test_a_search_that_another_version_recorded_is_refused_in_a_sentence() -> None:
     config = compose("search", [])
     build.recorded_search(config)

@@ -166,8 +166,8 @@ def test_a_ledger_of_each_format_is_read(dump, tmp_path):
             "greedy-m1-b1ba258b": ((0,), 15.6825),
             "greedy-m2-5435624b": ((0, 1), 15.7789),
         }
-        for one in SEARCHES.all(found):  # as resume and export take it
-            spec, _ = recorded_search(one.config)
+        for one in SEARCHES.all(found):  # as resume takes it
+            spec = recorded_search(one.config, goes_on=True)
             assert spec.search_id(one.fingerprints["calibration"]) == one.search_id
         study = STUDIES.find(found, "latest")
         assert [cell.search_id for cell in study.cells] == ["greedy-m1-b1ba258b"]

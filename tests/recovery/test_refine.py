@@ -154,7 +154,7 @@ def test_it_has_the_same_name_whether_or_not_the_parts_of_a_weighted_search_are_
     with opened(Path("mlruns/ledger.db")) as ledger:
         before = SEARCHES.find(ledger, "latest")
         after = replace(before, fingerprints={**before.fingerprints, **parts})
-        search, _ = build.recorded_search(before.config)
+        search = build.recorded_search(before.config, goes_on=True)
         assert isinstance(search.refiner, RecoveryRefiner)
         assess = search.refiner.spec.assess
         spec = replace(
