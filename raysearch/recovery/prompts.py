@@ -250,8 +250,11 @@ def check_enough(n_left: int, left_out: dict[str, int], data: Data) -> None:
     """Refuse to train on fewer than two rows."""
     if n_left < 2:
         reasons = " and ".join(f"{n} {reason}" for reason, n in left_out.items()) or "none was drawn"
+        most = next((reason for reason, n in left_out.items() if 2 * n > sum(left_out.values())), None)
         remedy = "more data.samples=… or other data"
-        if 2 * left_out.get("cut off", 0) > sum(left_out.values()):
+        if most == "beyond recovery.tokens":
+            remedy = "more recovery.tokens"
+        elif most == "cut off":
             remedy = "more recovery.max_new_tokens"
             if hasattr(data.format, "thinking"):
                 remedy += ", or data.thinking=false with a model that thinks before it answers"

@@ -81,7 +81,7 @@ class RecoveryOptions(Options):
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
     system: str = ""
     max_tokens: Annotated[int, Field(ge=2)] = 1024
-    tokens: int | None = None
+    tokens: PositiveInt | None = None
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
     epochs: PositiveFloat = 1.0
     max_steps: PositiveInt | None = None

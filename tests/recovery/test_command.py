@@ -174,7 +174,11 @@ def test_mistakes_are_one_sentence(
         (words, [*text, "recovery.max_tokens=4096"], "is longer than the"),
         (words, [*text, "recovery.max_tokens=8"], "data.seq_len=16 is longer than recovery.max_tokens=8"),
         (words, [*text, "data.samples=1"], "data leaves 1 row to train on"),
-        (words, [*text, "recovery.tokens=20"], "data leaves 1 row to train on (23 beyond recovery.tokens)"),
+        (
+            words,
+            [*text, "recovery.tokens=20"],
+            "leaves 1 row to train on (23 beyond recovery.tokens); use more recovery.tokens",
+        ),
         (words, [*text, "--remove", "4"], "--remove=4 is not a number of layers"),
         (words, ["data.path=nothing.txt", *out], "data.path=nothing.txt does not exist"),
         (words, [*text, "--dry-run", "recovery.targets=[nothing]"], "targets=['nothing'] does not fit the model"),

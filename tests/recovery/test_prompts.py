@@ -62,11 +62,12 @@ def test_what_is_wrong_with_every_row_is_said_where_rows_are_skipped(tmp_path: P
             draw(data, template=template)
 
 
-def test_answers_that_are_cut_off_name_their_limit() -> None:
+def test_rows_that_a_limit_leaves_out_name_it() -> None:
     chat, plain = (Data(Rows("any.jsonl"), one, ItemOptions(1)) for one in (ChatFormat(), QuestionsFormat()))
     for data, left_out, message in (
         (chat, {"cut off": 3, "empty": 1}, r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens, or data.th"),
         (plain, {"cut off": 3, "empty": 1}, r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens$"),
+        (chat, {"beyond recovery.tokens": 3, "overlapping": 1}, r" 1 overlapping\); use more recovery.tokens$"),
         (chat, {"cut off": 1, "empty": 1}, r"\(1 cut off and 1 empty\); use more data.samples"),
     ):
         with pytest.raises(UserError, match=message):
