@@ -176,11 +176,14 @@ def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -
     """
     metrics = found["metrics"]
     headline = next((one for one in _HEADLINES if one in metrics), next(iter(found["higher_is_better"])))
-    unit, scale = ("%", 100) if headline in _HEADLINES else (headline, 1)
+    numbers = [number_of(one["metrics"][headline]) for one in (found, dense)]
+    # A share is at most 1; what lm-eval gives of SQuAD 2.0 is in percent.
+    in_percent = name == "squadv2" or max(numbers) > 1
+    unit, scale = ("%", 1 if in_percent else 100) if headline in _HEADLINES else (headline, 1)
     group: Group = "perplexity" if headline.endswith("perplexity") else "accuracy"
     better = bool(found["higher_is_better"].get(headline, True))
     error = metrics.get(f"{headline}_stderr")
-    value, reference = (scale * number_of(one["metrics"][headline]) for one in (found, dense))
+    value, reference = (scale * one for one in numbers)
     items, of_dense = (one.get("items", {}).get(headline, ()) for one in (found, dense))
     paired = len(items) == len(of_dense) > 1
     left = error_of_ratio(items, of_dense) if reference and paired else None

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from raysearch.assessment.harness import task_result
 from raysearch.assessment.task_files import own_files, ready_tasks, task_manager, write_task_files
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
@@ -57,6 +58,14 @@ def test_accuracies_are_those_of_lm_eval(assess: Assess, world: World, items: Pa
         assert (result.metric.unit, result.metric.group) == ("%", "accuracy")
         assert result.detail["n_items"] == len(ROWS[rows_of(task)])
     assert found.values[MASK]["piqa"].error is not None, "an accuracy's error has a formula"
+
+
+def test_what_is_in_percent_already_stays_as_it_is() -> None:
+    for task, f1, shown in (("squadv2", 64.2, 64.2), ("squadv2", 0.5, 0.5), ("drop", 0.642, 64.2)):
+        found = {"metrics": {"f1": f1, "f1_stderr": f1 / 10}, "higher_is_better": {"f1": True}, "n_items": 9}
+        result = task_result(task, found, found)
+        assert (result.estimate.value, result.estimate.error) == pytest.approx((shown, shown / 10))
+        assert result.metric.unit == "%"
 
 
 def test_chat_models_are_asked_in_their_template(assess: Assess, world: World, items: Path, tmp_path: Path) -> None:
