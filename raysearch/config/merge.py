@@ -6,10 +6,10 @@ user wrote, and turns every mistake into one sentence. Words within words stand 
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import os
-import pickle
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def merge(
         _check_files(own, choices)
         state = tuple((file, file.stat().st_mtime_ns) for file in own)
         merged, known, chosen = _merge_files(job, tuple(sorted(choices.items())), folder and folder.resolve(), state)
-        config: DictConfig = pickle.loads(merged)  # a copy, 15 times as fast as one made of values
+        config = copy.deepcopy(merged)  # in half the time that it takes to make one of values
         values = _set_values(config, values, known | taken, mistakes)
         missing = [key for key, value in items_of(OmegaConf.to_container(config)) if value == _OPEN]
         with open_dict(config):
@@ -128,19 +128,19 @@ def _groups_of_job(job: str) -> set[str]:
 @functools.cache  # the searches of a study choose the same files again and again, and Hydra needs 0.1 s for each
 def _merge_files(
     job: str, choices: tuple[tuple[str, str], ...], folder: Path | None, state: Hashable
-) -> tuple[bytes, frozenset[str], Mapping[str, Any]]:
+) -> tuple[DictConfig, frozenset[str], Mapping[str, Any]]:
     """Merge the chosen files.
 
     The state changes whenever one of the files in the user's folder does.
 
     Returns:
-        The configuration, pickled, whose references stand as they are; its keys; and the choice of every group.
+        The configuration, whose references stand as they are; its keys; and the choice of every group.
     """
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = hydra_compose(job, _hydra_words(choices, folder), return_hydra_config=True)
     merged: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
     chosen = merged.pop("hydra")["runtime"]["choices"]
-    return pickle.dumps(OmegaConf.create(merged, flags={"struct": True})), frozenset(dict(items_of(merged))), chosen
+    return OmegaConf.create(merged, flags={"struct": True}), frozenset(dict(items_of(merged))), chosen
 
 
 def files_of(job: str, choices: Mapping[str, str], folder: Path | None) -> list[tuple[str, str]]:
