@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from rich.table import Table
 
+from raysearch.core.estimate import Estimate, Metric, shown
+from raysearch.core.formatting import size
 from raysearch.core.measure import Measure
 from raysearch.search.result import uses_evaluation_split
 
@@ -42,6 +44,17 @@ def loss_cells(measure: Measure, loss: float, more_decimals: int = 0) -> list[st
         decimals = 2 if measure.readout == "perplexity" else 4
         cells.append(f"{measure.read(loss):.{decimals + more_decimals}f}")
     return cells
+
+
+def metric_head(metric: Metric) -> str:
+    """Return the title of a metric, its unit, and which way is better."""
+    arrow = "higher" if metric.higher_is_better else "lower"
+    return f"{metric.title} ({metric.unit}, {arrow} is better)"
+
+
+def number_cell(one: Estimate | None, unit: str) -> str:
+    """Return a number with its standard error, bytes as a size; empty for None."""
+    return size(one.value) if one is not None and unit == "bytes" else shown(one)
 
 
 def extent(measure: Measure, n_tokens: int, n_samples: int) -> str:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from raysearch.cli.cells import add_sections, left_out, new_table
-from raysearch.cli.study_tables import metric_head, number_cell
+from raysearch.cli.cells import add_sections, left_out, metric_head, new_table, number_cell
 from raysearch.core.estimate import shown
 from raysearch.core.formatting import count, duration, short_duration
 
@@ -23,7 +22,7 @@ def recovery_parts(record: RecoveryRecord) -> list[Table | str]:
     table = new_table(f"{record.recovery_id}{way}: trained without {record.mask}", *columns, left=("",))
     rows = []
     for one in record.numbers:
-        cells = (number_cell(number, one.metric) for number in (one.dense, one.pruned, one.recovered))
+        cells = (number_cell(number, one.metric.unit) for number in (one.dense, one.pruned, one.recovered))
         shares = shown(one.kept), shown(one.regained)
         rows.append((one.metric.group, (metric_head(one.metric), *cells, *shares)))
     add_sections(table, rows)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from raysearch.cli.cells import add_sections, new_table
-from raysearch.core.estimate import Estimate, Metric, shown
-from raysearch.core.formatting import added, count, duration, size
+from raysearch.cli.cells import add_sections, metric_head, new_table, number_cell
+from raysearch.core.estimate import Estimate, shown
+from raysearch.core.formatting import added, count, duration
 from raysearch.core.mask import Mask
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
         # the dense model's speed comes from the same measurement
         detail, is_speed = result.detail, result.metric.group == "speed"
         of_dense = Estimate(detail["dense"], detail["dense_error"]) if is_speed else dense[name].estimate
-        cells = (number_cell(one, result.metric) for one in (of_dense, result.estimate))
+        cells = (number_cell(one, result.metric.unit) for one in (of_dense, result.estimate))
         row = metric_head(result.metric), *cells, shown(result.retention), result.extent
         rows.append((result.metric.group, row))
     add_sections(table, rows)
@@ -166,14 +166,3 @@ def _examples(done: SearchAssessment) -> Iterator[str]:
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 2]} …"
-
-
-def metric_head(metric: Metric) -> str:
-    """Return the title of a metric, its unit, and which way is better."""
-    arrow = "higher" if metric.higher_is_better else "lower"
-    return f"{metric.title} ({metric.unit}, {arrow} is better)"
-
-
-def number_cell(one: Estimate, metric: Metric) -> str:
-    """Return a number with its standard error."""
-    return size(one.value) if metric.unit == "bytes" else shown(one)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from raysearch.cli.cells import extent, left_out, loss_cells, loss_columns, new_table, split_notes
-from raysearch.core.estimate import Estimate, shown
+from raysearch.cli.cells import extent, left_out, loss_cells, loss_columns, new_table, number_cell, split_notes
+from raysearch.core.estimate import Estimate
 from raysearch.core.formatting import added, as_typed, count, duration, figure, short_duration
 from raysearch.core.measure import Measure
 from raysearch.core.paths import option_for, option_of
@@ -360,6 +360,7 @@ def assessed_numbers(numbers: Mapping[str, float]) -> Table:
     table = new_table("Assessed", "", *columns, left=("",))
     for metric in dict.fromkeys(key.rpartition("/")[0] for key in numbers):
         keys = [f"{metric}/{column}" for column in columns]
-        cells = [Estimate(numbers[key], numbers.get(f"{key}_se")) if key in numbers else None for key in keys]
-        table.add_row(metric.removeprefix("assess/"), *map(shown, cells))
+        found = [Estimate(numbers[key], numbers.get(f"{key}_se")) if key in numbers else None for key in keys]
+        units = ["bytes" if metric.endswith("_bytes") and column != "retention" else "" for column in columns]
+        table.add_row(metric.removeprefix("assess/"), *map(number_cell, found, units))
     return table

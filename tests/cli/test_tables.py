@@ -8,6 +8,7 @@ import pytest
 from rich.table import Table
 
 from raysearch.cli.tables import (
+    assessed_numbers,
     gap_table,
     path_table,
     recorded_tables,
@@ -148,6 +149,16 @@ def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
     assert isinstance(ablation, Table) and isinstance(trials, Table) and isinstance(ranked, Table)
     assert headers(trials)[1:3] == ["loss (errors per item)", "accuracy"] and len(rows(trials)) == 2
     assert headers(ranked)[-1] == "gap (errors per item)"
+
+
+def test_assessed_bytes_are_shown_as_a_size() -> None:
+    numbers = {"pruned": 545_000_000.0, "dense": 640_000_000.0, "retention": 0.85}
+    numbers = {f"assess/peak_memory_bytes/{of}": value for of, value in numbers.items()}
+    speed = {"assess/decode_tokens_per_s/pruned": 51.25, "assess/decode_tokens_per_s/pruned_se": 0.5}
+    assert rows(assessed_numbers({**numbers, **speed})) == [
+        ["peak_memory_bytes", "640 MB", "545 MB", "0.85"],
+        ["decode_tokens_per_s", "", "51.25 ± 0.50", ""],
+    ]
 
 
 def test_a_search_without_a_result_is_a_row() -> None:
