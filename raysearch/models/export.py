@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from raysearch.core.mask import Mask
@@ -100,6 +101,11 @@ def export_checkpoint(
                 raise UnsupportedModelError(
                     f"{kind} cannot be exported: transformers does not write its quantised weights "
                     f"({first_line(error)}); use the model before it was quantised"
+                ) from error
+            except (StrictDataclassError, RuntimeError) as error:  # as where its only layer of a kind is gone
+                raise UnsupportedModelError(
+                    f"{kind} cannot be exported without {mask}: transformers does not write it "
+                    f"({first_line(error).split(' [')[0]}); choose another mask or architecture"
                 ) from error
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)

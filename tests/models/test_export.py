@@ -17,7 +17,7 @@ from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.export import ExportResult, export_checkpoint
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_each
-from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, UNEXPORTABLE, tiny
+from tests.models.families import _DELTA, _WIDTHS, FAMILIES, HYBRIDS, N_LAYERS, UNEXPORTABLE, tiny
 from tests.models.test_card import EVIDENCE
 
 
@@ -139,6 +139,16 @@ def test_a_layer_that_knows_its_place_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UnsupportedModelError, match=said):
             exported(ModelSpec("gpt2", str(tmp_path / "dense"), dtype=dtype), Mask.of(2), tmp_path / "pruned")
         assert not (tmp_path / "pruned").exists()
+
+
+def test_what_transformers_does_not_write_is_refused(tmp_path: Path) -> None:
+    kinds = ["full_attention", *["linear_attention"] * 3]  # of which its config asks for both
+    tiny("olmo_hybrid", **_WIDTHS, **_DELTA, layer_types=kinds).save_pretrained(tmp_path / "dense")
+    with pytest.raises(
+        UnsupportedModelError, match=r"olmo_hybrid cannot be exported without \{0\}: transformers does not"
+    ):
+        exported(ModelSpec("olmo_hybrid", str(tmp_path / "dense")), Mask.of(0), tmp_path / "pruned")
+    assert not (tmp_path / "pruned").exists()
 
 
 def test_a_folder_in_the_way_is_only_replaced_on_demand(tmp_path: Path) -> None:
