@@ -257,13 +257,13 @@ def without_weights(model: LocatedModel, config: PreTrainedConfig) -> PreTrained
 def fingerprint(model: LocatedModel) -> str:
     """Return what identifies a model: the commit of a hub id, else the SHA-256 over all files that a loss follows from.
 
-    These are the config, the weights with their index, an adapter's config and, if it may run, the code that comes with
-    the model. Hashing reads every byte, once: under a second for a small model, minutes for hundreds of gigabytes.
+    These are the config, the weights with their index and, if it may run, the code that comes with the model. Hashing
+    reads every byte, once: under a second for a small model, minutes for hundreds of gigabytes.
 
     Raises:
         UserError: As `load_config`.
     """
-    patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", "adapter_config.json"]
+    patterns = ["config.json", "*.safetensors", "*.safetensors.index.json"]
     return _named(model, [*patterns, "**/*.py"] if model.trust_remote_code else patterns)
 
 

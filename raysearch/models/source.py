@@ -24,8 +24,8 @@ def locate(spec: ModelSpec) -> LocatedModel:
     """Find a model's files and its device, and refuse a folder that cannot be loaded safely.
 
     Raises:
-        UserError: The device is unknown; there is no such file, folder or package; or the folder holds no
-            config or only pickled weights.
+        UserError: The device is unknown; there is no such file, folder or package; or the folder holds an adapter,
+            no config, or only pickled weights.
     """
     name, path, file, cache = spec.name, spec.path, gguf_file(spec), FileCache(spec.cache)
     settings = {**vars(spec), "device": resolve_device(spec.device)}
@@ -68,7 +68,12 @@ def gguf_file(spec: ModelSpec) -> Path | None:
 
 
 def _check_folder(name: str, folder: Path) -> None:
-    """Refuse a folder without a config, or whose weights are missing or pickled."""
+    """Refuse a folder with an adapter, without a config, or whose weights are missing or pickled."""
+    if (folder / "adapter_config.json").is_file():
+        raise UserError(
+            f"model={name}: the folder {folder} holds an adapter (adapter_config.json), not a whole model; merge it by "
+            "peft's merge_and_unload, and name the folder that you save that to"
+        )
     if not (folder / "config.json").is_file():
         files = sorted(file.name for file in folder.glob("*.gguf"))
         remedy = f"name the file {folder / files[0]}" if files else "name a folder written by save_pretrained"

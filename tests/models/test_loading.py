@@ -128,6 +128,7 @@ def pickled(folder: Path) -> None:
         (lambda folder: str(folder / "config.json"), "is neither a folder nor a .gguf file"),
         (broken(lambda folder: (folder / "config.json").unlink()), "has no config.json; name a folder"),
         (broken(lambda folder: (folder / "config.json").write_text("{")), "cannot be loaded"),
+        (broken(lambda folder: (folder / "adapter_config.json").touch()), "holds an adapter .*; merge it by"),
         (broken(lambda folder: (folder / "model.safetensors").write_bytes(b"12345678")), "cannot be loaded"),
         (broken(lambda folder: (folder / "model.safetensors").unlink()), r"has no \*.safetensors weights"),
         (broken(pickled), r"has only pickled weights \(pytorch_model.bin\)"),
@@ -216,7 +217,7 @@ def test_every_file_that_can_change_a_number_changes_a_fingerprint(folder: Path)
 
     plain, trusting = prints(), prints(trust_remote_code=True)
     assert plain == trusting, "there is no code"
-    weights = {"model.safetensors.index.json", "adapter_config.json", "config.json"}
+    weights = {"model.safetensors.index.json", "config.json"}
     code = {"modeling_own.py", "parts/block.py"}
     writing = {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     for name in [*sorted(weights | code | writing), "notes.md"]:
