@@ -403,6 +403,8 @@ def _reading(model: LocatedModel, part: str = "") -> Iterator[None]:
                 UnsupportedModelError,
                 f"{known} is of a kind that this transformers does not know: {reason}",
             )
+        elif isinstance(error, ImportError):
+            message = f"{known} cannot be loaded: {reason}; install what it names"
         else:
             message = f"{known} cannot be loaded: {reason}; check that its files are complete and of this format"
         raise kind(message) from error
