@@ -439,7 +439,9 @@ def _check_causal(model: LocatedModel, config: PreTrainedConfig) -> None:
     saved_by = config.architectures or []
     classes = causal if isinstance(causal, tuple) else (causal,)
     names = {cls.__name__ for cls in classes if cls is not None}
-    if saved_by and not any(name in names or name.endswith(("ForCausalLM", "LMHeadModel")) for name in saved_by):
+    # Of a model that sees or hears, transformers reads the language part, where it has a causal class for it.
+    heads = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+    if saved_by and not any(name in names or name.endswith(heads) for name in saved_by):
         raise UnsupportedModelError(
             f"{known} was saved as {saved_by[0]}, which is not a causal language model; use a decoder with its head"
         )

@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, BertConfig, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForImageTextToText,
+    AutoModelForSeq2SeqLM,
+    BertConfig,
+    PreTrainedTokenizerFast,
+)
 
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.loading import (
@@ -28,7 +35,7 @@ from raysearch.models.loading import (
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_refused
-from tests.models.families import FAMILIES, N_LAYERS, VOCABULARY
+from tests.models.families import _DELTA, _HEAD, _WIDTHS, FAMILIES, N_LAYERS, VOCABULARY
 
 
 @pytest.fixture
@@ -170,6 +177,18 @@ def test_what_is_no_causal_decoder_is_refused(tmp_path: Path) -> None:
         model.save_pretrained(tmp_path / model.config.model_type)
         with pytest.raises(UnsupportedModelError, match=message):
             describe(spec(tmp_path / model.config.model_type))
+
+
+def test_of_a_model_that_sees_the_language_part_is_read(tmp_path: Path) -> None:
+    vision = {"hidden_size": 32, "intermediate_size": 48, "depth": 2, "num_heads": 4, "out_hidden_size": 32}
+    config = AutoConfig.for_model("qwen3_5", text_config={**_WIDTHS, **_HEAD, **_DELTA}, vision_config=vision)
+    whole = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    whole.save_pretrained(tmp_path)
+    info, loaded = describe(spec(tmp_path)), load_model(locate(spec(tmp_path)))
+    assert (info.n_layers, info.parameters) == (N_LAYERS, loaded.num_parameters())
+    ids = torch.arange(3, 12)[None]
+    with torch.no_grad():
+        assert torch.equal(loaded(input_ids=ids).logits, whole(input_ids=ids).logits)
 
 
 def reconfigured(folder: Path, **values: Any) -> Path:
