@@ -393,7 +393,10 @@ def assessed(search: str = "latest", *, store: PathLike = "mlruns") -> dict[str,
 
 
 def recoveries(search: str = "latest", *, store: PathLike = "mlruns") -> list[RecoveryRecord]:
-    """Return the recoveries of a search's masks, in the order in which they came about; empty if there are none."""
+    """Return the recoveries of a search's masks, in the order in which they came about; empty if there are none.
+
+    Those of other searches that found the same masks of the model are among them; `search_id` tells whose each is.
+    """
     from raysearch.recovery.record import recoveries_of
 
     with _found(search, store) as (found, record):

@@ -57,7 +57,7 @@ def show(
                 parts.append(tables.assessed_numbers(numbers))
             if recoveries := api.recoveries(record.search_id, store=store):
                 value["recoveries"] = [plain(one) for one in recoveries]
-                parts += [part for one in recoveries for part in recovery_parts(one)]
+                parts += [part for one in recoveries for part in recovery_parts(one, record.search_id)]
             out.answer(value, *parts)
 
 

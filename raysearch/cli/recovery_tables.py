@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from raysearch.recovery.results import RecoveryCost
 
 
-def recovery_parts(record: RecoveryRecord) -> list[Table | str]:
-    """Return the table of the three models, ± one standard error, and lines on losses and cost."""
+def recovery_parts(record: RecoveryRecord, search_id: str | None = None) -> list[Table | str]:
+    """Return the table of the three models, ± one standard error, and lines on losses and cost.
+
+    Where it is shown for a search, and another one's result was recovered, that is named.
+    """
     way = f", {record.way}" if record.way else ""
+    whose = "" if search_id in (None, record.search_id) else f", as {record.search_id} found it"
     columns = "", "dense", "pruned", "recovered", "pruned / dense", "recovered / dense"
-    table = new_table(f"{record.recovery_id}{way}: trained without {record.mask}", *columns, left=("",))
+    table = new_table(f"{record.recovery_id}{way}: trained without {record.mask}{whose}", *columns, left=("",))
     rows = []
     for one in record.numbers:
         cells = (number_cell(number, one.metric.unit) for number in (one.dense, one.pruned, one.recovered))

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import raysearch
+from raysearch.cli.recovery_tables import recovery_parts
 from raysearch.recovery import recover, steps, training
 from raysearch.recovery.trainer import RecoveryTrainer, make_trainer
 from tests.cli.conftest import Run, World
@@ -66,6 +67,9 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     printed = run("show", "latest").out
     assert folder.name in printed and "recovered / dense" in printed and "Loss on held-out rows by tokens" in printed
     (record,) = raysearch.recoveries("latest")
+    table, *_ = recovery_parts(record, "of-another")
+    title = str(getattr(table, "title", ""))
+    assert title.endswith(f"as {record.search_id} found it") and "found it" not in printed
     (three,) = record.numbers
     assert three.metric.name == "mine" and three.regained is not None and three.regained.error is not None
     assert three.regained.value == pytest.approx(three.recovered.value / three.dense.value)
