@@ -73,7 +73,7 @@ class SpeedJob(Job):
                 for mask in order:
                     with stack.bypassed(mask) as model:
                         # Once all is warm, and not timed.
-                        memory = _Memory.of(one.device for one in model.parameters()) if turn == -1 else None
+                        memory = PeakMemory.of(one.device for one in model.parameters()) if turn == -1 else None
                         timing = _time(model, stack.vocab_size, self.options)
                         if memory is not None:
                             working[mask] = memory.growth(), memory.source
@@ -205,15 +205,15 @@ def _summary(
 
 
 @dataclass(frozen=True)
-class _Memory:
-    """The peak of what a model uses beside its weights, on all GPUs that it is spread over."""
+class PeakMemory:
+    """The peak of memory since this was made, on all GPUs that a model is spread over; of the process without one."""
 
     gpus: tuple[torch.device, ...]
     before_bytes: int
     source: str
 
     @classmethod
-    def of(cls, devices: Iterable[torch.device]) -> _Memory:
+    def of(cls, devices: Iterable[torch.device]) -> PeakMemory:
         """Start a measurement on a model's devices: earlier peaks are forgotten."""
         gpus = tuple({device for device in devices if device.type == "cuda"})
         for gpu in gpus:
@@ -227,14 +227,17 @@ class _Memory:
         with suppress(OSError):
             (_PROC / "clear_refs").write_text("5")  # Linux: the peak starts anew
             return cls(gpus, _resident("VmRSS"), "VmHWM")
-        return cls(gpus, peak_bytes(), "ru_maxrss: growth over the process's earlier peak alone, so a lower bound")
+        return cls(gpus, _peak_bytes(), "ru_maxrss: growth over the process's earlier peak alone, so a lower bound")
+
+    def peak(self) -> int:
+        """Return the peak since then, in bytes."""
+        if self.gpus:
+            return sum(map(torch.cuda.max_memory_allocated, self.gpus))
+        return _resident("VmHWM") if self.source == "VmHWM" else _peak_bytes()
 
     def growth(self) -> int:
         """Return the peak since then, less what was in use before, in bytes."""
-        if self.gpus:
-            return sum(map(torch.cuda.max_memory_allocated, self.gpus)) - self.before_bytes
-        peak = _resident("VmHWM") if self.source == "VmHWM" else peak_bytes()
-        return max(0, peak - self.before_bytes)
+        return max(0, self.peak() - self.before_bytes)
 
 
 def _resident(name: str) -> int:
@@ -243,7 +246,7 @@ def _resident(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
-def peak_bytes() -> int:
+def _peak_bytes() -> int:
     """Return the most memory that this process has had."""
     unit = 1 if platform.system() == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

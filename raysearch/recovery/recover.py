@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import torch
+from torch.nn import Module
 
 from raysearch.assessment.assess import assess_masks, check_tasks, read_assessable
 from raysearch.assessment.results import Result
-from raysearch.assessment.speed import peak_bytes
+from raysearch.assessment.speed import PeakMemory
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
 from raysearch.evaluation.replica import release
@@ -223,11 +223,10 @@ def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], folder: Path, 
         trainer = make_trainer(model, this.tokenizer, data, options, folder, at_once, on_gpu=this.on_gpu)
         trainer.args.eval_strategy = trainer.args.save_strategy = "no"
         trainer.args.load_best_model_at_end = False
-        if this.on_gpu:
-            torch.cuda.reset_peak_memory_stats()
+        if this.on_gpu:  # once to warm up
             trainer.train()
+        memory = PeakMemory.of(one.device for one in cast(Module, trainer.model).parameters())
         started = time.monotonic()
         trainer.train()
         passed_s = time.monotonic() - started
-    memory = torch.cuda.max_memory_allocated() if this.on_gpu else peak_bytes()
-    return passed_s / trainer.state.global_step / this.spec.options.workers, memory
+    return passed_s / trainer.state.global_step / this.spec.options.workers, memory.peak()

@@ -84,7 +84,7 @@ def test_memory_has_a_fallback_that_says_so(replica: Replica, monkeypatch: pytes
 
 
 def test_growth_of_memory_is_seen() -> None:
-    memory = speed._Memory.of([torch.device("cpu")])
+    memory = speed.PeakMemory.of([torch.device("cpu")])
     block = torch.ones(64 * 2**20 // 4)
     del block
     assert 60 * 2**20 < memory.growth() < 100 * 2**20
@@ -125,6 +125,6 @@ def test_a_gpu_is_waited_for_and_counts_its_memory_once(monkeypatch: pytest.Monk
     clock = speed._Clock(gpu)
     clock.put(torch.tensor([1]))
     assert asked == ["synchronize"] and len(clock.ticks_s) == 1
-    memory = speed._Memory.of([gpu] * 3)
+    memory = speed.PeakMemory.of([gpu] * 3)
     assert asked[1:] == ["synchronize", "reset_peak_memory_stats", "memory_allocated"]
     assert memory.growth() == 250

@@ -89,7 +89,8 @@ def test_another_budget_or_searcher_is_another_search(
 
 
 def test_gains_end_a_search_as_soon_as_a_mask_has_them(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysearch.assessment.speed._Memory.growth", lambda _: 0)  # beside it the weights are nothing
+    # Beside it the weights are nothing.
+    monkeypatch.setattr("raysearch.assessment.speed.PeakMemory.growth", lambda _: 0)
     whole = found(run("search", *words(world, budget__readout="1000%"), "--json"))
     memory = {size["n_removed"]: size["speed"]["memory"] for size in whole["recommendation"]["sizes"]}
     assert sorted(memory.values(), reverse=True) == [*memory.values()] and len(memory) == 4

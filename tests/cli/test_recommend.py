@@ -61,7 +61,8 @@ def test_a_loss_or_a_readout_decides(run: Run, world: World, searched: Mapping[i
 def test_measured_speeds_decide(
     run: Run, searched: Mapping[int, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raysearch.assessment.speed._Memory.growth", lambda _: 0)  # beside it the weights are nothing
+    # Beside it the weights are nothing.
+    monkeypatch.setattr("raysearch.assessment.speed.PeakMemory.growth", lambda _: 0)
     quick = "assess.speed.context_tokens=8", "assess.speed.new_tokens=2", "assess.speed.repeats=2"
     measured = found(
         run("assess", "latest", "--remove", 2, "assess=none", "assess.speed.enabled=true", *quick, "--json")

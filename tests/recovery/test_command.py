@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -154,9 +155,13 @@ def test_a_dry_run_counts_prompts_that_leave_an_answer_no_room(run: Run, words: 
     asked = [word for word in words if not word.startswith("data")]
     rows = [{"question": f"the law of {n}" + " and the people of the nation" * 20 * (n % 2)} for n in range(40)]
     asked += questions(here / "asked.jsonl", *({**row, "answer": "the law"} for row in rows))
+    earlier = torch.ones(2**28)  # 1 GiB, which is of no step
+    del earlier
+    before = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for responses in ("self", "data"):
         cost = done(run, "recover", *asked, f"recovery.responses={responses}", "--dry-run")
         assert cost["rows"] == 20 and cost["left_out"] == {"too long": 20}
+        assert 2**26 < cost["memory_bytes"] < before - 2**29
 
 
 def test_mistakes_are_one_sentence(
