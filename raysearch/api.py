@@ -254,12 +254,15 @@ def study(
     return written
 
 
-def plan(*overrides: str, config_dir: PathLike | None = None, **values: Any) -> StudyPlan:
+def plan(
+    *overrides: str, config_dir: PathLike | None = None, observer: Observer | None = None, **values: Any
+) -> StudyPlan:
     """Return what a study would cost, and how long it would take; the arguments are those of `study`."""
     from raysearch.config import build
     from raysearch.study.plan import plan_study
 
-    return plan_study(build.study_spec(_words(overrides, values), config_dir), with_time=True)
+    watching = _observer(observer)
+    return plan_study(build.study_spec(_words(overrides, values), config_dir), watching, with_time=True)
 
 
 def report(
@@ -521,13 +524,15 @@ def recovery_cost(
     remove: int | None = None,
     config_dir: PathLike | None = None,
     store: PathLike = "mlruns",
+    observer: Observer | None = None,
     **values: Any,
 ) -> RecoveryCost:
     """Return what a recovery would cost; the arguments are those of `recover`. A step is timed, and nothing is kept."""
+    watching = _observer(observer)
     with _recovery(search, _words(overrides, values), store, config_dir) as found:
         from raysearch.recovery.recover import recovery_cost
 
-        return recovery_cost(*found, remove)
+        return recovery_cost(*found, remove, watching)
 
 
 def sync(name: str = "latest", *overrides: str, store: PathLike = "mlruns") -> SyncedSearch | SyncedStudy:

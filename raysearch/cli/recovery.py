@@ -42,7 +42,8 @@ def recover(
 
         common: dict[str, Any] = {"remove": remove, "config_dir": config_dir, "store": store}
         if dry_run:
-            cost = api.recovery_cost(search, *overrides or [], **common)
+            with Display(answers.err) as live:
+                cost = api.recovery_cost(search, *overrides or [], observer=live, **common)
             answers.answer(plain(cost), *cost_lines(cost))
             return
         if out is None:

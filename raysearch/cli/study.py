@@ -44,16 +44,17 @@ def study(
     A study that was stopped continues with the same command, which also tries failed searches again.
     """
     with output(as_json) as answers:
-        from raysearch.cli.displays import StudyDisplay
+        from raysearch.cli.displays import Display, StudyDisplay
         from raysearch.cli.study_tables import assessment_lines, plan_line, plan_table
 
         if dry_run:
-            plan = api.plan(*overrides or [], config_dir=config_dir)
+            with Display(answers.err) as live:
+                plan = api.plan(*overrides or [], config_dir=config_dir, observer=live)
             answers.answer(plain(plan), plan_table(plan), plan_line(plan), *assessment_lines(plan), *plan.notes)
             return
         answers.when_stopped = GOES_ON
-        with StudyDisplay(answers.err) as live:
-            done = api.study(*overrides or [], config_dir=config_dir, out=out, observer=live)
+        with StudyDisplay(answers.err) as following:
+            done = api.study(*overrides or [], config_dir=config_dir, out=out, observer=following)
         _answer(answers, *done)
 
 

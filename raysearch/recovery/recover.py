@@ -144,13 +144,19 @@ def _record(this: Recovery, result: Recovered, way: str, observer: Observer) -> 
 
 
 def recovery_cost(
-    record: SearchRecord, ledger: Ledger, search: SearchSpec, spec: RecoverSpec, remove: int | None
+    record: SearchRecord,
+    ledger: Ledger,
+    search: SearchSpec,
+    spec: RecoverSpec,
+    remove: int | None,
+    observer: Observer,
 ) -> RecoveryCost:
     """Return what a recovery would cost, by drawing its prompts and timing a step; nothing is kept.
 
     The arguments are those of `recover_search`.
     """
     this, options = prepare(record, ledger, search, spec, remove), spec.options
+    observer.assessing("drawing the data")
     prompts = draw(this)
     left_out, writes = Counter(prompts.left_out), options.responses == "self"
     found = [
@@ -169,9 +175,11 @@ def recovery_cost(
     n_steps = steps(n_train, options)
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
         pruned = Path(scratch) / "pruned"
+        observer.assessing("writing the pruned checkpoint")
         export_search(record, search, pruned, remove=remove)
         time_step = partial(_time_step, this, this.model_in(pruned), rows, Path(scratch) / "timed")
-        step_s, memory = within_memory(time_step, options, this.on_gpu)
+        observer.assessing("timing a step")
+        step_s, memory = within_memory(time_step, options, this.on_gpu, observer.warn)
         release()
     return RecoveryCost(
         rows=len(rows),

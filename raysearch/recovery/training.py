@@ -156,9 +156,7 @@ def _fit(
     return _history(trainer, micro)
 
 
-def within_memory(
-    work: Callable[[int], T], options: RecoveryOptions, on_gpu: bool, warn: Callable[[str], None] = lambda line: None
-) -> T:
+def within_memory(work: Callable[[int], T], options: RecoveryOptions, on_gpu: bool, warn: Callable[[str], None]) -> T:
     """Return what some work with so many rows at once returns; where memory is short, half as many, or the next fewer.
 
     Raises:

@@ -11,6 +11,7 @@ from raysearch.evaluation.prepared_data import PreparedData, joint_fingerprint, 
 from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo, ModelSpec
+from raysearch.search.observer import Observer, tell_of_large_files
 from raysearch.study.spec import Cell, StudySpec
 
 
@@ -55,7 +56,7 @@ class ModelGroup:
         return list(groups.values())
 
 
-def prepare(study: StudySpec) -> list[ModelGroup]:
+def prepare(study: StudySpec, observer: Observer) -> list[ModelGroup]:
     """Read the data of each model's searches once, and refuse what does not fit before anything runs.
 
     Raises:
@@ -84,6 +85,7 @@ def prepare(study: StudySpec) -> list[ModelGroup]:
             specs += [one for one in cell.search.evaluation.calibrations if one not in specs]
         first, *_ = cells.values()
         evaluation = replace(first.search.evaluation, calibrations=specs, weighting=None)
+        tell_of_large_files(evaluation, observer)
         model_groups.append(ModelGroup(model, cluster, info, specs, prepare_data(evaluation, info), cells))
     return model_groups
 

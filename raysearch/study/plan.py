@@ -26,6 +26,7 @@ from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.loading import describe
 from raysearch.search.forecast import Forecaster
+from raysearch.search.observer import Observer, warn_of_dtype, warn_of_unknown
 from raysearch.study.model_group import ModelGroup, prepare
 from raysearch.study.spec import Cell, StudySpec
 
@@ -87,18 +88,19 @@ class StudyPlan:
         return {kind: sum(getattr(cell, kind) for cell in self.cells) for kind in _FORWARDS}
 
 
-def plan_study(spec: StudySpec, with_time: bool = False) -> StudyPlan:
+def plan_study(spec: StudySpec, observer: Observer | None = None, *, with_time: bool = False) -> StudyPlan:
     """Rehearse every search of a study; only the models' configurations are read.
 
-    `with_time`, each dense model is run as well, to find out how long the study takes.
+    `with_time`, each dense model is run as well, to find out how long the study takes. The observer hears of progress.
 
     Raises:
         UserError: A search does not fit its model.
     """
-    shape, forecaster = cache(describe), Forecaster(_TIMEOUT_S)
+    shape, forecaster, observer = cache(describe), Forecaster(_TIMEOUT_S), observer or Observer()
     known: list[tuple[EvaluationSpec, set[Mask | Statistic]]] = []
     plans, unpredictable = [], []
-    for cell in spec.cells:
+    for number, cell in enumerate(spec.cells, start=1):
+        observer.assessing(f"rehearsal: search {number} of {len(spec.cells)}")
         search, evaluation = cell.search, cell.search.evaluation
         args = search.searcher, search.problem(shape(evaluation.model)), search.seed, evaluation.objectives
         alone = forecaster.forecast(*args)
@@ -126,7 +128,7 @@ def plan_study(spec: StudySpec, with_time: bool = False) -> StudyPlan:
         assessed=len(spec.cells) + n_models if measures else 0,
         measures=measures,
     )
-    return replace(plan, eta_seconds=_time(spec, plan)) if with_time else plan
+    return replace(plan, eta_seconds=_time(spec, plan, observer)) if with_time else plan
 
 
 def _left_in_ledger(
@@ -140,13 +142,16 @@ def _left_in_ledger(
     return subjects
 
 
-def _time(study: StudySpec, plan: StudyPlan) -> float | None:
+def _time(study: StudySpec, plan: StudyPlan, observer: Observer) -> float | None:
     """Return how many seconds a study's searches take, by running each dense model over a shard of each calibration.
 
     None where a model is for GPUs of other machines.
     """
     seconds = 0.0
-    for model_group in prepare(study):
+    for model_group in prepare(study, observer):
+        warn_of_unknown(model_group.prepared.calibrations, observer)
+        warn_of_dtype(model_group.info, observer)
+        observer.assessing(f"timing: {model_group.label} on a shard of each calibration")
         n_gpus = model_group.cluster.gpus(model_group.info.model.on_gpu)
         if n_gpus > torch.cuda.device_count():
             return None

@@ -63,7 +63,7 @@ def run_study(
         EvaluationError: Ray has died.
         KeyboardInterrupt: The user stopped it; the same command goes on.
     """
-    model_groups = prepare(spec)
+    model_groups = prepare(spec, observer)
     for group in model_groups:
         group.cluster.check_cluster()
     search_ids = name_searches(spec, model_groups)

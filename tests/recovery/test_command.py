@@ -121,6 +121,7 @@ def test_a_dry_run_times_the_loss_that_is_trained(
     told = run("recover", *words, f"data.path={other_text}", "--dry-run")
     assert told.code == 0, told.err
     assert "Not in that time: answers and logits of the dense model" in told.out
+    assert "drawing the data" in told.err and "memory does not hold so many rows at once; 2 of them" in told.err
     assert calls and np.isfinite(calls).all(), "recovery.loss=distill is the default"
     assert at_once == [4, 2], "where memory is short, half as many rows at once, as in the training"
 

@@ -31,7 +31,7 @@ def test_a_search_that_cannot_even_be_put_on_record_has_failed_and_one_without_l
     cell, search = spec.cells[0], spec.cells[0].search.elsewhere()
     (here / "folder").mkdir()
     search = replace(search, evaluation=replace(search.evaluation, ledger=here / "folder"))
-    (model_group,) = prepare(spec)
+    (model_group,) = prepare(spec, Observer())
     context = StudyContext(model_group.info, model_group.prepared_for(cell), {}, None)
     nobody: Any = SimpleNamespace(fleet=SimpleNamespace(is_awaited=bool), recipe=[], most=1, unit_timeout_s="auto")
 
