@@ -116,8 +116,8 @@ def first_line(error: BaseException) -> str:
 
 def last_line(error: BaseException) -> str:
     """Return the last line of an error: the cause, where the message is a traceback from another process."""
-    said = _lines(str(error))
-    return said[-1] if said else "no message"
+    said = _lines(str(error)) or ["no message"]
+    return next((line for line in said if "running low on memory" in line), said[-1])  # which Ray's advice follows
 
 
 def what_failed(error: Exception) -> str:

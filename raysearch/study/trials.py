@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.exceptions import RayError
 from ray.tune.experiment import Trial
 from typing_extensions import override
 
@@ -131,6 +132,9 @@ def run_trials(
 
     Returns:
         The causes of those that failed for good, by the number of their cell.
+
+    Raises:
+        EvaluationError: Ray has ended them, as where the machine runs low on memory.
     """
     replicas = next(iter(tasks.values())).replicas
     with tune_environment():
@@ -155,7 +159,12 @@ def run_trials(
                 verbose=0,
             ),
         )
-        grid = tuner.fit()
+        try:
+            grid = tuner.fit()
+        except RuntimeError as error:  # as Tune has it where Ray ends the process of a trial that waits for work
+            if not isinstance(error.__cause__, RayError):
+                raise
+            raise EvaluationError(f"Ray ended the searches: {last_line(error.__cause__)}") from error
     failed = {}
     for result in (grid[index] for index in range(len(grid))):
         cause = _cause(result.error) if result.error else (result.metrics or {}).get(_FAILURE)

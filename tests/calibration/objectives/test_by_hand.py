@@ -129,12 +129,14 @@ def test_hidden_cosine():
     assert losses.tolist() == pytest.approx([1 + (1 - math.sqrt(0.5)), 0])
 
 
-def test_a_word_that_no_option_knows_is_refused():
-    cases = {
-        "direction=foward is unknown; did you mean 'forward'": lambda: KLObjective(direction="foward"),
-        "against=sun is unknown; did you mean 'sum'": lambda: TaskMarginObjective(against="sun"),
-        "normalise=spred is unknown; did you mean 'spread'": lambda: WeightedObjective((1.0,), "spred"),
-    }
-    for sentence, make in cases.items():
-        with pytest.raises(UserError, match=f"^objective.{sentence}"):
-            make()
+@pytest.mark.parametrize(
+    ("objective", "option", "sentence"),
+    [
+        (KLObjective, {"direction": "foward"}, "direction=foward is unknown; did you mean 'forward'"),
+        (TaskMarginObjective, {"against": "sun"}, "against=sun is unknown; did you mean 'sum'"),
+        (WeightedObjective, {"weights": (1.0,), "normalise": "spred"}, "normalise=spred is unknown; did you mean 'sp"),
+    ],
+)
+def test_a_word_that_no_option_knows_is_refused(objective, option, sentence):
+    with pytest.raises(UserError, match=f"^objective.{sentence}"):
+        objective(**option)
