@@ -35,13 +35,15 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from typing_extensions import override
 
-from raysearch.errors import UserError
+from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.generation.prompt import Decoding, Prompt, Written
 
 #: Rows at once: a step on a CPU takes little longer for so many than for one; a GPU takes more.
 _ROWS = {"cpu": 32, "cuda": 128}
 #: How far two computations of a float32 logit may be apart, relative to the row's largest, as in `models.verification`.
 _ERROR = 1e-5
+#: From where on a cache or padding is wrong, and not rounded otherwise: in float32, and in other dtypes.
+_WRONG = (1e-3, 0.2)
 #: Tokens for which a cache gets room at once.
 _ROOM = 64
 #: Rows of a table of positions that it may have beside those of the model, as OPT's has 2.
@@ -66,6 +68,7 @@ def generate(
 
     Raises:
         UserError: A text is longer than the model's table of positions.
+        UnsupportedModelError: The model's cache, or its padding, changes what it goes on with.
     """
     at_once = rows or rows_at_once(model)
     ends, positions = _end_tokens(model, tokenizer), _positions(model)
@@ -210,10 +213,14 @@ class _Chooser(LogitsProcessor):
     model: Any
     texts: Sequence[_Text]
     decoding: Decoding
+    n_steps: int = 0
 
     @override
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         logits = scores.float()
+        self.n_steps += 1
+        if self.n_steps == 2:  # the first from the cache
+            self._check(logits)
         largest = logits.abs().amax(-1) if self._is_exact else logits.new_zeros(len(logits))
         margins = 2 * _ERROR * largest.double()
         # Nobody reads what comes after a text that is done.
@@ -234,6 +241,18 @@ class _Chooser(LogitsProcessor):
     @property
     def _is_exact(self) -> bool:
         return bool(self.model.dtype == torch.float32)
+
+    def _check(self, logits: Tensor) -> None:
+        """Compare those of the row with the most padding with its own."""
+        row = min(range(len(self.texts)), key=lambda row: len(self.texts[row].ids))
+        alone = self._alone(self.texts[row])
+        gap = float((logits[row] - alone).abs().max() / alone.abs().max())
+        if gap > _WRONG[not self._is_exact]:
+            raise UnsupportedModelError(
+                f"{self.model.config.model_type} goes on with other logits from its cache, beside padding, than "
+                f"without them (they differ by {gap:.1e} of the largest), so its answers would be wrong; use another "
+                "architecture, or losses that need no answers"
+            )
 
     def _alone(self, text: _Text) -> Tensor:
         """Return the logits after a text, computed from it alone."""

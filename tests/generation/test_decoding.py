@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from raysearch.core.mask import Mask
-from raysearch.errors import UserError
+from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.generation import decoding
 from raysearch.generation.decoding import generate
 from raysearch.generation.prompt import Decoding, Prompt, Written
@@ -210,6 +210,18 @@ def test_a_choice_that_an_error_could_change_is_told():
             assert not (sure.bool() & (token != other)).any()
             changed += int((token != other).sum())
         assert changed > 5 and sure.double().mean() > 0.5
+
+
+def test_a_model_whose_cache_or_padding_is_not_its_own_is_refused():
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "attention_hidden_size": 32, "intermediate_size": 32}
+    config = AutoConfig.for_model("rwkv", **sizes, num_hidden_layers=2)  # it has a state, and takes no mask
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(
+        UnsupportedModelError, match=r"rwkv goes on with other logits from its cache, .* would be wrong"
+    ):
+        generate(model, Numbers(), prompts())
 
 
 def test_no_prompts_no_texts():
