@@ -163,8 +163,14 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
     # The last new token is not fed in, so that it needs no position.
     new_tokens = _NEW_TOKENS if most is None else min(_NEW_TOKENS, most - n_tokens + 1)
     generator: Any = model
-    with torch.inference_mode(), quiet():
-        tokens = generator.generate(**inputs, max_new_tokens=new_tokens, do_sample=False)
+    try:
+        with torch.inference_mode(), quiet():
+            tokens = generator.generate(**inputs, max_new_tokens=new_tokens, do_sample=False)
+    except (ValueError, RuntimeError) as error:  # as of a hybrid without a layer of attention
+        raise UnsupportedModelError(
+            f"--prompt={prompt} cannot be continued: transformers does not generate with this "
+            f"{model.config.model_type} ({first_line(error)}); leave it out, or choose another mask"
+        ) from error
     before, whole = (str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in (tokens[0, :n_tokens], tokens[0]))
     return re.sub(r"\s+", " ", whole.removeprefix(before)).rstrip()
 

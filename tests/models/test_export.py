@@ -216,6 +216,14 @@ def test_the_tokenizer_goes_along_and_both_models_speak(tmp_path: Path) -> None:
         assert not out.exists()
 
 
+def test_what_transformers_cannot_continue_is_one_sentence(tmp_path: Path) -> None:
+    spec = speaking("qwen3_next", tmp_path)
+    with pytest.raises(
+        UnsupportedModelError, match=r"--prompt=w3 cannot be continued: .* Attention layers.*; leave it out"
+    ):
+        exported(spec, Mask.of(3), tmp_path / "pruned", prompt="w3")  # the only one of attention
+
+
 def test_a_prompt_needs_a_tokenizer(tmp_path: Path) -> None:
     spec = dense("llama", tmp_path)
     with pytest.raises(UserError, match="the tokenizer of model=llama .* cannot be loaded"):
