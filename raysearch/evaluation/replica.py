@@ -21,7 +21,7 @@ from torch import Tensor
 
 from raysearch.calibration.batch import Batch, Form, Inputs
 from raysearch.calibration.calibration import Calibration
-from raysearch.calibration.objectives.base import ModelLosses, ModelObjective, StateObjective
+from raysearch.calibration.objectives.base import ModelLosses, ModelObjective, Objective, StateObjective
 from raysearch.calibration.packing import pack, packed_lengths
 from raysearch.calibration.padding import cut_by_length
 from raysearch.core.mask import Mask
@@ -197,7 +197,7 @@ class Replica:
                     if objective.compares and mask == Mask():  # the first to be scored
                         dense = states
                     if mask in wanted:
-                        losses[mask] = objective.losses(states, batch, self.stack, dense)
+                        losses[mask] = _by_sample(objective, objective.losses(states, batch, self.stack, dense), batch)
         return losses
 
     @torch.no_grad()
@@ -206,6 +206,7 @@ class Replica:
         for mask in unit.masks:
             with self.stack.bypassed(mask) as model:
                 found[mask] = objective.model_losses(model, self.tokenizer, batch)
+                _by_sample(objective, found[mask].losses, batch)
         return found
 
     @functools.cached_property
@@ -231,6 +232,18 @@ class Replica:
             largest = {id(one): one for one in (longest_row, items[packed.argmax()])}  # often the same
             self._packing[name] = all(packs(self.stack, one) for one in largest.values())
         return self._packing[name]
+
+
+def _by_sample(objective: Objective, losses: Tensor, batch: Batch) -> Tensor:
+    """Return the losses that an objective found; refuse what would stand in the ledger as something else."""
+    found = getattr(losses, "dtype", None), getattr(losses, "shape", None)
+    if found != (torch.float64, (batch.n_samples,)):
+        said = f"{found[0]} of shape {list(found[1])}" if isinstance(losses, Tensor) else repr(losses)
+        raise UserError(
+            f"{type(objective).__name__} returned {said} for {batch.n_samples} samples; return a float64 tensor of one "
+            "loss a sample"
+        )
+    return losses
 
 
 def make_replica(

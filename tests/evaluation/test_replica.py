@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
+from raysearch.errors import UserError
 from raysearch.evaluation.unit import MaskUnit
 from tests.evaluation.oracle import plain_losses
 
@@ -44,6 +47,25 @@ def test_how_rows_of_many_lengths_are_put_together_changes_nothing(make_replica,
             values = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
             for mask in MASKS:
                 np.testing.assert_allclose(values[mask], plain[mask], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda losses: losses[:1], r"Rogue returned torch\.float64 of shape \[1\] for \d+ samples; return a float64"),
+        (lambda losses: losses.float(), r"Rogue returned torch\.float32 of shape"),
+        (lambda losses: None, "Rogue returned None for"),
+    ],
+)
+def test_what_is_no_loss_of_each_sample_never_reaches_the_ledger(replica, calibration, monkeypatch, wrong, said):
+    class Rogue(PerplexityObjective):
+        def losses(self, states, batch, head, dense):
+            return wrong(super().losses(states, batch, head, dense))
+
+    rogue = dataclasses.replace(calibration, objective=Rogue())
+    monkeypatch.setitem(replica.calibrations, calibration.fingerprint, rogue)
+    with pytest.raises(UserError, match=said):
+        replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS))
 
 
 class _Reads(TorchDispatchMode):
