@@ -116,6 +116,10 @@ def _read(spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], in
         )
     spec.objective.check_samples(drawn.batch)
     whole = {**identity, "objective": identity_of(spec.objective)}
+    kind = type(spec.objective)
+    module = kind.__module__.rpartition(".")[2]
+    if kind.__name__.lower() != f"{module.replace('_', '')}objective":  # as in a copied file: another may be called so
+        whole["module"] = module
     if spec.objective.form is Form.PROMPT:
         whole["writing"] = files.writing_fingerprint
     return Calibration.create(spec.objective, drawn.batch, spec.data.draw.shard_samples, whole, drawn.description)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from raysearch.calibration.objectives.perplexity import PerplexityObjective as Perplexity
 from raysearch.config import build
 from raysearch.evaluation.prepared_data import PreparedData, prepare_data
 from raysearch.models.file_cache import FileCache
@@ -50,6 +51,19 @@ def test_kept_samples_are_those_drawn(world: World, here: Path, monkeypatch: pyt
         assert known.description == new.description and known.n_shards == new.n_shards, name
         for one, other in zip(known.shards, new.shards, strict=True):
             assert np.array_equal(one.input_ids, other.input_ids) and one.answers == other.answers, name
+
+
+def test_an_objective_of_a_copied_file_is_another_one(world: World, here: Path) -> None:
+    @dataclass(frozen=True)
+    class PerplexityObjective(Perplexity):
+        __module__ = "raysearch.calibration.objectives.mine"
+
+    (calibration,) = prepared(world).calibrations
+    spec = build.search_spec(world.search(**{"data.samples": 4, "data.seq_len": 32})).evaluation
+    (shipped,) = spec.calibrations
+    mine = replace(spec, calibrations=[replace(shipped, objective=PerplexityObjective())])
+    (other,) = prepare_data(mine, describe(spec.model)).calibrations
+    assert other.fingerprint != calibration.fingerprint and other.text_fingerprint == calibration.text_fingerprint
 
 
 def test_no_change_of_a_file_goes_unseen(world: World, here: Path) -> None:
