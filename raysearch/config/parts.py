@@ -124,8 +124,11 @@ def _defines(file: Path, name: str) -> bool:
 
 def _fault(part: Any) -> str:
     """Return what keeps a class from being built from a configuration; empty for nothing."""
-    if inspect.isabstract(part):
-        return f"{part.__name__} lacks {' and '.join(sorted(part.__abstractmethods__))}"
+    attributes = {
+        name for kind in part.__mro__ for name, one in inspect.get_annotations(kind).items() if "ClassVar" in str(one)
+    }
+    if lacking := [*part.__abstractmethods__, *(name for name in attributes if not hasattr(part, name))]:
+        return f"{part.__name__} lacks {' and '.join(sorted(lacking))}"
     return "" if dataclasses.is_dataclass(part) else f"{part.__name__} is no @dataclass"
 
 

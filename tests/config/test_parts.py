@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import raysearch.calibration.objectives
 import raysearch.searchers
 from raysearch.config.parts import build_data, build_objective, build_searcher
 from raysearch.errors import UserError
@@ -49,6 +50,15 @@ def test_what_is_wrong_with_a_searcher_that_is_there(tmp_path: Path, monkeypatch
     twin = module(tmp_path, "mine_twin", (whole, "BeamSearcher", "search"))
     with pytest.raises(UserError, match="^searcher.type=mine_twin: its class BeamSearcher is named like that of beam"):
         build_searcher({"type": twin})
+
+
+def test_an_objective_that_lacks_what_is_no_method_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raysearch.calibration.objectives, "__path__", [str(tmp_path)])
+    own = "from raysearch.calibration.objectives.base import StateObjective\n"
+    own += "@dataclass\nclass Formless(StateObjective):\n    def losses(self, states, batch, head, dense): ...\n"
+    (tmp_path / "formless.py").write_text(_HEAD + own)
+    with pytest.raises(UserError, match=r"\(Formless lacks form and measure\)"):
+        build_objective({"type": "formless"})
 
 
 def test_all_that_is_wrong_with_a_part_is_told() -> None:
