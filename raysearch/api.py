@@ -123,11 +123,11 @@ def resume(
         *overrides: ``tracking.key=value`` words, for another place to record it in.
     """
     from raysearch.config import build
-    from raysearch.config import compose as config
+    from raysearch.config.compose import recorded
 
     watching = _observer(observer)
     with _found(search, store) as (found, record):
-        composed = {**config.recorded(record.config, overrides), **_places(record, store, found)}
+        composed = {**recorded(record.config, overrides), **_places(record, store, found)}
     spec, tracking = build.recorded_search(composed, goes_on=True), build.tracking_options(composed)
     tracking.store.check()
     for key in hidden_keys({**spec.config, "tracking": {}}):
@@ -544,12 +544,12 @@ def sync(name: str = "latest", *overrides: str, store: PathLike = "mlruns") -> S
     Args:
         *overrides: ``tracking.key=value`` words, for another place than the one on record.
     """
-    from raysearch.config import compose as config
+    from raysearch.config.compose import recorded
     from raysearch.tracking.sync import sync
 
     with _opened(store) as found:
         record = _search_or_study(found, name)
-        composed = config.recorded(record.config, overrides)
+        composed = recorded(record.config, overrides)
         tracking = _tracking(replace(record, config=composed), store, found)
         if tracking.type == "none":
             raise UserError(
@@ -757,11 +757,11 @@ def _composed(
 
     The job has the record's cluster, unless words name another.
     """
-    from raysearch.config import compose as config
+    from raysearch.config.compose import compose
 
     if not any(word.startswith("cluster=") for word in words):
         words = [*_words((), {"cluster": record.config["cluster"]}), *words]
-    composed = config.compose(job, words, config_dir)
+    composed = compose(job, words, config_dir)
     return composed, {**_places(record, store, ledger), "cluster": composed["cluster"]}
 
 
