@@ -236,9 +236,10 @@ class Replica:
 
 def _by_sample(objective: Objective, losses: Tensor, batch: Batch) -> Tensor:
     """Return the losses that an objective found; refuse what would stand in the ledger as something else."""
-    found = getattr(losses, "dtype", None), getattr(losses, "shape", None)
-    if found != (torch.float64, (batch.n_samples,)):
-        said = f"{found[0]} of shape {list(found[1])}" if isinstance(losses, Tensor) else repr(losses)
+    given: Any = losses
+    is_tensor = isinstance(given, Tensor)
+    if not is_tensor or given.dtype != torch.float64 or given.shape != (batch.n_samples,):
+        said = f"{given.dtype} of shape {list(given.shape)}" if is_tensor else repr(given)
         raise UserError(
             f"{type(objective).__name__} returned {said} for {batch.n_samples} samples; return a float64 tensor of one "
             "loss a sample"
