@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from raysearch.core.formatting import count
+from raysearch.core.formatting import as_typed, count
 from raysearch.core.options import checked
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path
 from raysearch.errors import EvaluationError, UserError, hidden_keys
@@ -116,6 +116,7 @@ def resume(
     *overrides: str,
     store: PathLike = "mlruns",
     observer: Observer | None = None,
+    **values: Any,
 ) -> SearchResult:
     """Go on with a search that was stopped; the ledger answers what was evaluated before.
 
@@ -127,7 +128,7 @@ def resume(
 
     watching = _observer(observer)
     with _found(search, store) as (found, record):
-        composed = {**recorded(record.config, overrides), **_places(record, store, found)}
+        composed = {**recorded(record.config, _words(overrides, values)), **_places(record, store, found)}
     spec, tracking = build.recorded_search(composed, goes_on=True), build.tracking_options(composed)
     tracking.store.check()
     for key in hidden_keys({**spec.config, "tracking": {}}):
@@ -409,21 +410,28 @@ def recoveries(search: str = "latest", *, store: PathLike = "mlruns") -> list[Re
         return recoveries_of(found, record.result.fingerprints["model"], dict.fromkeys(masks))
 
 
-def recommend(search: str = "latest", *budget: str, store: PathLike = "mlruns") -> Recommendation:
+def recommend(
+    search: str = "latest",
+    *overrides: str,
+    budget: Mapping[str, float | str] | None = None,
+    store: PathLike = "mlruns",
+) -> Recommendation:
     """Return how many layers can go by a budget, from the ledger alone.
 
         recommend("latest", "budget.loss=0.1")
-        recommend("latest", "budget.readout=10%", "budget.speedup=1.2")
+        recommend("latest", budget={"readout": "10%", "speedup": 1.2})
 
     Args:
         search: Best one of a range, ``remove=1..9``.
-        *budget: ``budget.loss``, ``budget.readout``, ``budget.speedup`` and ``budget.memory``, each with its value;
+        *overrides: ``budget.loss``, ``budget.readout``, ``budget.speedup`` and ``budget.memory``, each with its value;
             without any, those that a search by budget (``remove=auto``) was given.
+        budget: The same as a mapping.
     """
     from raysearch.search.recommend import recommend
     from raysearch.search.recommendation import Budget
 
-    given = Budget.parse(budget) if budget else None
+    words = [*_words(overrides, {}), *(f"budget.{part}={as_typed(value)}" for part, value in (budget or {}).items())]
+    given = Budget.parse(words) if words else None
     with _found(search, store) as (found, record):
         own = None if record.found.recommendation is None else record.found.recommendation.budget
         return recommend(record.found, given or own or Budget(), found)
@@ -535,7 +543,9 @@ def recovery_cost(
         return recovery_cost(*found, remove, watching)
 
 
-def sync(name: str = "latest", *overrides: str, store: PathLike = "mlruns") -> SyncedSearch | SyncedStudy:
+def sync(
+    name: str = "latest", *overrides: str, store: PathLike = "mlruns", **values: Any
+) -> SyncedSearch | SyncedStudy:
     """Write to MLflow what it lacks of a search or a study, from the ledger alone; twice writes nothing twice.
 
         sync("latest")
@@ -549,7 +559,7 @@ def sync(name: str = "latest", *overrides: str, store: PathLike = "mlruns") -> S
 
     with _opened(store) as found:
         record = _search_or_study(found, name)
-        composed = recorded(record.config, overrides)
+        composed = recorded(record.config, _words(overrides, values))
         tracking = _tracking(replace(record, config=composed), store, found)
         if tracking.type == "none":
             raise UserError(
@@ -670,7 +680,7 @@ def _side_by_side(
     """Return the calibration that words and values name, and others beside it."""
     from raysearch.config import build
 
-    return build.evaluation_spec(_words(overrides, values), also, config_dir)
+    return build.evaluation_spec(_words(overrides, values), [also] if isinstance(also, str) else also, config_dir)
 
 
 def _hub(push: str | None, public: bool, overwrite: bool) -> HubRepository | None:

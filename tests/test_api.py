@@ -61,6 +61,7 @@ def test_it_finds_what_the_command_line_finds(run: Run, world: World) -> None:
         printed["removed"],
     )
     assert result.evaluations.computed == 0 and result.trials[0].mask == Mask()
+    assert raysearch.resume("latest", tracking={"experiment": "another"}).config["tracking"]["experiment"] == "another"
     scores = raysearch.score("data=file", masks=[result.mask, np.arange(2), {3}, []], **values)
     assert [list(one.mask) for one in scores] == [printed["removed"], [0, 1], [3], []]
     assert [scores[0].loss, scores[3].loss] == [printed["loss"], printed["dense_loss"]]
@@ -92,7 +93,7 @@ def test_what_sweep_and_inspect_say_is_one(world: World, here: Path) -> None:
     sweep = raysearch.sweep("data=file", also=["objective=kl", "objective=hidden_cosine data.samples=4"], **values)
     names = [f"{objective} on file prose.txt" for objective in ("perplexity", "kl", "hidden_cosine")]
     assert [profile.calibration for profile in sweep.calibrations] == names
-    [perplexity, kl] = raysearch.inspect("data=file", also=["objective=kl"], samples=1, **values)
+    [perplexity, kl] = raysearch.inspect("data=file", also="objective=kl", samples=1, **values)
     assert perplexity.dense_loss == sweep.calibrations[0].dense_loss and kl.dense_loss == pytest.approx(0, abs=1e-6)
     assert (perplexity.n_samples, len(perplexity.shown)) == (8, 1)
     assert perplexity.standard_error is not None and 0 < perplexity.standard_error < perplexity.dense_loss

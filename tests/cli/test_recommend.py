@@ -84,6 +84,7 @@ def test_measured_speeds_decide(
     with pytest.raises(UserError, match=r"budget\.memory=6GB is no less than the dense model needs, .*B, so no layer"):
         raysearch.recommend("latest", "budget.memory=6GB")
     assert raysearch.recommend("latest", "budget.memory=6GB", "budget.loss=1000").n_removed == 2
+    assert raysearch.recommend("latest", budget={"memory": "6GB", "loss": 1000}).n_removed == 2
     with pytest.raises(UserError, match=r"has no mask within budget\.speedup=1000; the nearest, of 2 layers, misses"):
         raysearch.recommend("latest", "budget.speedup=1000")
 
