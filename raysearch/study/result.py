@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, computed_field, model_serializer
 
 from raysearch.core.estimate import Estimate, Metric
-from raysearch.core.json import plain
 from raysearch.core.measure import Measure
 from raysearch.recovery.record import RecoveryRecord
 from raysearch.search.trial import JointRemoval
 from raysearch.study.record import CellRecord
 from raysearch.study.spec import Margin
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 State = Literal["finished", "stopped", "failed", "waiting"]
 _NOT_WRITTEN = Field(exclude=True)  # for reports alone
@@ -133,15 +129,6 @@ class StudyResult:
     margin: Margin = field(default_factory=Margin)
     contrasts: Sequence[str] = ()
     recovered: Sequence[RecoveredMask] = ()
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the searches as a table, a row for each cell in the study's order.
-
-        Its columns are the keys of ``raysearch report --json``, those within others dotted: ``measure.unit``.
-        """
-        import pandas as pd
-
-        return pd.json_normalize([plain(cell) for cell in self.cells])
 
     @computed_field  # type: ignore[prop-decorator]
     @property
