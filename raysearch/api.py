@@ -227,8 +227,8 @@ def study(
         out: The folder of the report; None for ``reports/<study>`` in the store.
 
     Returns:
-        What the study found, and the files of the report, the page first. A search that fails does not stop the
-        others: its cause stands in the results.
+        What the study found, and the files of the report, the page first; ``cells.csv`` among them is a table for
+        pandas, a line a search. A search that fails does not stop the others: its cause stands in the results.
 
     Raises:
         UserError: Something cannot be held out, assessed or recovered; the message names the report of all else.
