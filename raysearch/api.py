@@ -328,6 +328,8 @@ def assess(
         record = _search_or_study(found, name)
         if remove is not None and not isinstance(record, SearchRecord):
             raise UserError(f"--remove={remove} is of one search; leave it out for a study, or name the search")
+        if out is not None and isinstance(record, SearchRecord):
+            raise UserError(f"--out={out} is of a study, which has a report; leave it out for one search")
         composed, here = _composed("assess", words, record, store, found, config_dir)
         spec = build.assess_spec(composed)
         both = _recording(_tracking(record, store, found), watching)

@@ -87,6 +87,7 @@ def assess(
     overrides: Overrides = None,
     remove: Remove = None,
     config_dir: ConfigDir = None,
+    out: Out = None,
     store: Store = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
@@ -108,6 +109,7 @@ def assess(
                 *overrides or [],
                 remove=remove,
                 config_dir=config_dir,
+                out=out,
                 store=store,
                 observer=live,
             )

@@ -119,6 +119,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["assess.data_dir=."], "assess.data_dir=. holds no piqa/validation.jsonl for piqa of assess.tasks"),
     (["assess.task_dir=nowhere"], "assess.task_dir=nowhere is not a folder"),
     (["assess.shots=1"], "takes examples from"),
+    (["--out", "there"], "--out=there is of a study, which has a report; leave it out for one search"),
     (["assess.seq_len=4096"], "assess.seq_len=4096 is longer than the 64 positions of"),
     (["assess.speed.enabled=true"], "assess.speed.context_tokens=512 with assess.speed.new_tokens=64 is longer"),
     (["assess.texts.mine=null", "assess.tasks=[]"], "assess asks for nothing"),

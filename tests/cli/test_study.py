@@ -110,8 +110,8 @@ def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Pa
     (dense,) = assessed["dense"].values()
     for cell in assessed["cells"]:
         assert cell["assessed"]["prose"]["value"] != dense["prose"]["value"]
-    again = run(*words[:-1])
-    assert again.code == 0 and "Report: " in again.out
+    again = run(*words[:-1], "--out", "elsewhere")
+    assert again.code == 0 and "Report: elsewhere/report.html" in again.out
     weights = world.model / "model.safetensors"
     before = weights.read_bytes()
     try:
