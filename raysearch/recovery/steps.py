@@ -277,9 +277,9 @@ def check_room(this: Recovery) -> None:
     of_weight = 2 * getattr(torch, info.dtype).itemsize  # pruned and recovered
     if this.spec.options.method == "full":
         of_weight += _CHECKPOINTS * _OF_CHECKPOINT + 4
-    free = shutil.disk_usage(this.ledger.path.parent).free
-    if free < left * of_weight:
+    store, needed = this.ledger.path.parent, left * of_weight
+    if (free := shutil.disk_usage(store).free) < needed:
         raise UserError(
-            f"store={this.folder} is on a disk with {free / 2**30:.1f} GiB left, and a recovery writes models of "
-            f"{left * of_weight / 2**30:.1f}; free some space, or name another store"
+            f"store={store} has {free / 2**30:.1f} GiB left, and this recovery needs {needed / 2**30:.1f} GiB; "
+            "free some space, or use another store=…"
         )
