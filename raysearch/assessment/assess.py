@@ -51,8 +51,8 @@ def read_assessable(
     speed, most = spec.speed, info.max_positions
     if speed.enabled and most is not None and speed.context_tokens + speed.new_tokens > most:
         raise UserError(
-            f"assess.speed.context_tokens={speed.context_tokens} with assess.speed.new_tokens={speed.new_tokens} is "
-            f"longer than the {most} positions of {model.name}; use less, or assess.speed.enabled=false"
+            f"{speed.section}.context_tokens={speed.context_tokens} with {speed.section}.new_tokens={speed.new_tokens} "
+            f"is longer than the {most} positions of {model.name}; use less, or {speed.section}.enabled=false"
         )
     cluster.check_model(info.model)
     sources = find_tasks(spec, ledger.parent)
@@ -174,11 +174,7 @@ def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Obs
     """
     if not options.enabled:
         return lambda session, masks: {}
-    spec = AssessSpec(speed=options)
-    try:
-        what = read_assessable(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
-    except UserError as error:
-        raise UserError(*(one.replace("assess.speed.", "speed.") for one in error.sentences)) from error
+    what = read_assessable(AssessSpec(speed=options), evaluation.model, evaluation.cluster, evaluation.ledger)
 
     def measure(session: EvaluationSession, masks: Sequence[Mask]) -> dict[Mask, Speed]:
         context = AssessContext(what, masks, session.ledger, lambda: session.evaluator.pool, observer.assessing)

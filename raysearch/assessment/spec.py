@@ -37,6 +37,13 @@ class SpeedOptions(Options):
 
 
 @dataclass(frozen=True)
+class SearchSpeedOptions(SpeedOptions):
+    """How the speeds of a search by budget are measured."""
+
+    section = "speed"
+
+
+@dataclass(frozen=True)
 class AnswerOptions(GenerationAccuracyObjective):
     """How answers are generated and scored."""
 

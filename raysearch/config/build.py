@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import NonNegativeInt
 
-from raysearch.assessment.spec import AssessSpec, SpeedOptions
+from raysearch.assessment.spec import AssessSpec, SearchSpeedOptions
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.cluster.options import ClusterOptions
 from raysearch.config.compose import as_section, compose, compose_calibration, composed, words_of
@@ -291,12 +291,9 @@ def tracking_options(config: Mapping[str, Any]) -> TrackingOptions:
     return construct(TrackingOptions, "tracking", _section(config, "tracking", shown="experiment"), **parts)
 
 
-def speed_options(config: Mapping[str, Any]) -> SpeedOptions:
+def speed_options(config: Mapping[str, Any]) -> SearchSpeedOptions:
     """Build how the speeds of a search by budget are measured."""
-    try:
-        return _build(SpeedOptions, config, "speed")
-    except UserError as error:
-        raise UserError(*(one.replace("assess.speed.", "speed.") for one in error.sentences)) from error
+    return _build(SearchSpeedOptions, config, "speed")
 
 
 def _evaluation_spec(config: Mapping[str, Any], keys: set[str] = _OF_EVALUATIONS) -> EvaluationSpec:
