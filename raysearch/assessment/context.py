@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,6 @@ from raysearch.evaluation.evaluator import Evaluation, Evaluator
 from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.evaluation.prepared_data import ModelFiles
 from raysearch.evaluation.progress import Progress
-from raysearch.evaluation.unit import JobT
 from raysearch.generation.arithmetic import Problem
 from raysearch.ledger.assessments import assessment_fingerprint, read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
@@ -130,10 +129,6 @@ class AssessContext:
         )
         with closing(evaluator):
             return evaluator.evaluate(Round(self.masks)), computed
-
-    def run(self, jobs: Sequence[JobT]) -> Iterator[tuple[int, tuple[JobT, Any]]]:
-        """Run jobs, and yield how many are done, and the last with its result."""
-        return enumerate(filter(None, self.make_pool().run(jobs) if jobs else ()), start=1)
 
     def keep(self, name: str, found: Mapping[Mask, Any]) -> None:
         """Make results durable by a name of `what`."""

@@ -28,6 +28,7 @@ from raysearch.core.formatting import count
 from raysearch.core.json import number_of
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError, first_line
+from raysearch.evaluation.pool import done_jobs
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.ledger.ledger import Ledger
@@ -158,7 +159,7 @@ def run_tasks(context: AssessContext, jobs: Sequence[TaskJob]) -> Assessed:
     if jobs:
         context.on_progress(f"lm-eval: 0 of {count(len(jobs), 'job')}")
     names = {source.name: what.name_of(source) for source in what.sources}
-    for done, (job, found) in context.run(jobs):
+    for done, (job, found) in done_jobs(jobs, context.make_pool):
         context.keep(names[job.task], {job.mask: found})
         context.on_progress(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}

@@ -26,6 +26,7 @@ from raysearch.core.formatting import count
 from raysearch.core.json import number_of
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
+from raysearch.evaluation.pool import done_jobs
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.generation.arithmetic import Probe, Problem, draw_problems, encode_probe, read_problems
@@ -112,7 +113,7 @@ def ask_probe(context: AssessContext) -> Assessed:
     name = what.named({"probe": [problem.prompt for problem in what.problems], "batch_size": what.spec.batch_size})
     known = what.known(context.ledger, name, masks)
     jobs = [ProbeJob(mask, what.problems, what.spec.batch_size) for mask in masks if mask not in known]
-    for done, (job, found) in context.run(jobs):
+    for done, (job, found) in done_jobs(jobs, context.make_pool):
         context.keep(name, {job.mask: found})
         known[job.mask] = found
         context.on_progress(f"arithmetic probe: {done} of {count(len(jobs), 'mask')}")

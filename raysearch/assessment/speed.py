@@ -33,6 +33,7 @@ from raysearch.assessment.spec import SpeedOptions
 from raysearch.core.estimate import Estimate, Metric, error_of_median
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
+from raysearch.evaluation.pool import done_jobs
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.models.devices import processor
@@ -107,7 +108,7 @@ def measure_speeds(context: AssessContext) -> Assessed:
     known, measured = what.known(context.ledger, name, asked), 0
     if set(asked) - set(known):  # then all of them, for speeds of one run alone compare
         context.on_progress(f"speed: {count(len(asked), 'model')} in turn")
-        ((_, (_, known)),) = context.run([SpeedJob(tuple(asked), options)])
+        ((_, (_, known)),) = done_jobs([SpeedJob(tuple(asked), options)], context.make_pool)
         context.keep(name, known)
         measured = len(asked)
     return {mask: speed_results(known[stand_ins[mask]]) for mask in masks}, measured

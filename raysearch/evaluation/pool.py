@@ -153,3 +153,8 @@ def opening(cluster: PoolFactory, info: ModelInfo, n_units: int) -> Iterator[Cal
     """Give a pool when it is first needed; it is closed at the end."""
     with ExitStack() as stack:
         yield functools.cache(lambda: stack.enter_context(closing(cluster.open(info, n_units))))
+
+
+def done_jobs(jobs: Sequence[JobT], make_pool: Callable[[], Pool]) -> Iterator[tuple[int, tuple[JobT, Any]]]:
+    """Run jobs, if there are any, and yield how many are done, and the last with its result."""
+    return enumerate(filter(None, make_pool().run(jobs) if jobs else ()), start=1)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from raysearch.core.formatting import remaining
-from raysearch.evaluation.pool import Pool
+from raysearch.evaluation.pool import Pool, done_jobs
 from raysearch.evaluation.unit import JobT
 
 
@@ -25,7 +25,7 @@ def run_jobs(
 ) -> Iterator[tuple[JobT, Any]]:
     """Run jobs on the dense model, and yield each with its result; `replicas` gives the pool if it is needed."""
     started, n_jobs = time.monotonic(), len(jobs)
-    for done, found in enumerate(filter(None, replicas().run(jobs) if jobs else ()), start=1):
+    for done, found in done_jobs(jobs, replicas):
         yield found
         left = remaining(time.monotonic() - started, done, n_jobs)
         on_progress(f"{title} of the dense model: {done} of {n_jobs} jobs, {left} left")
