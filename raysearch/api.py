@@ -26,7 +26,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from raysearch.core.formatting import as_typed, count
 from raysearch.core.options import checked
@@ -66,6 +66,9 @@ if TYPE_CHECKING:
     from raysearch.tracking.options import TrackingOptions
     from raysearch.tracking.sync import SyncedSearch, SyncedStudy
 
+#: The commands that have a configuration.
+Command = Literal["search", "score", "study", "assess", "recover"]
+
 
 def search(
     *overrides: str, config_dir: PathLike | None = None, observer: Observer | None = None, **values: Any
@@ -85,7 +88,7 @@ def search(
     return _run(*build.tracked_search(_words(overrides, values), config_dir), watching)
 
 
-def config(*overrides: str, of: str = "search", config_dir: PathLike | None = None, **values: Any) -> list[Setting]:
+def config(*overrides: str, of: Command = "search", config_dir: PathLike | None = None, **values: Any) -> list[Setting]:
     """Return the resolved configuration of a command, each value with its origin.
 
         config("searcher=beam", remove=3)
@@ -95,8 +98,8 @@ def config(*overrides: str, of: str = "search", config_dir: PathLike | None = No
     """
     from raysearch.config.origins import settings_of
 
-    if of not in ("search", "score", "study", "assess", "recover"):
-        raise UserError(f"of={of} has no configuration; use search, score, study, assess or recover")
+    if of not in (commands := get_args(Command)):
+        raise UserError(f"of={of} has no configuration; use {', '.join(commands[:-1])} or {commands[-1]}")
     return settings_of(of, _words(overrides, values), config_dir)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +17,6 @@ from raysearch.search.result import in_brief
 
 if TYPE_CHECKING:
     from raysearch.search.result import SearchResult
-
-Job = Literal["search", "score", "study", "assess", "recover"]
 
 _SEARCH_HELP = """Find which layers of a model to remove, and record the evidence.
 
@@ -60,7 +58,7 @@ def search(
 def config(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
-    of: Annotated[Job, typer.Option("--of", help="The command whose configuration it is.")] = "search",
+    of: Annotated[api.Command, typer.Option("--of", help="The command whose configuration it is.")] = "search",
     as_json: Json = False,
 ) -> None:
     """Print the resolved configuration of a command, each value with its origin, and stop.
