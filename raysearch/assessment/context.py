@@ -114,7 +114,7 @@ class AssessContext:
                 return self.on_progress(f"{title}: waiting for {count(now.masks_elsewhere, 'mask')} of another process")
             share = now.layer_forwards / max(now.layer_forwards_planned, 1e-9)
             passed = time.monotonic() - started
-            left = f", {remaining(passed, share, 1)} left" if 0 < share < 1 and title != "perplexity" else ""
+            left = f", {remaining(passed, share, 1)} left" if 0 < share < 1 else ""
             self.on_progress(
                 f"{title}: {share:.0%} of {count(now.masks_planned, 'mask')}, {count(now.n_replicas, 'replica')}"
                 f"{written(now.tokens_per_s)}{left}"
