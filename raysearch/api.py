@@ -819,7 +819,7 @@ def _report(
 ) -> tuple[StudyResult, list[Path]]:
     """Write a study's report, and record it."""
     from raysearch.reporting.write import write_report
-    from raysearch.study.collect import collect, has_ended, totals_of
+    from raysearch.study.collect import collect, has_ended
 
     tracking = _tracking(record, store, ledger)
     own = tracking.folder / "reports" / as_name("STUDY", record.study_id)
@@ -828,7 +828,7 @@ def _report(
     files = write_report(results, folder)
     tops = sorted({folder / file.relative_to(folder).parts[0] for file in files})
     ended = has_ended(results, ledger)
-    _recording(tracking, observer).study_reported(record.mlflow_run_id, totals_of(results), tops, ended)
+    _recording(tracking, observer).study_reported(record.mlflow_run_id, results.totals, tops, ended)
     return results, files
 
 

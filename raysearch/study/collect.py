@@ -59,15 +59,6 @@ def _searchers(cells: Sequence[CellRecord], searches: Mapping[str, SearchRecord]
     return found
 
 
-def totals_of(results: StudyResult) -> dict[str, float]:
-    """Return the numbers of a study as a whole, by name."""
-    return {
-        **{f"layer_forwards/{kind}": value for kind, value in results.layer_forwards.items()},
-        "searches/all": len(results.cells),
-        "searches/done": sum(cell.outcome is not None for cell in results.cells),
-    }
-
-
 def _cell(
     cell: CellRecord,
     search: SearchRecord | None,

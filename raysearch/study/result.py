@@ -144,3 +144,12 @@ class StudyResult:
         ]
         shared, separate, naive = map(sum, zip(*found, strict=True)) if found else (0.0, 0.0, 0.0)
         return {"shared": shared, "separate": separate, "naive": naive}
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """The numbers of the study as a whole, by the names that MLflow shows."""
+        return {
+            **{f"layer_forwards/{kind}": value for kind, value in self.layer_forwards.items()},
+            "searches/all": len(self.cells),
+            "searches/done": sum(cell.outcome is not None for cell in self.cells),
+        }

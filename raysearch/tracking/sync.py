@@ -18,7 +18,7 @@ from raysearch.recovery.record import recoveries_of
 from raysearch.recovery.refine import recorded_refinement
 from raysearch.search.record import SEARCHES, SearchRecord, note_mlflow
 from raysearch.search.result import SearchResult
-from raysearch.study.collect import collect, has_ended, totals_of
+from raysearch.study.collect import collect, has_ended
 from raysearch.study.record import STUDIES, CellRecord, StudyRecord
 from raysearch.study.spec import cell_labels
 from raysearch.tracking.mlflow.assessments import record_answers, record_assessments, record_recovery
@@ -193,7 +193,7 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
     ended = has_ended(results, ledger)
     if files or ended:
         with _writing(tracking):
-            record_report(tracking.store, parent, totals_of(results), files, ended)
+            record_report(tracking.store, parent, results.totals, files, ended)
     unfinished = tuple(cell.search_id for cell in study.cells if cell.search_id not in found)
     return SyncedStudy(study.study_id, parent, searches, unfinished, bool(files))
 
