@@ -154,7 +154,12 @@ def missing_tasks(what: Assessable, ledger: Ledger, masks: Sequence[Mask]) -> li
 
 
 def run_tasks(context: AssessContext, jobs: Sequence[TaskJob]) -> Assessed:
-    """Run the tasks that are missing, each durable as soon as it is done, and return the results of all."""
+    """Run the tasks that are missing, each durable as soon as it is done, and return the results of all.
+
+    Raises:
+        UserError: A task or its data cannot be loaded.
+        EvaluationError: A job failed for good.
+    """
     what, masks = context.what, context.masks
     if jobs:
         context.on_progress(f"lm-eval: 0 of {count(len(jobs), 'job')}")

@@ -106,7 +106,11 @@ def _rows(file: Path) -> list[Mapping[str, Any]]:
 
 
 def ask_probe(context: AssessContext) -> Assessed:
-    """Return what the masks know of arithmetic, if that is asked."""
+    """Return what the masks know of arithmetic, if that is asked.
+
+    Raises:
+        EvaluationError: A job failed for good.
+    """
     what, masks = context.what, context.masks
     if not what.problems:
         return {mask: {} for mask in masks}, 0

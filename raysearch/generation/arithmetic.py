@@ -68,6 +68,10 @@ class Probe:
 def draw_problems(n: int, seed: int) -> list[Problem]:
     """Return distinct problems, drawn at random from all 6,558 that are not worked examples.
 
+    Args:
+        n: How many.
+        seed: Of the draw.
+
     Raises:
         UserError: There are not so many.
     """

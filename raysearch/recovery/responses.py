@@ -84,6 +84,10 @@ def write_answers(
 
     Returns:
         The answers in order; and how many were written now.
+
+    Raises:
+        UserError: Memory does not hold even one answer at once.
+        EvaluationError: A job failed for good.
     """
     decoding = Decoding(options.temperature, 0, options.top_p, options.seed)
     # Prompts of like length beside each other; an answer depends on its prompt and its seed.

@@ -165,6 +165,15 @@ def make_trainer(
 ) -> RecoveryTrainer:
     """Return the trainer of a checkpoint, the first rows of whose data are held out.
 
+    Args:
+        model: The checkpoint; it is loaded here.
+        tokenizer: The model's; one without a token for padding gets one.
+        data: The rows, those that are held out first.
+        options: How it is trained.
+        folder: Where its checkpoints go.
+        micro_batch_size: Rows that go through the model of a process at once.
+        on_gpu: Whether the model is trained on a GPU.
+
     Raises:
         UserError: Names of layers are wrong.
     """

@@ -57,6 +57,9 @@ def evaluate_held_out(
     """Evaluate each mask that was found on the samples of the other draws; the ledger keeps the losses.
 
     Masks are by their searches' places in the study. The pool is made when it is first needed, and not closed.
+
+    Raises:
+        EvaluationError: A unit failed for good.
     """
     for draw, calibration in draws.samples.items():
         others = sorted({masks[number] for number, own in draws.places.items() if own != draw and number in masks})
