@@ -597,30 +597,30 @@ def merge_ledgers(*others: PathLike, store: PathLike = "mlruns") -> Merged:
         return merge_ledgers(found, files, _records())
 
 
-def clean_ledger(*searches: str, really: bool = False, store: PathLike = "mlruns") -> Cleaned:
+def clean_ledger(*searches: str, yes: bool = False, store: PathLike = "mlruns") -> Cleaned:
     """Forget searches, with the evaluations that no other search on record is of; and give back the space.
 
     Args:
         *searches: Ids, starts of ids, or ``latest``; none to give back space alone.
-        really: Whether to do it, or only to count what would go.
+        yes: Whether to do it, or only to count what would go.
     """
     from raysearch.search.record import clean
     from raysearch.study.record import STUDIES
 
-    checked(bool, "really", really)
+    checked(bool, "yes", yes)
     with _opened(store) as found:
         studies = STUDIES.all(found)
-        gone = clean(found, searches, really=really)
+        gone = clean(found, searches, really=yes)
         having = [one.study_id for one in studies if any(cell.search_id in gone.searches for cell in one.cells)]
         return replace(gone, studies=having)
 
 
-def export_ledger(*, out: PathLike, form: str = "csv", store: PathLike = "mlruns") -> dict[Path, int]:
+def export_ledger(*, out: PathLike, format: str = "csv", store: PathLike = "mlruns") -> dict[Path, int]:
     """Write the searches, trials and evaluations of a ledger as tables for pandas, R or a spreadsheet.
 
     Args:
         out: The folder to write.
-        form: ``csv``, ``parquet`` or ``jsonl``.
+        format: ``csv``, ``parquet`` or ``jsonl``.
 
     Returns:
         The files, each with its number of rows.
@@ -628,7 +628,7 @@ def export_ledger(*, out: PathLike, form: str = "csv", store: PathLike = "mlruns
     from raysearch.search.frames import export_frames
 
     with _opened(store) as found:
-        return export_frames(found, as_folder("--out", out), form)
+        return export_frames(found, as_folder("--out", out), format)
 
 
 def ui(store: PathLike = "mlruns", uri: str | None = None, host: str = "127.0.0.1", port: int = 5000) -> NoReturn:

@@ -44,7 +44,7 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "masks without their key": (lambda: raysearch.score([[1]]), ["[[1]] has no key; name it, as in", "masks=[[1]]"]),  # type: ignore[arg-type]
     "store that is a number": (lambda: raysearch.report(store=7), ["--store=7 is a int"]),  # type: ignore[arg-type]
     "store that is not there": (lambda: raysearch.report(store="none"), ["there is no ledger at none/ledger.db"]),
-    "forgetting in words": (lambda: raysearch.clean_ledger("x", really="no"), ["really=no should be a valid boolean"]),  # type: ignore[arg-type]
+    "forgetting in words": (lambda: raysearch.clean_ledger("x", yes="no"), ["yes=no should be a valid boolean"]),  # type: ignore[arg-type]
     "overwriting in words": (lambda: raysearch.export("x", out="y", overwrite="no"), ["--overwrite=no should be"]),  # type: ignore[arg-type]
     "a public repository in words": (lambda: raysearch.export("x", out="y", public="no"), ["--public=no should be"]),  # type: ignore[arg-type]
     "grid that is a list": (lambda: raysearch.study(study={"grid": [1]}), ["study.grid"]),

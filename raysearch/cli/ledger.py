@@ -74,7 +74,7 @@ def clean(
     What another command needs of them later is computed again.
     """
     with output(as_json) as out:
-        gone = api.clean_ledger(*searches or [], really=yes, store=store)
+        gone = api.clean_ledger(*searches or [], yes=yes, store=store)
         named = f" ({', '.join(gone.searches)})" if gone.searches else ""
         what = f"{count(len(gone.searches), 'search', 'searches')}{named}"
         rows = _counted(gone.rows) or "no evaluations of its own"
@@ -100,7 +100,7 @@ def export(
     raysearch ledger export --out tables --format parquet
     """
     with output(as_json) as answers:
-        written = api.export_ledger(out=out, form=form, store=store)
+        written = api.export_ledger(out=out, format=form, store=store)
         files = [{"path": str(file), "rows": rows} for file, rows in written.items()]
         answers.answer(files, *(f"{file}: {count(rows, 'row')}" for file, rows in written.items()))
 
