@@ -44,7 +44,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProgramOutcome:
     """How a program ended.
 
     Args:
@@ -60,7 +60,7 @@ class Outcome:
     message: str = ""
 
 
-def run_programs(programs: Iterable[Program], workers: int | None = None) -> Iterator[Outcome]:
+def run_programs(programs: Iterable[Program], workers: int | None = None) -> Iterator[ProgramOutcome]:
     """Run programs, as many at once as there are workers or else processors, and give their outcomes in order.
 
     Each has a process of its own without network, without other processes, with limits of time, memory and files, and
@@ -85,7 +85,7 @@ def run_programs(programs: Iterable[Program], workers: int | None = None) -> Ite
         yield from pool.map(functools.partial(_run, compiled), programs)
 
 
-def _run(child: Path, program: Program) -> Outcome:
+def _run(child: Path, program: Program) -> ProgramOutcome:
     token = secrets.token_hex(16).encode()
     code, tests = (text.encode(errors="replace") for text in (program.code, program.tests))
     paths = sysconfig.get_paths()
@@ -126,18 +126,18 @@ def _run(child: Path, program: Program) -> Outcome:
     return _outcome(report, token, process.returncode, time.monotonic() - started >= program.timeout_s)
 
 
-def _outcome(report: bytes, token: bytes, returned: int, late: bool) -> Outcome:
+def _outcome(report: bytes, token: bytes, returned: int, late: bool) -> ProgramOutcome:
     """Judge by what the process reported, which only the token makes a pass, and by how it ended."""
     begun, report = report.startswith(b"\n"), report.removeprefix(b"\n")
     if report == token:
-        return Outcome(passed=True)
+        return ProgramOutcome(passed=True)
     if returned == -signal.SIGXCPU or (returned == -signal.SIGKILL and late):
-        return Outcome(False, True, "TimeoutError", "timed out")
+        return ProgramOutcome(False, True, "TimeoutError", "timed out")
     stage, *words = report.decode(errors="replace").split("\0", 2)
     if stage == "sandbox" and not begun:
         raise UserError(f"run_code=true needs a kernel that can shut generated code off, and {words[0]}")
     if stage in ("run", "parse") and len(words) == 2:
-        return Outcome(False, stage == "run", *words)
+        return ProgramOutcome(False, stage == "run", *words)
     if returned < 0:
-        return Outcome(False, True, "Killed", f"killed by {signal.Signals(-returned).name}")
-    return Outcome(False, True, "SystemExit", "it ended before its tests did")
+        return ProgramOutcome(False, True, "Killed", f"killed by {signal.Signals(-returned).name}")
+    return ProgramOutcome(False, True, "SystemExit", "it ended before its tests did")

@@ -9,13 +9,13 @@ import pytest
 
 from raysearch.errors import UserError
 from raysearch.generation import sandbox
-from raysearch.generation.sandbox import Outcome, Program, run_programs
+from raysearch.generation.sandbox import Program, ProgramOutcome, run_programs
 from tests.generation.attacks import CHEATS, ENDED_BY_TIME, ESCAPES, running
 
 TIMEOUT_S = 3
 
 
-def outcome(code: str, tests: str = "") -> Outcome:
+def outcome(code: str, tests: str = "") -> ProgramOutcome:
     (one,) = run_programs([Program(code, tests, TIMEOUT_S)])
     return one
 
@@ -40,11 +40,13 @@ def test_what_passes() -> None:
 
 
 def test_failures_say_why() -> None:
-    assert outcome("x = 1", "assert x == 2") == Outcome(False, True, "AssertionError", "")
-    assert outcome("x = y") == Outcome(False, True, "NameError", "name 'y' is not defined")
+    assert outcome("x = 1", "assert x == 2") == ProgramOutcome(False, True, "AssertionError", "")
+    assert outcome("x = y") == ProgramOutcome(False, True, "NameError", "name 'y' is not defined")
     assert outcome("def f(x:\n  pass").parses is False
     assert "was never closed" in outcome("x = (1").message
-    assert outcome("import os; os._exit(0)") == Outcome(False, True, "SystemExit", "it ended before its tests did")
+    assert outcome("import os; os._exit(0)") == ProgramOutcome(
+        False, True, "SystemExit", "it ended before its tests did"
+    )
     assert outcome("raise ValueError('x' * 10**6)").message == "x" * 1000
     assert outcome("raise ValueError('\\ud800')").message == "?"
     assert outcome("x = 1\0").parses is False
