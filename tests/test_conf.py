@@ -12,7 +12,7 @@ import pytest
 from raysearch.config import build
 from raysearch.config.compose import compose
 from raysearch.config.parts import conf_dir
-from raysearch.study.grid import choices_of
+from raysearch.study.grid import combinations_of
 
 ROOT = conf_dir()
 FILES = sorted(ROOT.rglob("*.yaml"))
@@ -67,8 +67,8 @@ def test_the_studies_of_experiments_are_grids_of_searches(subtests: pytest.Subte
     for file in EXPERIMENTS:
         with subtests.test(file.stem):
             section = compose("study", [f"study={file.stem}"], file.parents[1])["study"]
-            choices = choices_of(section["grid"], section["include"], section["exclude"])
+            combinations = combinations_of(section["grid"], section["include"], section["exclude"])
             words = {words for axis in section["grid"].values() if isinstance(axis, dict) for words in axis.values()}
-            assert len(choices) > len(words) > 3
+            assert len(combinations) > len(words) > 3
             for one in words:
                 build.search_spec(shlex.split(one))

@@ -44,7 +44,7 @@ from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.search.recommendation import Budget
 from raysearch.search.score import ScoreSpec
 from raysearch.search.spec import SearchSpec
-from raysearch.study.grid import Choice, choices_of
+from raysearch.study.grid import Combination, combinations_of
 from raysearch.study.spec import Cell, StudyOptions, StudySpec, one_seed_each
 from raysearch.tracking.options import TrackingOptions
 
@@ -136,7 +136,7 @@ def study_spec(words: Sequence[str], config_dir: PathLike | None = None) -> Stud
 
 def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[StudySpec, TrackingOptions]:
     """Build a study, and where it is recorded for people to look at."""
-    cells, choices, options, assess, tracking = [], [], None, None, None
+    cells, combinations, options, assess, tracking = [], [], None, None, None
     ways: dict[str, str] = {}
     recoveries: dict[str, RecoverSpec] = {}
     mistakes = Mistakes()
@@ -150,7 +150,7 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
                 for key in ("include", "exclude")
             }
             with mistakes:
-                choices = choices_of(grid, **rules)
+                combinations = combinations_of(grid, **rules)
             options = construct(StudyOptions, "study", redacted(section))
         with mistakes:
             if config["choices"]["assess"] != "none" or any(word.startswith("assess.") for word in words):
@@ -160,11 +160,11 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
         for way, its in ways.items():
             with mistakes:
                 recoveries[way] = _recovery(way, its, config["cluster"], assess, config_dir)
-        for choice in choices:
+        for combination in combinations:
             with mistakes:
-                cells.append(_cell(choice, understood, _given(config, "seed"), tracking, config_dir))
+                cells.append(_cell(combination, understood, _given(config, "seed"), tracking, config_dir))
         with mistakes:
-            if options is not None and len(cells) == len(choices) > 0:
+            if options is not None and len(cells) == len(combinations) > 0:
                 options.check_contrasts(cell.searcher for cell in cells)
         mistakes.tell()
     assert options is not None and tracking is not None, "else they would be among the mistakes"
@@ -194,23 +194,27 @@ def _recovery(
 
 
 def _cell(
-    choice: Choice, words: Sequence[str], seed: int, tracking: TrackingOptions | None, config_dir: PathLike | None
+    combination: Combination,
+    words: Sequence[str],
+    seed: int,
+    tracking: TrackingOptions | None,
+    config_dir: PathLike | None,
 ) -> Cell:
     """Build a search of a study.
 
     Where an axis varies the searcher's seed, samples stay the same. Where one draws other samples, a searcher draws
     other random numbers too, or its luck would be the same in all draws.
     """
-    own = [*choice.words]
+    own = [*combination.words]
     given = dict(word.split("=", 1) for word in (*words, *own))
-    if "seed" in choice.labels and "data.seed" not in given:
+    if "seed" in combination.labels and "data.seed" not in given:
         own.append(f"data.seed={seed}")
     words = [word for word in words if section_of(word) not in ("study", "assess")]
     for others in (words, _chosen_by_studies()):  # what is said of one cell goes before what is said of all
         said = {word.partition("=")[0] for word in own}
         own = [*(word for word in others if word.partition("=")[0] not in said), *own]
     search, own_tracking = tracked_search(own, config_dir)
-    if choice.label("draw") and search.searcher.stochastic and "seed" not in given and "data.seed" in given:
+    if combination.label("draw") and search.searcher.stochastic and "seed" not in given and "data.seed" in given:
         search = search_spec([*own, f"seed={given['data.seed']}"], config_dir)
     if search.budget is not None:
         raise UserError("remove=auto is of one search, not of a study's; give study.grid.remove a number or a range")
@@ -225,11 +229,11 @@ def _cell(
         )
     calibrations = " and ".join(one.name for one in search.evaluation.calibrations)
     return Cell(
-        model=redact(choice.label("model") or search.evaluation.model.name),
-        calibration=redact(choice.label("calibration") or calibrations),
-        searcher=redact(choice.label("searcher") or search.searcher_name),
+        model=redact(combination.label("model") or search.evaluation.model.name),
+        calibration=redact(combination.label("calibration") or calibrations),
+        searcher=redact(combination.label("searcher") or search.searcher_name),
         search=search,
-        draw=redact(choice.label("draw") or ""),
+        draw=redact(combination.label("draw") or ""),
     )
 
 

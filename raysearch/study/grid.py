@@ -27,7 +27,7 @@ _DRAW, _DRAW_KEY = "draw", "data.seed"
 
 
 @dataclass(frozen=True)
-class Choice:
+class Combination:
     """One value of each axis.
 
     Args:
@@ -44,9 +44,9 @@ class Choice:
         return ", ".join(parts) or None
 
 
-def choices_of(
+def combinations_of(
     grid: Mapping[str, Any], include: Sequence[Mapping[str, Any]] = (), exclude: Sequence[Mapping[str, Any]] = ()
-) -> list[Choice]:
+) -> list[Combination]:
     """Every combination of the axes in their order, the last one changing fastest.
 
     Args:
@@ -69,7 +69,7 @@ def choices_of(
         raise UserError("study.exclude leaves no search; exclude less")
     unique = {json.dumps(one, sort_keys=True): one for one in left}
     return [
-        Choice(
+        Combination(
             {axis: _shown(axis, label, grid[axis]) for axis, label in one.items()},
             tuple(word for axis, label in one.items() for word in shlex.split(axes[axis][label])),
         )

@@ -3,13 +3,13 @@
 import pytest
 
 from raysearch.errors import UserError
-from raysearch.study.grid import choices_of
+from raysearch.study.grid import combinations_of
 
 GRID = {"searcher": {"beam 3": "searcher=beam searcher.width=3", "one": "searcher=one_shot"}, "remove": [5, 7]}
 
 
 def words(grid, **rules):
-    return [choice.words for choice in choices_of(grid, **rules)]
+    return [combination.words for combination in combinations_of(grid, **rules)]
 
 
 def test_every_combination_in_the_order_of_the_axes():
@@ -22,15 +22,15 @@ def test_every_combination_in_the_order_of_the_axes():
 
 
 def test_labels_by_dimension():
-    choice = choices_of({"objective": ["kl"], "data": ["c4"], "data.samples": [8], "searcher.width": [2]})[0]
-    assert choice.label("calibration") == "kl, c4, samples=8"
-    assert choice.label("searcher") == "width=2"
-    assert choice.label("model") is None
+    combination = combinations_of({"objective": ["kl"], "data": ["c4"], "data.samples": [8], "searcher.width": [2]})[0]
+    assert combination.label("calibration") == "kl, c4, samples=8"
+    assert combination.label("searcher") == "width=2"
+    assert combination.label("model") is None
 
 
 @pytest.mark.parametrize("axis", ["draw", "data.seed"])
 def test_other_samples_are_another_draw_of_the_same_calibration(axis):
-    first, second = choices_of({"objective": ["kl"], axis: [0, 1]})
+    first, second = combinations_of({"objective": ["kl"], axis: [0, 1]})
     assert (first.words, second.words) == (("objective=kl", "data.seed=0"), ("objective=kl", "data.seed=1"))
     assert [first.label("calibration"), second.label("calibration")] == ["kl", "kl"]
     assert [first.label("draw"), second.label("draw")] == ["0", "1"]
@@ -45,8 +45,8 @@ def test_rules_leave_out_and_add():
 
 
 def test_values_may_hold_blanks():
-    (choice,) = choices_of({"data.path": ["my text.txt"]})
-    assert choice.words == ("data.path=my text.txt",)
+    (combination,) = combinations_of({"data.path": ["my text.txt"]})
+    assert combination.words == ("data.path=my text.txt",)
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_values_may_hold_blanks():
 )
 def test_what_is_misread_is_named(grid, rules, said):
     with pytest.raises(UserError, match=said):
-        choices_of(grid, **rules)
+        combinations_of(grid, **rules)
