@@ -331,7 +331,7 @@ def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
             gone.append(weakref.ref(Cycle()))
             raise torch.OutOfMemoryError("no room")
         assert gone[0]() is None, "the model that did not fit is gone before the next is loaded"
-        trainer = make(*args, **more)
+        trainer: Any = make(*args, **more)
         gone.append(weakref.ref(next(trainer.model.parameters())))
         return trainer
 
