@@ -21,6 +21,7 @@ from raysearch.assessment.assess import read_assessable
 from raysearch.assessment.context import Assessable
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.digest import digest
+from raysearch.core.formatting import size
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_whole
 from raysearch.errors import UserError, redacted
@@ -280,6 +281,6 @@ def check_room(this: Recovery) -> None:
     store, needed = this.ledger.path.parent, left * of_weight
     if (free := shutil.disk_usage(store).free) < needed:
         raise UserError(
-            f"store={store} has {free / 2**30:.1f} GiB left, and this recovery needs {needed / 2**30:.1f} GiB; "
-            "free some space, or use another store=…"
+            f"store={store} has {size(free)} left, and this recovery needs {size(needed)}; free some space, or use "
+            "another store=…"
         )

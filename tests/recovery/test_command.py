@@ -209,5 +209,5 @@ def test_mistakes_are_one_sentence(
     ]
     assert_refused(run, [(["recover", *before, *more], message) for before, more, message in cases])
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
-    assert_refused(run, [(["recover", *words, *text], "free some space, or name another store")])
+    assert_refused(run, [(["recover", *words, *text], "store=mlruns has 1 kB left, and this recovery needs")])
     assert not (here / "x").exists()

@@ -31,7 +31,7 @@ def test_the_disk_has_to_hold_the_models(
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
     check_room(what)
     free -= 1
-    with pytest.raises(UserError, match=rf"^store={tmp_path} has .* GiB left, .* needs .* GiB; free some space"):
+    with pytest.raises(UserError, match=rf"^store={tmp_path} has .* GB left, .* needs .* GB; free some space, or use"):
         check_room(what)
 
 
