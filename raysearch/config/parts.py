@@ -11,7 +11,6 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
-import re
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
@@ -86,40 +85,27 @@ def _build(packages: Sequence[str], base: type, section: str, values: Mapping[st
 def _class_by_type(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
     """Return the one dataclass that does all that a base asks for, in the module that the section's `type` names."""
     modules = {
-        name: (f"raysearch.{package}.{name}", Path(folder, f"{name}.py"))
+        module.name: f"raysearch.{package}.{module.name}"
         for package in packages
-        for folder in importlib.import_module(f"raysearch.{package}").__path__
-        for _, name, is_package in pkgutil.iter_modules([folder])
-        if not is_package and name != "base"
+        for module in pkgutil.iter_modules(importlib.import_module(f"raysearch.{package}").__path__)
+        if not module.ispkg and module.name != "base"
     }
     if "type" not in values:
         raise UserError(f"{section}.type has no value; {did_you_mean('', modules)}")
     kind = as_typed(values["type"])
     if kind not in modules:
         raise UserError(f"{section}.type={kind} is unknown; {did_you_mean(kind, modules)}")
-    module = importlib.import_module(modules[kind][0])
+    module = importlib.import_module(modules[kind])
     classes = [one for _, one in inspect.getmembers(module, inspect.isclass) if one.__module__ == module.__name__]
     faults = {one: _fault(one) for one in classes if issubclass(one, base)}
     usable = [one for one, fault in faults.items() if not fault]
     if len(usable) != 1:
         why = f" ({', '.join(said)})" if (said := [*filter(None, faults.values())]) else ""
         raise UserError(
-            f"{section}.type={kind} is no {section}: {module.__name__} has {len(usable)} dataclasses that are a "
+            f"{section}.type={kind} cannot be used: {module.__name__} has {len(usable)} dataclasses that are a "
             f"{base.__name__} with all its methods{why}; let it have one, or choose one of conf/{section}/"
         )
-    (found,) = usable
-    for other, (_, file) in modules.items():
-        if other != kind and _defines(file, found.__name__):
-            raise UserError(
-                f"{section}.type={kind}: its class {found.__name__} is named like that of {other}, and the ledger "
-                "keeps results by this name; rename it"
-            )
-    return found
-
-
-@cache
-def _defines(file: Path, name: str) -> bool:
-    return re.search(rf"^class {name}\b", file.read_text(encoding="utf-8"), re.MULTILINE) is not None
+    return usable[0]
 
 
 def _fault(part: Any) -> str:
@@ -129,7 +115,7 @@ def _fault(part: Any) -> str:
     }
     if lacking := [*part.__abstractmethods__, *(name for name in attributes if not hasattr(part, name))]:
         return f"{part.__name__} lacks {' and '.join(sorted(lacking))}"
-    return "" if dataclasses.is_dataclass(part) else f"{part.__name__} is no @dataclass"
+    return "" if dataclasses.is_dataclass(part) else f"{part.__name__} is not a @dataclass"
 
 
 def construct(part: type[Part], section: str, values: Mapping[str, Any], **built: Any) -> Part:

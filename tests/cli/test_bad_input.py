@@ -21,7 +21,7 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("tracking.uri=htp://host:5000", ["tracking.uri=htp://host:5000 is of a kind", "did you mean 'http'?"]),
     ("tracking.experiment=", ["tracking.experiment= is no name", "give one"]),
     ("tracking.type=foo", ["tracking.type=foo", "'mlflow' or 'none'"]),
-    ("searcher.type=ray_tune", ["searcher.type=ray_tune is no searcher", "choose one of conf/searcher/"]),
+    ("searcher.type=ray_tune", ["searcher.type=ray_tune cannot be used", "choose one of conf/searcher/"]),
     ("searcher.type=bream", ["searcher.type=bream is unknown", "did you mean 'beam'?"]),
     # Hydra's grammar
     ("remove", ["'remove' is not understood", "remove=5"]),
