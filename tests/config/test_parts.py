@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import raysearch.calibration.objectives
 import raysearch.searchers
+from raysearch.calibration import objectives
 from raysearch.config.parts import build_data, build_objective, build_searcher
 from raysearch.errors import UserError
 
@@ -50,7 +50,7 @@ def test_what_is_wrong_with_a_searcher_that_is_there(tmp_path: Path, monkeypatch
 
 
 def test_an_objective_that_lacks_what_is_no_method_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raysearch.calibration.objectives, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(objectives, "__path__", [*objectives.__path__, str(tmp_path)])
     own = "from raysearch.calibration.objectives.base import StateObjective\n"
     own += "@dataclass\nclass Formless(StateObjective):\n    def losses(self, states, batch, head, dense): ...\n"
     (tmp_path / "formless.py").write_text(_HEAD + own)
