@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import (
     DynamicCache,
     GenerationConfig,
@@ -284,43 +285,46 @@ def _chosen(logits: Tensor, draws: Sequence[float], decoding: Decoding, margins:
         return torch.stack([logits.argmax(-1), best[:, 0] - best[:, 1] > margins])
     draw = torch.tensor(draws, dtype=torch.float64, device=logits.device)[:, None]
     margins = margins[:, None] / decoding.temperature
-    kept, sure = _likely(logits, decoding, margins)
-    up_to = (logits.double() / decoding.temperature).masked_fill(~kept, -torch.inf).softmax(-1).cumsum(-1)
+    scaled = logits.double() / decoding.temperature
+    kept, unsure = _likely(logits, scaled, decoding, margins)
+    weights = scaled.softmax(-1)
+    up_to = (weights * kept).cumsum(-1) / (weights * kept).sum(-1, keepdim=True)
     last = kept.shape[-1] - 1 - kept.flip(-1).int().argmax(-1, keepdim=True)
     token = (up_to <= draw).sum(-1, keepdim=True).minimum(last)
-    far = (up_to - draw).abs() > 2 * margins
-    far = far | ~kept  # the sum after a token that is left out is that of another
-    sure = sure & far.scatter(-1, last, True).all(-1, keepdim=True)
-    return torch.cat([token, sure], -1).T
+    # An error moves sums of probabilities by margin / 4 at most; tokens that may be drawn from or not, by their share.
+    share = (weights * unsure).sum(-1, keepdim=True) / (weights * (kept | unsure)).sum(-1, keepdim=True)
+    before, after = pad(up_to, (1, 0)).gather(-1, torch.cat([token, token + 1], -1)).split(1, -1)
+    near, ends = margins / 2 + share, share == 0
+    sure = ((draw - before > near) | (ends & (before == 0))) & ((after - draw > near) | (ends & (token == last)))
+    return torch.cat([token, sure & ~unsure.gather(-1, token)], -1).T
 
 
-def _likely(logits: Tensor, decoding: Decoding, margins: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which tokens of each row are drawn from, and whether no error could change that, rows x 1.
+def _likely(logits: Tensor, scaled: Tensor, decoding: Decoding, margins: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which tokens of each row are drawn from, and for which an error could change that.
 
     Of tokens as likely as the last of them, the first by number are taken.
     """
     size = logits.shape[-1]
     n = decoding.top_k if 0 < decoding.top_k < size else size
-    sure = torch.ones_like(margins, dtype=torch.bool)
     if n == size and decoding.top_p == 1:
-        return torch.ones_like(logits, dtype=torch.bool), sure
+        return torch.ones_like(logits, dtype=torch.bool), torch.zeros_like(logits, dtype=torch.bool)
     if n < size:
         likeliest = logits.topk(n + 1).values
     elif logits.device.type == "cpu":  # where NumPy sorts in a fourth of the time
         likeliest = torch.from_numpy(np.sort(logits.numpy())).flip(-1)
     else:
         likeliest = logits.sort(descending=True).values
-    scaled = likeliest.double() / decoding.temperature
-    end = torch.full_like(sure, n, dtype=torch.int64)
+    by_rank = likeliest.double() / decoding.temperature
+    fewest = end = most = torch.full_like(margins, n, dtype=torch.int64)
     if decoding.top_p < 1:
-        below = scaled[:, :n].softmax(-1).cumsum(-1)
-        sure = ((below - decoding.top_p).abs() > 2 * margins).all(-1, keepdim=True)
-        end = ((below < decoding.top_p).sum(-1, keepdim=True) + 1).clamp(max=n)
-    gap = scaled.gather(-1, end - 1) - scaled.gather(-1, end.clamp(max=scaled.shape[-1] - 1))
-    sure = sure & ((gap > margins) | (end == size))
+        below = by_rank[:, :n].softmax(-1).cumsum(-1)
+        bounds = (decoding.top_p + error for error in (-margins / 2, 0, margins / 2))
+        fewest, end, most = (((below < bound).sum(-1, keepdim=True) + 1).clamp(max=n) for bound in bounds)
+    next_one = pad(by_rank, (0, 1), value=-torch.inf).gather(-1, fewest)
+    unsure = (scaled - next_one <= margins) & (scaled - by_rank.gather(-1, most - 1) >= -margins)
     least = likeliest.gather(-1, end - 1)
     more, same = logits > least, logits == least
-    return more | (same & (same.cumsum(-1) <= end - more.sum(-1, keepdim=True))), sure
+    return more | (same & (same.cumsum(-1) <= end - more.sum(-1, keepdim=True))), unsure
 
 
 def _random(prompt: Prompt, decoding: Decoding) -> np.random.Generator | None:

@@ -224,6 +224,15 @@ def test_a_model_whose_cache_or_padding_is_not_its_own_is_refused():
         generate(model, Numbers(), prompts())
 
 
+def test_a_token_at_the_edge_of_a_nucleus_leaves_other_choices_sure():
+    """In a large vocabulary some token always is there; each row that is not sure costs a pass of its own."""
+    torch.manual_seed(0)
+    logits, draws = torch.randn(50, 20_000) * 4, torch.rand(50, dtype=torch.float64).tolist()
+    margins = torch.full((50,), 2e-4, dtype=torch.float64)
+    _, sure = decoding._chosen(logits, draws, Decoding(0.9, top_p=0.95), margins)
+    assert sure.double().mean() > 0.8
+
+
 def test_no_prompts_no_texts():
     assert generate(tiny_model(), Numbers(), []) == ([], 0)
 
