@@ -15,6 +15,7 @@ batches as requests come and go, so it can offer neither the bypassed layers nor
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -258,7 +259,9 @@ class _Chooser(LogitsProcessor):
     def _alone(self, text: _Text) -> Tensor:
         """Return the logits after a text, computed from it alone."""
         ids = torch.tensor([text.ids], device=self.model.device)
-        logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
+        can_leave_out = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+        last_alone = {"logits_to_keep": 1} if can_leave_out else {}  # else those of all tokens, which may be gigabytes
+        logits: Tensor = self.model(input_ids=ids, use_cache=False, **last_alone).logits
         return logits[0, -1].float()
 
 
