@@ -24,7 +24,8 @@ ROWS = [
 
 
 def composed(words: str) -> dict[str, object]:
-    job = next((job for job in ("study", "assess") if words.startswith(f"{job}=")), "search")
+    jobs = {"study": "study", "assess": "assess", "recovery": "recover"}
+    job = jobs.get(words.split("=")[0], "search")
     return compose(job, shlex.split(words))
 
 
