@@ -46,7 +46,7 @@ SEVERAL: list[tuple[Callable[[Sequence[str]], object], str, list[str]]] = [
         build.study_spec,
         "study.grid.searcher=[gredy,greedy,bream] study.retries=-1 remov=3 seed=-1 assess=offline assess.limit=0",
         [
-            "remov is no key",
+            "remov is not a key",
             "study.retries=-1 should be greater than or equal to 0",
             "assess.limit=0 should be greater than 0",
             "searcher=gredy is unknown",
