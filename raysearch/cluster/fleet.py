@@ -7,6 +7,7 @@ of a cluster sees them as demand. Those that are ended free their nodes.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysearch.cluster.actor import ReplicaActor
@@ -136,8 +137,10 @@ class RemoteFleet:
             raise KeyboardInterrupt from error
 
     def is_awaited(self) -> bool:
-        """Return what `Fleet.is_awaited` does."""
-        return bool(ray.get(self._actor.is_awaited.remote()))
+        """Return what `Fleet.is_awaited` does; False if its process has died, which pools find out."""
+        with contextlib.suppress(RayError):
+            return bool(ray.get(self._actor.is_awaited.remote()))
+        return False
 
     def close(self) -> None:
         """End all actors, and the fleet's own."""
