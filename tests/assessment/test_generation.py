@@ -162,7 +162,7 @@ def test_bad_tasks_are_refused(assess: Assess, questions: Path) -> None:
         ("data.max_new_tokens=0", "data.max_new_tokens=0 should be greater than 0"),
         ("data.timeout_s=0.0 data.check=code data.tests=x", "data.timeout_s=0.0 should be greater than 0"),
         ("data.chat=true", "data.chat=true needs a model with a chat template"),
-        ("data.opening={word}", "has no word, which data.opening takes in"),
+        ("data.opening={word}", "has no word, which data.opening uses"),
         ("data.check=code data.tests={answer}", "assess.answers.run_code=false, but these data are checked by running"),
     ]
     assert_refused(lambda keys: assess([], f"{data} {keys}"), [(keys, re.escape(said)) for keys, said in cases])

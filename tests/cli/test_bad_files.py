@@ -122,11 +122,11 @@ YAML: dict[str, tuple[bytes, list[str]]] = {
     "reference to nothing": (b"type: beam\nwidth: ${nope}\n", ["the configuration cannot be composed"]),
     "key left open": (b"type: beam\nwidth: ???\n", ["searcher.width has no value"]),
     "in no section": (b"# @package _global_\nremove: 2\n", ["searcher=null is not a section"]),
-    "key that is a number": (b"1: 2\ntype: beam\nwidth: 2\n", ["searcher.1 is no key"]),
+    "key that is a number": (b"1: 2\ntype: beam\nwidth: 2\n", ["searcher.1 is not a key"]),
     "infinity": (b"type: beam\nwidth: .inf\n", ["searcher.width=Infinity should be a valid integer"]),
     "no type": (b"width: 2\n", ["searcher.type has no value", "choose one of:"]),
     "list": (b"- type\n", ["searcher=[type] is not a section"]),
-    "unknown key": (b"type: beam\ndepth: 2\n", ["searcher.depth is no key", "width"]),
+    "unknown key": (b"type: beam\ndepth: 2\n", ["searcher.depth is not a key", "width"]),
     "nest": (b"type: {a: b}\n", ["searcher.type"]),
 }
 

@@ -146,7 +146,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"choices": ["a", "b"]}, f"{WHERE} has no data.choices=a; choose one of"),
     ({}, {"answer": "label"}, f"{WHERE} has no data.answer=label; choose one of"),
     ({}, {"question": "questions"}, f"{WHERE} has no data.question=questions; did you mean 'question'?"),
-    ({"question": None}, {}, f"{WHERE} holds null in question, which data.prompt takes in"),
+    ({"question": None}, {}, f"{WHERE} holds null in question, which data.prompt uses"),
     ({"answer": 2}, {}, f"{WHERE} data.answer=answer=2 is out of range of its 2 choices, counted from 0; mend"),
     ({"answer": None}, {}, f"{WHERE} data.answer=answer is empty; fill it in, or leave the row out"),
     ({}, {"group": "task"}, f"{WHERE} has no data.group=task; "),

@@ -33,7 +33,7 @@ def test_names_the_row_and_the_way_out() -> None:
         ({"answer": None}, f"{WHERE} holds null in data.answer=answer; name a field of text or numbers"),
         ({"answer": ["a"]}, f"{WHERE} holds a list in data.answer=answer; name a field of text or numbers"),
         ({"question": 1.5, "answer": {}}, f"{WHERE} holds an object in data.answer=answer"),
-        ({"question": ["a"]}, f"{WHERE} holds a list in question, which data.prompt takes in"),
+        ({"question": ["a"]}, f"{WHERE} holds a list in question, which data.prompt uses"),
     ]
     assert_refused(lambda **row: QuestionsFormat().read({"question": "Who?", "answer": "me"} | row, WHERE), cases)
     missing = [({"question": "Who?", "answers": "me"}, f"{WHERE} has no data.answer=answer; did you mean 'answers'?")]
