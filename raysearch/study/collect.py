@@ -16,8 +16,6 @@ from raysearch.study.recovered import recovered_masks
 from raysearch.study.result import CellResult, Outcome, State, StudyResult
 from raysearch.study.spec import Margin
 
-_STATES: Mapping[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
-
 
 def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str | None]) -> StudyResult:
     """Return what a study has found so far; `link` gives the address of an MLflow run, None for one that is missing."""
@@ -65,7 +63,9 @@ def _cell(
     assessed: Mapping[str, AssessedMasks],
     link: Callable[[str | None], str | None],
 ) -> CellResult:
-    state = "waiting" if search is None else _STATES.get(search.state, "waiting")
+    state: State = "waiting"
+    if search is not None and search.state in ("finished", "stopped", "failed"):
+        state = search.state
     result = search.result if search is not None and state in ("finished", "stopped") else None
     return CellResult(
         **vars(cell),
