@@ -40,7 +40,7 @@ class Rival:
         noise: How large a difference noise alone explains in 19 of 20 cases; None if it is not known.
         p: That noise alone explains the difference, corrected for the number of pairs; None if it is not known.
         detectable: A difference that would be told from none four times in five, before correction; None if not known.
-        equivalent: Whether it is shown to be no more than the margin away; None without a margin.
+        equivalent: Whether it is shown to be within the margin, corrected likewise; None without a margin.
     """
 
     searcher: str
@@ -122,12 +122,13 @@ def compare(
     rivals.sort(key=lambda one: (tidy(-quantity.sign * sides[one.searcher].score), math.isnan(one.cost), one.cost))
     pairs = itertools.combinations([sides[rival.searcher] for rival in rivals], 2)
     gaps = [difference(one, other, quantity) for one, other in pairs]
-    corrected = holm([gap.p for gap in gaps])
+    corrected = holm([gap.p for gap in gaps]), holm([gap.equivalence_p(margin) for gap in gaps])
     best, *others = rivals
     beside = [best if math.isfinite(best.mean) else replace(best, behind=math.inf, p=None)]
-    for one, gap, p in zip(others, gaps, corrected, strict=False):  # the pairs of the best come first
+    for one, gap, p, equivalence_p in zip(others, gaps, *corrected, strict=False):  # the pairs of the best come first
         behind = math.inf if math.isnan(gap.value) else max(0.0, quantity.sign * gap.value)
-        noise, detectable, equivalent = gap.half_width(), gap.detectable, gap.equivalent(margin)
+        noise, detectable = gap.half_width(), gap.detectable
+        equivalent = None if equivalence_p is None else equivalence_p <= LEVEL
         beside.append(replace(one, behind=behind, noise=noise, p=p, detectable=detectable, equivalent=equivalent))
     return Comparison(setting, quantity, beside, quantity.difference_unit or str(cells["unit"].iloc[0]))
 

@@ -21,8 +21,8 @@ class Contrast:
         sizes: M, or all M whose mean difference within each draw this is.
         gap: By how much the first is above the second.
         p: That noise alone explains it, corrected for `n_answers`; None if noise is not known.
+        equivalence_p: That it is beyond the margin, corrected likewise; None without a margin, too.
         n_answers: How many answers of this contrast, of all M together or M by M, p is corrected for.
-        equivalent: Whether it is shown to be within the margin; None without a margin.
         unit: Of differences: ``nats per token``, ``points``; nats of logarithms.
         n_seeds: The most seeds that a draw has.
     """
@@ -33,10 +33,10 @@ class Contrast:
     first: str
     second: str
     gap: Difference
-    equivalent: bool | None
     unit: str
     n_seeds: int
     p: float | None = None
+    equivalence_p: float | None = None
     n_answers: int = 1
 
     @property
@@ -48,6 +48,11 @@ class Contrast:
     def told(self) -> bool:
         """Whether noise is rejected as the cause."""
         return self.p is not None and self.p <= LEVEL
+
+    @property
+    def equivalent(self) -> bool:
+        """Whether it is shown to be within the margin."""
+        return self.equivalence_p is not None and self.equivalence_p <= LEVEL
 
 
 def contrasts(
@@ -91,8 +96,11 @@ def _all_sizes(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 def _corrected(answers: Sequence[Contrast]) -> list[Contrast]:
     """Correct the p of some answers for their number."""
-    corrected = holm([one.gap.p for one in answers])
-    return [replace(one, p=p, n_answers=len(answers)) for one, p in zip(answers, corrected, strict=True)]
+    corrected = holm([one.gap.p for one in answers]), holm([one.equivalence_p for one in answers])
+    return [
+        replace(one, p=p, equivalence_p=equivalence_p, n_answers=len(answers))
+        for one, p, equivalence_p in zip(answers, *corrected, strict=True)
+    ]
 
 
 def _without_used_loss(cells: pd.DataFrame) -> pd.DataFrame:
@@ -112,7 +120,7 @@ def _contrast(cells: pd.DataFrame, quantity: Quantity, margin: float | None, fir
         first=first,
         second=second,
         gap=gap,
-        equivalent=gap.equivalent(margin),
+        equivalence_p=gap.equivalence_p(margin),
         unit=quantity.difference_unit or str(cells["unit"].iloc[0]),
         n_seeds=int(max(one.groupby("draw")["seed"].nunique().max() for one in (mine, theirs))),
     )

@@ -69,19 +69,28 @@ class Difference:
 
         return max(float(2 * stdtr(freedom, -abs(self.value) / error)) for error, freedom in self._errors)
 
-    def half_width(self, level: float = LEVEL) -> float | None:
-        """Half of the interval of confidence 1 - `level`; None if the error is not known."""
-        return self._quantiles(1 - level / 2)
+    def half_width(self) -> float | None:
+        """Half of the interval of confidence 1 - `LEVEL`; None if the error is not known."""
+        return self._quantiles(1 - LEVEL / 2)
 
     @property
     def detectable(self) -> float | None:
         """The difference that would be told from none four times in five; None if the error is not known."""
         return self._quantiles(1 - LEVEL / 2, POWER)
 
-    def equivalent(self, margin: float | None) -> bool | None:
-        """Return whether two one-sided tests show that it is within the margin; None without one, or without errors."""
-        half = self.half_width(2 * LEVEL)
-        return None if half is None or margin is None else abs(self.value) + half < margin
+    def equivalence_p(self, margin: float | None) -> float | None:
+        """Return the larger p of two one-sided tests that it is within the margin; None without one, or without errors.
+
+        Source: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15(6).
+        """
+        if margin is None or not self._errors:
+            return None
+        from scipy.special import stdtr
+
+        room = margin - abs(self.value)
+        return max(
+            float(stdtr(freedom, -room / error)) if error else float(room <= 0) for error, freedom in self._errors
+        )
 
     def _quantiles(self, *levels: float) -> float | None:
         """The sum of some quantiles of Student's t, times the error; None if that is not known."""

@@ -184,3 +184,12 @@ def test_holms_correction_is_that_of_statsmodels():
         assert holm(p.tolist()) == pytest.approx(multipletests(p, method="holm")[1].tolist())
     assert holm([None, 0.02, None]) == [None, 0.02, None]
     assert holm([]) == []
+
+
+def test_as_good_is_corrected_for_all_pairs():
+    losses = [cell(name, outcome(1.0, delta_error=0.01)) for name in ("best", "one", "other")]
+    losses = [replace(one, outcome=replace(one.outcome, loss=1.0 + 1e-9 * place)) for place, one in enumerate(losses)]
+    error = math.hypot(0.01, 0.01)
+    alone, of_three = stats.norm.isf(0.05) * error, stats.norm.isf(0.05 / 3) * error
+    for margin, expected in (((alone + of_three) / 2, False), (1.01 * of_three, True)):
+        assert [rival.equivalent for rival in compared(*losses, margin=margin).rivals[1:]] == [expected] * 2
