@@ -45,7 +45,7 @@ _ROWS = {"cpu": 32, "cuda": 128}
 #: How far two computations of a float32 logit may be apart, relative to the row's largest, as in `models.verification`.
 _ERROR = 1e-5
 #: From where on a cache or padding is wrong, and not rounded otherwise: in float32, and in other dtypes.
-_WRONG = (1e-3, 0.2)
+_WRONG = (1e-3, 0.5)
 #: Tokens for which a cache gets room at once.
 _ROOM = 64
 #: Rows of a table of positions that it may have beside those of the model, as OPT's has 2.
