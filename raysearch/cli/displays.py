@@ -18,11 +18,11 @@ from typing_extensions import override
 from raysearch.cli.output import say
 from raysearch.core.formatting import count, duration, listed, written
 from raysearch.core.problem import AUTO
+from raysearch.search.forecast import SearchForecast
 from raysearch.search.observer import Observer, StudyHeader
 
 if TYPE_CHECKING:  # heavy; a command that stops early does not need them
     from raysearch.evaluation.progress import Progress
-    from raysearch.search.forecast import RoundCost
     from raysearch.search.result import RoundSummary, SearchHeader
 
 _SECONDS_BETWEEN_LINES, _SECONDS_IF_UNCHANGED = 15, 120
@@ -111,8 +111,7 @@ class SearchDisplay(Display):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self.header: SearchHeader | None = None
-        self._expected: Sequence[RoundCost] | None = None
-        self._head_cost = 0.0
+        self._expected = SearchForecast(None)
         self._round = 1
         self._best = ""
         self._cost_done = 0.0  # of finished rounds' units, in layer-forwards
@@ -122,19 +121,15 @@ class SearchDisplay(Display):
         self._seconds_computing = 0.0  # as if replicas were always busy: without their start
 
     @override
-    def search_started(
-        self, header: SearchHeader, expected: Sequence[RoundCost] | None = None, head_cost: float = 0.0
-    ) -> None:
-        self.header = header
-        self._expected, self._head_cost = expected, head_cost
+    def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
+        self.header, self._expected = header, expected or self._expected
         asked, of = header.config["remove"], f"{header.choices['objective']} on {header.choices['data']}"
         of_all = f"of {header.n_layers} layers"
         layers = f"remove {asked} {of_all} (0-based)"
         if asked == AUTO:
             layers = f"remove as many {of_all} as the budget allows (0-based)"
         self._say(f"[bold]{escape(header.search_id)}[/]: {layers} by {escape(of)}")
-        refine = header.config.get("refine") or {"masks": 0, "steps": 0}
-        self._say(forecast_line(expected, refine["masks"], refine["steps"]))
+        self._say(forecast_line(self._expected))
 
     @override
     def progress(self, progress: Progress) -> None:
@@ -145,14 +140,14 @@ class SearchDisplay(Display):
             masks = count(progress.masks_elsewhere, "mask")
             return self._show(f"waiting for {masks} that another search is computing{whose}")
         self._alone_since = None
-        cost = progress.layer_forwards + self._head_cost * progress.head_forwards
-        planned = progress.layer_forwards_planned + self._head_cost * progress.head_forwards_planned
+        head_cost = self._expected.head_cost
+        cost = progress.layer_forwards + head_cost * progress.head_forwards
+        planned = progress.layer_forwards_planned + head_cost * progress.head_forwards_planned
         if cost:  # else a round begins
             self._cost_done += cost - self._cost_before
         self._cost_before = cost
         self._seconds_computing = progress.computing_s / max(1, progress.n_replicas)
-        by_budget = any(cost.optional for cost in self._expected or [])
-        n_expected = 0 if by_budget else len(self._expected or [])
+        n_expected = 0 if self._expected.by_budget else len(self._expected.rounds or [])
         rounds = f"/{n_expected}" if self._round <= n_expected else ""
         left = self._seconds_left(max(planned - cost, self._later_stages(progress)))
         stage = f"  stage {progress.stage}/{progress.stages}" if progress.stage else ""
@@ -178,9 +173,10 @@ class SearchDisplay(Display):
 
     def _expected_cost(self, number: int) -> float:
         """Return what a round costs unscreened, in layer-forwards; 0 where that is not known."""
-        if not self._expected or number > len(self._expected):
+        rounds = self._expected.rounds or []
+        if number > len(rounds):
             return 0.0
-        return self._expected[number - 1].layer_forwards + self._head_cost * self._expected[number - 1].head_forwards
+        return rounds[number - 1].layer_forwards + self._expected.head_cost * rounds[number - 1].head_forwards
 
     def _later_stages(self, progress: Progress) -> float:
         """Return what is left of a screened round if it costs as much of what was expected as the one before."""
@@ -192,8 +188,9 @@ class SearchDisplay(Display):
         """Return the seconds left of the search, given the layer-forwards left of this round; None without a speed."""
         if not self._cost_done:
             return None
-        for later, cost in enumerate((self._expected or [])[self._round :], self._round + 1):
-            left += 0.0 if cost.optional else self._share * self._expected_cost(later)
+        if not self._expected.by_budget:
+            later = range(self._round + 1, len(self._expected.rounds or []) + 1)
+            left += self._share * sum(map(self._expected_cost, later))
         return left * self._seconds_computing / self._cost_done
 
 
@@ -270,24 +267,24 @@ class StudyDisplay(Display):
         return Group(f"[bold]{self._tally()}[/]", table, escape(line))
 
 
-def forecast_line(expected: Sequence[RoundCost] | None, trainings: int, training_steps: int) -> str:
+def forecast_line(expected: SearchForecast) -> str:
     """Return what a search is expected to cost, in one sentence; screening saves an unknown part of that."""
-    then = f"; then {count(trainings, 'training')} of {count(training_steps, 'step')}" if trainings else ""
-    if expected is None:
+    trainings, steps = count(expected.trainings, "training"), count(expected.training_steps, "step")
+    then = f"; then {trainings} of {steps}" if expected.trainings else ""
+    if expected.rounds is None:
         return f"its cost cannot be told beforehand{then}"
-    masks = sum(cost.masks for cost in expected)
-    layers = sum(cost.layer_forwards for cost in expected)
-    heads = sum(cost.head_forwards for cost in expected)
-    naive = sum(cost.naive_layer_forwards for cost in expected)
-    by_budget = any(cost.optional for cost in expected)
-    screened = any(cost.screened for cost in expected) and not by_budget
-    open_ended = any(cost.open_ended for cost in expected)
+    masks = sum(cost.masks for cost in expected.rounds)
+    layers = sum(cost.layer_forwards for cost in expected.rounds)
+    heads = sum(cost.head_forwards for cost in expected.rounds)
+    naive = sum(cost.naive_layer_forwards for cost in expected.rounds)
+    by_budget, open_ended = expected.by_budget, expected.open_ended
+    screened = expected.screened and not by_budget
     # Replicas that share a round each run the layers that begin their part of it: some more than are counted here.
     about, some = "up to about " if screened and not open_ended else "about ", "about " if open_ended else ""
     instead = f" instead of {naive:,}" if layers < naive else ""
     most, ends = ("at most ", ", as far as the budget allows") if by_budget else ("", "")
     limit = "" if open_ended else " at most"
-    rounds = count(len(expected), "round")
+    rounds = count(len(expected.rounds), "round")
     return (
         f"{most}{some}{count(masks, 'mask')} in {rounds}{ends}: {about}{layers:,} layer-forwards over the calibration"
         f"{instead}, and {some}{count(heads, 'head-forward')}{limit}{then}"

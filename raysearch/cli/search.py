@@ -49,7 +49,7 @@ def search(
             from raysearch.cli.displays import forecast_line
 
             expected = api.forecast(*overrides or [], config_dir=config_dir)
-            out.answer(plain(expected), forecast_line(expected.rounds, expected.trainings, expected.training_steps))
+            out.answer(plain(expected), forecast_line(expected))
         else:
             _follow(out, partial(api.search, *overrides or [], config_dir=config_dir))
 

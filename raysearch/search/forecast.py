@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +36,6 @@ class RoundCost:
         head_forwards: Times the final norm and head run.
         naive_layer_forwards: Layers that one full forward per mask would run.
         estimated: Whether only the number of masks is sure.
-        screened: Whether screening may leave a part of this out.
-        optional: Whether a search by budget may end before this round.
-        open_ended: Whether the losses decide how many masks and rounds there are.
     """
 
     masks: int
@@ -46,9 +43,6 @@ class RoundCost:
     head_forwards: int
     naive_layer_forwards: int
     estimated: bool = False
-    screened: bool = False
-    optional: bool = False
-    open_ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,11 +51,19 @@ class SearchForecast:
 
     Args:
         rounds: Of each round; None where that cannot be known.
+        head_cost: Of a head-forward, in layer-forwards, by parameters.
+        by_budget: Whether it may end before the last round, as a budget allows.
+        screened: Whether screening may leave a part out.
+        open_ended: Whether the losses decide how many masks and rounds there are.
         trainings: Masks that are recovered after the rounds.
         training_steps: Steps of each recovery.
     """
 
     rounds: list[RoundCost] | None
+    head_cost: float = 0.0
+    by_budget: bool = False
+    screened: bool = False
+    open_ended: bool = False
     trainings: int = 0
     training_steps: int = 0
 
@@ -102,8 +104,7 @@ class Forecaster:
             UserError: The searcher asks for gradients that the objectives do not have.
         """
         rehearsal = self._rehearsal(searcher, problem, seed)
-        costs = _costs(rehearsal.asked, problem.n_layers, objectives, set() if known is None else known)
-        rounds = [replace(cost, open_ended=searcher.open_ended) for cost in costs]
+        rounds = _costs(rehearsal.asked, problem.n_layers, objectives, set() if known is None else known)
         if rehearsal.is_whole:
             return rounds
         count = searcher.count(problem)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from raysearch.search.observer import Observer, StudyHeader
 
 if TYPE_CHECKING:  # an observer needs none of what these bring along
     from raysearch.evaluation.progress import Progress
-    from raysearch.search.forecast import RoundCost
+    from raysearch.search.forecast import SearchForecast
     from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
 
 _S_BETWEEN_UPDATES = 0.2
@@ -38,12 +37,10 @@ class NotebookProgress(Observer):
         self._shown = 0.0
 
     @override
-    def search_started(
-        self, header: SearchHeader, expected: Sequence[RoundCost] | None = None, head_cost: float = 0.0
-    ) -> None:
+    def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
         self._name = header.search_id
-        at_most = " at most" if any(cost.optional for cost in expected or []) else ""
-        self._rounds = f" of{at_most} {len(expected)}" if expected else ""
+        if expected and expected.rounds:
+            self._rounds = f" of{' at most' * expected.by_budget} {len(expected.rounds)}"
         self._show(0.0, "starts", now=True)
 
     @override

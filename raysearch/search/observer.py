@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # an observer needs none of what these bring along
     from raysearch.evaluation.progress import Progress
     from raysearch.evaluation.spec import EvaluationSpec
     from raysearch.models.spec import ModelInfo
-    from raysearch.search.forecast import RoundCost
+    from raysearch.search.forecast import SearchForecast
     from raysearch.search.record import SearchRecord
     from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
     from raysearch.search.trial import Trial
@@ -91,15 +91,12 @@ class Observer:
     the header's measure, seconds are wall-clock, layers and cells are numbered from 0.
     """
 
-    def search_started(
-        self, header: SearchHeader, expected: Sequence[RoundCost] | None = None, head_cost: float = 0.0
-    ) -> None:
+    def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
         """A search begins, or goes on under the same `header.search_id`.
 
         Args:
             header: The search.
-            expected: What each round is expected to cost; None where that is not known.
-            head_cost: The cost of a head-forward in layer-forwards, by parameters.
+            expected: Its cost; None where a study has told that of all its searches.
         """
 
     def reading(self, line: str) -> None:

@@ -23,7 +23,7 @@ from raysearch.ledger.locks import held
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.search.driver import exhaust, run_rounds
-from raysearch.search.forecast import Forecaster, RoundCost, SearchForecast
+from raysearch.search.forecast import Forecaster, SearchForecast
 from raysearch.search.observer import Observer, Observers, Tracker, tell_of_large_files, warn_of_dtype, warn_of_unknown
 from raysearch.search.recommend import BudgetedSearch, SpeedMeter
 from raysearch.search.recommendation import Recommendation
@@ -65,15 +65,14 @@ def forecast_search(spec: SearchSpec) -> SearchForecast:
     Raises:
         UserError: As `search_rounds`, but for what only the samples tell.
     """
-    evaluation, refiner = spec.evaluation, spec.refiner
+    evaluation = spec.evaluation
     evaluation.check_data()
     info = describe(evaluation.model)
     for one in evaluation.calibrations:
         one.data.check_length(info.max_positions)
     evaluation.cluster.check_model(info.model)
     as_folder("store", evaluation.ledger.parent)
-    rounds = _forecast(spec, info)
-    return SearchForecast(rounds) if refiner is None else SearchForecast(rounds, refiner.masks, refiner.steps)
+    return _forecast(spec, info)
 
 
 def run_search(
@@ -137,7 +136,7 @@ def search_rounds(
             recorder = SearchRecorder(problem, session.evaluator, watching, started, _part_names(spec))
             search = _Search(spec, session, header, recorder, watching, tracker)
             try:
-                watching.search_started(header, expected, head_cost(info))
+                watching.search_started(header, expected)
                 if is_alone:
                     warn_of_unknown(session.calibrations, observer)
                     warn_of_dtype(info, observer)
@@ -295,10 +294,16 @@ class _Search:
         write_search(self.session.ledger, self.header.search_id, self.spec.config, state, result, failure)
 
 
-def _forecast(spec: SearchSpec, info: ModelInfo) -> list[RoundCost] | None:
-    costs = Forecaster().forecast(spec.searcher, spec.problem(info), spec.seed, spec.evaluation.objectives)
-    screened, by_budget = spec.evaluation.screening is not None, spec.budget is not None
-    return costs and [replace(cost, screened=screened, optional=by_budget) for cost in costs]
+def _forecast(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
+    return SearchForecast(
+        rounds=Forecaster().forecast(spec.searcher, spec.problem(info), spec.seed, spec.evaluation.objectives),
+        head_cost=head_cost(info),
+        by_budget=spec.budget is not None,
+        screened=spec.evaluation.screening is not None,
+        open_ended=spec.searcher.open_ended,
+        trainings=0 if spec.refiner is None else spec.refiner.masks,
+        training_steps=0 if spec.refiner is None else spec.refiner.steps,
+    )
 
 
 def _changed(search_id: str, session: EvaluationSession) -> UserError:

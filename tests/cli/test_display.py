@@ -11,12 +11,12 @@ from rich.console import Console
 from raysearch.cli.displays import SearchDisplay
 from raysearch.core.mask import Mask
 from raysearch.evaluation.progress import Progress
-from raysearch.search.forecast import RoundCost
+from raysearch.search.forecast import RoundCost, SearchForecast
 from raysearch.testing.tracker_suite import MARGIN
 from tests.tracking.simulated import greedy_search
 
 SEARCH = greedy_search(n_remove=3)
-EXPECTED = [RoundCost(8, 20, 8, 56), RoundCost(7, 100, 7, 42), RoundCost(6, 300, 6, 30)]
+EXPECTED = SearchForecast([RoundCost(8, 20, 8, 56), RoundCost(7, 100, 7, 42), RoundCost(6, 300, 6, 30)])
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_the_last_round_leaves_nothing(display: SearchDisplay, said: io.StringIO
 
 
 def test_a_search_that_cannot_be_foretold_says_no_time(display: SearchDisplay, said: io.StringIO) -> None:
-    display._expected = None
+    display._expected = SearchForecast(None)
     display.round_done(SEARCH.rounds[0])
     assert "left" not in said.getvalue()
 

@@ -15,7 +15,7 @@ from raysearch.cli.displays import forecast_line
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
-from raysearch.search.forecast import Forecaster
+from raysearch.search.forecast import Forecaster, SearchForecast
 from raysearch.searchers.base import Searcher, SearchGenerator
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.cbo import CboSearcher
@@ -78,7 +78,8 @@ def test_says_where_the_losses_decide_how_many_masks_there_are() -> None:
             "1 mask in 1 round: about 12 layer-forwards over the calibration, and 2 head-forwards .*",
         ),
     ):
-        line = forecast_line(Forecaster().forecast(searcher, PROBLEM, 0, [PerplexityObjective()]), 0, 0)
+        rounds = Forecaster().forecast(searcher, PROBLEM, 0, [PerplexityObjective()])
+        line = forecast_line(SearchForecast(rounds, open_ended=searcher.open_ended))
         assert re.fullmatch(said, line), line
 
 

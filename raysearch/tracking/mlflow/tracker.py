@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 from typing_extensions import override
 
 from raysearch.core.paths import option_for
-from raysearch.search.forecast import RoundCost
+from raysearch.search.forecast import SearchForecast
 from raysearch.search.observer import LossPoint, RecoveryHeader, StudyHeader, Tracker
 from raysearch.search.record import SearchRecord
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
@@ -82,9 +82,7 @@ class MlflowTracker(Tracker):
         self._seconds_before: float | None = None
 
     @override
-    def search_started(
-        self, header: SearchHeader, expected: Sequence[RoundCost] | None = None, head_cost: float = 0.0
-    ) -> None:
+    def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
         # A study tells its warnings once each, so those of its searches are alike.
         self._later = "with the study's id" if header.labels else header.search_id + self._words
         self._thread = threading.Thread(target=self._work, args=(header, now_ms()), name="mlflow-tracker", daemon=True)

@@ -187,8 +187,8 @@ def test_holms_correction_is_that_of_statsmodels():
 
 
 def test_as_good_is_corrected_for_all_pairs():
-    losses = [cell(name, outcome(1.0, delta_error=0.01)) for name in ("best", "one", "other")]
-    losses = [replace(one, outcome=replace(one.outcome, loss=1.0 + 1e-9 * place)) for place, one in enumerate(losses)]
+    names = ("best", "one", "other")
+    losses = [cell(name, outcome(1.0 + 1e-9 * place, delta_error=0.01)) for place, name in enumerate(names)]
     error = math.hypot(0.01, 0.01)
     alone, of_three = stats.norm.isf(0.05) * error, stats.norm.isf(0.05 / 3) * error
     for margin, expected in (((alone + of_three) / 2, False), (1.01 * of_three, True)):
