@@ -71,9 +71,9 @@ def recover_search(
         UserError: Something the user named is not there, too small, or does not fit together.
         EvaluationError: Something failed for good.
     """
-    this = prepare(record, ledger, search, spec, remove)
-    result = _recover(this, as_path("--out", out).absolute(), overwrite, observer)
-    _record(this, result, "", observer)
+    recovery = prepare(record, ledger, search, spec, remove)
+    result = _recover(recovery, as_path("--out", out).absolute(), overwrite, observer)
+    _record(recovery, result, "", observer)
     return result
 
 
@@ -91,36 +91,38 @@ def recover_in_study(
 
     The arguments are those of `recover_search`, and the study's label of the way in which a model is trained.
     """
-    this = prepare(record, ledger, search, spec, remove)
-    out = this.folder / RECOVERED
-    for known in recoveries_of(this.ledger, this.what.fingerprint, [this.mask]):
-        if known.recovery_id == this.name and this.asked.items() <= known.asked.items():
-            kept = write_recovery(this.ledger, this.what.fingerprint, replace(known, way=way, settings=spec.settings))
+    recovery = prepare(record, ledger, search, spec, remove)
+    out = recovery.folder / RECOVERED
+    for known in recoveries_of(recovery.ledger, recovery.what.fingerprint, [recovery.mask]):
+        if known.recovery_id == recovery.name and recovery.asked.items() <= known.asked.items():
+            kept = write_recovery(
+                recovery.ledger, recovery.what.fingerprint, replace(known, way=way, settings=spec.settings)
+            )
             break
     else:
-        kept = _record(this, _recover(this, out, True, observer), way, observer)
+        kept = _record(recovery, _recover(recovery, out, True, observer), way, observer)
     if out.exists():  # made for a study, by this command or by one that was killed before it came here
-        remove_models(this.folder, spec.options)
+        remove_models(recovery.folder, spec.options)
     return kept
 
 
-def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> Recovered:
+def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer) -> Recovered:
     """Train, write and assess a model; what was done before is not done again."""
     started = time.monotonic()
-    if written_by(out) != this.name:
-        check_destination(locate(this.search.evaluation.model), out, overwrite)
-    check_tasks(this.what, this.ledger)
+    if written_by(out) != recovery.name:
+        check_destination(locate(recovery.search.evaluation.model), out, overwrite)
+    check_tasks(recovery.what, recovery.ledger)
     stages: dict[str, float] = {}
-    with held(this.ledger, this.name, "RECOVERY"):
-        evidence, answers_written = heal(this, out, stages, observer)
-        shutil.rmtree(this.folder / TEACHER, ignore_errors=True)
+    with held(recovery.ledger, recovery.name, "RECOVERY"):
+        evidence, answers_written = heal(recovery, out, stages, observer)
+        shutil.rmtree(recovery.folder / TEACHER, ignore_errors=True)
         with timed(stages, "assessment"):
-            dense, pruned, recovered = _assess(this, out, observer)
+            dense, pruned, recovered = _assess(recovery, out, observer)
         result = Recovered(
-            recovery_id=this.name,
-            search_id=this.record.search_id,
+            recovery_id=recovery.name,
+            search_id=recovery.record.search_id,
             model=evidence.model,
-            mask=this.mask,
+            mask=recovery.mask,
             out=out,
             rows=evidence.rows,
             left_out=evidence.left_out,
@@ -136,10 +138,10 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
     return result
 
 
-def _record(this: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
-    record = replace(result.record(way), asked=this.asked, settings=this.spec.settings)
-    kept = write_recovery(this.ledger, this.what.fingerprint, record)
-    observer.recovered(this.record, kept.header, kept.training.points, {**kept.costs, **kept.named})
+def _record(recovery: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
+    record = replace(result.record(way), asked=recovery.asked, settings=recovery.spec.settings)
+    kept = write_recovery(recovery.ledger, recovery.what.fingerprint, record)
+    observer.recovered(recovery.record, kept.header, kept.training.points, {**kept.costs, **kept.named})
     return kept
 
 
@@ -155,12 +157,14 @@ def recovery_cost(
 
     The arguments are those of `recover_search`.
     """
-    this, options = prepare(record, ledger, search, spec, remove), spec.options
+    recovery, options = prepare(record, ledger, search, spec, remove), spec.options
     observer.assessing("drawing the data")
-    prompts = draw(this)
+    prompts = draw(recovery)
     left_out, writes = Counter(prompts.left_out), options.responses == "self"
     found = [
-        _longest(one, options, this.tokenizer) if writes else row_of(one, one.answer, False, options, this.tokenizer)
+        _longest(one, options, recovery.tokenizer)
+        if writes
+        else row_of(one, one.answer, False, options, recovery.tokenizer)
         for one in prompts.questions
     ]
     left_out.update(one for one in found if not isinstance(one, Row))
@@ -177,9 +181,9 @@ def recovery_cost(
         pruned = Path(scratch) / "pruned"
         observer.assessing("writing the pruned checkpoint")
         export_search(record, search, pruned, remove=remove)
-        time_step = partial(_time_step, this, this.model_in(pruned), rows, Path(scratch) / "timed")
+        time_step = partial(_time_step, recovery, recovery.model_in(pruned), rows, Path(scratch) / "timed")
         observer.assessing("timing a step")
-        step_s, memory = within_memory(time_step, options, this.on_gpu, observer.warn)
+        step_s, memory = within_memory(time_step, options, recovery.on_gpu, observer.warn)
         release()
     return RecoveryCost(
         rows=len(rows),
@@ -203,38 +207,40 @@ def _longest(question: Question, options: RecoveryOptions, tokenizer: Any) -> Ro
     return Row((question.ids + filler)[: options.max_tokens], n_prompt)
 
 
-def _assess(this: Recovery, out: Path, observer: Observer) -> list[Mapping[str, Result]]:
+def _assess(recovery: Recovery, out: Path, observer: Observer) -> list[Mapping[str, Result]]:
     """Assess dense, pruned and recovered, each by metric; what the ledger knows is not computed again."""
-    ledger = this.ledger
-    before = assess_masks(this.what, ledger, [this.mask], on_progress=observer.assessing)
-    what = read_assessable(this.spec.assess, this.model_in(out, "recovered"), this.spec.cluster, ledger.path)
+    ledger = recovery.ledger
+    before = assess_masks(recovery.what, ledger, [recovery.mask], on_progress=observer.assessing)
+    what = read_assessable(
+        recovery.spec.assess, recovery.model_in(out, "recovered"), recovery.spec.cluster, ledger.path
+    )
     after = assess_masks(what, ledger, [Mask()], on_progress=observer.assessing)
-    return [before.by_mask[Mask()], before.by_mask[this.mask], after.by_mask[Mask()]]
+    return [before.by_mask[Mask()], before.by_mask[recovery.mask], after.by_mask[Mask()]]
 
 
-def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], folder: Path, at_once: int) -> tuple[float, int]:
+def _time_step(recovery: Recovery, model: ModelSpec, rows: list[Row], folder: Path, at_once: int) -> tuple[float, int]:
     """Return the seconds of a step on rows of mean length, and the most memory that it took, in bytes."""
-    n_steps = 2 if this.on_gpu else 1  # on a CPU a step takes long, and the first as long as the next
-    options = replace(this.spec.options, workers=1, max_steps=n_steps, epochs=1.0, warmup_steps=0, patience=None)
+    n_steps = 2 if recovery.on_gpu else 1  # on a CPU a step takes long, and the first as long as the next
+    options = replace(recovery.spec.options, workers=1, max_steps=n_steps, epochs=1.0, warmup_steps=0, patience=None)
     n_rows = min(len(rows), n_steps * options.batch_size + 1)
     options = replace(options, held_out=0.5 / n_rows)
     chosen = sorted(rows, key=lambda row: len(row.ids))[len(rows) // 2 :][:n_rows]
     with quiet(), all_threads():
         data = TrainingRows.of((chosen * n_rows)[:n_rows], options)
         if options.loss == "distill":  # what the dense model says takes the same time whatever it is
-            k = min(options.top_k, this.what.info.vocab_size)
+            k = min(options.top_k, recovery.what.info.vocab_size)
             top_logits = [
                 TopLogits(np.zeros((n, k), np.int32), np.full((n, k), -np.log(2 * k), np.float16))
                 for n in data.n_scored
             ]
             data = replace(data, top_logits=top_logits)
-        trainer = make_trainer(model, this.tokenizer, data, options, folder, at_once, on_gpu=this.on_gpu)
+        trainer = make_trainer(model, recovery.tokenizer, data, options, folder, at_once, on_gpu=recovery.on_gpu)
         trainer.args.eval_strategy = trainer.args.save_strategy = "no"
         trainer.args.load_best_model_at_end = False
-        if this.on_gpu:  # once to warm up
+        if recovery.on_gpu:  # once to warm up
             trainer.train()
         memory = PeakMemory.of(one.device for one in cast(Module, trainer.model).parameters())
         started = time.monotonic()
         trainer.train()
         passed_s = time.monotonic() - started
-    return passed_s / trainer.state.global_step / this.spec.options.workers, memory.peak()
+    return passed_s / trainer.state.global_step / recovery.spec.options.workers, memory.peak()

@@ -133,13 +133,13 @@ class RecoveryRefiner(Options):
         from raysearch.recovery.steps import RECOVERED, heal, prepare
 
         what = Assessable(self.spec.assess, search.evaluation.cluster, session.info, ModelFiles(session.info.model))
-        this, stages = prepare(record, session.ledger, search, self.spec, None, what, shared), dict[str, float]()
-        out, telling = this.folder / RECOVERED, Prefixed(f"mask {this.mask}: ", observer)
-        found, _ = heal(this, out, stages, telling, _replicas_of(session))
+        recovery, stages = prepare(record, session.ledger, search, self.spec, None, what, shared), dict[str, float]()
+        out, telling = recovery.folder / RECOVERED, Prefixed(f"mask {recovery.mask}: ", observer)
+        found, _ = heal(recovery, out, stages, telling, _replicas_of(session))
         telling.assessing("evaluating the recovered model")
-        losses = _losses(this, out, session)
+        losses = _losses(recovery, out, session)
         seconds, settings = sum(stages.values()), self.spec.settings
-        return _Refined(this.name, losses, found.rows, found.left_out, found.training, seconds, settings)
+        return _Refined(recovery.name, losses, found.rows, found.left_out, found.training, seconds, settings)
 
 
 def recorded_refinement(
@@ -161,10 +161,10 @@ def _replicas_of(session: EvaluationSession) -> Iterator[Callable[[], Pool]]:
     session.evaluator.rest()
 
 
-def _losses(this: Recovery, out: Path, session: EvaluationSession) -> tuple[float, ...]:
+def _losses(recovery: Recovery, out: Path, session: EvaluationSession) -> tuple[float, ...]:
     """Return the loss of a recovered model on each calibration of the search: on the very samples of its masks."""
-    evaluation = this.search.evaluation
-    model = this.model_in(out, "recovered")
+    evaluation = recovery.search.evaluation
+    model = recovery.model_in(out, "recovered")
     info = describe(model)
     files = ModelFiles(info.model)
     calibrations = [
@@ -176,5 +176,7 @@ def _losses(this: Recovery, out: Path, session: EvaluationSession) -> tuple[floa
         found = recovered.evaluator.evaluate(Round([Mask()]))[Mask()]
     losses = tuple(loss for loss in found.parts if loss is not None)
     if len(losses) < len(calibrations):
-        raise EvaluationError(f"mask {this.mask}: of its recovered model, {found.failure or 'a loss is not finite'}")
+        raise EvaluationError(
+            f"mask {recovery.mask}: of its recovered model, {found.failure or 'a loss is not finite'}"
+        )
     return losses

@@ -146,7 +146,7 @@ def check_first_gpu(device: str) -> None:
 
 
 def heal(
-    this: Recovery,
+    recovery: Recovery,
     out: Path,
     stages: dict[str, float],
     observer: Observer,
@@ -164,40 +164,40 @@ def heal(
         UserError: Something the user named is not there, too small, or does not fit together.
         EvaluationError: Something failed for good.
     """
-    spec, record = this.spec, this.record
-    pruned = this.folder / _PRUNED
-    model = this.model_in(pruned)
-    if not this.folder.exists():
-        check_room(this)
-    this.folder.mkdir(parents=True, exist_ok=True)
-    this.shared.mkdir(parents=True, exist_ok=True)
-    with replicas or opening(spec.cluster, this.what.info, _UNITS) as pool:
+    spec, record = recovery.spec, recovery.record
+    pruned = recovery.folder / _PRUNED
+    model = recovery.model_in(pruned)
+    if not recovery.folder.exists():
+        check_room(recovery)
+    recovery.folder.mkdir(parents=True, exist_ok=True)
+    recovery.shared.mkdir(parents=True, exist_ok=True)
+    with replicas or opening(spec.cluster, recovery.what.info, _UNITS) as pool:
         with timed(stages, "data"):
-            rows, left_out, n_written = _rows(this, pool, observer)
+            rows, left_out, n_written = _rows(recovery, pool, observer)
         if not (pruned / RECORD).is_file():
             shutil.rmtree(pruned, ignore_errors=True)
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
-                export_search(record, this.search, pruned, remove=len(this.mask))
+                export_search(record, recovery.search, pruned, remove=len(recovery.mask))
         data = TrainingRows.of(rows, spec.options)
-        if spec.options.loss == "distill" and not is_trained(this.folder):
+        if spec.options.loss == "distill" and not is_trained(recovery.folder):
             with timed(stages, "logits"):
-                top_k, folder = spec.options.top_k, this.shared / TEACHER
+                top_k, folder = spec.options.top_k, recovery.shared / TEACHER
                 top_logits = top_logits_of(data.rows, data.starts, top_k, folder, pool, observer.assessing)
             data = replace(data, top_logits=top_logits)
     with timed(stages, "training"):
         training = train(
-            *(model, this.tokenizer, data, spec.options, this.folder, spec.cluster),
-            on_gpu=this.on_gpu,
+            *(model, recovery.tokenizer, data, spec.options, recovery.folder, spec.cluster),
+            on_gpu=recovery.on_gpu,
             on_progress=observer.assessing,
             warn=observer.warn,
         )
     evidence = RecoveryEvidence(
-        recovery_id=this.name,
+        recovery_id=recovery.name,
         search_id=record.search_id,
-        model=this.search.evaluation.model.name,
-        mask=this.mask,
-        n_layers_dense=this.what.info.n_layers,
+        model=recovery.search.evaluation.model.name,
+        mask=recovery.mask,
+        n_layers_dense=recovery.what.info.n_layers,
         method=spec.options,
         rows=len(rows),
         data=_described(spec),
@@ -205,10 +205,10 @@ def heal(
         training=training,
         version=importlib.metadata.version("raysearch"),
     )
-    if written_by(out) != this.name:
+    if written_by(out) != recovery.name:
         observer.assessing("writing the recovered checkpoint")
         with timed(stages, "checkpoints"):
-            write_checkpoint(model, this.folder / TRAINED, out, evidence)
+            write_checkpoint(model, recovery.folder / TRAINED, out, evidence)
     return evidence, n_written
 
 
@@ -220,37 +220,39 @@ def remove_models(folder: Path, options: RecoveryOptions) -> None:
         shutil.rmtree(marker.parent, ignore_errors=True)
 
 
-def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> tuple[list[Row], Mapping[str, int], int]:
+def _rows(
+    recovery: Recovery, replicas: Callable[[], Pool], observer: Observer
+) -> tuple[list[Row], Mapping[str, int], int]:
     """Return the rows, drawn and answered once and then kept; what is left out; and how many answers are new."""
-    options, folder = this.spec.options, this.shared
+    options, folder = recovery.spec.options, recovery.shared
     if (folder / _CARD).is_file() and (folder / _ROWS).is_file():
         card, lines = json.loads((folder / _CARD).read_text(encoding="utf-8")), (folder / _ROWS).read_bytes()
         if card["sha256"] == hashlib.sha256(lines).hexdigest():
             known = map(json.loads, lines.splitlines())
             return [Row(tuple(one["ids"]), one["n_prompt"], one["answer"]) for one in known], card["left_out"], 0
     observer.assessing("drawing the data")
-    prompts = draw(this)
+    prompts = draw(recovery)
     left_out, n_written = Counter(prompts.left_out), 0
     answers = [(one.answer, False) for one in prompts.questions]
     if options.responses == "self":
         written, n_written = write_answers(
-            prompts.questions, options, this.what, this.ledger, replicas, observer.assessing
+            prompts.questions, options, recovery.what, recovery.ledger, replicas, observer.assessing
         )
         answers = [(one.text.strip(), one.cut_off) for one in written]
     asked = zip(prompts.questions, answers, strict=True)
-    found = [row_of(question, answer, cut, options, this.tokenizer) for question, (answer, cut) in asked]
+    found = [row_of(question, answer, cut, options, recovery.tokenizer) for question, (answer, cut) in asked]
     left_out.update(one for one in found if not isinstance(one, Row))
     rows = [*prompts.rows, *(one for one in found if isinstance(one, Row))]
     rows = [rows[place] for place in np.random.default_rng(options.seed).permutation(len(rows))]
-    rows = rows[: n_to_train_on(rows, options, left_out, this.spec.data)]
+    rows = rows[: n_to_train_on(rows, options, left_out, recovery.spec.data)]
     content = "".join(json.dumps(vars(row)) + "\n" for row in rows)
     card = {
         "recovery_id": folder.name,
         "rows": len(rows),
         "tokens": sum(len(row.ids) for row in rows),
         "left_out": left_out,
-        "data": _described(this.spec),
-        "answered_by": this.what.fingerprint if prompts.questions and options.responses == "self" else None,
+        "data": _described(recovery.spec),
+        "answered_by": recovery.what.fingerprint if prompts.questions and options.responses == "self" else None,
         "sha256": hashlib.sha256(content.encode()).hexdigest(),
     }
     write_whole(folder / _ROWS, content)
@@ -258,12 +260,14 @@ def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> t
     return rows, dict(left_out), n_written
 
 
-def draw(this: Recovery) -> Prompts:
+def draw(recovery: Recovery) -> Prompts:
     """Draw prompts or text apart from the calibration and the assessment."""
-    what = this.what
-    searched = prepare_data(this.search.evaluation, what.info, what.files).calibrations
-    measured = SeenTexts([*searched, *what.calibrations], this.tokenizer)
-    return draw_prompts(this.spec.data, this.spec.options, this.tokenizer, measured, what.info.max_positions)
+    what = recovery.what
+    searched = prepare_data(recovery.search.evaluation, what.info, what.files).calibrations
+    measured = SeenTexts([*searched, *what.calibrations], recovery.tokenizer)
+    return draw_prompts(
+        recovery.spec.data, recovery.spec.options, recovery.tokenizer, measured, what.info.max_positions
+    )
 
 
 def _described(spec: RecoverSpec) -> dict[str, Any]:
@@ -271,14 +275,14 @@ def _described(spec: RecoverSpec) -> dict[str, Any]:
     return {**spec.data.rows.describe(), "responses": None if is_text else spec.options.responses}
 
 
-def check_room(this: Recovery) -> None:
+def check_room(recovery: Recovery) -> None:
     """Refuse a disk that cannot hold the models that a recovery writes; adapters and logits are small beside them."""
-    info = this.what.info
-    left = info.parameters - sum(info.layer_parameters[layer] for layer in this.mask)
+    info = recovery.what.info
+    left = info.parameters - sum(info.layer_parameters[layer] for layer in recovery.mask)
     of_weight = 2 * getattr(torch, info.dtype).itemsize  # pruned and recovered
-    if this.spec.options.method == "full":
+    if recovery.spec.options.method == "full":
         of_weight += _CHECKPOINTS * _OF_CHECKPOINT + 4
-    store, needed = this.ledger.path.parent, left * of_weight
+    store, needed = recovery.ledger.path.parent, left * of_weight
     if (free := shutil.disk_usage(store).free) < needed:
         raise UserError(
             f"store={store} has {size(free)} left, and this recovery needs {size(needed)}; free some space, or use "
