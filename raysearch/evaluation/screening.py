@@ -208,12 +208,12 @@ class Screener:
         keep, beat = proposed.keep, proposed.beat if proposed.beat is not None and self.knows(proposed.beat) else None
         if (keep is None and beat is None) or (keep or 0) >= len(contestants) or len(self.stages) == 1:
             return None
-        self._budget_spent += 1 / proposed.of
+        self._budget_spent += 1 / proposed.n_rounds
         if self._budget_spent > 1 + 1e-9:
             return None
         predictions = {mask: self._predict(mask) for mask in contestants if len(mask) > 1}
         self._predictions = {mask: found for mask, found in predictions.items() if found[0] >= 0}
-        budget = (1 - self.screening.confidence) / proposed.of
+        budget = (1 - self.screening.confidence) / proposed.n_rounds
         return Contest(self, replace(proposed, masks=contestants, beat=beat), budget)
 
     def knows(self, mask: Mask) -> bool:

@@ -44,6 +44,6 @@ class BeamSearcher(Searcher):
         beams = [problem.dense]
         for rounds_left in reversed(range(problem.n_remove)):
             keep = self.width if rounds_left else 1
-            scores = yield Round(problem.children(beams), keep=keep, of=problem.n_remove, ties=self.ties)
+            scores = yield Round(problem.children(beams), keep=keep, n_rounds=problem.n_remove, ties=self.ties)
             beams = scores.best(keep)
         return beams[0]

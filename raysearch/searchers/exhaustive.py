@@ -49,9 +49,9 @@ class ExhaustiveSearcher(Searcher):
         cause = ""
         masks = map(Mask, combinations(problem.free, problem.n_remove))
         size = 1
-        n_screened = max(1, math.ceil((problem.n_solutions - 1) / self.round_size))  # rounds, without the first mask's
+        n_rounds = max(1, math.ceil((problem.n_solutions - 1) / self.round_size))  # rounds, without the first mask's
         while batch := tuple(islice(masks, size)):
-            scores = yield Round(batch, keep=1, beat=next(iter(best), None), of=n_screened)
+            scores = yield Round(batch, keep=1, beat=next(iter(best), None), n_rounds=n_rounds)
             best.update(scores.losses)
             best = {mask: best[mask] for mask in sorted(best, key=lambda mask: (best[mask], mask))[:1]}
             cause = next(iter(scores.failed.values()), cause)

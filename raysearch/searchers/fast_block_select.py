@@ -50,7 +50,7 @@ class FastBlockSelectSearcher(Searcher):
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         costs = yield from layer_costs(problem, self.prior)
         centre = cheapest_mask(problem, costs)
-        known: Scores = yield Round([centre], of=self.rounds)
+        known: Scores = yield Round([centre], n_rounds=self.rounds)
         tried, centres = {centre}, set[Mask]()
 
         def loss(mask: Mask) -> float:
@@ -62,7 +62,7 @@ class FastBlockSelectSearcher(Searcher):
             if not candidates:
                 break
             tried.update(candidates)
-            known |= yield Round(candidates, beat=centre, of=self.rounds)
+            known |= yield Round(candidates, beat=centre, n_rounds=self.rounds)
             improving = sorted(
                 (mask for mask in candidates if loss(mask) < loss(centre)), key=lambda mask: (loss(mask), mask)
             )
@@ -71,7 +71,7 @@ class FastBlockSelectSearcher(Searcher):
             centre = conflict_free(centre, improving)
             if centre not in {*known.losses, *known.failed}:
                 tried.add(centre)
-                known |= yield Round([centre], of=self.rounds)
+                known |= yield Round([centre], n_rounds=self.rounds)
             if loss(centre) == np.inf:
                 centre = improving[0]
             if centre in centres:

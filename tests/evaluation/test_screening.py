@@ -277,7 +277,7 @@ def test_rounds_without_keep_and_beyond_the_budget_are_evaluated_in_full(bench):
     assert not one.evaluate(Round(SINGLES)).screened
     assert one.evaluate(Round(pairs, keep=1)).screened
     triples = [Mask(triple) for triple in combinations(range(N_LAYERS), 3)]
-    assert not one.evaluate(Round(triples, keep=1)).screened  # the first round had it all: of=1
+    assert not one.evaluate(Round(triples, keep=1)).screened  # the first round had it all: n_rounds=1
 
 
 def test_only_masks_better_than_one_are_known_exactly(bench):
