@@ -63,7 +63,7 @@ class Round:
         keep: How many of the best the searcher needs to know exactly; None for all, or for all that are better than
             `beat`. Screening may stop the evaluation of the others early; they are then in ``scores.screened``.
         beat: A mask that was scored before: only those that are better need be known exactly. None for no such mask.
-        n_rounds: The most rounds with `keep` or `beat` that the search has; they share the error budget of screening evenly.
+        n_rounds: The most rounds with `keep` or `beat` that the search has; they share the error budget evenly.
         ties: Which of masks of equal loss is better.
         exact: Whether the losses of all that it keeps are needed. If not, screening may also stop the evaluation of
             masks that are beyond doubt among the best, but for what seems the very best; they are then in
