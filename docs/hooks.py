@@ -136,7 +136,7 @@ def _rows(text: str) -> Iterator[tuple[str, str, str]]:
                         group, chosen = one.value[0]
                         yield f"{group.value.split()[-1].lstrip('/')}=", chosen.value, ""
                     elif one.value != "_self_":
-                        yield "defaults", one.value, "what is not here is as there"
+                        yield "defaults", one.value, "keys not set here come from that file"
             elif isinstance(value, yaml.MappingNode) and not value.flow_style:
                 said = _comment(lines[key.end_mark.line][key.end_mark.column :])
                 yield from [(name, "", said)] if said else []

@@ -394,7 +394,7 @@ def evaluated(search: str = "latest", *, store: PathLike = "mlruns") -> int:
 
 
 def assessed(search: str = "latest", *, store: PathLike = "mlruns") -> dict[str, float]:
-    """Return all numbers that a search's mask was assessed at, by the names that MLflow shows; empty if it was not."""
+    """Return all assessed numbers of a search's mask, by the names that MLflow shows; empty if it was not assessed."""
     from raysearch.assessment.recorded import recorded_assessments
 
     with _found(search, store) as (found, record):

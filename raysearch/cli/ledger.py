@@ -52,7 +52,9 @@ def merge(
     with output(as_json) as out:
         merged = api.merge_ledgers(*others, store=store)
         rows = _counted(merged.rows)
-        out.answer(plain(merged), f"{merged.path} has {f'got {rows}' if rows else 'all of it already'}.")
+        out.answer(
+            plain(merged), f"Merged {rows} into {merged.path}." if rows else f"{merged.path} has all of it already."
+        )
 
 
 @ledger_app.command()
@@ -79,7 +81,7 @@ def clean(
         what = f"{count(len(gone.searches), 'search', 'searches')}{named}"
         rows = _counted(gone.rows) or "no evaluations of its own"
         before, after = map(size, gone.size_bytes)
-        said = f"Gone from {gone.path}: {what}, {rows}; {after} instead of {before}."
+        said = f"Removed from {gone.path}: {what}, {rows}; {after} instead of {before}."
         if not gone.done:
             said = f"{what} with {rows} would go from {gone.path}; do it with --yes."
         lacking = f"Studies that have them, whose reports lack them until they run again: {', '.join(gone.studies)}."

@@ -354,7 +354,7 @@ def _packing_notes(result: SearchResult) -> list[str]:
 
 
 def assessed_numbers(numbers: Mapping[str, float]) -> Table:
-    """Return the table of what a search's mask was assessed at, beside the dense model."""
+    """Return the table of the assessed numbers of a search's mask, beside those of the dense model."""
     is_healed = any(key.endswith("/recovered") for key in numbers)
     columns = ["dense", "pruned", "retention", *(["recovered"] if is_healed else [])]
     table = new_table("Assessed", "", *columns, left=("",))

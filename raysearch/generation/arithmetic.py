@@ -17,7 +17,7 @@ import numpy as np
 
 from raysearch.errors import UserError
 
-#: The worked examples of every prompt, which are no problems.
+#: The worked examples of every prompt, never drawn as problems.
 SHOTS = ("(4 * 4) * 1", "(8 + 3) * 5", "(7 + 5) - 6")
 
 _PROBLEM = re.compile(r"\(([1-9]) ([-+*]) ([1-9])\) ([-+*]) ([1-9])")
@@ -73,7 +73,7 @@ def draw_problems(n: int, seed: int) -> list[Problem]:
         seed: Of the draw.
 
     Raises:
-        UserError: There are not so many.
+        UserError: There are fewer.
     """
     parts = itertools.product(_DIGITS, _OPERATIONS, _DIGITS, _OPERATIONS, _DIGITS)
     every = [f"({a} {first} {b}) {second} {c}" for a, first, b, second, c in parts]

@@ -92,7 +92,7 @@ def extract_code(text: str, opening: str = "") -> str:
     """Return the code of an answer.
 
     Where the opening leaves a fence open (```` ```python````), that is all that follows it up to the closing fence;
-    other openings are code, which the answer goes on. Without an opening it is the first fenced block, or else all.
+    other openings are code, which the answer continues. Without an opening it is the first fenced block, or else all.
     """
     opened = list(_FENCE.finditer(opening))
     if opening.count("```") % 2 and opened:

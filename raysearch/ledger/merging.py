@@ -28,7 +28,7 @@ _MAY_DIFFER = {
 
 @dataclass(frozen=True)
 class Merged:
-    """The rows that a ledger has got from others."""
+    """The rows that a ledger has taken from others."""
 
     path: Path
     rows: dict[str, int]  # that it lacked, by table, or records that have changed

@@ -86,7 +86,7 @@ class SeenTexts:
     def shared(self, text: str, template: Template = ((), ())) -> set[int]:
         """Return the runs of 13 words that a text has in common with samples, hashed.
 
-        Of a text of 4 … 12 words it is all of them; one that is shorter in its template is compared with that.
+        A text of 4 … 12 words must match as a whole; one with fewer outside its template is compared together with it.
         """
         whole, (before, after) = _words(text), template
         words = whole[n_shared(whole, before) :]

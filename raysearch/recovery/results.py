@@ -28,7 +28,7 @@ class Recovered:
         left_out: Rows that were left out, by the reason.
         answers_written: Answers that the dense model wrote now.
         stages: Seconds of each stage of this call.
-        dense: What the dense model was assessed at, by metric; so `pruned` and `recovered`.
+        dense: The assessed numbers of the dense model, by metric; `pruned` and `recovered` likewise.
         seconds: Of this call, assessment included.
     """
 

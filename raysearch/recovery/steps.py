@@ -1,4 +1,4 @@
-"""From a mask to a trained, merged checkpoint, in steps that are each done once, whatever is killed."""
+"""From a mask to a trained, merged checkpoint, in steps that are each done once, even if a process is killed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _POSITIONS = 512  # whose logits there are at once: 0.3 GB of a vocabulary of 15
 
 @dataclass(frozen=True)
 class TopLogits:
-    """The dense model's word on the scored tokens of one row.
+    """The dense model's likeliest tokens at the scored positions of one row.
 
     Args:
         ids: Its likeliest tokens, int32, [n, k].

@@ -80,7 +80,7 @@ def _cells(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _dense(results: StudyResult) -> pd.DataFrame:
-    """Return what the dense models were assessed at, which `cells.csv` is compared with."""
+    """Return the assessed numbers of the dense models, which `cells.csv` is compared with."""
     assessed = ((model, *one) for model, found in results.dense.items() for one in found.items())
     rows = [(model, name, one.value, one.error) for model, name, one in assessed]
     return pd.DataFrame(rows, columns=["model", "metric", "value", "error"])

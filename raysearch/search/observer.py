@@ -144,7 +144,7 @@ class Observer:
     def recovered(
         self, search: SearchRecord, header: RecoveryHeader, points: Sequence[LossPoint], numbers: Mapping[str, float]
     ) -> None:
-        """A search's model was trained again: the losses in order; its costs and what it was assessed at, by name."""
+        """A search's model was trained again: the losses in order; its costs and assessed numbers, by name."""
 
     def study_stopped(self, run_id: str | None, search_ids: Sequence[str]) -> None:
         """The user, or the death of Ray, stopped a study; `run_id` is the tracker's id of it, if it has one.

@@ -93,7 +93,7 @@ class StudyRecord:
     Args:
         config: Its resolved configuration.
         facts: What a reader must know to trust it, by subject, as it was when it ran.
-        assessed: What masks were assessed at, by the label of their model.
+        assessed: The assessed numbers of masks, by the label of their model.
         updated: When the record last changed, ISO 8601, UTC.
         mlflow_run_id: Its MLflow run, if it was recorded.
     """
@@ -114,7 +114,7 @@ class StudyRecord:
 
 
 def _merged(ours: StudyRecord, theirs: StudyRecord) -> StudyRecord:
-    """Return the record of a study that two ledgers have: the newer, with what either was assessed at."""
+    """Return the record of a study that two ledgers have: the newer, with the assessed numbers of both."""
     older, newer = sorted((theirs, ours), key=lambda one: one.updated)
     return replace(newer, assessed=older.with_assessed(newer.assessed))
 
@@ -124,7 +124,7 @@ STUDIES = Table(StudyRecord, "studies", "study", _merged)
 
 
 def add_assessed(ledger: Ledger, study: StudyRecord, new: Mapping[str, AssessedMasks]) -> None:
-    """Add to a study's record, to which others may have written meanwhile, what masks were assessed at."""
+    """Add assessed numbers of masks to a study's record, to which others may have written meanwhile."""
 
     def changed(before: StudyRecord | None) -> StudyRecord:
         record = before or study

@@ -111,7 +111,7 @@ class StudyResult:
         cells: Its searches, in the study's order.
         n_layers: N by model.
         metrics: What checkpoints were assessed by, in the order of the tables' columns.
-        dense: By model, what the dense model was assessed at, by the name of a metric.
+        dense: By model, the assessed numbers of the dense model, by the name of a metric.
         facts: What a reader must know to trust it, by subject: command, data, versions, machine, date.
         link: Where the study's MLflow run is to be seen; None if it was not recorded.
         searchers: The options of each searcher, by its label; those that differ between its searches are left out.

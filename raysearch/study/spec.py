@@ -170,7 +170,7 @@ class StudySpec:
 
     @property
     def study_id(self) -> str:
-        """The study's name: the same for the same searches, wherever and however they are run."""
+        """The study's id: the same for the same searches, wherever and however they are run."""
         outside = ("store", "ledger", "cluster", "tracking", "refine", "choices")  # choices name what other keys hold
         searches = [
             [cell.labels, {key: value for key, value in cell.search.config.items() if key not in outside}]

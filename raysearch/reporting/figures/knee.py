@@ -1,4 +1,4 @@
-"""The knee of a search by budget: what each layer more costs and gains, and where it stops to be worth it."""
+"""The knee of a search by budget: what each further layer costs and gains, and where it stops being worth it."""
 
 from __future__ import annotations
 
