@@ -134,7 +134,7 @@ def _searchers(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _in_settings(quantity: Quantity, several: Sequence[Comparison], n_all: int) -> Iterator[Finding]:
-    """Which searchers are told from the best of a setting by a quantity, corrected for the settings of all of them."""
+    """Which searchers are told apart from the best of a setting by a quantity, corrected for all settings."""
     n, verdicts = len(several), Counter(one.verdict for one in several)
     told = Counter(
         rival.searcher for one in several for rival in one.rivals if rival.p is not None and n_all * rival.p <= LEVEL
@@ -147,7 +147,9 @@ def _in_settings(quantity: Quantity, several: Sequence[Comparison], n_all: int) 
     if told:
         names = listed([f"{name} ({times} of {n})" for name, times in told.most_common()], most=12)
         corrected = "" if n_all == 1 else f" (corrected for {n_all} settings)"
-        verdict = f"Told to be worse than the best by {quantity.title}, in so many settings: {names}{corrected}."
+        verdict = (
+            f"Worse than the best by {quantity.title} beyond noise, with the number of settings: {names}{corrected}."
+        )
         yield Finding("Searchers in a setting", verdict, "clear", "verdicts")
     elif verdicts["cannot tell"] < n:
         sizes = [(one.detectable, one.unit) for one in several if one.detectable]
@@ -156,7 +158,7 @@ def _in_settings(quantity: Quantity, several: Sequence[Comparison], n_all: int) 
             for least, most in zip(_by_unit(sizes, min), _by_unit(sizes, max), strict=True)
         ]
         fine = f"; a difference below {' or '.join(seen)} {_MISSED}" if seen else ""
-        verdict = f"By {quantity.title} no searcher is told from the best {of_all(n, n, 'setting')}{fine}."
+        verdict = f"By {quantity.title} no searcher is told apart from the best {of_all(n, n, 'setting')}{fine}."
         yield Finding("Searchers in a setting", verdict, "not told apart", "verdicts")
 
 
@@ -176,7 +178,7 @@ def _more(one: float, other: float) -> tuple[str, str]:
 
 
 def _over_settings(ranking: Ranking) -> Finding:
-    """The searcher of the best mean rank, and what is told from it."""
+    """The searcher of the best mean rank, and what is told apart from it."""
     best, told = ranking.best, ranking.behind(ranking.best)
     lead = (
         f"{numbers.capital(best)} has the best mean rank by {ranking.quantity.title}, "
@@ -187,11 +189,11 @@ def _over_settings(ranking: Ranking) -> Finding:
     worse = [pair.worse for pair in ranking.pairs if pair.better == best and pair.wins == ranking.n_sets]
     always = f" Worse by every set: {listed(worse)}." if worse else ""
     if not told:
-        verdict = f"{lead}, but no searcher is told from it (Friedman {numbers.probability(ranking.p)}).{always}"
+        verdict = f"{lead}, but no searcher is told apart from it (Friedman {numbers.probability(ranking.p)}).{always}"
         return Finding("Searcher", verdict, "not told apart", "verdicts")
     rest = [name for name in ranking.ranks if name not in (best, *told)]
-    apart = f" Not told from it: {listed(rest, most=12)}." if rest else ""
-    verdict = f"{lead}. Told to be worse (Nemenyi's test, p ≤ {LEVEL}): {listed(told, most=12)}.{apart}{always}"
+    apart = f" Not told apart from it: {listed(rest, most=12)}." if rest else ""
+    verdict = f"{lead}. Worse beyond noise (Nemenyi's test, p ≤ {LEVEL}): {listed(told, most=12)}.{apart}{always}"
     return Finding("Searcher", verdict, "clear", "verdicts")
 
 
@@ -319,7 +321,7 @@ def _predictions(analysis: Analysis) -> Iterator[Finding]:
         else:
             means = f"The better by {first}, the {'better' if above else 'worse'} by {second}"
             if len(told) < len(members):
-                means += f" {of_all(len(told), len(members), 'setting')}, else not told from chance"
+                means += f" {of_all(len(told), len(members), 'setting')}, else not told apart from chance"
         verdict = f"{means} (under {calibration}): {correlation_sentence(members)}"
         yield Finding("Does a better loss help", verdict, "clear" if told else "not told apart", "correlations")
 

@@ -73,7 +73,7 @@ def sections(analysis: Analysis) -> list[Section]:
         ),
         Section(
             "verdicts", "Verdicts", "Which searcher, which calibration",
-            intro="Named contrasts; searchers over all settings; setting by setting, what is told from the best.",
+            intro="Named contrasts; searchers over all settings; setting by setting, what is told apart from the best.",
             needs="No search has finished.",
             tables=present(
                 contrast_table(analysis.contrasts),

@@ -97,7 +97,7 @@ def test_equal_losses_are_those_of_one_mask_or_neither_better_nor_worse() -> Non
 def test_searchers_that_are_equal_in_every_set_are_not_told_apart() -> None:
     every = study(*(cell(name, outcome(), calibration) for name in "abc" for calibration in "xyz"))
     (verdict,) = verdicts(every, "Searcher")
-    assert "2 of 3 over 3 sets of samples, but no searcher is told from it (Friedman p = 1.00)" in verdict
+    assert "2 of 3 over 3 sets of samples, but no searcher is told apart from it (Friedman p = 1.00)" in verdict
 
 
 def test_equal_shares_are_as_much() -> None:

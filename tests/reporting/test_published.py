@@ -113,6 +113,6 @@ def test_calibration_dominates_perplexity_but_not_accuracy(published: Analysis) 
 def test_findings_do_not_recommend_without_knowing_the_noise(published: Analysis) -> None:
     first, within, *_ = findings(published)
     assert first.sure == "not told apart"
-    assert "but no searcher is told from it" in first.verdict
+    assert "but no searcher is told apart from it" in first.verdict
     assert within.sure == "cannot tell"
     assert "within a setting cannot be told" in within.verdict

@@ -376,7 +376,7 @@ def test_searchers_that_are_not_told_apart_are_said_to_be_and_how_fine_that_is()
     found = {finding.question: finding for finding in findings(analyse(results))}
     finding = found["Searchers in a setting"]
     assert finding.sure == "not told apart"
-    assert "no searcher is told from the best in both settings; a difference below" in finding.verdict
+    assert "no searcher is told apart from the best in both settings; a difference below" in finding.verdict
     assert "nats per token would be missed more often than one time in five" in finding.verdict
 
 

@@ -148,7 +148,7 @@ def _tradeoff(
 
 
 def cost_pictures(comparisons: Sequence[Comparison], palette: Palette) -> list[Picture]:
-    """For each model the loss against what a search costs, a panel a setting; hollow is what is told from the best."""
+    """For each model the loss against what a search costs, a panel a setting; hollow where told apart from the best."""
     priced = [one for one in comparisons if any(rival.cost > 0 for rival in one.rivals)]
     return pictures("cost", ((one.setting.model, one) for one in priced), partial(_cost, palette))
 
@@ -177,12 +177,14 @@ def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]
         style.name_axes(axes, title, "layer-forwards of the search alone (log scale)", "calibration loss")
         style.finish(axes)
     keys = palette.point_keys(dict.fromkeys(rival.searcher for one in comparisons for rival in one.rivals))
-    keys.append(Line2D([], [], ls="", marker="o", mfc=style.WHITE, mec=style.INK, label="hollow: told from the best"))
+    keys.append(
+        Line2D([], [], ls="", marker="o", mfc=style.WHITE, mec=style.INK, label="hollow: told apart from the best")
+    )
     style.legend(figure, keys)
     caption = (
         "Down and to the left is better. A line hangs from each searcher as far as noise reaches between it and the "
-        "best, the dashed line. Hollow: told from the best, corrected for all pairs. An arrow: the loss lies above "
-        "what the axis shows."
+        "best, the dashed line. Hollow: told apart from the best, corrected for all pairs. An arrow: the loss lies "
+        "above what the axis shows."
     )
     return Picture(name, f"{model}: loss against what the search costs", caption, figure)
 
@@ -249,6 +251,6 @@ def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
     style.legend(figure, [Patch(color=_PARTS[part], label=_PART_NAMES.get(part, part)) for part in used])
     caption = (
         "What the differences between checkpoints of one model and M go back to. With one seed the interaction cannot "
-        "be told from noise and is in the rest."
+        "be told apart from noise and is in the rest."
     )
     return [Picture("variance", "What results vary with", caption, figure)]

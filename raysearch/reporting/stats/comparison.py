@@ -1,9 +1,9 @@
-"""Which searcher is best in a setting, and which others are told from it beyond noise.
+"""Which searcher is best in a setting, and which others are told apart from it beyond noise.
 
 The best is chosen among all, so each pair of searchers is tested (see `difference`), and the p values are corrected for
-the number of pairs by Holm's method: where searchers are alike, some other is told from the best in one of twenty
-settings at most. That a searcher is not told from the best does not show that it is as good. Only a margin, below which
-a difference does not matter, lets two searchers tie: by two one-sided tests.
+the number of pairs by Holm's method: where searchers are alike, some other is told apart from the best in one of twenty
+settings at most. That a searcher is not told apart from the best does not show that it is as good. Only a margin, below
+which a difference does not matter, lets two searchers tie: by two one-sided tests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Rival:
             compared by ratios; 0 for the best itself. Infinite where both numbers are: nothing is best.
         noise: How large a difference noise alone explains in 19 of 20 cases; None if it is not known.
         p: That noise alone explains the difference, corrected for the number of pairs; None if it is not known.
-        detectable: A difference that would be told from none four times in five, before correction; None if not known.
+        detectable: A difference that would be detected four times in five, before correction; None if not known.
         equivalent: Whether it is shown to be within the margin, corrected likewise; None without a margin.
     """
 
@@ -57,7 +57,7 @@ class Rival:
 
     @property
     def tied(self) -> bool | None:
-        """Whether it is not told from the best; None if that is not known."""
+        """Whether it is not told apart from the best; None if that is not known."""
         return None if self.p is None else self.p > LEVEL
 
 
@@ -85,7 +85,7 @@ class Comparison:
 
     @property
     def tied(self) -> list[Rival]:
-        """The best and whatever is not told from it."""
+        """The best and whatever is not told apart from it."""
         return [rival for rival in self.rivals if rival.tied]
 
     @property

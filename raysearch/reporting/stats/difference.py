@@ -75,7 +75,7 @@ class Difference:
 
     @property
     def detectable(self) -> float | None:
-        """The difference that would be told from none four times in five; None if the error is not known."""
+        """The difference that would be detected four times in five; None if the error is not known."""
         return self._quantiles(1 - LEVEL / 2, POWER)
 
     def equivalence_p(self, margin: float | None) -> float | None:

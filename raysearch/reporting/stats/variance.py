@@ -24,8 +24,8 @@ from raysearch.reporting.stats.frame import Panel, Quantity, mean_of, panels
 
 _Numbers = npt.NDArray[np.float64]
 
-#: Shares of a variance, together 1: ``calibration``, ``searcher``, and the rest as ``residual``. Where it is told from
-#: the rest also ``interaction``, what one calibration does to one searcher alone; with several draws also ``draw``.
+#: Shares of a variance, together 1: ``calibration``, ``searcher``, and the rest as ``residual``. Where it is told apart
+#: from the rest, ``interaction``, what one calibration does to one searcher alone; with several draws also ``draw``.
 Shares = Mapping[str, float]
 
 
@@ -65,7 +65,7 @@ class Split:
 
     @property
     def drawn(self) -> bool:
-        """Whether some calibration has several draws, so that a calibration is told from its samples."""
+        """Whether some calibration has several draws, so that a calibration is told apart from its samples."""
         return self.n_draws > self.n_calibrations
 
 

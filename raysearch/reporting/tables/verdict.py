@@ -17,20 +17,21 @@ from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
 
 _NOTE = (
-    "Not told from it: p > 0.05, corrected by Holm's method for all pairs of searchers of the setting. That does not "
-    "make them as good: a difference below that of the last column would be missed more often than one time in five, "
-    "even if it were the only one tested. As good: only with study.margin, by two one-sided tests. The best of several "
-    "is chosen by the same numbers that are shown, so it is flattered."
+    "Not told apart from it: p > 0.05, corrected by Holm's method for all pairs of searchers of the setting. That "
+    "does not make them as good: a difference below that of the last column would be missed more often than one time "
+    "in five, even if it were the only one tested. As good: only with study.margin, by two one-sided tests. The best "
+    "of several is chosen by the same numbers that are shown, so it is flattered."
 )
 
 
 def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
-    """For each quantity: in each setting the best searcher, which others are not told from it, and how fine that is."""
+    """For each quantity: in each setting the best searcher, which are not told apart from it, and how fine that is."""
     columns = [
         *labels("setting."),
         Column("Best", lambda one: Cell(one.best.searcher, small=_level(one), best=one.best.behind == 0), kind="name"),
         words(
-            "Not told from it", lambda one: ", ".join(of.searcher for of in one.tied if of is not one.best) or "none"
+            "Not told apart from it",
+            lambda one: ", ".join(of.searcher for of in one.tied if of is not one.best) or "none",
         ),
         words("As good", lambda one: ", ".join(of.searcher for of in one.rivals if of.equivalent), may_hide=True),
         Column("How sure", lambda one: Cell(one.verdict, small=_unpredictable(one)), kind="w"),
@@ -50,7 +51,7 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
         words("Searcher", lambda row: row[1], kind="who"),
         number("Mean rank", lambda row: row[0].ranks[row[1]], numbers.figure),
         Column("Beside the best", _beside_the_best),
-        words("Told to be better than", lambda row: ", ".join(row[0].behind(row[1])) or "none"),
+        words("Better beyond noise than", lambda row: ", ".join(row[0].behind(row[1])) or "none"),
     ]
     note = (
         "The searchers that use the objective and have a number everywhere, ranked for each model, calibration and "
@@ -87,7 +88,7 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
     note = (
         "Paired by draw. Perplexities by their logarithms. Of several M: the mean difference within each draw. p: "
         "corrected by Holm's method for all answers of a contrast with several M, or with one. Would be seen: the "
-        "difference that is told from none four times in five with these samples."
+        "difference that is detected four times in five with these samples."
     )
     return tabulate("contrasts", "Named contrasts", columns, contrasts, note)
 
@@ -156,13 +157,13 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
     ]
     note = (
         "Analysis of variance over the searchers that use the objective and have a result by every calibration and "
-        "draw. Shares are ω²: what is left of sums of squares after noise; η², of sums of squares as they are, favours "
-        "the factor with more levels (here calibration / searcher). Small print: 95 % intervals by the noncentral F, "
-        "and p of the F test. With several draws of a calibration these are nested in it, and the calibration is "
-        "tested against them; with one, a calibration cannot be told from its samples, and the test holds for these "
-        "alone. With one draw and several seeds the rest is the seeds'; with one seed it holds interaction and noise "
-        "together. All of it is about the items that were assessed, the same ones for all; others have noise of "
-        "their own. Calibration losses are not split: their units differ."
+        "draw. Shares are ω²: what is left of sums of squares after noise; η², of sums of squares as they are, "
+        "favours the factor with more levels (here calibration / searcher). Small print: 95 % intervals by the "
+        "noncentral F, and p of the F test. With several draws of a calibration these are nested in it, and the "
+        "calibration is tested against them; with one, a calibration cannot be told apart from its samples, and the "
+        "test holds for these alone. With one draw and several seeds the rest is the seeds'; with one seed it holds "
+        "interaction and noise together. All of it is about the items that were assessed, the same ones for all; "
+        "others have noise of their own. Calibration losses are not split: their units differ."
     )
     return tabulate("variance", "What results vary with", columns, splits, note)
 
