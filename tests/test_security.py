@@ -112,7 +112,7 @@ def test_an_index_leads_nowhere_else(tmp_path: Path) -> None:
     _weights(tmp_path / "y.safetensors")
     for shard in ("../x.safetensors", "/x.safetensors", "sub/x.safetensors", "x.bin"):
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
-        with pytest.raises(UserError, match="no safetensors file of its own folder"):
+        with pytest.raises(UserError, match="not a safetensors file of its own folder"):
             locate(ModelSpec("m", str(tmp_path)))
 
 

@@ -26,11 +26,11 @@ def test_fills_in_fields() -> None:
 
 def test_names_what_cannot_be_filled_in() -> None:
     cases: list[tuple[Any, str]] = [
-        ("{qery}", "row 1 has no qery, which data.prompt takes in; did you mean 'query'?"),
+        ("{qery}", "row 1 has no qery, which data.prompt uses; did you mean 'query'?"),
         ("{question}", "row 1 has no data.question=ask; choose one of: a.b, deep, list, n, none, query, x"),
-        ("{deep.item}", "row 1 has no deep.item, which data.prompt takes in; "),
-        ("{list}", "row 1 holds a list in list, which data.prompt takes in; take in a field of text"),
-        ("{none}", "row 1 holds null in none, which data.prompt takes in"),
+        ("{deep.item}", "row 1 has no deep.item, which data.prompt uses; "),
+        ("{list}", "row 1 holds a list in list, which data.prompt uses; use a field of text"),
+        ("{none}", "row 1 holds null in none, which data.prompt uses"),
         ("{query|title}", "data.prompt has the unknown filter {query|title}; choose one of: capitalize, strip"),
     ]
     assert_refused(lambda template: fill(template, ROW, "row 1", question="ask"), cases)

@@ -54,7 +54,10 @@ def test_devices_that_replicas_would_not_take(tiny: ModelSpec, monkeypatch: pyte
         ClusterOptions("inline", gpus_per_replica=4)
 
 
-def test_a_cluster_is_joined_by_what_computes_not_by_a_dry_run(tiny: ModelSpec) -> None:
+def test_a_cluster_is_joined_by_what_computes_not_by_a_dry_run(
+    tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # other tests of this process may have begun one
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         elsewhere = ClusterOptions(address=f"127.0.0.1:{nobody.getsockname()[1]}")

@@ -35,7 +35,7 @@ def test_a_file_of_the_users_in_the_place_of_a_lock_is_left_as_it_is(tmp_path: P
 
 
 def test_a_device_is_no_ledger() -> None:
-    with pytest.raises(UserError, match=r"ledger=/dev/null cannot be used \(it is no file"):
+    with pytest.raises(UserError, match=r"ledger=/dev/null cannot be used \(it is not a file"):
         Ledger(Path("/dev/null"))
     assert not Path("/dev/null.lock").exists()
 
