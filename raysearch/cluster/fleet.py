@@ -24,6 +24,8 @@ from raysearch.cluster.scheduler import Demand
 
 #: A pool that has not synced for this long is gone, and its demand with it.
 _SILENCE_S = 120.0
+#: How long a display waits for the process of a shared fleet.
+_ANSWER_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,9 @@ class RemoteFleet:
             raise KeyboardInterrupt from error
 
     def is_awaited(self) -> bool:
-        """Return what `Fleet.is_awaited` does; False if its process has died, which pools find out."""
+        """Return what `Fleet.is_awaited` does; False if its process has died or is starting, which pools find out."""
         with contextlib.suppress(RayError):
-            return bool(ray.get(self._actor.is_awaited.remote()))
+            return bool(ray.get(self._actor.is_awaited.remote(), timeout=_ANSWER_S))
         return False
 
     def close(self) -> None:
