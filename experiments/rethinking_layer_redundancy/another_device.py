@@ -2,8 +2,8 @@
 
     python experiments/rethinking_layer_redundancy/another_device.py
 
-Searches are paired by calibration, searcher, M and draw; ``results/h100.csv`` has those of the GPU, the ``cells.csv``
-of three_draws (perplexity) and many_items (margin) those of the CPU. Prints Markdown.
+Searches are paired by calibration, searcher, M and draw; many_items_by_all has those of the GPU, three_draws
+(perplexity) and many_items (margin) those of the CPU. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def pairs() -> pd.DataFrame:
     """Return a row for each search, with ``_gpu`` and ``_cpu`` of what it found."""
     cells = pd.concat(pd.read_csv(RESULTS / study / "cells.csv").assign(study=study) for study in ON_CPU.values())
     on_cpu = cells[cells["study"] == cells["calibration"].map(ON_CPU)]
-    found = pd.read_csv(RESULTS / "h100.csv").merge(on_cpu, on=PLACE, suffixes=("_gpu", "_cpu"), validate="1:1")
+    on_gpu = pd.read_csv(RESULTS / "many_items_by_all" / "cells.csv")
+    found = on_gpu.merge(on_cpu, on=PLACE, suffixes=("_gpu", "_cpu"), validate="1:1")
     masks = [[Mask.of(*json.loads(layers)) for layers in found[f"removed_{device}"]] for device in ("gpu", "cpu")]
     found["jaccard"] = [one.jaccard(other) for one, other in zip(*masks, strict=True)]
     found["same"] = found["jaccard"] == 1

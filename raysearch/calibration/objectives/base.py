@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: Logits in memory at once, in the model's dtype: many enough for large matrix products.
-_LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**27}
+_LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**28}
 #: Those of them in float32 at once: few enough for the caches of a CPU.
 _FLOATS_AT_ONCE = {"cpu": 2**19, "cuda": 2**27}
 
