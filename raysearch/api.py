@@ -78,6 +78,7 @@ def search(
         search(model="smollm2-135m", searcher="beam", remove=5, protect=[0, -1])
         search("data.path=my.txt", data="file", remove=3)
         search(remove="auto", budget={"loss": 0.1})
+        search(searcher=Annealing(steps=20), remove=3)    an object of a class of your own, see docs/searchers.md
 
     Returns:
         What was found, with every trial.

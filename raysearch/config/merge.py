@@ -25,7 +25,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from raysearch.config.parts import check_names, conf_dir
+from raysearch.config.parts import OBJECTS, check_names, conf_dir
 from raysearch.core.formatting import as_typed
 from raysearch.core.paths import PathLike, as_path
 from raysearch.errors import Mistakes, UserError, did_you_mean, first_line
@@ -51,18 +51,20 @@ def merge(
     given = {word.partition("=")[0]: word for word in words}
     groups, taken = groups_of(folder), _groups_of_job(job)
     choices: dict[str, str] = {}
-    axes, values = {}, {}
+    axes, values, sections = {}, {}, {}
     for key, word in given.items():
         with mistakes:
             if job == "study" and key.startswith(AXES):
                 axes[key] = _read_axis(word)
             elif key not in taken:
                 values[key] = _read_value(word)
+            elif key in OBJECTS and word.startswith(f"{key}={{") and word.partition("=")[2] not in groups[key]:
+                sections[key] = _read_section(word)
             elif (name := _read_choice(word, groups[key])) is not None:
                 choices[key] = name
             else:
                 choices[key], values["model.path"] = "custom", word.partition("=")[2]
-    unknown = {key for key in given if key in taken and key not in choices}
+    unknown = {key for key in given if key in taken and key not in {**choices, **sections}}
     unknown |= {"objective", "data"} if "calibration" in unknown else set()  # it chooses these
     values = {key: value for key, value in values.items() if section_of(key) not in unknown}
     try:
@@ -71,6 +73,9 @@ def merge(
         state = tuple((file, file.stat().st_mtime_ns) for file in own)
         merged, known, chosen = _merge_files(job, tuple(sorted(choices.items())), folder and folder.resolve(), state)
         config = copy.deepcopy(merged)  # in half the time that it takes to make one of values
+        for key, whole in sections.items():
+            config[key], chosen = whole, {**chosen, key: whole["type"].rpartition(".")[2]}
+            known = known.union(f"{key}.{name}" for name in whole)
         values = _set_values(config, values, known | taken, mistakes)
         missing = [key for key, value in items_of(OmegaConf.to_container(config)) if value == _OPEN]
         with open_dict(config):
@@ -90,7 +95,7 @@ def merge(
         except UserError as error:
             mistakes.errors.append(error)
             del resolved["study"]
-    return resolved, [word for key, word in given.items() if key in {**choices, **values, **axes}]
+    return resolved, [word for key, word in given.items() if key in {**choices, **sections, **values, **axes}]
 
 
 def _set_values(
@@ -196,6 +201,14 @@ def _read_choice(word: str, names: Sequence[str]) -> str | None:
         return None
     also = "; or give a hub id (owner/name), a folder or a .gguf file" if group == "model" else ""
     raise UserError(f"{word} is unknown; {did_you_mean(name, names)}{also}")
+
+
+def _read_section(word: str) -> Mapping[str, Any]:
+    """Return a section that a word holds whole: ``searcher={type: beam, width: 3}``."""
+    section = _read_value(word)
+    if not isinstance(section, dict) or not isinstance(section.get("type"), str):
+        raise UserError(f"{word} is not a section; write {word.partition('=')[0]}={{type: …, and its keys}}")
+    return section
 
 
 def _read_value(word: str) -> Any:

@@ -41,7 +41,8 @@ def settings_of(job: str, words: Sequence[str], config_dir: PathLike | None = No
     config = compose(job, words, config_dir)
     choices: Mapping[str, str] = config.pop("choices")
     named = {key: value for key, _, value in (word.partition("=") for word in words)}
-    given, chosen = named.keys() - choices.keys(), {key: named[key] for key in named.keys() & choices.keys()}
+    chosen = {key: named[key] for key in named.keys() & choices.keys() if not named[key].startswith("{")}
+    given = named.keys() - chosen.keys()
     if choices.get("model") == "custom":  # a hub id or a place in place of a name
         given, chosen = {*given, "model.path"}, {**chosen, "model": "custom"}
     folder = None if config_dir is None else as_path("--config-dir", config_dir)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import reprlib
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from raysearch.config.merge import AXES, groups_of, quoted
+from raysearch.config.parts import OBJECTS, values_of
 from raysearch.errors import UserError
 
 
@@ -17,7 +20,7 @@ def as_overrides(values: Mapping[str, Any]) -> list[str]:
     """Return keyword arguments as ``key=value`` words; a mapping stands for the keys inside a group.
 
     ``{"remove": 5, "data": {"path": "a.txt"}}`` becomes ``remove=5`` and ``data.path='a.txt'``. Text stays text, even
-    where it reads like a number.
+    where it reads like a number. A searcher or an objective becomes a whole section: ``searcher={type: beam, …}``.
 
     Raises:
         UserError: A value is of a kind that no key takes.
@@ -30,8 +33,18 @@ def as_overrides(values: Mapping[str, Any]) -> list[str]:
         elif key in choices and isinstance(value, str | os.PathLike):
             words.append(f"{key}={os.fspath(value)}")
         else:
-            words.append(f"{key}={_in_hydras_grammar(_plain(key, value))}")
+            words.append(_word(key, value))
     return words
+
+
+def _word(key: str, value: Any) -> str:
+    if key in OBJECTS and _is_object(value):
+        value = values_of(value)
+    return f"{key}={_in_hydras_grammar(_plain(key, value))}"
+
+
+def _is_object(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _section_words(prefix: str, values: Mapping[str, Any]) -> Iterator[str]:
@@ -40,6 +53,9 @@ def _section_words(prefix: str, values: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, Mapping) and f"{key}." == AXES:
             yield from _section_words(AXES, value)
         elif prefix == AXES:  # read as YAML, of which JSON is a part
+            if name in OBJECTS and isinstance(value, Mapping):
+                words = {label: shlex.quote(_word(name, one)) for label, one in value.items() if _is_object(one)}
+                value = {**value, **words}
             yield f"{key}={json.dumps(_plain(key, value), ensure_ascii=False)}"
         else:
             yield f"{key}={_in_hydras_grammar(_plain(key, value))}"
@@ -70,4 +86,6 @@ def _plain(key: str, value: Any) -> Any:
         kinds = "text, a number, a list or a mapping"
         if key in groups_of(None):
             kinds = f"text, the name of a file in conf/{key}/, or a mapping of its keys"
+        if key in OBJECTS:
+            kinds += f", or an object of a dataclass, as {key}=Mine()"
         raise UserError(f"{key}={reprlib.repr(value)} cannot be written down ({error}); give {kinds}") from error

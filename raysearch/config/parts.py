@@ -1,8 +1,10 @@
 """From the keys of a YAML file to the class of ours that they describe.
 
-The configuration is the constructor: `type` names the module that holds the class, and the other keys are its fields.
-Nothing else can be imported from a configuration. Types are checked here, with pydantic; what a value means is checked
-by the class. Little is imported at the top, so that a searcher is built and tested without torch.
+The configuration is the constructor: `type` names the class, and the other keys are its fields. A class is named by its
+module of ours, by the entry point that an installed package has for it, or, as ``my_module.MyClass``, by its place in a
+module that this process has imported already: a configuration imports nothing else. Types are checked here, with
+pydantic; what a value means is checked by the class. Little is imported at the top, so that a searcher is built and
+tested without torch.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import sys
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from raysearch.core.formatting import as_typed
@@ -31,6 +36,10 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part", bound="DataclassInstance")
 _PACKAGE = Path(__file__).resolve().parents[1]
+_SEARCHERS, _OBJECTIVES = ("searchers", "bridges"), ("calibration.objectives",)
+_PACKAGES = (*_SEARCHERS, *_OBJECTIVES)
+#: The sections that an object can stand for, in Python.
+OBJECTS = ("searcher", "objective")
 
 
 def conf_dir() -> Path:
@@ -47,14 +56,14 @@ def build_searcher(values: Mapping[str, Any]) -> Searcher:
     """
     from raysearch.searchers.base import Searcher
 
-    return _build(("searchers", "bridges"), Searcher, "searcher", values)
+    return _build(_SEARCHERS, Searcher, "searcher", values)
 
 
 def build_objective(values: Mapping[str, Any]) -> Objective:
     """Build an objective from the keys of a file in ``conf/objective/``; errors are those of `build_searcher`."""
     from raysearch.calibration.objectives.base import Objective
 
-    return _build(("calibration.objectives",), Objective, "objective", values)
+    return _build(_OBJECTIVES, Objective, "objective", values)
 
 
 def build_data(values: Mapping[str, Any]) -> Data:
@@ -77,13 +86,28 @@ def build_data(values: Mapping[str, Any]) -> Data:
     return Data(**built)
 
 
+def values_of(part: DataclassInstance) -> dict[str, Any]:
+    """Return a searcher or an objective as the keys of a section, of which an equal one is built.
+
+    Raises:
+        UserError: Its class is in no module, so no name leads to it.
+    """
+    kind = type(part)
+    package, _, module = kind.__module__.rpartition(".")
+    name = module if package in {f"raysearch.{one}" for one in _PACKAGES} else f"{kind.__module__}.{kind.__qualname__}"
+    if name != module and _loaded(name) is not kind:
+        raise UserError(f"{kind.__qualname__} is a class inside a function; define it at the top of a module")
+    values = dataclasses.asdict(part)
+    return {"type": name, **{field.name: values[field.name] for field in dataclasses.fields(part) if field.init}}
+
+
 def _build(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
     part = _class_by_type(packages, base, section, values)
     return construct(part, section, {key: value for key, value in values.items() if key != "type"})
 
 
 def _class_by_type(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
-    """Return the one dataclass that does all that a base asks for, in the module that the section's `type` names."""
+    """Return the one dataclass that does all that a base asks for, where the section's `type` says."""
     modules = {
         module.name: f"raysearch.{package}.{module.name}"
         for package in packages
@@ -93,19 +117,43 @@ def _class_by_type(packages: Sequence[str], base: type, section: str, values: Ma
     if "type" not in values:
         raise UserError(f"{section}.type has no value; {did_you_mean('', modules)}")
     kind = as_typed(values["type"])
-    if kind not in modules:
-        raise UserError(f"{section}.type={kind} is unknown; {did_you_mean(kind, modules)}")
-    module = importlib.import_module(modules[kind])
-    classes = [one for _, one in inspect.getmembers(module, inspect.isclass) if one.__module__ == module.__name__]
+    place: ModuleType | type | None
+    if kind in modules:
+        place = importlib.import_module(modules[kind])
+    else:
+        group = f"raysearch.{packages[0].rpartition('.')[2]}"
+        plugins = {plugin.name: plugin for plugin in entry_points(group=group)}
+        place = _load(plugins[kind], f"{section}.type={kind}") if kind in plugins else _loaded(kind)
+        if place is None:
+            remedy = did_you_mean(kind, [*modules, *plugins])
+            if "." in kind:
+                remedy = f"import its module first, in Python, or install a package with an entry point in {group}"
+            raise UserError(f"{section}.type={kind} is unknown; {remedy}")
+    members = [place] if isinstance(place, type) else [one for _, one in inspect.getmembers(place, inspect.isclass)]
+    classes = [one for one in members if place is one or one.__module__ == place.__name__]
     faults = {one: _fault(one) for one in classes if issubclass(one, base)}
     usable = [one for one, fault in faults.items() if not fault]
     if len(usable) != 1:
         why = f" ({', '.join(said)})" if (said := [*filter(None, faults.values())]) else ""
         raise UserError(
-            f"{section}.type={kind} cannot be used: {module.__name__} has {len(usable)} dataclasses that are a "
+            f"{section}.type={kind} cannot be used: {place.__name__} has {len(usable)} dataclasses that are a "
             f"{base.__name__} with all its methods{why}; let it have one, or choose one of conf/{section}/"
         )
     return usable[0]
+
+
+def _load(plugin: EntryPoint, word: str) -> Any:
+    try:
+        return plugin.load()
+    except Exception as error:  # whatever code of another package raises
+        raise UserError(f"{word} is {plugin.value}, which cannot be imported ({error}); mend that package") from error
+
+
+def _loaded(name: str) -> type | None:
+    """Return the class of a name such as ``my_module.MyClass``, if its module has been imported."""
+    module, _, own = name.rpartition(".")
+    found = getattr(sys.modules.get(module), own, None)
+    return found if isinstance(found, type) else None
 
 
 def _fault(part: Any) -> str:

@@ -11,6 +11,7 @@ Layer indices are 0-based everywhere, as in ``model.layers``.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class Mask:
     @classmethod
     def of(cls, *layers: int) -> Self:
         """Return the mask that removes these layers, given in any order."""
-        return cls(tuple(sorted(layers)))
+        return cls(tuple(sorted(map(operator.index, layers))))  # NumPy has integers of its own
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -88,4 +88,6 @@ class EvaluationSpec:
 
 def identity_of(part: Any) -> dict[str, Any]:
     """Return a configured part (searcher, objective) as plain values: its class and its options."""
-    return {"type": type(part).__name__, **dataclasses.asdict(part)}
+    kind = type(part)
+    foreign = "" if kind.__module__.startswith("raysearch.") else f"{kind.__module__}."
+    return {"type": f"{foreign}{kind.__qualname__}", **dataclasses.asdict(part)}

@@ -122,6 +122,9 @@ class Scores:
             raise ValueError(f"the loss of {mask} is not known: its Round let it be screened or accepted")
         return self.losses[mask]
 
+    def __contains__(self, mask: object) -> bool:
+        return mask in self.losses
+
     def __or__(self, later: Scores) -> Scores:
         """Return what both rounds tell of their masks, all of which are kept."""
         return Scores(

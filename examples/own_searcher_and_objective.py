@@ -1,0 +1,78 @@
+"""A searcher and an objective of one's own, without a change to raysearch: objects in place of names.
+
+    python examples/own_searcher_and_objective.py
+
+Both are dataclasses: their fields are their options, which stand on record. `raysearch.resume` and the like find the
+classes again where their module has been imported. To use them on the command line, name the module in an entry point
+of your package, and write a file for `--config-dir` (docs/searchers.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+import raysearch
+from raysearch import Mask, Measure, Problem, Round, Searcher
+from raysearch.calibration.batch import Batch, Form
+from raysearch.calibration.objectives.base import Head, StateObjective, sum_by_sample, token_log_probs
+
+
+@dataclass(frozen=True)
+class Annealing(Searcher):
+    """Simulated annealing: exchange a layer at random; keep what is better, and at times what is worse.
+
+    Args:
+        steps: How many exchanges are tried.
+        temperature: By how much worse a mask may be to be kept once in e times, at first; it falls to 0 at the end.
+    """
+
+    steps: int = 30
+    temperature: float = 0.1
+
+    stochastic: ClassVar[bool] = True
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> Generator[Round, Any, Mask]:
+        """Yield one mask a round, and return the best."""
+        mask = Mask.of(*rng.choice(problem.free, problem.n_remove, replace=False))
+        scores = yield Round([mask])
+        for step in range(self.steps):
+            kept = [layer for layer in problem.free if layer not in mask]
+            other = mask - {rng.choice(mask.layers)} | {rng.choice(kept)}
+            scores |= yield Round([other])
+            worse = scores.losses.get(other, math.inf) - scores.losses.get(mask, math.inf)  # a failed mask has no loss
+            if worse <= 0 or rng.random() < math.exp(-worse / (self.temperature * (1 - step / self.steps))):
+                mask = other
+        return scores.best(1)[0]
+
+
+@dataclass(frozen=True)
+class Bits(StateObjective):
+    """The loss of the next token, in bits."""
+
+    form: ClassVar[Form] = Form.TEXT
+    measure: ClassVar[Measure] = Measure("bits per token", "token")
+
+    def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
+        """Return the summed bits of each sample."""
+        return sum_by_sample(batch, -token_log_probs(states, batch, head)) / math.log(2)
+
+
+if __name__ == "__main__":
+    result = raysearch.search(searcher=Annealing(steps=20), objective=Bits(), remove=3, data={"samples": 8})
+    print(f"{result.removed}: {result.loss:.4f} bits per token, {result.dense_loss:.4f} without a cut")
+    compared, _ = raysearch.study(
+        study={"name": "annealing", "grid": {"searcher": {"annealing": Annealing(), "greedy": "searcher=greedy"}}},
+        remove=3,
+        objective=Bits(),
+        data={"samples": 8},
+        assess="none",
+    )
+    for cell in compared.cells:
+        if cell.outcome is not None:
+            print(f"{cell.searcher}: {cell.outcome.removed}, {cell.outcome.loss:.4f}")

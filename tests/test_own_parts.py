@@ -1,0 +1,125 @@
+"""Searchers and objectives of one's own: as objects in Python, and by the entry points of an installed package."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raysearch
+from raysearch.calibration.objectives.kl import KLObjective
+from raysearch.config.build import study_spec
+from raysearch.config.compose import compose
+from raysearch.config.overrides import as_overrides
+from raysearch.config.parts import build_objective, build_searcher
+from raysearch.errors import UserError
+from raysearch.searchers.beam import BeamSearcher
+from tests.cli.conftest import Run, World, here, run, world
+from tests.cli.found import found
+from tests.test_structure import ROOT
+
+__all__ = ["here", "run", "world"]  # fixtures
+MODULE = "own_searcher_and_objective"
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The example's module, imported as a user's is."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    yield importlib.import_module(MODULE)
+    sys.modules.pop(MODULE)
+
+
+def settings(world: World) -> dict[str, Any]:
+    data = {"path": world.text, "samples": 8, "seq_len": 16}
+    return {"model": world.model, "data": data, "cluster": "inline"}
+
+
+def test_objects_search_and_stand_on_record(world: World, here: Path, own: Any) -> None:
+    values = settings(world)
+    parts = {"searcher": own.Annealing(steps=4), "objective": own.Bits()}
+    result = raysearch.search("data=file", remove=2, tracking="none", **parts, **values)
+    assert result.config["searcher"] == {"type": f"{MODULE}.Annealing", "steps": 4, "temperature": 0.1}
+    assert result.search_id.startswith("Annealing-m2-") and result.config["choices"]["objective"] == "Bits"
+    [nats] = raysearch.score("data=file", masks=[result.removed], **values)
+    assert result.loss == pytest.approx(nats.loss / math.log(2), abs=1e-12)
+    again = raysearch.resume("latest")
+    assert (again.removed, again.loss, again.evaluations.computed) == (result.removed, result.loss, 0)
+    sys.modules.pop(MODULE)
+    with pytest.raises(UserError, match=rf"searcher.type={MODULE}.Annealing is unknown; import its"):
+        raysearch.export("latest", out="out")
+    sys.modules[MODULE] = own
+
+
+def test_objects_stand_in_the_grid_of_a_study(own: Any) -> None:
+    grid = {"searcher": {"it's mine": own.Annealing(steps=2), "greedy": "searcher=greedy"}, "remove": [1]}
+    cells = study_spec(as_overrides({"study": {"name": "own", "grid": grid}})).cells
+    assert {cell.searcher: cell.search.searcher for cell in cells} == {
+        "it's mine": own.Annealing(steps=2),
+        "greedy": BeamSearcher(width=1),
+    }
+
+
+def test_objects_of_ours_are_what_their_words_are(own: Any) -> None:
+    [searcher, objective] = as_overrides({"searcher": BeamSearcher(width=3), "objective": KLObjective("reverse")})
+    composed = compose("search", [searcher, objective, "searcher.width=4"])
+    assert build_searcher(composed["searcher"]) == BeamSearcher(width=4)
+    assert build_objective(composed["objective"]) == KLObjective("reverse")
+    words = compose("search", ["searcher=beam", "searcher.width=4", "objective=kl", "objective.direction=reverse"])
+    assert (composed["searcher"], composed["objective"]) == (words["searcher"], words["objective"])
+
+
+@dataclass(frozen=True)
+class Plain:
+    """No searcher."""
+
+
+def test_what_is_no_searcher_is_told_so(own: Any) -> None:
+    @dataclass(frozen=True)
+    class Hidden(own.Annealing):
+        pass
+
+    wrong = {
+        own.Annealing: "searcher=.*Annealing.* cannot be written down .*an object of a dataclass, as searcher=Mine()",
+        Hidden(): "Hidden is a class inside a function; define it at the top of a module",
+        Plain(): "searcher.type=tests.test_own_parts.Plain cannot be used: Plain has 0 dataclasses that are a Sear",
+        own.Annealing(steps="many"): "searcher.steps=many should be a valid integer",
+    }
+    for value, why in wrong.items():
+        with pytest.raises(UserError, match=why):
+            raysearch.forecast(searcher=value)
+    with pytest.raises(UserError, match=r"searcher=\{width: 3\} is not a section; write searcher=\{type: …"):
+        raysearch.forecast("searcher={width: 3}")
+
+
+def test_an_installed_package_adds_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Path, run: Run, world: World
+) -> None:
+    """Named by its entry points and chosen by a file of one's own, as on the command line."""
+    package = tmp_path / "site"
+    (package / "mine-1.0.dist-info").mkdir(parents=True)
+    (package / "mine-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    names = f"[raysearch.searchers]\nannealing = {MODULE}:Annealing\nbroken = no_such_module\n"
+    names += f"[raysearch.objectives]\nbits = {MODULE}\n"
+    (package / "mine-1.0.dist-info" / "entry_points.txt").write_text(names)
+    (package / f"{MODULE}.py").write_bytes((ROOT / "examples" / f"{MODULE}.py").read_bytes())
+    monkeypatch.syspath_prepend(str(package))
+    hot, bits = "type: annealing\nsteps: 3\ntemperature: 0.1", "type: bits"
+    for place, text in {"searcher/hot": hot, "objective/bits": bits}.items():
+        file = tmp_path / "conf" / f"{place}.yaml"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    words = world.search(searcher="hot", objective="bits", searcher__temperature=0.2)
+    printed = found(run("search", *words, "--config-dir", str(tmp_path / "conf"), "--json"))
+    assert printed["search_id"].startswith("hot-m2-") and printed["measure"]["unit"] == "bits per token"
+    assert raysearch.load("latest").config["searcher"] == {"type": "annealing", "steps": 3, "temperature": 0.2}
+    assert run("export", "latest", "--out", "out").code == 0
+    refused = run("search", *world.search(), "searcher={type:broken}")
+    assert refused.code == 2 and "searcher.type=broken is no_such_module, which cannot be imported" in refused.err
+    sys.modules.pop(MODULE)
