@@ -13,7 +13,7 @@ import argparse
 import dataclasses
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +25,7 @@ from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.reporting.stats.analysis import Analysis, analyse
-from raysearch.reporting.stats.difference import sign_p
+from raysearch.reporting.stats.difference import holm, sign_p
 from raysearch.reporting.stats.ranking import Pair
 from raysearch.study.result import CellResult, Outcome, StudyResult
 from raysearch.study.spec import Margin
@@ -43,6 +43,7 @@ GROUPS: Mapping[str, Group] = {
     "piqa": "accuracy",
     "winogrande": "accuracy",
 }
+PAIRS = (("beam", "GA"), ("greedy", "GA"), ("greedy", "one-shot"), ("beam", "greedy"))
 CONTRASTS = ("greedy - one-shot", "beam - greedy")
 MARGIN = Margin(loss=0.02, points=1.0)
 N_LAYERS = {"SmolLM2-135M": 30, "Gemma-3-270M": 18}
@@ -72,7 +73,8 @@ def study(path: Path, searchers: Collection[str] | None = None) -> StudyResult:
         if f"assessed.{name}" in table
     ]
     chosen = table if searchers is None else table[table["searcher"].isin(searchers)]
-    cells = [cell(row) for row in chosen.to_dict("records")]
+    items = items_beside(path)
+    cells = [cell(row, items.get((row["model"], row["removed"]), {})) for row in chosen.to_dict("records")]
     n_layers = {name: N_LAYERS[name] for name in chosen["model"].unique()}
     return StudyResult(
         *("rethinking", "rethinking", cells, n_layers, metrics, {}, {}),
@@ -81,7 +83,16 @@ def study(path: Path, searchers: Collection[str] | None = None) -> StudyResult:
     )
 
 
-def cell(row: Mapping[Any, Any]) -> CellResult:
+def items_beside(path: Path) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """Return what each item adds to a mask's numbers, by which masks are paired: from ``items.csv``, if it is there."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    if (file := path.with_name("items.csv")).is_file():
+        for row in pd.read_csv(file).itertuples():
+            found.setdefault((row.model, row.removed), {})[row.metric] = json.loads(row.items)
+    return found
+
+
+def cell(row: Mapping[Any, Any], items: Mapping[str, Sequence[float]]) -> CellResult:
     """Return a search of a line of the file, whose columns have the names of fields."""
     outcome = Outcome(
         **fields_of(Outcome, row)
@@ -89,6 +100,7 @@ def cell(row: Mapping[Any, Any]) -> CellResult:
             "removed": tuple(json.loads(row["removed"])),
             "measure": Measure(row["unit"], "token" if "token" in row["unit"] else "sample"),
             "delta_error": row["loss_error"],
+            "items": items,
             "assessed": {
                 name: Estimate(row[f"assessed.{name}"], row[f"assessed.{name}_error"])
                 for name in GROUPS
@@ -166,18 +178,17 @@ def searcher_claims(whole: Analysis) -> Iterator[list[object]]:
         verdict(found.p, "Friedman"),
     ]
     pairs: dict[tuple[str, str], Pair] = {(one.better, one.worse): one for one in found.pairs}
-    for better, worse in (("beam", "GA"), ("greedy", "GA"), ("greedy", "one-shot"), ("beam", "greedy")):
-        if not {better, worse} <= found.ranks.keys():
-            continue
-        if (one := pairs.get((better, worse))) is None:
-            one = pairs[worse, better]
-            better, worse = worse, better
-        effect = f"better in {one.wins}, worse in {one.losses} of {found.n_sets} sets of samples"
+    asked = [pair for pair in PAIRS if {*pair} <= found.ranks.keys()]
+    told = [pairs.get(pair) or pairs[pair[::-1]] for pair in asked]
+    corrected = holm([sign_p(one.wins, one.losses) for one in told])
+    seeds = whole.frame[whole.frame["stochastic"]].groupby("searcher", observed=True)["seed"].nunique()
+    for one, p in zip(told, corrected, strict=True):
+        lone = [name for name in (one.better, one.worse) if seeds.get(name) == 1]
         yield [
-            f"{better} better than {worse}",
-            effect,
+            f"{one.better} better than {one.worse}{f' (one seed of {lone[0]})' if lone else ''}",
+            f"better in {one.wins}, worse in {one.losses} of {found.n_sets} sets of samples",
             "",
-            verdict(sign_p(one.wins, one.losses), "sign test, this pair alone"),
+            verdict(p, f"sign test, corrected for {len(told)} pairs"),
         ]
 
 
@@ -198,12 +209,14 @@ def contrast_claims(whole: Analysis) -> Iterator[list[object]]:
 
 def prediction_claims(whole: Analysis) -> Iterator[list[object]]:
     """Whether a better loss means a better checkpoint."""
-    for one in whole.correlations:
-        if one.first.key != "loss" or one.rho is None:
-            continue
-        ends = "" if one.low is None or one.high is None else f"{one.low:+.2f} to {one.high:+.2f}"
-        what = f"{one.setting.calibration}: its loss predicts {one.second.group}, M={one.setting.remove}"
-        yield [what, f"ρ {one.rho:+.2f} ({one.n} searchers with other masks)", ends, verdict(one.p, "permutations")]
+    told = [one for one in whole.correlations if one.first.key == "loss" and one.rho is not None]
+    for key in dict.fromkeys((one.setting.calibration, one.second.group) for one in told):  # as the report groups them
+        members = [one for one in told if (one.setting.calibration, one.second.group) == key]
+        for one, p in zip(members, holm([one.p for one in members]), strict=True):
+            ends = "" if one.low is None or one.high is None else f"{one.low:+.2f} to {one.high:+.2f}"
+            what = f"{one.setting.calibration}: its loss predicts {one.second.group}, M={one.setting.remove}"
+            effect = f"ρ {one.rho:+.2f} ({one.n} searchers with other masks)"
+            yield [what, effect, ends, verdict(p, f"permutations, corrected for {len(members)} M")]
 
 
 def verdict(p: float | None, test: str = "") -> str:

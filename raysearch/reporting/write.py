@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 def write_report(results: StudyResult, out: Path) -> list[Path]:
-    """Write the page, ``report.md``, ``cells.csv``, ``dense.csv``, ``tables/*.csv``, ``figures/*.svg`` and ``*.png``.
+    """Write the page, ``report.md``, all numbers as tables, ``tables/*.csv``, ``figures/*.svg`` and ``*.png``.
+
+    ``cells.csv`` has a line for each search, ``items.csv`` for each mask and number that it was assessed by: what each
+    item adds to it, by which masks are compared. ``dense.csv`` has the assessed numbers of the dense models.
 
     The page needs no other file and no network. The same results give the same bytes.
 
@@ -58,6 +61,7 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
         "report.html": _rendered("page.html.j2", **shown, **_of_html(results, parts, drawn)),
         "report.md": _rendered("page.md.j2", **shown, as_markdown=as_markdown),
         "cells.csv": _csv(_cells(analysis.frame)),
+        "items.csv": _csv(_items(results)),
         "dense.csv": _csv(_dense(results)),
         **{f"tables/{table.name}.csv": as_csv(table) for part in parts for table in part.tables},
         **{f"figures/{name}.svg": text for name, text in drawn.items()},
@@ -77,6 +81,18 @@ def _cells(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns=["items", "measure", HELD_OUT_LOSS.error]).assign(
         removed=frame["removed"].map(list), held_out_by_draw=losses
     )
+
+
+def _items(results: StudyResult) -> pd.DataFrame:
+    """Return what each item adds to an assessed number of a mask, as JSON of six digits; see `Outcome.items`."""
+    found = {
+        (cell.model, json.dumps(cell.outcome.removed), metric): json.dumps([float(f"{one:.6g}") for one in items])
+        for cell in results.cells
+        if cell.outcome is not None
+        for metric, items in cell.outcome.items.items()
+    }
+    columns = ["model", "removed", "metric", "items"]
+    return pd.DataFrame([(*key, items) for key, items in found.items()], columns=columns)
 
 
 def _dense(results: StudyResult) -> pd.DataFrame:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from raysearch.reporting.findings import findings
@@ -72,6 +75,16 @@ def test_claims_of_the_readme_are_those_of_the_script(
     monkeypatch.setattr("sys.argv", ["claims.py", str(results / "cells.csv")])
     runpy.run_path(str(FOLDER / "claims.py"), run_name="__main__")
     assert capsys.readouterr().out == (results / "claims.md").read_text(encoding="utf-8")
+
+
+def test_items_add_up_to_the_numbers_of_their_masks() -> None:
+    folder = RESULTS.parent / "many_items_by_all"
+    cells = pd.read_csv(folder / "cells.csv").set_index("removed")
+    items = list(pd.read_csv(folder / "items.csv").itertuples())
+    assert len(items) == 3 * cells.index.nunique()
+    for one in items:
+        said, added = cells.loc[[one.removed], f"assessed.{one.metric}"].iloc[0], sum(json.loads(one.items))
+        assert (added if one.metric == "arc_easy" else math.exp(added)) == pytest.approx(said, rel=1e-4)
 
 
 def test_what_another_device_found_is_what_the_documents_say() -> None:

@@ -209,12 +209,15 @@ def test_a_study_assessed_by_texts_too_has_a_report(tmp_path: Path) -> None:
     found = []
     for place, searcher in enumerate(("one_shot", "greedy")):
         assessed = {kind: Estimate(5.0 + place) for kind in kinds}
-        of = outcome(3.0 + place, removed=(place, 2), assessed=assessed)
+        of = outcome(3.0 + place, removed=(place, 2), assessed=assessed, items={"accuracy": [1 / 3, place]})
         found.append(make_cell(searcher, of, held_out_by_draw={"1": 3.5} if place else {}))
     results = replace(study(*found, metrics=metrics), dense={"m": {kind: Estimate(9.0) for kind in kinds}})
     names = {file.relative_to(tmp_path).as_posix() for file in write_report(results, tmp_path)}
     assert names >= {"figures/tradeoff_1.svg", "figures/probe_1.svg", "tables/texts_1.csv"}
     assert set(pd.read_csv(tmp_path / "dense.csv")["metric"]) == {*kinds}
+    assert pd.read_csv(tmp_path / "items.csv").drop(columns="model").values.tolist() == [
+        *(["[0, 2]", "accuracy", "[0.333333, 0.0]"], ["[1, 2]", "accuracy", "[0.333333, 1.0]"])
+    ]
     cells = pd.read_csv(tmp_path / "cells.csv")
     assert cells["held_out_by_draw"].fillna("").tolist() == ["", '{"1": 3.5}']
     assert "held_out_error" not in cells, "which is never known"
