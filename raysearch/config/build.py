@@ -45,7 +45,7 @@ from raysearch.search.recommendation import Budget
 from raysearch.search.score import ScoreSpec
 from raysearch.search.spec import SearchSpec
 from raysearch.study.grid import Combination, combinations_of
-from raysearch.study.spec import Cell, StudyOptions, StudySpec, one_seed_each
+from raysearch.study.spec import Cell, StudyOptions, StudySpec, drawn_once, one_seed_each
 from raysearch.tracking.options import TrackingOptions
 
 #: The top-level keys of the configuration of an evaluation, and those of a search.
@@ -170,6 +170,7 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
     assert options is not None and tracking is not None, "else they would be among the mistakes"
     typed = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *words]
     kept, notes = one_seed_each(cells)
+    notes += drawn_once(kept)
     spec = StudySpec(options, kept, assess, _store(config), redacted(config), [*map(redact, typed)], notes, recoveries)
     return spec, tracking
 

@@ -217,6 +217,16 @@ def one_seed_each(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
     return kept, [f"no random numbers decide what {', '.join(idle)} finds, so one seed is run and {left_out} left out"]
 
 
+def drawn_once(cells: Sequence[Cell]) -> list[str]:
+    """Return a warning where searches are compared on one draw of each calibration's samples."""
+    compared = len({cell.searcher for cell in cells}) > 1 or len({cell.calibration for cell in cells}) > 1
+    drawn = {(cell.model, cell.calibration, cell.draw) for cell in cells}
+    if not compared or len({place[:2] for place in drawn}) < len(drawn):
+        return []
+    once = "each calibration is drawn once, so what other samples would give is not measured"
+    return [f"{once}; study.grid.draw=[0,1,2] draws more"]
+
+
 def _same_but_seed(one: Cell, other: Cell) -> bool:
     def rest(cell: Cell) -> tuple[Any, ...]:
         labels = [label for axis, label in cell.labels.items() if axis != "seed"]
