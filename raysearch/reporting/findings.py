@@ -53,8 +53,9 @@ def findings(analysis: Analysis) -> list[Finding]:
     """Return the findings, the recommendation first; a study too small for one of them says so or leaves it out."""
     if not analysis.by_loss and not analysis.by_average:
         return [Finding("Searcher", "No search has found a mask yet.", "cannot tell", "searches")]
+    leading, by_size = _parted(analysis.contrasts)
     return [
-        *_contrasts(analysis.results, analysis.contrasts),
+        *_contrasts(analysis.results, leading),
         *_searchers(analysis),
         *_draws(analysis),
         *_calibrations(analysis),
@@ -62,13 +63,26 @@ def findings(analysis: Analysis) -> list[Finding]:
         *_predictions(analysis),
         *_seeds(analysis),
         *_ruined(analysis),
+        *map(_contrast, by_size),
         *_unfinished(analysis),
     ]
 
 
 def contrast_findings(results: StudyResult) -> list[Finding]:
-    """Return the answers to the named contrasts of a study alone."""
-    return [*_contrasts(results, study_contrasts(results, cells_frame(results)))]
+    """Return the answers to the named contrasts of a study alone; M by M only the clear ones, if there are others."""
+    leading, by_size = _parted(study_contrasts(results, cells_frame(results)))
+    return [*_contrasts(results, leading), *(one for one in map(_contrast, by_size) if one.sure == "clear")]
+
+
+def _parted(contrasts: Sequence[Contrast]) -> tuple[list[Contrast], list[Contrast]]:
+    """Return the answers of all M together, or M by M where there are none; and the rest, which are M by M."""
+
+    def subject(one: Contrast) -> tuple[object, ...]:
+        return one.first, one.second, one.quantity, one.setting.model, one.setting.calibration
+
+    together = {subject(one) for one in contrasts if one.sizes[1:]}
+    rest = [one for one in contrasts if not one.sizes[1:] and subject(one) in together]
+    return [one for one in contrasts if one not in rest], rest
 
 
 def _contrasts(results: StudyResult, contrasts: Sequence[Contrast]) -> Iterator[Finding]:
