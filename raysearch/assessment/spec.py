@@ -128,8 +128,6 @@ class AssessSpec(Options):
         for key, other in combinations(("texts", "generation", "tasks"), 2):
             for name in {*getattr(self, key)} & {*getattr(self, other)}:
                 raise UserError(f"assess.{key} and assess.{other} both have {name}; call the first something else")
-        if not (self.texts or self.generation or self.tasks or self.probe.enabled or self.speed.enabled):
-            raise UserError("assess asks for nothing; name texts or tasks, or set assess.speed.enabled=true")
 
     @property
     def measures(self) -> list[str]:

@@ -246,7 +246,18 @@ def _chosen_by_studies() -> list[str]:
 
 
 def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
-    """Build what to assess masks by from the section ``assess`` of a configuration."""
+    """Build what to assess masks by from the section ``assess`` of a configuration.
+
+    Raises:
+        UserError: A value is wrong, or nothing is to be assessed.
+    """
+    spec = _assess_spec(config)
+    if not spec.measures:
+        raise UserError("assess asks for nothing; name texts or tasks, or set assess.speed.enabled=true")
+    return spec
+
+
+def _assess_spec(config: Mapping[str, Any]) -> AssessSpec:
     section = _section(config, "assess")
     given = {
         key: {redact(name): {**data, "allow_evaluation_split": True} for name, data in section.pop(key, {}).items()}
@@ -272,7 +283,7 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
 def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
     """Build a recovery from a configuration composed from ``conf/recover.yaml``.
 
-    Without a section ``assess`` its models are not assessed.
+    Its models are assessed by what the section ``assess`` asks for, which may be nothing.
     """
     install = "pip install 'raysearch[recovery]'"
     if missing := [name for name in ("peft", "trl") if find_spec(name) is None]:
@@ -280,7 +291,7 @@ def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
     parts = together(
         data=lambda: build_data(_section(config, "data")),
         options=lambda: _build(RecoveryOptions, config, "recovery"),
-        assess=lambda: assess_spec(config) if "assess" in config else AssessSpec(),
+        assess=lambda: _assess_spec(config) if "assess" in config else AssessSpec(),
         cluster=lambda: _build(ClusterOptions, config, "cluster"),
     )
     if parts["options"].method == "qlora" and find_spec("bitsandbytes") is None:

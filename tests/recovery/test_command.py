@@ -93,6 +93,18 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     assert_refused(run, [([*command, other], message) for other in others])
 
 
+def test_a_model_may_be_recovered_without_being_assessed(
+    run: Run, words: list[str], here: Path, other_text: Path
+) -> None:
+    command = ["recover", *words, f"data.path={other_text}", "assess=none", "assess.texts.mine=null"]
+    value = done(run, *command, "--out", "healed")
+    assert value["training"]["steps"] > 0 and (value["dense"], value["recovered"]) == ({}, {})
+    assert (here / "healed" / "model.safetensors").is_file()
+    assert not [line for line in run(*command, "--out", "healed", "--overwrite").out.splitlines() if "nan" in line]
+    refused = run("assess", "latest", "assess=none")
+    assert refused.code == 2 and "assess asks for nothing; name texts or tasks" in refused.err
+
+
 def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: World) -> None:
     refused = run("recover", *words, f"data.path={world.text}", "data.part=all", "data.samples=250", "--dry-run")
     assert "overlapping" in refused.out + refused.err
