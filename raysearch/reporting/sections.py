@@ -17,6 +17,7 @@ from raysearch.reporting.figures.quality import (
     tradeoff_pictures,
     variance_pictures,
 )
+from raysearch.reporting.figures.sizes import size_pictures
 from raysearch.reporting.figures.texts import failure_pictures, probe_pictures
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.tables.agreement import additivity_table, agreement_table, correlation_table, cross_table
@@ -110,6 +111,7 @@ def sections(analysis: Analysis) -> list[Section]:
             "agreement", "Agreement", "Agreement of masks",
             intro="How far searchers, and calibrations, agree on which layers go.",
             needs="Needs masks of at least two searchers or calibrations.",
+            pictures=size_pictures(frame, palette),
             tables=present(agreement_table(analysis.agreements), cross_table(analysis.cross)),
         ),
         Section(

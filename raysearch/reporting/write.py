@@ -78,7 +78,7 @@ def _csv(frame: pd.DataFrame) -> str:
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the searches with layers and losses by draw as JSON, without what a line cannot hold or nobody knows."""
     losses = frame["held_out_by_draw"].map(lambda of: json.dumps(of) if of else None)
-    return frame.drop(columns=["items", "measure", HELD_OUT_LOSS.error]).assign(
+    return frame.drop(columns=["items", "measure", "source", HELD_OUT_LOSS.error]).assign(
         removed=frame["removed"].map(list), held_out_by_draw=losses
     )
 

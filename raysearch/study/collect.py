@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -92,7 +93,15 @@ def _outcome(result: SearchResult, assessed: AssessedMasks) -> Outcome:
         assessed=assessed.of(result.mask),
         joint_removals=joint_removals(result.trials),
         items=assessed.items.get(str(result.mask), {}),
+        n_samples=result.n_samples,
+        source=_source(result.config),
     )
+
+
+def _source(config: Mapping[str, Any]) -> str:
+    """Return what a calibration is drawn from and scored by, whatever its draw and their number."""
+    data = {key: value for key, value in config["data"].items() if key not in ("samples", "seed", "shard_samples")}
+    return json.dumps([config["objective"], data], sort_keys=True)
 
 
 def _best_so_far(trials: Sequence[Trial], size: int) -> list[tuple[int, float]]:

@@ -34,6 +34,8 @@ class Outcome:
         best_so_far: The lowest loss of a mask with M layers after so many evaluations: ``(evaluations, loss)``.
         assessed: By the name of a metric.
         items: What each window, document or item adds to a number of `assessed`, or to the logarithm of a perplexity.
+        n_samples: Samples of its calibration; None in tables from before that was kept.
+        source: Equal for calibrations that differ by their number of samples and their draw alone.
     """
 
     removed: tuple[int, ...]
@@ -50,6 +52,8 @@ class Outcome:
     assessed: Mapping[str, Estimate] = field(default_factory=dict)
     joint_removals: Annotated[Sequence[JointRemoval], _NOT_WRITTEN] = ()
     items: Annotated[Mapping[str, Sequence[float]], _NOT_WRITTEN] = field(default_factory=dict)
+    n_samples: int | None = None
+    source: Annotated[str, _NOT_WRITTEN] = ""
 
 
 @dataclass(frozen=True)

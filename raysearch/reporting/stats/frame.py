@@ -23,10 +23,10 @@ Items = Sequence[npt.NDArray[np.float64]]
 _AVERAGED: tuple[Group, ...] = ("perplexity", "accuracy", "generation")
 _LABELS = ("model", "calibration", "searcher", "remove", "seed", "draw", "state", "failure", "search_id", "link")
 _DECLARED = ("uses_objective", "stochastic")
-_FOUND = ("comparable", "removed", "measure", "unit", "items", "held_out_by_draw")
+_FOUND = ("comparable", "removed", "measure", "unit", "items", "held_out_by_draw", "source")
 _NUMBERS = (
     "dense_loss", "loss", "loss_error", "delta", "error_to_best", "held_out", "held_out_error", "evaluations",
-    "n_free", "layer_forwards_alone", "layer_forwards_naive", "layer_forwards_shared", "seconds",
+    "n_free", "n_samples", "layer_forwards_alone", "layer_forwards_naive", "layer_forwards_shared", "seconds",
 )  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
     found = cell.outcome
     if found is None:
         labels = {name: vars(cell)[name] for name in (*_LABELS, *_DECLARED)}
-        return {**labels, "comparable": False, "removed": (), "items": {}, "held_out_by_draw": {}}
+        return {**labels, "comparable": False, "removed": (), "items": {}, "held_out_by_draw": {}, "source": ""}
     of_size = len(found.removed) in (0, cell.remove)  # nothing removed: the mask is not known, its numbers are
     derived = {
         "comparable": of_size,

@@ -1,0 +1,70 @@
+"""How masks depend on the number of samples: how alike those of two draws are, and their losses on other samples."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+
+import pandas as pd
+
+from raysearch.core import style
+from raysearch.core.mask import Mask
+from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scale, pictures
+from raysearch.reporting.stats.agreement import similarity
+
+
+@dataclass(frozen=True)
+class _Curves:
+    """One number of searchers by the number of samples: a panel."""
+
+    title: str
+    what: str
+    points: dict[str, dict[int, list[float]]]  # by searcher and samples, a number a pair of draws, or a draw
+
+
+def size_pictures(frame: pd.DataFrame, palette: Palette) -> list[Picture]:
+    """Return for each model the curves over calibrations that differ by their number of samples alone."""
+    return pictures("sizes", _panels(frame[frame["uses_objective"] & frame["comparable"]]), partial(_picture, palette))
+
+
+def _panels(frame: pd.DataFrame) -> Iterator[tuple[str, _Curves]]:
+    for (model, _, remove), cells in frame.groupby(["model", "source", "remove"], observed=True, sort=False):
+        if cells["n_samples"].nunique() < 2:
+            continue
+        axes = [cells["searcher"], cells["n_samples"], cells["draw"]]
+        masks = cells["removed"].map(Mask).groupby(axes, observed=True)
+        alike: dict[str, dict[int, list[float]]] = {}
+        for (searcher, samples), drawn in masks.agg(list).groupby(level=[0, 1], observed=True):
+            if pairs := [similarity(*pair) for pair in itertools.combinations(drawn, 2)]:
+                alike.setdefault(searcher, {})[int(samples)] = pairs
+        losses: dict[str, dict[int, list[float]]] = {}
+        held_out = cells.dropna(subset="held_out").groupby(axes[:2], observed=True)
+        for (searcher, samples), known in held_out:
+            losses.setdefault(searcher, {})[int(samples)] = known["held_out"].tolist()
+        unit = cells["unit"].iloc[0]
+        for what, points in (("Jaccard of two draws' masks", alike), (f"held-out loss ({unit})", losses)):
+            if points:
+                yield model, _Curves(f"M = {remove}", what, points)
+
+
+def _picture(palette: Palette, name: str, model: str, panels: list[_Curves]) -> Picture:
+    figure, places = grid(len(panels), 3.0)
+    for axes, panel in zip(places, panels, strict=True):
+        for searcher, by_samples in panel.points.items():
+            means = [fmean(several) for several in by_samples.values()]
+            axes.plot(list(by_samples), means, ms=5, lw=1.6, **palette.line(searcher))
+            for samples, several in by_samples.items():
+                axes.plot([samples] * len(several), several, "_", color=palette.colours[searcher], ms=6, alpha=0.6)
+        log_scale(axes)
+        style.name_axes(axes, panel.title, "samples (log scale)", panel.what)
+        style.finish(axes)
+    style.legend(figure, palette.line_keys(searcher for panel in panels for searcher in panel.points))
+    caption = (
+        "Calibrations that differ by their number of samples alone. Left: how alike the masks are that a searcher "
+        "finds by two draws, 1 for the same. Right: the loss of its masks on the other draws, of as many samples. "
+        "Lines are means, dashes a pair of draws, or a draw."
+    )
+    return Picture(name, f"{model}: how many samples a calibration needs", caption, figure)
