@@ -12,8 +12,9 @@ import pandas as pd
 
 from raysearch.core import style
 from raysearch.core.mask import Mask
-from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scale, pictures
+from raysearch.reporting.figures.picture import Palette, Picture, grid, pictures
 from raysearch.reporting.stats.agreement import similarity
+from raysearch.reporting.tables import numbers
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class _Curves:
 
     title: str
     what: str
-    points: dict[str, dict[int, list[float]]]  # by searcher and samples, a number a pair of draws, or a draw
+    points: dict[str, dict[int, list[float]]]  # by searcher and samples, a number for each pair of draws
 
 
 def size_pictures(frame: pd.DataFrame, palette: Palette) -> list[Picture]:
@@ -34,18 +35,22 @@ def _panels(frame: pd.DataFrame) -> Iterator[tuple[str, _Curves]]:
     for (model, _, remove), cells in frame.groupby(["model", "source", "remove"], observed=True, sort=False):
         if cells["n_samples"].nunique() < 2:
             continue
-        axes = [cells["searcher"], cells["n_samples"], cells["draw"]]
-        masks = cells["removed"].map(Mask).groupby(axes, observed=True)
+        masks = (
+            cells["removed"].map(Mask).groupby([cells["searcher"], cells["n_samples"], cells["draw"]], observed=True)
+        )
         alike: dict[str, dict[int, list[float]]] = {}
         for (searcher, samples), drawn in masks.agg(list).groupby(level=[0, 1], observed=True):
             if pairs := [similarity(*pair) for pair in itertools.combinations(drawn, 2)]:
                 alike.setdefault(searcher, {})[int(samples)] = pairs
+        dense = cells.groupby(["n_samples", "draw"], observed=True)["dense_loss"].first()
         losses: dict[str, dict[int, list[float]]] = {}
-        held_out = cells.dropna(subset="held_out").groupby(axes[:2], observed=True)
-        for (searcher, samples), known in held_out:
-            losses.setdefault(searcher, {})[int(samples)] = known["held_out"].tolist()
+        for one in cells.sort_values("n_samples").itertuples():
+            for draw, loss in one.held_out_by_draw.items():
+                if (one.n_samples, draw) in dense:  # else no search on that draw has finished
+                    above = loss - dense[one.n_samples, draw]
+                    losses.setdefault(one.searcher, {}).setdefault(int(one.n_samples), []).append(above)
         unit = cells["unit"].iloc[0]
-        for what, points in (("Jaccard of two draws' masks", alike), (f"held-out loss ({unit})", losses)):
+        for what, points in (("Jaccard of two draws' masks", alike), (f"held-out loss over dense ({unit})", losses)):
             if points:
                 yield model, _Curves(f"M = {remove}", what, points)
 
@@ -58,13 +63,16 @@ def _picture(palette: Palette, name: str, model: str, panels: list[_Curves]) -> 
             axes.plot(list(by_samples), means, ms=5, lw=1.6, **palette.line(searcher))
             for samples, several in by_samples.items():
                 axes.plot([samples] * len(several), several, "_", color=palette.colours[searcher], ms=6, alpha=0.6)
-        log_scale(axes)
+        axes.set_xscale("log")
+        axes.minorticks_off()
+        ticks = sorted({samples for by_samples in panel.points.values() for samples in by_samples})
+        axes.set_xticks(ticks, [numbers.amount(one) for one in ticks])
         style.name_axes(axes, panel.title, "samples (log scale)", panel.what)
         style.finish(axes)
     style.legend(figure, palette.line_keys(searcher for panel in panels for searcher in panel.points))
     caption = (
         "Calibrations that differ by their number of samples alone. Left: how alike the masks are that a searcher "
-        "finds by two draws, 1 for the same. Right: the loss of its masks on the other draws, of as many samples. "
-        "Lines are means, dashes a pair of draws, or a draw."
+        "finds by two draws, 1 for the same. Right: the loss of its masks on the other draws, over the dense model's. "
+        "Lines are means, dashes pairs of draws."
     )
     return Picture(name, f"{model}: how many samples a calibration needs", caption, figure)

@@ -22,7 +22,7 @@ def sized(*sources: str) -> StudyResult:
                 outcome(removed=mask, n_samples=samples, source=source),
                 f"{samples} of {source}",
                 draw=draw,
-                held_out=samples + float(draw),
+                held_out_by_draw={"1": samples + 0.5} if draw == "0" else {"0": samples + 1.5},
             )
             for source in sources
             for (samples, draw), mask in masks.items()
