@@ -100,8 +100,8 @@ def _outcome(result: SearchResult, assessed: AssessedMasks) -> Outcome:
 
 def _source(config: Mapping[str, Any]) -> str:
     """Return what a calibration is drawn from and scored by, whatever its draw and their number."""
-    data = {key: value for key, value in config["data"].items() if key not in ("samples", "seed", "shard_samples")}
-    return json.dumps([config["objective"], data], sort_keys=True)
+    data, drawn = config.get("data", {}), ("samples", "seed", "shard_samples")
+    return json.dumps([config.get("objective"), {key: data[key] for key in data if key not in drawn}], sort_keys=True)
 
 
 def _best_so_far(trials: Sequence[Trial], size: int) -> list[tuple[int, float]]:
