@@ -111,7 +111,7 @@ def _cells(rng: np.random.Generator, of_draw: dict[tuple[str, str], float], effe
             calibration,
             searcher,
             remove,
-            0,
+            int(draw),  # each draw has a seed of its own, as in studies
             "",
             draw=draw,
             stochastic=True,
