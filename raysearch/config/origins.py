@@ -12,7 +12,7 @@ import yaml
 
 from raysearch.config.compose import compose
 from raysearch.config.merge import files_of, items_of
-from raysearch.config.parts import conf_dir
+from raysearch.config.parts import OBJECTS, conf_dir
 from raysearch.core.paths import PathLike, as_path
 from raysearch.errors import redacted
 
@@ -41,8 +41,9 @@ def settings_of(job: str, words: Sequence[str], config_dir: PathLike | None = No
     config = compose(job, words, config_dir)
     choices: Mapping[str, str] = config.pop("choices")
     named = {key: value for key, _, value in (word.partition("=") for word in words)}
-    chosen = {key: named[key] for key in named.keys() & choices.keys() if not named[key].startswith("{")}
-    given = named.keys() - chosen.keys()
+    whole = {key for key in named.keys() & {*OBJECTS} if named[key] != choices[key]}  # a section, no file's name
+    given = (named.keys() - choices.keys()) | whole
+    chosen = {key: named[key] for key in (named.keys() & choices.keys()) - whole}
     if choices.get("model") == "custom":  # a hub id or a place in place of a name
         given, chosen = {*given, "model.path"}, {**chosen, "model": "custom"}
     folder = None if config_dir is None else as_path("--config-dir", config_dir)

@@ -81,8 +81,10 @@ def _parted(contrasts: Sequence[Contrast]) -> tuple[list[Contrast], list[Contras
         return one.first, one.second, one.quantity, one.setting.model, one.setting.calibration
 
     together = {subject(one) for one in contrasts if one.sizes[1:]}
-    rest = [one for one in contrasts if not one.sizes[1:] and subject(one) in together]
-    return [one for one in contrasts if one not in rest], rest
+    parts: tuple[list[Contrast], list[Contrast]] = [], []
+    for one in contrasts:
+        parts[not one.sizes[1:] and subject(one) in together].append(one)
+    return parts
 
 
 def _contrasts(results: StudyResult, contrasts: Sequence[Contrast]) -> Iterator[Finding]:

@@ -60,3 +60,15 @@ def test_all_values_are_there_and_secrets_are_not(tmp_path: Path) -> None:
 def test_mistakes_are_those_of_the_command() -> None:
     with pytest.raises(UserError, match="did you mean"):
         settings_of("search", ["searcher=beem"])
+
+
+def test_a_section_that_a_word_holds_is_from_the_command_line_and_a_file_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "searcher" / "{z}.yaml"
+    file.parent.mkdir()
+    file.write_text("type: beam\nwidth: 7\nties: earlier\n", encoding="utf-8")
+    for word, width, origin in (
+        ("searcher={z}", 7, "searcher/{z}.yaml"),
+        ("searcher={type: beam, width: 3}", 3, "command line"),
+    ):
+        settings = {setting.key: setting for setting in settings_of("search", [word], tmp_path)}
+        assert (settings["searcher.width"].value, settings["searcher.width"].origin) == (width, origin)
