@@ -19,7 +19,7 @@ from raysearch.reporting.stats.contrast import Contrast
 from raysearch.reporting.stats.correlation import Correlation
 from raysearch.reporting.stats.difference import LEVEL, holm
 from raysearch.reporting.stats.effect import CalibrationEffect
-from raysearch.reporting.stats.frame import Quantity, cells_frame, is_ruined
+from raysearch.reporting.stats.frame import Quantity, cells_frame, is_ruined, of_shared_luck
 from raysearch.reporting.stats.ranking import Ranking
 from raysearch.reporting.stats.variance import Split, Spread
 from raysearch.reporting.tables import numbers
@@ -360,6 +360,12 @@ def _seeds(analysis: Analysis) -> Iterator[Finding]:
     if (seeds == 1).any():
         names = listed([str(name) for name in seeds[seeds == 1].index])
         verdict = f"Searched with one seed, so how much its random numbers matter is not measured: {names}."
+        yield Finding("Seeds", verdict, "cannot tell", "results")
+    if shared := of_shared_luck(frame):
+        verdict = (
+            f"Told without {listed(shared)} are ranks, calibrations and variance, for random numbers were the same in "
+            "several draws. A study without a seed in its words gives each draw its own."
+        )
         yield Finding("Seeds", verdict, "cannot tell", "results")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -75,6 +76,33 @@ def test_claims_of_the_readme_are_those_of_the_script(
     monkeypatch.setattr("sys.argv", ["claims.py", str(results / "cells.csv")])
     runpy.run_path(str(FOLDER / "claims.py"), run_name="__main__")
     assert capsys.readouterr().out == (results / "claims.md").read_text(encoding="utf-8")
+
+
+def test_every_number_in_a_table_of_the_readme_is_one_of_its_claims() -> None:
+    """Rounded to the digits that are shown there; the study of a table is named by the heading above it."""
+    sources = {
+        "Three draws": ["three_draws/claims.md"],
+        "The margin with": ["three_draws/claims.md", "many_items_by_all/claims.md"],
+        "Another family": ["second_model/claims.md"],
+        "How many items": ["margin_items.md"],
+        "Four calibrations": ["four_calibrations/claims.md"],
+    }
+    offenders = []
+    for section in (FOLDER / "README.md").read_text(encoding="utf-8").split("\n## "):
+        names = next((names for heading, names in sources.items() if section.startswith(heading)), [])
+        known = [float(one) for name in names for one in _numbers((RESULTS.parent / name).read_text(encoding="utf-8"))]
+        body = re.sub(r"^\|.*\n(?=\|-)", "", section, flags=re.MULTILINE)  # without the heads of tables
+        for row in re.findall(r"^\|[^|]*(\|.*\d.*)\|$", body, flags=re.MULTILINE) if names else ():
+            for one in _numbers(row):
+                if not any(round(abs(number), len(one.partition(".")[2])) == float(one) for number in known):
+                    offenders.append((one, row))
+    assert not offenders
+
+
+def _numbers(text: str) -> list[str]:
+    """The numbers of a text without their signs; those of a mask are none."""
+    found = re.findall(r"(?<![\w.,{])(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?![\w}])", re.sub(r"\{[\d,]+\}", "", text))
+    return [one.replace(",", "") for one in found]
 
 
 def test_items_add_up_to_the_numbers_of_their_masks() -> None:

@@ -26,6 +26,7 @@ from raysearch.reporting.stats.frame import (
     HELD_OUT_LOSS,
     Quantity,
     averages,
+    by_own_luck,
     cells_frame,
     settings,
 )
@@ -154,6 +155,25 @@ def test_over_settings_searchers_that_are_alike_are_not_told_apart(
         return any(pair.told for pair in found.pairs)
 
     assert rate(rejects) <= MOST
+
+
+def test_luck_that_is_the_same_in_all_draws_is_not_taken_for_a_searchers_skill() -> None:
+    """Two searchers of five draw random numbers, and the same ones in each of six draws."""
+    frame = frame_of("xy", "abcde", 6)
+    random = frame["searcher"].isin(["d", "e"])
+    luck = 2.0 * random.to_numpy().reshape(2, 5, 6)
+
+    def told(rng: np.random.Generator, frame: pd.DataFrame) -> bool:
+        values = (luck * rng.normal(size=(1, 5, 1)) + rng.normal(size=(2, 5, 6))).ravel()
+        found = ranking(frame.assign(loss=values), CALIBRATION_LOSS)
+        assert found is not None
+        return any(pair.told for pair in found.pairs)
+
+    seeded = frame.assign(stochastic=random)
+    assert rate(lambda rng: told(rng, seeded)) <= MOST
+    assert told(np.random.default_rng(0), frame), "as if nobody drew random numbers"
+    assert {*by_own_luck(seeded)["searcher"]} == {*"abc"}
+    assert {*by_own_luck(seeded.assign(seed=frame["draw"].astype(int)))["searcher"]} == {*"abcde"}
 
 
 @pytest.mark.parametrize("n", [6, 10])

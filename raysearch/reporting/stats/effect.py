@@ -1,6 +1,7 @@
 """Which calibration gives the better checkpoints: every two of them, paired by searcher or told apart by their draws.
 
-Searchers that do not use the objective find the same mask by every calibration, and are left out.
+Searchers that do not use the objective find the same mask by every calibration, and are left out, and so are those
+whose luck is the same in several draws (`by_own_luck`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from raysearch.reporting.stats.difference import LEVEL, Difference, Side, by_item, holm, total
-from raysearch.reporting.stats.frame import Panel, Quantity, panels, tidy
+from raysearch.reporting.stats.frame import Panel, Quantity, by_own_luck, panels, tidy
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class CalibrationEffect:
 def calibration_effects(frame: pd.DataFrame, quantity: Quantity) -> list[CalibrationEffect]:
     """Every two calibrations by a quantity, for each model and M."""
     found = []
-    for panel, cells in panels(frame[frame["uses_objective"]]):
+    for panel, cells in panels(by_own_luck(frame)):
         known = cells[cells[quantity.key].notna()]
         pairs = list(_pairs(panel, known, quantity))
         found += [replace(one, p=p) for one, p in zip(pairs, holm([one.p for one in pairs]), strict=True)]

@@ -204,6 +204,21 @@ def is_ruined(found: Outcome, results: StudyResult) -> bool:
     return any(name in averaged and not math.isfinite(one.value) for name, one in found.assessed.items())
 
 
+def of_shared_luck(frame: pd.DataFrame) -> list[str]:
+    """The searchers that had the same random numbers in several draws of a calibration.
+
+    A test over draws would take their luck, which is the same in each, for the searcher's doing.
+    """
+    by_seed = _comparable(frame[frame["stochastic"]]).groupby([*Setting._fields, "searcher", "seed"], observed=True)
+    n_draws = by_seed["draw"].nunique()
+    return list(n_draws[n_draws > 1].index.unique("searcher"))
+
+
+def by_own_luck(frame: pd.DataFrame) -> pd.DataFrame:
+    """The searches by searchers that use the objective and that had other luck, if any, in each draw."""
+    return frame[frame["uses_objective"] & ~frame["searcher"].isin(of_shared_luck(frame))]
+
+
 def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame["comparable"]]
 

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from raysearch.reporting.stats.difference import LEVEL
-from raysearch.reporting.stats.frame import HELD_OUT_LOSS, Quantity, tidy
+from raysearch.reporting.stats.frame import HELD_OUT_LOSS, Quantity, by_own_luck, tidy
 
 _FEWEST = 3  # sets of samples, and searchers
 
@@ -46,7 +46,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The searchers that have a number in every setting and draw.
+    """The searchers that use the objective and have a number in every setting and draw.
 
     Args:
         ranks: The mean rank of each, best first; 1 is the best.
@@ -73,8 +73,9 @@ class Ranking:
 
 
 def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
-    """Rank the searchers that use the objective by a quantity; None where there are too few searchers, or no number."""
-    known = frame[frame["comparable"] & frame["uses_objective"] & frame[quantity.key].notna()]
+    """Rank the searchers of `by_own_luck` by a quantity; None where there are too few of them, or no number."""
+    own = by_own_luck(frame)
+    known = own[own["comparable"] & own[quantity.key].notna()]
     badness = -quantity.sign * quantity.of(known)
     places = [known[name] for name in ("model", "calibration", "draw", "remove", "searcher")]
     table = badness.groupby(places, observed=True).mean().unstack("searcher").dropna(axis="columns")

@@ -2,7 +2,8 @@
 
 Only what all calibrations share is split: averages of assessed metrics. A calibration's own loss has its own unit, so
 losses of two calibrations are never put on one scale. Searchers that do not use the objective find the same mask by
-every objective, which would dilute the calibration's share; they are left out.
+every objective, which would dilute the calibration's share; they are left out, and so are those whose luck is the
+same in several draws (`by_own_luck`).
 
 Several draws of a calibration are a random factor nested in it: a calibration is compared with another by how far its
 own draws differ, a searcher by how far searchers change places from draw to draw.
@@ -20,7 +21,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from raysearch.core.json import finite
-from raysearch.reporting.stats.frame import Panel, Quantity, mean_of, panels
+from raysearch.reporting.stats.frame import Panel, Quantity, by_own_luck, mean_of, panels
 
 _Numbers = npt.NDArray[np.float64]
 
@@ -123,7 +124,7 @@ def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
     together do.
     """
     found = []
-    for panel, cells in panels(frame[frame["uses_objective"]]):
+    for panel, cells in panels(by_own_luck(frame)):
         found += [split for quantity in quantities if (split := _split(panel, cells, quantity))]
     return found
 

@@ -156,14 +156,15 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
         Column("Searches", _extent),
     ]
     note = (
-        "Analysis of variance over the searchers that use the objective and have a result by every calibration and "
-        "draw. Shares are ω²: what is left of sums of squares after noise; η², of sums of squares as they are, "
-        "favours the factor with more levels (here calibration / searcher). Small print: 95 % intervals by the "
-        "noncentral F, and p of the F test. With several draws of a calibration these are nested in it, and the "
-        "calibration is tested against them; with one, a calibration cannot be told apart from its samples, and the "
-        "test holds for these alone. With one draw and several seeds the rest is the seeds'; with one seed it holds "
-        "interaction and noise together. All of it is about the items that were assessed, the same ones for all; "
-        "others have noise of their own. Calibration losses are not split: their units differ."
+        "Analysis of variance over the searchers that use the objective, have a result by every calibration and draw, "
+        "and drew other random numbers in each, if any. Shares are ω²: what is left of sums of squares after noise; "
+        "η², of sums of squares as they are, favours the factor with more levels (here calibration / searcher). Small "
+        "print: 95 % intervals by the noncentral F, and p of the F test. With several draws of a calibration these "
+        "are nested in it, and the calibration is tested against them; with one, a calibration cannot be told apart "
+        "from its samples, and the test holds for these alone. With one draw and several seeds the rest is the "
+        "seeds'; with one seed it holds interaction and noise together. All of it is about the items that were "
+        "assessed, the same ones for all; others have noise of their own. Calibration losses are not split: their "
+        "units differ."
     )
     return tabulate("variance", "What results vary with", columns, splits, note)
 
