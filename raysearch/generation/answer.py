@@ -15,41 +15,23 @@ Check = Literal["number", "exact", "choice", "math", "regex", "rouge", "code"]
 
 @dataclass(frozen=True)
 class CodeTests:
-    """The tests of generated code, as Python that fails by an exception.
+    """The tests of generated code, as Python that fails by an exception."""
 
-    Args:
-        base: Run after the code; empty for none.
-        plus: More tests, told apart; None where there are none.
-        before: Run before the code: imports.
-        timeout_s: Seconds of each set of tests.
-    """
-
-    base: str
-    plus: str | None = None
-    before: str = ""
-    timeout_s: float = 30.0
+    base: str  #: run after the code; empty for none
+    plus: str | None = None  #: more tests, told apart; None where there are none
+    before: str = ""  #: run before the code: imports
+    timeout_s: float = 30.0  #: of each set of tests
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The expected answer of a prompt.
+    """The expected answer to a prompt."""
 
-    Args:
-        text: The right answer.
-        choices: All answers among which it is the right one, in order; empty where the question is open.
-        check: How a text is checked; None if that follows from the answer.
-        pattern: Of a check by ``regex``.
-        tests: Of a check of ``code``.
-        opening: The beginning of the answer that stands at the end of the prompt.
-        max_new_tokens: The most tokens of this answer; None if the objective says it.
-        stop: Texts at which it ends; None if the objective says it.
-    """
-
-    text: str
-    choices: tuple[str, ...] = ()
-    check: Check | None = None
-    pattern: str | None = None
-    tests: CodeTests | None = None
-    opening: str = ""
-    max_new_tokens: int | None = None
-    stop: tuple[str, ...] | None = None
+    text: str  #: the right answer
+    choices: tuple[str, ...] = ()  #: all among which it is the right one, in order; empty where the question is open
+    check: Check | None = None  #: how a text is checked; None if that follows from the answer
+    pattern: str | None = None  #: of a check by ``regex``
+    tests: CodeTests | None = None  #: of a check of ``code``
+    opening: str = ""  #: the beginning of the answer that stands at the end of the prompt
+    max_new_tokens: int | None = None  #: the most tokens of this answer; None if the objective says it
+    stop: tuple[str, ...] | None = None  #: texts at which it ends; None if the objective says it

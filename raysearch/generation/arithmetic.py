@@ -33,14 +33,9 @@ class Problem:
 
     @classmethod
     def of(cls, question: str) -> Problem:
-        """Return the problem of a question.
-
-        Raises:
-            ValueError: It is not of the form ``(a + b) * c``.
-        """
+        """Return the problem of a question of the form ``(a + b) * c``."""
         parts = _PROBLEM.fullmatch(question)
-        if parts is None:
-            raise ValueError(question)
+        assert parts is not None, question
         a, first, b, second, c = parts.groups()
         return cls(question, _OPERATIONS[second](_OPERATIONS[first](int(a), int(b)), int(c)))
 
@@ -66,15 +61,7 @@ class Probe:
 
 
 def draw_problems(n: int, seed: int) -> list[Problem]:
-    """Return distinct problems, drawn at random from all 6,558 that are not worked examples.
-
-    Args:
-        n: How many.
-        seed: Of the draw.
-
-    Raises:
-        UserError: There are fewer.
-    """
+    """Return `n` distinct problems, drawn at random from all 6,558 that are not worked examples."""
     parts = itertools.product(_DIGITS, _OPERATIONS, _DIGITS, _OPERATIONS, _DIGITS)
     every = [f"({a} {first} {b}) {second} {c}" for a, first, b, second, c in parts]
     order = np.random.default_rng(seed).permutation(len(every)).tolist()
@@ -82,17 +69,14 @@ def draw_problems(n: int, seed: int) -> list[Problem]:
 
 
 def read_problems(rows: Iterable[Mapping[str, Any]], n: int, seed: int) -> list[Problem]:
-    """Return problems of rows of EleutherAI's ``arithmetic_1dc``, drawn as pandas' ``sample`` draws them.
+    """Return `n` problems of rows of EleutherAI's ``arithmetic_1dc``, drawn as pandas' ``sample`` draws them.
 
     The worked examples are left out before drawing, and so are repeated rows.
 
     Args:
         rows: With ``context``, ``Question: What is (9 + 8) * 2?`` and ``Answer:`` on a line each.
-        n: How many.
+        n: How many; refused if there are fewer.
         seed: ``random_state`` of ``sample``; the paper's is 42.
-
-    Raises:
-        UserError: A row is of another form, or there are too few.
     """
     import pandas as pd
 
@@ -112,11 +96,7 @@ def read_problems(rows: Iterable[Mapping[str, Any]], n: int, seed: int) -> list[
 
 
 def encode_probe(problem: Problem, tokenizer: Any) -> Probe:
-    """Return a problem as tokens: a digit may be a token of its own, or one with the space before it.
-
-    Raises:
-        UserError: The tokenizer has not one last token for each digit.
-    """
+    """Return a problem as tokens: a digit may be a token of its own, or one with the space before it."""
     rows = [tokenizer(f"{problem.prompt}{digit}", add_special_tokens=True)["input_ids"] for digit in range(10)]
     end = getattr(tokenizer, "eos_token_id", None)
     rows = [row[:-1] if len(row) > 1 and row[-1] == end else row for row in rows]

@@ -33,15 +33,11 @@ def score_answers(
 
     Checks of code run it: the caller has the user's permission.
     """
-    checks = [check_of(answer, match) for answer in answers]
-    rows = list(zip(texts, answers, checks, strict=True))
-    codes = [at for at, check in enumerate(checks) if check == "code"]
-    scores = {at: _score(*row) for at, row in enumerate(rows) if at not in codes}
-    if codes:
-        sources = [scoring.extract_code(texts[at], answers[at].opening) for at in codes]
-        tests = [tests for at in codes if (tests := answers[at].tests) is not None]
-        scores |= zip(codes, scoring.score_codes(sources, tests, workers), strict=True)
-    return [scores[at] for at in range(len(rows))]
+    rows = [(text, answer, check_of(answer, match)) for text, answer in zip(texts, answers, strict=True)]
+    codes = [scoring.extract_code(text, answer.opening) for text, answer, check in rows if check == "code"]
+    tests = [answer.tests for _, answer, check in rows if check == "code" and answer.tests is not None]
+    of_codes = iter(scoring.score_codes(codes, tests, workers) if codes else ())
+    return [next(of_codes) if row[2] == "code" else _score(*row) for row in rows]
 
 
 def _score(text: str, answer: Answer, check: Check) -> Score:
@@ -63,7 +59,7 @@ def _score(text: str, answer: Answer, check: Check) -> Score:
         case "choice":
             read = _reader(answer.choices)
             right = _first_named(read(text), [*map(read, answer.choices)]) == read(answer.text)
-        case _:
+        case "code":
             raise AssertionError("code is run by the caller")
     return Score(float(right))
 

@@ -61,7 +61,7 @@ def generate(
     Args:
         model: A causal decoder of transformers, in eval mode.
         tokenizer: Its tokenizer.
-        prompts: The prompts; those of like length beside each other waste the least.
+        prompts: Those of like length beside each other waste the least.
         decoding: How tokens are chosen.
         rows: How many are continued at once; None for what fits the device.
 

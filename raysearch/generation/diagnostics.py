@@ -39,21 +39,15 @@ _NOTHING_IN_COMMON = 0.1  # n-grams, where there is none: smoothing method 1 of 
 
 @dataclass(frozen=True)
 class Degeneration:
-    """How far texts degenerate; None where no text is long enough to say.
+    """How far texts degenerate; None where no text is long enough to say."""
 
-    Args:
-        rep_4: Percent of an answer's 4-grams that repeat an earlier one; mean over answers of 4 words or more.
-        self_bleu_within: BLEU-4 of each sentence of 4 words or more against the other sentences of its answer, 0 … 1;
-            mean over sentences, then answers. The paper calls this Self-BLEU4.
-        self_bleu_across: BLEU-4 of each answer of 4 words or more against all other such answers, 0 … 1; the usual
-            Self-BLEU.
-        words: Mean number of words and punctuation marks of an answer.
-    """
-
-    rep_4: float | None
+    rep_4: float | None  #: percent of an answer's 4-grams that repeat an earlier one; mean over answers
+    #: BLEU-4 of each sentence of 4 words or more against the other sentences of its answer, 0 … 1; mean over sentences,
+    #: then answers. The paper calls this Self-BLEU4.
     self_bleu_within: float | None
+    #: BLEU-4 of each answer of 4 words or more against all other such answers, 0 … 1; the usual Self-BLEU.
     self_bleu_across: float | None
-    words: float | None
+    words: float | None  #: mean number of words and punctuation marks of an answer
 
 
 def degeneration(texts: Iterable[str]) -> Degeneration:
@@ -117,23 +111,17 @@ def rep_4(words: Sequence[str]) -> float:
 
 
 def self_bleu_within(answer: Sequence[Sequence[str]]) -> float | None:
-    """Return the mean BLEU-4 of an answer's sentences against its others; None where there is nothing to compare.
-
-    Sentences of fewer than 4 words only serve as references.
-    """
+    """Return the mean BLEU-4 of an answer's sentences against its others; None where there is nothing to compare."""
     scores = self_bleu(answer)
     return _mean([score for score, sentence in zip(scores, answer, strict=False) if len(sentence) >= _N])
 
 
 def self_bleu(texts: Sequence[Sequence[str]]) -> list[float]:
-    """Return the BLEU-4 of each text against all others, with uniform weights and smoothing method 1.
+    """Return the BLEU-4 of each text against all others, 0 … 1; nothing where there is only one.
 
     It equals nltk's ``sentence_bleu(others, text, smoothing_function=SmoothingFunction().method1)``. That counts
     the n-grams of all others for each text; this counts them once, and knows for each n-gram the two texts that have
     it most often: all that clipping needs.
-
-    Returns:
-        A score for each, 0 … 1; none where there is only one.
     """
     if len(texts) < 2:
         return []

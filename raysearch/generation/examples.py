@@ -14,9 +14,6 @@ def examples(
     """Return the answers of the dense and the pruned model to each item, in order, as rows of plain values.
 
     The pruned model's are the ``text``. Answers of others, such as ``recovered``, stand under their names.
-
-    Raises:
-        ValueError: There are not as many of each.
     """
     rows = []
     for item, (right, before, after, *more) in enumerate(zip(expected, dense, pruned, *others.values(), strict=True)):
@@ -37,10 +34,7 @@ def examples(
 
 
 def worst(rows: Sequence[dict[str, Any]], n: int) -> list[dict[str, Any]]:
-    """Return the rows in which the pruned model's score falls most below the dense one's, the largest fall first.
-
-    At most `n`; those without a fall are left out, and equal falls stay in their order.
-    """
+    """Return the `n` rows, or fewer, in which the pruned model's score falls most below the dense one's, most first."""
 
     def fall(row: dict[str, Any]) -> float:
         return float(row["dense_score"] - row["score"])

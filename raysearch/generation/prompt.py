@@ -7,19 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Decoding:
-    """How tokens are chosen.
+    """How tokens are chosen."""
 
-    Args:
-        temperature: 0 for the likeliest token; else logits are divided by it, and the token is drawn.
-        top_k: The number of likeliest tokens to draw from; 0 for all.
-        top_p: The probability of the likeliest tokens to draw from, after `top_k`; 1 for all.
-        seed: Of the draws. Each prompt has random numbers of its own, by its tokens.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
+    temperature: float = 0.0  #: 0 for the likeliest token; else logits are divided by it, and the token is drawn
+    top_k: int = 0  #: the number of likeliest tokens to draw from; 0 for all
+    top_p: float = 1.0  #: the probability of the likeliest tokens to draw from, after `top_k`; 1 for all
+    seed: int = 0  #: of the draws; each prompt has random numbers of its own, by its tokens
 
 
 @dataclass(frozen=True)
@@ -33,14 +26,8 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Written:
-    """The continuation of a prompt.
+    """The continuation of a prompt."""
 
-    Args:
-        text: Up to the end of the text, or to a text at which it stops.
-        n_tokens: Tokens that were generated, an end token included.
-        cut_off: Whether it ends because of the limit of tokens.
-    """
-
-    text: str
-    n_tokens: int
-    cut_off: bool
+    text: str  #: up to its end, or to a text at which it stops
+    n_tokens: int  #: that were generated, an end token included
+    cut_off: bool  #: whether it ends because of the limit of tokens

@@ -30,38 +30,25 @@ _SCRATCH = 2**24  # bytes of files in its own folder
 
 @dataclass(frozen=True)
 class Program:
-    """Code, and the tests that run after it in the same namespace.
-
-    Args:
-        code: What the model wrote.
-        tests: Python source that raises where the code is wrong.
-        timeout_s: Seconds of processor time; thrice that, and 5 s to start, by the clock.
-    """
+    """Code that a model wrote, and the tests that run after it in the same namespace."""
 
     code: str
-    tests: str
-    timeout_s: float = 30.0
+    tests: str  #: Python source that raises where the code is wrong
+    timeout_s: float = 30.0  #: of processor time; thrice that, and 5 s to start, by the clock
 
 
 @dataclass(frozen=True)
 class ProgramOutcome:
-    """How a program ended.
+    """How a program ended."""
 
-    Args:
-        passed: Whether it ran to the end of its tests.
-        parses: Whether its code is Python.
-        error: Name of the exception that ended it, None if it passed.
-        message: Of the exception.
-    """
-
-    passed: bool
-    parses: bool = True
-    error: str | None = None
-    message: str = ""
+    passed: bool  #: whether it ran to the end of its tests
+    parses: bool = True  #: whether its code is Python
+    error: str | None = None  #: name of the exception that ended it; None if it passed
+    message: str = ""  #: of the exception
 
 
 def run_programs(programs: Iterable[Program], workers: int | None = None) -> Iterator[ProgramOutcome]:
-    """Run programs, as many at once as there are workers or else processors, and give their outcomes in order.
+    """Run programs, as many at once as there are workers or else processors, and yield their outcomes in order.
 
     Each has a process of its own without network, without other processes, with limits of time, memory and files, and
     can write nowhere but in a scratch folder, which goes when it ends.

@@ -9,18 +9,12 @@ from raysearch.generation.prompt import Written
 
 @dataclass(frozen=True)
 class Score:
-    """The worth of an answer.
+    """The worth of an answer."""
 
-    Args:
-        value: 1 where it is right, 0 where it is wrong, or between: an F1.
-        failure: Why it is wrong, as a class (``parenthesis``, ``undefined name`` …); None if it is right, or where a
-            kind of check has no classes.
-        base: For code with two sets of tests, whether it passes the first alone; None elsewhere.
-    """
-
-    value: float
+    value: float  #: 1 where it is right, 0 where it is wrong, or between: an F1
+    #: Why it is wrong, as a class (``parenthesis``, ``undefined name`` …); None if it is right, or without classes.
     failure: str | None = None
-    base: bool | None = None
+    base: bool | None = None  #: for code with two sets of tests, whether it passes the first alone; None elsewhere
 
 
 @dataclass(frozen=True)

@@ -104,14 +104,9 @@ def extract_code(text: str, opening: str = "") -> str:
 
 
 def score_codes(codes: Sequence[str], tests: Sequence[CodeTests], workers: int | None = None) -> list[Score]:
-    """Score pieces of code by their tests, in the sandbox; `workers` as in `run_programs`.
+    """Score pieces of code by their tests, in the sandbox; the second set is run only where the first passes.
 
-    Returns:
-        For each 1 if it passes all tests, with the class of its failure where it does not; `Score.base` where there
-        are two sets. The second set is run only where the first passes.
-
-    Raises:
-        UserError: This machine has no way to shut code off.
+    `workers` and what is raised are those of `run_programs`.
     """
     pairs = list(zip(codes, tests, strict=True))
     base = list(run_programs([_program(code, one, one.base) for code, one in pairs], workers))

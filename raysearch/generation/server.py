@@ -28,11 +28,7 @@ class Server:
 
     @classmethod
     def at(cls, url: str, model: str | None = None) -> Server:
-        """Find a server, and the one model that it lists if that is not named.
-
-        Raises:
-            UserError: It cannot be reached, or lists no model or several.
-        """
+        """Find a server, and the one model that it lists if that is not named; refuse none and several."""
         if not url.startswith(("http://", "https://")):
             raise UserError(f"assess.server={url} is not an address; give one such as http://127.0.0.1:8000/v1")
         url = url.rstrip("/")
@@ -46,11 +42,7 @@ class Server:
         return cls(url, found[0])
 
     def generate(self, prompts: Sequence[Prompt], tokenizer: Any, decoding: Decoding) -> list[Written]:
-        """Continue prompts, some at once; the arguments are those of `decoding.generate`.
-
-        Raises:
-            UserError: The server does not answer, or refuses a request.
-        """
+        """Continue prompts, some at once, as `decoding.generate`; refuse a server that does not answer as it should."""
         with ThreadPoolExecutor(_PARALLEL) as pool:
             return list(pool.map(lambda prompt: self._continue(prompt, tokenizer, decoding), prompts))
 
@@ -76,11 +68,7 @@ class Server:
 
 @contextmanager
 def _asking(url: str, remedy: str) -> Iterator[None]:
-    """Within the context a server is asked, and what it answers is read; it may be anything.
-
-    Raises:
-        UserError: It refuses, with a remedy; or it does not answer as OpenAI's protocol says.
-    """
+    """Within the context a server is asked, and what it answers is read; it may be anything."""
     try:
         yield
     except urllib.error.HTTPError as error:
