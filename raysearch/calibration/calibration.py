@@ -57,8 +57,7 @@ class Calibration:
             samples: All samples.
             shard_samples: Samples per shard; some may hold one less. None for 512 to 8192 tokens a shard and at least
                 16 shards, 2 of prompts, if possible; where answers are generated, shards may be smaller.
-            identity: Everything else that a loss depends on, JSON values: the model, the tokenizer, the objective, the
-                numerics.
+            identity: All else that a loss depends on, JSON values: model, tokenizer, objective, numerics.
             description: The source and the choice of samples, for the records.
         """
         n, size = samples.n_samples, shard_samples or _shard_samples(samples)

@@ -47,21 +47,13 @@ class Data:
     draw: WindowOptions | ItemOptions
 
     def check(self) -> None:
-        """Refuse rows that are missing or misread; read at most the first row and download nothing.
-
-        Raises:
-            UserError: The rows are missing or misread.
-        """
+        """Refuse rows that are missing or misread; read at most the first row and download nothing."""
         if (first := self.rows.check()) is not None:
             where, row = first
             self.format.read(row, where)
 
     def check_form(self, form: Form) -> None:
-        """Refuse an objective whose form is not offered.
-
-        Raises:
-            UserError: The form is not offered.
-        """
+        """Refuse an objective whose form is not offered."""
         if form not in self.format.offers:
             kind = type(self.format).__module__.rpartition(".")[2]
             offered = " and ".join(sorted(one.value for one in self.format.offers))
@@ -71,11 +63,7 @@ class Data:
             )
 
     def check_length(self, max_positions: int | None) -> None:
-        """Refuse rows that are longer than a model's positions.
-
-        Raises:
-            UserError: They may be.
-        """
+        """Refuse rows that may be longer than a model's positions."""
         if max_positions is not None and self.draw.seq_len > max_positions:
             raise UserError(
                 f"data.seq_len={self.draw.seq_len} is longer than the {max_positions} positions of the model; "
@@ -83,16 +71,11 @@ class Data:
             )
 
     def samples(self, tokenizer: Tokenizer, form: Form, max_positions: int | None = None) -> Drawn:
-        """Draw the samples in the form that an objective needs. Call `check` before: its messages are better.
-
-        Raises:
-            UserError: The form is not offered, or the rows are unreadable, too few, or too long for a model that takes
-                at most `max_positions` tokens.
-        """
+        """Draw the samples in the form that an objective needs. Call `check` before: its messages are better."""
         self.check_form(form)
         self.check_length(max_positions)
-        how = {"samples": self.draw.samples, "seq_len": self.draw.seq_len, "sampling": self.draw.sampling}
-        description = {**self.rows.describe(), **how, "seed": self.draw.seed}
+        how = {key: getattr(self.draw, key) for key in ("samples", "seq_len", "sampling", "seed")}
+        description = {**self.rows.describe(), **how}
         if isinstance(self.draw, WindowOptions):
             rows = draw_rows(self._documents(), tokenizer, self.draw)
             batch = Batch.of(rows, [[False, *[True] * (len(ids) - 1)] for ids in rows])
@@ -109,11 +92,7 @@ class Data:
         return Drawn(batch, {**description, "truncated": truncated, **_unknown(batch, tokenizer)})
 
     def items(self) -> DrawnItems:
-        """Draw items, dialogues or tasks in words.
-
-        Raises:
-            UserError: The rows are unreadable or too few.
-        """
+        """Draw items, dialogues or tasks in words."""
         assert isinstance(self.draw, ItemOptions), "windows of text are drawn in tokens"
         return draw_items(self._samples(), self.draw)
 

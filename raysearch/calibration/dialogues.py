@@ -56,21 +56,13 @@ def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[S
 
 
 def render_prompt(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, str]:
-    """Return a conversation up to the assistant's last turn, as a prompt for it; and that turn's text.
-
-    Raises:
-        UserError: The template does not take the conversation, or nothing comes before the turn.
-    """
+    """Return a conversation up to the assistant's last turn, as a prompt for it; and that turn's text."""
     turns, answer = messages_of(dialogue, where)
     return apply_template(turns, tokenizer, where, ask=True, thinking=dialogue.thinking), answer
 
 
 def messages_of(sample: Sample, where: str) -> tuple[tuple[tuple[str, str], ...], str]:
-    """Return the turns of any sample up to its answer, and the answer; of a conversation, the last one.
-
-    Raises:
-        UserError: Nothing comes before the answer.
-    """
+    """Return the turns of any sample up to its answer, and the answer; of a conversation, the last one."""
     match sample:
         case Dialogue():
             last = max(number for number, (role, _) in enumerate(sample.messages) if role == "assistant")
@@ -89,9 +81,6 @@ def render_task(task: Task, tokenizer: Any, where: str) -> tuple[str, bool]:
     """Return a task as a prompt that ends in the answer's opening, and whether it is in the model's chat template.
 
     A template that knows no system prompt gets it at the beginning of the question; so does a model without a template.
-
-    Raises:
-        UserError: It is to be asked in a template, and the model has none; or the template does not take it.
     """
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if task.chat and not has_template:
@@ -122,9 +111,9 @@ def apply_template(
     Args:
         messages: Each turn's role and content.
         tokenizer: A transformers tokenizer.
-        where: What they are, for messages: ``row 7``.
+        where: Names them in messages: ``row 7``.
         ask: Whether the text ends in the opening of an answer.
-        thinking: Whether the template asks for thinking before the answer; None for its own way.
+        thinking: As of a `Task`.
 
     Raises:
         UserError: The model has no template, or one that cannot be used, knows no `thinking`, or does not take these

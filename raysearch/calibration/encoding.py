@@ -105,9 +105,9 @@ def _wording(sample: Sample, tokenizer: Any, where: str) -> _Wording:
         case Dialogue():
             return _Wording(*render(sample, tokenizer, where), special=False)
         case Task():
-            prompt, in_template = render_task(sample, tokenizer, where)
-            text = prompt + sample.answer.text
-            return _Wording(text, ((len(prompt), len(text)),), special=not in_template)
+            asked, answer = _question(sample, tokenizer, where)
+            text = asked.text + answer.text
+            return _Wording(text, ((len(asked.text), len(text)),), asked.special)
 
 
 def _worded(item: Item, place: int) -> _Wording:

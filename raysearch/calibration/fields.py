@@ -13,10 +13,9 @@ _FILTERS: dict[str, Callable[[str], str]] = {"capitalize": str.capitalize, "stri
 
 
 def take(row: Mapping[str, Any], key: str, field: str, where: str) -> Any:
-    """Return the value of a field, named by a key of the configuration: ``question.stem`` is ``stem`` in ``question``.
+    """Return the value of a field, named by a key of the configuration; `where` names the row.
 
-    Raises:
-        UserError: There is no such field; `where` names the row.
+    ``question.stem`` is ``stem`` in ``question``. A field that is not there is refused.
     """
     found = _find(row, field)
     if found is None:
@@ -25,11 +24,7 @@ def take(row: Mapping[str, Any], key: str, field: str, where: str) -> Any:
 
 
 def take_text(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
-    """Return the value of a field that holds text; see `take`.
-
-    Raises:
-        UserError: There is no such field, or it holds something else.
-    """
+    """Return the value of a field, as `take`, and refuse what is no text."""
     value = take(row, key, field, where)
     if not isinstance(value, str):
         raise UserError(f"{where} holds {kind_of(value)} in data.{key}={field}; name a field that holds text")
@@ -37,11 +32,7 @@ def take_text(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
 
 
 def take_answer(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
-    """Return the text or number in a field, as text; see `take`.
-
-    Raises:
-        UserError: There is no such field, or it is empty or holds something else.
-    """
+    """Return the text or number in a field, as `take`, as text; refuse what is empty or neither."""
     value = take(row, key, field, where)
     text = as_text(value)
     if text is None:
@@ -68,9 +59,6 @@ def fill(template: str, row: Mapping[str, Any], where: str, into: str = "prompt"
     """Fill in ``{field}``, ``{field|capitalize}`` and ``{field|strip}`` of a template; other braces stay as they are.
 
     The template is the value of the key `into`. Placeholders in `keys` are keys themselves, with the names of fields.
-
-    Raises:
-        UserError: A field does not exist or holds neither text nor a number, or there is no such filter.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -89,11 +77,7 @@ def fill(template: str, row: Mapping[str, Any], where: str, into: str = "prompt"
 
 
 def check_prompt(template: str) -> None:
-    """Refuse a prompt without a field, or with an escaped line break.
-
-    Raises:
-        UserError: It has words, but no ``{field}``; or a backslash and an n.
-    """
+    """Refuse a prompt of words without a ``{field}``, or with an escaped line break."""
     if "\\n" in template:
         raise UserError(
             f"data.prompt={template} has a backslash and an n; for a line break type $'data.prompt=…\\n…' with $ and "

@@ -57,12 +57,9 @@ class DrawnItems:
 
 
 def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> DrawnItems:
-    """Draw samples without duplicates; a row that is skipped is None among them.
+    """Draw samples without duplicates, and refuse too few; a row that is skipped is None among them.
 
     A random draw depends on the set of items and the seed, not on their order.
-
-    Raises:
-        UserError: There are too few.
     """
     known: dict[Sample, Located] = {}
     rows_read = skipped = 0

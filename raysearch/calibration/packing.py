@@ -87,9 +87,7 @@ def n_shared(*rows: Sequence[object]) -> int:
 def _layout(batch: Batch) -> tuple[_Counts, _Counts, _Counts]:
     """Return how samples are packed, int64.
 
-    Returns:
-        The shared tokens of each sample, [B]; by how many tokens each row's own ones move to the right, [R]; and the
-        tokens of each sample, [B].
+    The shared tokens of each [B]; how far each row's own tokens move to the right [R]; and the tokens of each [B].
     """
     of, ids, lengths = batch.sample_of_row, batch.input_ids, batch.lengths
     first = np.flatnonzero(np.diff(of, prepend=-1))  # row of each sample

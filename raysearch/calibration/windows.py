@@ -40,9 +40,6 @@ class DrawOptions(Options):
         seed: Seeds the random draw.
         shard_samples: Samples of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
         at_most: The most samples where `samples` is ``all``; None for no limit.
-
-    Raises:
-        UserError: An option is out of range.
     """
 
     section = "data"
@@ -91,22 +88,13 @@ class WindowOptions(DrawOptions):
 
 
 def draw_rows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> list[list[int]]:
-    """Draw samples from documents, each as a row of tokens.
+    """Draw samples from documents, each as a row of tokens; refuse text that holds too few.
 
     ``sequential`` and ``random`` join the documents by blank lines and tokenise them as one stream, which is cut into
-    whole windows from its start. ``sequential`` takes the first of them and reads no more text than it needs.
-    ``random`` shuffles the documents first, reads more than it needs, and draws windows without replacement.
-
-    Otherwise each document is a row of its own, cut where it is too long: the first ones (``whole``), random ones
-    (``truncated``), or random ones that fill a row (``documents``). One of fewer than two tokens predicts nothing and
-    is skipped.
-
-    Returns:
-        Token ids; of documents of any length ordered by length and then by content, so that neighbours need little
-        padding.
-
-    Raises:
-        UserError: The text holds too few windows, or there are too few documents.
+    whole windows from its start. ``sequential`` reads no more text than it needs. ``random`` shuffles the documents
+    first, reads more than it needs, and draws windows without replacement. Otherwise each document is a row of its own,
+    and one of fewer than two tokens, which predicts nothing, is skipped. Those of any length are ordered by length and
+    then by content, so that neighbours need little padding.
     """
     if options.sampling in ("sequential", "random"):
         windows: list[list[int]] = _windows(documents, tokenizer, options).tolist()

@@ -76,12 +76,9 @@ class ContinuationFormat(Format):
         return all(one.whole for one in run) and run[-1].paragraph == run[-2].paragraph
 
     def _wrong(self, sentences: Sequence[_Sentence], place: int, seed: bytes) -> list[str]:
-        """Return the wrong choices to a sentence; fewer than needed where there are no more.
-
-        Sentences near the prompt or the answer could follow as well, so as many as the prompt has are left out on
-        either side.
-        """
+        """Return the wrong choices to a sentence; fewer than needed where there are no more."""
         n, gold = self.context_sentences, sentences[place].text
+        # Not from near the prompt or the answer: what is there could follow as well.
         elsewhere = [*sentences[: max(0, place - 2 * n)], *sentences[place + n + 1 :]]
         shown = {sentence.text.casefold() for sentence in sentences[place - n : place + 1]}
         others = {

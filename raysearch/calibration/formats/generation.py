@@ -22,8 +22,7 @@ from raysearch.generation.answer import Answer, Check, CodeTests
 class GenerationFormat(Format):
     """Tasks that are answered by a text.
 
-    A template is a text with fields of the row in braces; a list of texts is a line
-    each, and ``{field.0}`` is its first.
+    A template is a text with fields of the row in braces; a list of texts is a line each, and ``{field.0}`` its first.
 
     Args:
         prompt: The template of what is asked.
@@ -41,9 +40,6 @@ class GenerationFormat(Format):
         max_new_tokens: The most tokens of an answer.
         stop: Texts at which an answer ends.
         group: The field of the sub-task, to draw from each; None where there is only one.
-
-    Raises:
-        UserError: A check lacks what it needs, or a value is out of range.
     """
 
     prompt: str

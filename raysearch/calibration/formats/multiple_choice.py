@@ -133,11 +133,7 @@ class MultipleChoiceFormat(Format):
 def fill_blank(
     prompt: str, sentence: str, choices: Sequence[str], gold: int, blank: Blank, where: str, group: str = ""
 ) -> Item:
-    """Return an item whose rows are a sentence with each choice in its first blank, ``_``: WinoGrande.
-
-    Raises:
-        UserError: There is no blank, or nothing after it to score.
-    """
+    """Return an item whose rows are a sentence with each choice in its first blank, ``_``: WinoGrande."""
     before, mark, after = sentence.partition("_")
     if not mark:
         raise UserError(f"{where} has no blank _ in its sentence; mend the row, or use data.blank=null")
@@ -153,10 +149,8 @@ def fill_blank(
 def find_gold(answer: Any, choices: Sequence[Any], labels: Sequence[Any] | None, where: str) -> int:
     """Return the place of the right choice, from 0.
 
-    Labels are the names by which answers call the choices, in order; None for their numbers, letters or texts.
-
-    Raises:
-        UserError: The answer means no choice, or more than one; `where` names the row and the field.
+    Labels are the names by which answers call the choices, in order; None for their numbers, letters or texts. An
+    answer that means no choice or several is refused; `where` names the row and the field.
     """
     if answer is None or (isinstance(answer, str) and not answer.strip()):
         raise UserError(f"{where} is empty; fill it in, or leave the row out")

@@ -54,11 +54,7 @@ class Head(Protocol):
 
 
 def check_words(objective: Any) -> None:
-    """Refuse options that are none of the words of their type; without pydantic, which replicas do without.
-
-    Raises:
-        UserError: One is such.
-    """
+    """Refuse options that are none of the words of their type; without pydantic, which replicas do without."""
     for name, kind in get_type_hints(type(objective)).items():
         if get_origin(kind) is Literal and (value := getattr(objective, name)) not in get_args(kind):
             raise UserError(f"objective.{name}={value} is unknown; {did_you_mean(str(value), get_args(kind))}")
@@ -74,7 +70,6 @@ class Objective(ABC):
     form: ClassVar[Form]
 
     def __post_init__(self) -> None:
-        """Refuse an option that is not one of its words."""
         check_words(self)
 
     @property
@@ -83,11 +78,7 @@ class Objective(ABC):
         """The unit of its loss; a class attribute will do."""
 
     def check_samples(self, batch: Batch) -> None:  # noqa: B027
-        """Refuse samples of its form that it cannot work on.
-
-        Raises:
-            UserError: One of them is such.
-        """
+        """Refuse samples of its form that it cannot work on, with a `UserError`."""
 
 
 class StateObjective(Objective):

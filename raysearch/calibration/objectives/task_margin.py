@@ -40,10 +40,9 @@ class TaskMarginObjective(StateObjective):
     @property
     @override
     def measure(self) -> Measure:
-        answer = "nats per answer token" if self.tokens == "mean" else "nats per answer"
-        return Measure(
-            answer if self.items == "mean" else "nats", "sample" if self.items == "mean" else "set", "margin"
-        )
+        if self.items == "sum":
+            return Measure("nats", "set", "margin")
+        return Measure("nats per answer token" if self.tokens == "mean" else "nats per answer", "sample", "margin")
 
     @override
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
