@@ -41,20 +41,12 @@ def plus_minus(error: float | None) -> str:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of an assessment.
+    """A metric of an assessment."""
 
-    Args:
-        name: Its key: ``hellaswag``.
-        title: For people: ``HellaSwag``.
-        group: Its group; perplexities, accuracies and generation are averaged by group.
-        unit: ``perplexity``, ``%``, ``nats``, ``tokens/s``, ``bytes``, ``× dense`` …
-        higher_is_better: Whether more is better.
-    """
-
-    name: str
-    title: str
-    group: Group
-    unit: str
+    name: str  #: its key: ``hellaswag``
+    title: str  #: for people: ``HellaSwag``
+    group: Group  #: perplexities, accuracies and generation are averaged by group
+    unit: str  #: ``perplexity``, ``%``, ``nats``, ``tokens/s``, ``bytes``, ``× dense`` …
     higher_is_better: bool
 
 

@@ -15,12 +15,7 @@ _T = TypeVar("_T")
 
 
 def to_json(value: Any, kind: Any = None) -> str:
-    """Return a value as the JSON text that `from_json` reads it from again.
-
-    Args:
-        value: A dataclass, or plain values.
-        kind: Its type; None for its class.
-    """
+    """Return a dataclass or plain values as JSON text that `from_json` reads; `kind` is the type, if not the class."""
     return json.dumps(_plain(value, kind, round_trip=True))
 
 
@@ -41,11 +36,7 @@ def from_json(kind: type[_T], text: str) -> _T:
 
 
 def plain(value: Any, kind: Any = None) -> Any:
-    """Return a value for people and programs to read, as ``--json`` prints it: dicts, lists, texts and numbers.
-
-    Beside the fields of a class stand what it computes from them; a number that is not finite is null, and secrets are
-    replaced.
-    """
+    """Return a value as ``--json`` prints it: with what its class computes, null for what is not finite, no secrets."""
     return redacted(_plain(value, kind, round_trip=False))
 
 

@@ -7,10 +7,7 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 #: The files of a limit and of what is used, of cgroups version 2 and 1.
-_MEMORY = (
-    ("memory.max", "memory.current"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-)
+_MEMORY = ("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
 
 
 def n_cores() -> int:

@@ -25,7 +25,7 @@ class Measure:
     """The unit of an objective's loss, and how to read it.
 
     Args:
-        unit: The unit: ``nats per token``.
+        unit: ``nats per token``.
         per: What the sum of the samples' losses is divided by.
         readout: The number shown beside the loss: ``perplexity``, ``accuracy``, ``margin`` or ``cosine``; or None.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -35,7 +36,6 @@ class Options:
     section: ClassVar[str]
 
     def __post_init__(self) -> None:
-        """Refuse a value that is beyond its limits."""
         own: Any = type(self)
         for name, kind in _limited(own).items():
             checked(kind, f"{self.section}.{name}", getattr(self, name))
@@ -52,11 +52,7 @@ def _is_limited(kind: Any) -> bool:
 
 
 def checked(expected: Any, name: str, value: Any) -> Any:
-    """Return the value, if it is of the expected type.
-
-    Raises:
-        UserError: It is not.
-    """
+    """Return a value of the expected type; refuse any other with a `UserError`."""
     try:
         return _adapter(expected).validate_python(value, strict=True)
     except ValidationError as error:
@@ -67,18 +63,11 @@ def checked(expected: Any, name: str, value: Any) -> Any:
         remedy = _nearest(value, error)
         if "a valid string" in wanted:
             remedy = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
-        if "a valid list" in wanted and _is_one(expected, value):
-            remedy = f"; write {name}={as_typed([value])}"
+        if "a valid list" in wanted:
+            with suppress(ValidationError):
+                _adapter(expected).validate_python([value], strict=True)
+                remedy = f"; write {name}={as_typed([value])}"
         raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
-
-
-def _is_one(expected: Any, value: Any) -> bool:
-    """Return whether a value is what a list of it should hold."""
-    try:
-        _adapter(expected).validate_python([value], strict=True)
-    except ValidationError:
-        return False
-    return True
 
 
 @cache

@@ -17,14 +17,10 @@ PathLike = str | os.PathLike[str]
 
 
 def as_path(name: str, value: object) -> Path:
-    """Return a path that the operating system accepts, with ``~`` replaced by the user's home.
-
-    Args:
-        name: The argument, for messages.
-        value: Text or a path; it need not exist.
+    """Return a path, which need not exist, its ``~`` the user's home; `name` is the argument, for messages.
 
     Raises:
-        UserError: It is something else, or cannot be used: a loop of links, a name too long, an unknown home.
+        UserError: It is no path, or cannot be used: a loop of links, a name too long, an unknown home.
     """
     if not isinstance(value, str | os.PathLike):
         raise UserError(f"{name}={reprlib.repr(value)} is a {type(value).__name__}; give a path")
@@ -58,11 +54,7 @@ def as_folder(name: str, value: object) -> Path:
 
 
 def write_files(name: str, folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
-    """Write files, by their paths in a folder that is made where there is none, and return them.
-
-    Raises:
-        UserError: The folder cannot be written to; `name` is its argument, for messages.
-    """
+    """Write files, by their paths in a folder that is made if need be, and return them; `name` as of `as_path`."""
     files = {folder / file: content for file, content in contents.items()}
     try:
         for file, content in files.items():
@@ -96,11 +88,7 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def ledger_path(name: str, store: object) -> Path:
-    """Return a ledger's file: the one in a store, or the one that is named; the arguments are those of `as_path`.
-
-    Raises:
-        UserError: As `as_path`.
-    """
+    """Return a ledger's file: the one in a store, or the one that is named; as `as_path`."""
     path = as_path(name, store)
     return path if path.is_file() else path / "ledger.db"
 
@@ -118,11 +106,7 @@ def option_of(config: Mapping[str, Any]) -> str:
 
 
 def as_name(name: str, value: str) -> str:
-    """Return a text that can be the name of a file or folder; `name` is the argument, for messages.
-
-    Raises:
-        UserError: It has a separator, is too long, or consists of dots.
-    """
+    """Return a text that can be the name of a file or folder; refuse separators, dots alone and long ones."""
     if value.strip(" .") == "" or len(value.encode(errors="replace")) > 100 or set(value) & set("/\\\0"):
         raise UserError(f"{name}={value} cannot name a file; use at most 100 letters, digits, - and _")
     return value

@@ -38,10 +38,9 @@ class Problem:
 
         Args:
             n_layers: N, the layers of the dense model.
-            remove: M, the number of layers to remove; the largest number of a range, as in `sizes_of`; `AUTO` for all
-                that may go.
+            remove: M; of a range, as in `sizes_of`, the largest number; `AUTO` for all that may go.
             protect: Layers that must stay; a negative index counts from the end, so ``[0, -1]`` are both ends.
-            model: The name used in error messages.
+            model: Its name, for messages.
 
         Raises:
             UserError: A protected index lies outside the model, or too few layers are left to remove.

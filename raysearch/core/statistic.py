@@ -71,5 +71,5 @@ class Statistic(Enum):
         return (n_layers,)
 
 
-#: What is computed, claimed and recorded shard by shard: a mask or a statistic.
+#: Computed, claimed and recorded shard by shard.
 Subject = Mask | Statistic

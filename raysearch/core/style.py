@@ -30,12 +30,9 @@ _PER_INCH = 12.5  # characters of a legend, at its size
 
 
 def within(values: Iterable[float]) -> tuple[float, float]:
-    """Return the ends of an axis that shows most values well, and leaves out those that would flatten the others.
+    """Return the ends of an axis for one or more finite values, without those that would flatten the others.
 
-    What lies above the lower three quarters by more than four times their range is left out.
-
-    Args:
-        values: Finite numbers, at least one.
+    These lie above the lower three quarters by more than four times their range.
     """
     ordered = sorted({*values})  # of equal values one: two searchers with one mask make no third an outlier
     low, upper = ordered[0], ordered[max(min(1, len(ordered) - 1), (3 * (len(ordered) - 1)) // 4)]
@@ -48,9 +45,7 @@ def within(values: Iterable[float]) -> tuple[float, float]:
 def place(figure: Figure, canvas: type[FigureCanvasBase]) -> None:
     """Put all parts of a figure in their places for good, as ``savefig`` does by drawing it an extra time.
 
-    Args:
-        figure: Which one, at the resolution that it is saved with.
-        canvas: What it is saved by, which knows how large words are.
+    The resolution and the canvas, which knows how large words are, are those that it is saved with.
     """
     if engine := figure.get_layout_engine():
         canvas(figure)

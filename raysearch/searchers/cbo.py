@@ -102,11 +102,7 @@ class CboSearcher(Searcher):
 
 
 def pair_model(problem: Problem, scores: Scores) -> tuple[list[int], Ising]:
-    """Return the layers that the variables stand for, and the model, from scores of the dense model, singles and pairs.
-
-    Raises:
-        EvaluationError: The dense model or too many layers could not be evaluated.
-    """
+    """Return the variables' layers, and the model, from scores of the dense model, singles and pairs."""
     if problem.dense not in scores.losses:
         raise EvaluationError(f"the dense model could not be evaluated: {scores.failed[problem.dense]}")
     dense = scores[problem.dense]

@@ -23,8 +23,8 @@ from raysearch.searchers.base import Round, Searcher, SearchGenerator
 class ExhaustiveSearcher(Searcher):
     """Scores all C(F, M) masks of M among F removable layers.
 
-    Masks come in lexicographic order, so that those of a round share many leading layers. The first mask is a round of
-    its own, which soon shows how long the search will take.
+    Masks come in lexicographic order, so that those of a round share many leading layers. The first is a round of its
+    own, which soon shows how long the search will take.
 
     Args:
         round_size: Masks per round, at least 1.

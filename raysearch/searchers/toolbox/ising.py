@@ -3,11 +3,8 @@
     E(x) = sum_i linear_i x_i + sum_{i<j} pairs_ij x_i x_j,    x in {0, 1}^n,  sum_i x_i = size
 
 an Ising model of fixed magnetisation (Jansen et al. 2026, arXiv 2602.00161). Three ways to its lowest states:
-
-- `enumerate_lowest`: every state, as products of two halves; exact, a second or two for 10^8 states.
-- `swap_lowest`: local search by swaps from random starts, then the neighbours of the lowest until those are closed;
-  no proof, but in milliseconds.
-- `prove_lowest`: mixed-integer programming (HiGHS, through scipy), one state after another.
+`enumerate_lowest` is exact and takes a second or two for 10^8 states, `swap_lowest` milliseconds without a proof, and
+`prove_lowest` as long as it may.
 """
 
 from __future__ import annotations

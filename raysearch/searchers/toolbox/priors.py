@@ -27,9 +27,6 @@ def layer_costs(
     The prior is "ablation" (the single-layer losses s_i, F evaluations; NaN where one failed), "influence" (Block
     Influence, from one pass of the dense model) or "none" (zeros). `keep` says how many of the cheapest must be known,
     of ablations: those that are beyond doubt among them may be -inf, and others NaN. None is for all losses.
-
-    Raises:
-        EvaluationError: No layer could be ablated.
     """
     if prior == "ablation":
         ablations = yield Round(problem.singles, keep=keep, exact=keep is None)

@@ -85,14 +85,10 @@ def cheapest_mask(problem: Problem, costs: NDArray[np.float64], ties: Ties = "ea
 
 
 def logits_of(costs: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """Return -cost / temperature, with the costs standardised by median and interquartile range.
+    """Return -cost / temperature for costs of ``problem.free``, standardised by median and interquartile range.
 
     One or two layers whose removal ruins the model (usually the first) would dominate a standard deviation, but not the
-    quartiles.
-
-    Args:
-        costs: One for each layer of ``problem.free``, NaN where it is unknown, but not everywhere.
-        temperature: Above 0; higher is closer to uniform.
+    quartiles. An unknown cost is NaN; not all of them may be.
     """
     low, middle, high = np.nanquantile(costs, [0.25, 0.5, 0.75])
     scale = (high - low) / 1.349 or 1.0  # 1.349 standard deviations lie between a normal's quartiles
