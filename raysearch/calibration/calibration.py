@@ -52,13 +52,9 @@ class Calibration:
         Neighbours among the samples are alike, in length or by the document that they are from. Dealt out in turn, they
         are in different shards, so that a few shards stand for all of them.
 
-        Args:
-            objective: What is computed.
-            samples: All samples.
-            shard_samples: Samples per shard; some may hold one less. None for 512 to 8192 tokens a shard and at least
-                16 shards, 2 of prompts, if possible; where answers are generated, shards may be smaller.
-            identity: All else that a loss depends on, JSON values: model, tokenizer, objective, numerics.
-            description: The source and the choice of samples, for the records.
+        A shard has `shard_samples`, or one less; None is for 512 to 8192 tokens a shard and at least 16 shards, 2 of
+        prompts, if possible; where answers are generated, shards may be smaller. The `identity` is all else that a loss
+        depends on, in JSON values: model, tokenizer, objective, numerics. The `description` is for the records.
         """
         n, size = samples.n_samples, shard_samples or _shard_samples(samples)
         n_shards = math.ceil(n / size)

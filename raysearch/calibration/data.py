@@ -23,7 +23,7 @@ _INSTEAD = {
     Form.PROMPT: "data=gsm8k or data=questions",
 }
 
-_MOSTLY = 0.5  #: of a text's tokens; so many unknown ones are told
+_MOSTLY = 0.5  #: so large a share of tokens that the tokenizer does not know is told
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,22 @@ class Data:
         if isinstance(self.draw, WindowOptions):
             rows = draw_rows(self._documents(), tokenizer, self.draw)
             batch = Batch.of(rows, [[False, *[True] * (len(ids) - 1)] for ids in rows])
-            return Drawn(batch, {**description, **_unknown(batch, tokenizer)})
-        drawn = self.items()
-        batch, truncated = encode_items(drawn.samples, form, self.draw, tokenizer)
-        if form is Form.TEXT:
-            description["score"] = self.draw.score
-        if drawn.groups:
-            description |= {"balance": self.draw.balance, "groups": dict(drawn.groups)}
-        description |= {"rows_read": drawn.rows_read, "duplicates": drawn.duplicates}
-        if drawn.skipped:
-            description["skipped"] = drawn.skipped
-        return Drawn(batch, {**description, "truncated": truncated, **_unknown(batch, tokenizer)})
+        else:
+            drawn = self.items()
+            batch, truncated = encode_items(drawn.samples, form, self.draw, tokenizer)
+            if form is Form.TEXT:
+                description["score"] = self.draw.score
+            if drawn.groups:
+                description |= {"balance": self.draw.balance, "groups": dict(drawn.groups)}
+            description |= {"rows_read": drawn.rows_read, "duplicates": drawn.duplicates}
+            if drawn.skipped:
+                description["skipped"] = drawn.skipped
+            description["truncated"] = truncated
+        real = batch.input_ids if batch.attention_mask is None else batch.input_ids[batch.attention_mask]
+        unknown = float(np.mean(real == getattr(tokenizer, "unk_token_id", None)))
+        if unknown >= _MOSTLY:
+            description["unknown"] = round(unknown, 3)
+        return Drawn(batch, description)
 
     def items(self) -> DrawnItems:
         """Draw items, dialogues or tasks in words."""
@@ -106,10 +111,3 @@ class Data:
         for located in self._samples():
             assert located is not None and isinstance(located.sample, Text), "windows are cut from text"
             yield located.sample.text
-
-
-def _unknown(batch: Batch, tokenizer: Tokenizer) -> dict[str, float]:
-    """Return the share of tokens that stand for what the tokenizer does not know, where it is half of them or more."""
-    real = batch.input_ids if batch.attention_mask is None else batch.input_ids[batch.attention_mask]
-    share = float(np.mean(real == getattr(tokenizer, "unk_token_id", None)))
-    return {"unknown": round(share, 3)} if share >= _MOSTLY else {}

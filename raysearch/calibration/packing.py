@@ -23,15 +23,10 @@ _Counts = npt.NDArray[np.int64]
 
 
 def pack(batch: Batch, together: bool = False) -> Inputs:
-    """Pack each sample's rows into one.
+    """Pack each sample's rows into one, padded on the right; ``attention_mask`` is [P, L, L].
 
-    Args:
-        batch: The samples.
-        together: Whether samples share rows, each after the other, so that next to no row needs padding. They do not
-            attend to each other; but attention looks at all tokens of a row, so a row is as long as the longest sample.
-
-    Returns:
-        One row per sample, or fewer, padded on the right; ``attention_mask`` is [P, L, L].
+    Packed `together`, samples share rows, each after the other, so that next to no row needs padding. They do not
+    attend to each other; but attention looks at all tokens of a row, so a row is as long as the longest sample.
     """
     shared, offset, lengths = _layout(batch)
     row_of_sample, start = _share_rows(lengths) if together else (np.arange(len(lengths)), np.zeros_like(lengths))

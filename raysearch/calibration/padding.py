@@ -9,15 +9,12 @@ from raysearch.calibration.packing import packed_lengths
 
 
 def cut_by_length(batch: Batch, packed: bool, pass_tokens: int) -> list[Batch]:
-    """Cut a batch where that saves more padding than another pass through the layers costs.
+    """Cut a batch, best ordered by length, into the batches that cost the least, padding and passes together.
 
     Args:
-        batch: Samples; neighbours stay together, so they are best ordered by length.
+        batch: The samples; they stay in their order.
         packed: Whether the rows of a sample will be packed into one.
-        pass_tokens: How many tokens more take as long as another pass.
-
-    Returns:
-        The samples in their order, in the batches that cost the least.
+        pass_tokens: How many tokens more take as long as another pass through the layers.
     """
     n = batch.n_samples
     if packed:

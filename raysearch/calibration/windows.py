@@ -31,25 +31,17 @@ _MOST_DOCUMENTS = 2**17  # documents: the most that are tried, since a stream ma
 
 @dataclass(frozen=True)
 class DrawOptions(Options):
-    """The options that windows and items share.
-
-    Args:
-        samples: How many, at least 1; or ``all``.
-        seq_len: The most tokens of a row, at least 2.
-        sampling: The way of drawing.
-        seed: Seeds the random draw.
-        shard_samples: Samples of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
-        at_most: The most samples where `samples` is ``all``; None for no limit.
-    """
+    """The options that windows and items share."""
 
     section = "data"
 
     samples: PositiveInt | Literal["all"]
     seq_len: Annotated[int, Field(ge=2)]
     sampling: str
-    seed: NonNegativeInt = 0
+    seed: NonNegativeInt = 0  #: of the random draw
+    #: Samples of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
     shard_samples: PositiveInt | None = None
-    at_most: PositiveInt | None = None
+    at_most: PositiveInt | None = None  #: the most samples where `samples` is ``all``; None for no limit
 
     @property
     def most(self) -> float:

@@ -25,11 +25,8 @@ def memory_bytes() -> int:
     for limit, usage in _MEMORY:
         with suppress(OSError, ValueError):  # it is missing, or says that there is none
             left = int((_CGROUP / limit).read_text()) - int((_CGROUP / usage).read_text())
-            return min(free, left + _file_cache_bytes((_CGROUP / usage).with_name("memory.stat").read_text()))
+            stat = (_CGROUP / usage).with_name("memory.stat").read_text()
+            counts = dict(line.split() for line in stat.splitlines())
+            # Copies of files that have not been read of late are given back; version 1 also counts children.
+            return min(free, left + int(counts.get("total_inactive_file", counts.get("inactive_file", 0))))
     return free
-
-
-def _file_cache_bytes(stat: str) -> int:
-    """Return what is given back where memory is short: the copies of files that have not been read of late."""
-    counts = dict(line.split() for line in stat.splitlines())
-    return int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))  # version 1 also counts children

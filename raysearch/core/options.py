@@ -24,16 +24,9 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class Options:
-    """A dataclass of options, of which some are limited by their types: `Literal`, or pydantic's `PositiveInt`.
+    """A dataclass of options, which refuses values beyond the limits of their types: a `Literal`, a `PositiveInt`."""
 
-    Attributes:
-        section: The section of the configuration that they stand in, for messages.
-
-    Raises:
-        UserError: A value is beyond its limits.
-    """
-
-    section: ClassVar[str]
+    section: ClassVar[str]  #: of the configuration that they stand in, for messages
 
     def __post_init__(self) -> None:
         own: Any = type(self)

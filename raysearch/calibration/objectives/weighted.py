@@ -53,15 +53,7 @@ class WeightedObjective:
         return [Mask()] if self.normalise in ("dense", "accuracy") else []
 
     def combine(self, losses: Sequence[float], references: Mapping[Mask, Sequence[float]]) -> float:
-        """Return the weighted sum.
-
-        Args:
-            losses: L_p of the mask.
-            references: L_p of each mask of `references`.
-
-        Raises:
-            EvaluationError: The scale of a part is 0.
-        """
+        """Return the weighted sum of a mask's L_p, by those of each mask of `references`; a scale of 0 is an error."""
         parts = zip(self.weights, losses, self._scales(references), strict=True)
         return sum(weight * loss / scale for weight, loss, scale in parts)
 
