@@ -123,8 +123,7 @@ class Batch:
     @property
     def inputs(self) -> Inputs:
         """The rows as they are."""
-        row, token = np.nonzero(self.scored)
-        return Inputs(self.input_ids, self.attention_mask, None, row * self.input_ids.shape[1] + token - 1)
+        return Inputs(self.input_ids, self.attention_mask, None, np.flatnonzero(self.scored) - 1)
 
     def beginnings(self, n_tokens: int) -> Self:
         """Return the first tokens of each row."""

@@ -89,8 +89,7 @@ def draw_rows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOpt
     then by content, so that neighbours need little padding.
     """
     if options.sampling in ("sequential", "random"):
-        windows: list[list[int]] = _windows(documents, tokenizer, options).tolist()
-        return windows
+        return _windows(documents, tokenizer, options).tolist()
     rows = _beginnings(documents, tokenizer, options)
     return rows if options.sampling == "documents" else sorted(rows, key=lambda ids: (len(ids), ids))
 

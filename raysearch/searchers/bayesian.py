@@ -165,16 +165,14 @@ class Surrogate:
         self._intercept = -self._slope * float(sums.mean())
 
     def _trend(self, rows: Array) -> Array:
-        trend: Array = self._intercept + self._slope * (rows @ self._costs)
-        return trend
+        return self._intercept + self._slope * (rows @ self._costs)
 
     def _residuals(self) -> Array:
         return self._targets - self._trend(self._seen)
 
     def _distances(self, rows: Array) -> Array:
         """Return Hamming distances to the known masks: all have M layers, so each one not shared counts twice."""
-        distances: Array = 2 * (self._problem.n_remove - rows @ self._seen.T)
-        return distances
+        return 2 * (self._problem.n_remove - rows @ self._seen.T)
 
     def _bits(self, masks: list[Mask]) -> Array:
         place = {layer: index for index, layer in enumerate(self._problem.free)}

@@ -38,19 +38,15 @@ class Head(Protocol):
     @property
     def vocab_size(self) -> int:
         """Logits of a position."""
-        ...
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Turn hidden states [n, d] into logits [n, vocab], position by position."""
-        ...
 
     def last_hidden(self, hidden: Tensor) -> Tensor:
         """Turn hidden states [n, d] into the input of the output projection, [n, d]: after the final norm, if any."""
-        ...
 
     def fused_log_probs(self, hidden: Tensor, tokens: Tensor) -> Tensor | None:
         """Return log p(token | hidden state) in nats, [n], by a fused or compiled kernel; None without one."""
-        ...
 
 
 def check_words(objective: Any) -> None:

@@ -109,5 +109,4 @@ def log_expected_improvement(mean: Array, deviation: Array, best: float) -> Arra
         tail = np.log1p(far * math.sqrt(math.pi / 2) * erfcx(-far / math.sqrt(2)))
     tail = np.where(far > -1e4, tail, -2 * np.log(-far))
     far_value = -0.5 * far**2 - 0.5 * math.log(2 * math.pi) + tail
-    value: Array = np.log(deviation) + np.where(scaled > -1, np.log(density + near * ndtr(near)), far_value)
-    return value
+    return np.log(deviation) + np.where(scaled > -1, np.log(density + near * ndtr(near)), far_value)

@@ -54,8 +54,7 @@ class Ising:
 
     def energies(self, rows: Array) -> Array:
         """Return the energy of each state [m, n] of zeros and ones."""
-        energies: Array = rows @ self.linear + 0.5 * np.einsum("mn,mn->m", rows @ self.couplings, rows)
-        return energies
+        return rows @ self.linear + 0.5 * np.einsum("mn,mn->m", rows @ self.couplings, rows)
 
     def sorted_states(self, states: Sequence[State]) -> list[tuple[float, State]]:
         """Return the allowed ones among some states with their energies, lowest first, each once."""

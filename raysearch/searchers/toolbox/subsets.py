@@ -92,5 +92,4 @@ def logits_of(costs: NDArray[np.float64], temperature: float) -> NDArray[np.floa
     """
     low, middle, high = np.nanquantile(costs, [0.25, 0.5, 0.75])
     scale = (high - low) / 1.349 or 1.0  # 1.349 standard deviations lie between a normal's quartiles
-    logits: NDArray[np.float64] = np.where(np.isnan(costs), _LAST_RESORT, (middle - costs) / (scale * temperature))
-    return logits
+    return np.where(np.isnan(costs), _LAST_RESORT, (middle - costs) / (scale * temperature))
