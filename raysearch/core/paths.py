@@ -75,10 +75,9 @@ def written_whole(file: Path) -> Iterator[Path]:
     try:
         yield unfinished
         unfinished.replace(file)
-    except BaseException:
+    finally:
         with suppress(OSError):
             unfinished.unlink()
-        raise
 
 
 def write_whole(file: Path, text: str) -> None:

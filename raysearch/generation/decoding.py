@@ -343,11 +343,10 @@ def _positions(model: Any) -> float:
 
     A GPU ends the process's use of it where a table is read beyond its end.
     """
-    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    tables = (one for one in model.modules() if isinstance(one, torch.nn.Embedding))
-    tables = (one for one in tables if one is not model.get_input_embeddings())
-    learned = most is not None and any(0 <= one.num_embeddings - most <= _UNUSED_POSITIONS for one in tables)
-    return most if most is not None and learned else math.inf
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None) or math.inf
+    words = model.get_input_embeddings()
+    tables = [one for one in model.modules() if isinstance(one, torch.nn.Embedding) and one is not words]
+    return most if any(0 <= one.num_embeddings - most <= _UNUSED_POSITIONS for one in tables) else math.inf
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

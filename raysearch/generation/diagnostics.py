@@ -41,7 +41,8 @@ _NOTHING_IN_COMMON = 0.1  # n-grams, where there is none: smoothing method 1 of 
 class Degeneration:
     """How far texts degenerate; None where no text is long enough to say."""
 
-    rep_4: float | None  #: percent of an answer's 4-grams that repeat an earlier one; mean over answers
+    #: Percent of an answer's 4-grams that repeat an earlier one; mean over answers of 4 words or more.
+    rep_4: float | None
     #: BLEU-4 of each sentence of 4 words or more against the other sentences of its answer, 0 … 1; mean over sentences,
     #: then answers. The paper calls this Self-BLEU4.
     self_bleu_within: float | None

@@ -71,8 +71,8 @@ class GenerationAccuracyObjective(Options, ModelObjective):
     def check_samples(self, batch: Batch) -> None:
         for answer in batch.answers or ():
             check = check_of(answer, self.match)
-            missing = {"code": answer.tests, "regex": answer.pattern, "choice": answer.choices}.get(check, True)
-            if not missing:
+            offered = {"code": answer.tests, "regex": answer.pattern, "choice": answer.choices}.get(check, True)
+            if not offered:
                 raise UserError(f"objective.match={check} is not offered by these data; use objective.match=auto")
             if check == "code" and not self.run_code:
                 raise UserError(
