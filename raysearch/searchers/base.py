@@ -24,6 +24,15 @@ The rules, each a test in `raysearch.testing.searcher_suite`:
   no result depends on a hash.
 - **Failure is data.** A mask whose evaluation failed is in ``scores.failed`` with its cause and has no loss. A loss is
   always finite.
+
+A worked call sequence, one layer of three to remove by `one_shot`:
+
+    searcher                                     oracle (driven by `raysearch.search.driver`)
+    yield Round({0} {1} {2})          ─────►     evaluates the three masks
+                                      ◄─────     Scores({0}: 4.0, {1}: 3.2, {2}: 3.5)
+    yield Round({1})                  ─────►     answered by the ledger
+                                      ◄─────     Scores({1}: 3.2)
+    return {1}                        ─────►     checked: legal, one layer, scored
 """
 
 from __future__ import annotations
