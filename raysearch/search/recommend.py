@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,16 +40,11 @@ class BudgetedSearch:
     meter: SpeedMeter
 
     def check(self) -> None:
-        """Refuse a budget that no mask meets: one of a readout that is not there, or of too large a gain.
-
-        Raises:
-            UserError: No mask meets it.
-        """
+        """Refuse a budget that no mask meets: one of a readout that is not there, or of too large a gain."""
         _check_readout(self.budget, self.session.measure)
         if not self.budget.gains:
             return
-        sizes = self.session.info.layer_parameters
-        smallest_first = sorted(self.problem.free, key=lambda layer: sizes[layer])
+        smallest_first = sorted(self.problem.free, key=self.session.info.layer_parameters.__getitem__)
         mask = Mask.of(*smallest_first[-self.problem.n_remove :])
         speed = self.meter(self.session, [mask])[mask]
         _check_memory(self.budget, speed)
@@ -70,19 +64,15 @@ class BudgetedSearch:
         best = self._best()
         if not best:
             return None
-        mask, only_gains, recorder = best[-1].mask, self.budget.only_gains, self.recorder
+        mask, only_gains = best[-1].mask, self.budget.only_gains
         speed = self.meter(self.session, [mask])[mask] if only_gains else None
-        loss, measure = recorder.losses[mask], self.session.measure
-        facts = facts_of(mask, loss, recorder.dense_loss, measure, self.budget, speed=speed)
+        losses = self.recorder.losses[mask], self.recorder.dense_loss
+        facts = facts_of(mask, *losses, self.session.measure, self.budget, speed=speed)
         is_spent = not facts.misses if only_gains else not {"loss", "readout"}.isdisjoint(facts.misses)
         return mask if is_spent else None
 
     def recommend(self, result: SearchResult) -> Recommendation:
-        """Return the number of layers to remove, with all that is known of each.
-
-        Raises:
-            UserError: No mask keeps to the budget.
-        """
+        """Return the number of layers to remove, as `recommend`."""
         measured = self.meter(self.session, [trial.mask for trial in self._best()])
         return recommend(result, self.budget, self.session.ledger, measured)
 
@@ -96,13 +86,8 @@ def recommend(
 ) -> Recommendation:
     """Return the number of layers to remove: of those that keep to the budget, the largest that only loses what it may.
 
-    Where the budget names only what must be gained, it is the smallest that gains that.
-
-    Args:
-        result: What a search found, best one of several sizes: ``remove=1..9`` or ``remove=auto``.
-        budget: The budget.
-        ledger: Where it is recorded.
-        measured: The speeds of its masks; those of others are read from the search's own table and the ledger.
+    Where the budget names only what must be gained, it is the smallest that gains that. Speeds of masks that are not
+    `measured` now are those of the search's own recommendation, or in the ledger.
 
     Raises:
         UserError: The budget is of something that was not measured, or no size keeps to it.
@@ -147,9 +132,9 @@ def _check_readout(budget: Budget, measure: Measure) -> None:
 
 
 def _check_memory(budget: Budget, speed: Speed) -> None:
-    """Refuse a budget of memory alone that the dense model keeps to, by the memory of any mask beside it."""
+    """Refuse a budget of memory alone that the dense model keeps to; `speed` is of any mask beside it."""
     dense_bytes = speed.memory_bytes / (1 + speed.memory)
-    if budget.is_of_bytes and budget == Budget(memory=budget.memory) and dense_bytes <= (budget.memory or 0):
+    if budget.given.keys() == {"memory"} and dense_bytes <= budget.given["memory"]:
         raise UserError(
             f"{budget.word('memory')} is no less than the dense model needs, {size_text(dense_bytes)}, so no layer has "
             "to go; ask for less"
@@ -170,39 +155,39 @@ def facts_of(
 
     `error` is the standard error of the difference of the losses, if it is known; `speed` None if it was not measured.
     """
-    readout, dense, change, change_error = measure.read(loss), measure.read(dense_loss), None, None
+    delta, readout, dense = loss - dense_loss, measure.read(loss), measure.read(dense_loss)
+    change = change_error = None
     if measure.readout is not None and dense != 0:
-        change = math.copysign((readout - dense) / dense, loss - dense_loss)
+        change = math.copysign((readout - dense) / dense, delta)
         if error is not None:
             change_error = abs(measure.read(loss + error) - measure.read(loss - error)) / 2 / abs(dense)
-    speedup = memory = None
+    reached: dict[str, float | None] = {"loss": delta, "readout": change}
     if speed is not None:
-        speedup, memory = speed.speedup, speed.memory_bytes if budget.is_of_bytes else speed.memory
-    missed = {
-        "loss": _misses(loss - dense_loss, budget.loss),
-        "readout": _misses(change, budget.readout),
-        "speedup": _misses(speedup, budget.speedup, misses=operator.lt),
-        "memory": _misses(memory, budget.memory),
-    }
+        reached |= {"speedup": speed.speedup, "memory": speed.memory_bytes if budget.is_of_bytes else speed.memory}
+    known = {part: value for part, value in reached.items() if value is not None and part in budget.given}
+    misses = [
+        part
+        for part, value in known.items()
+        if (value < budget.given[part] if part == "speedup" else value > budget.given[part])
+    ]
     return SizeFacts(
         len(mask),
         mask,
         loss,
-        loss - dense_loss,
+        delta,
         error,
         readout,
         change,
         change_error,
         speed,
-        tuple(part for part, is_missed in missed.items() if is_missed),
-        tuple(part for part, is_missed in missed.items() if is_missed is None),
+        tuple(misses),
+        tuple(part for part in budget.given if part not in known),
     )
 
 
 def _sizes(
     result: SearchResult, budget: Budget, ledger: Ledger, measured: Mapping[Mask, Speed]
 ) -> tuple[SizeFacts, ...]:
-    best = result.best_by_size
     own = () if result.recommendation is None else result.recommendation.sizes
     speeds = _recorded_speeds(result, ledger) | {one.n_removed: one.speed for one in own if one.speed is not None}
     speeds |= {len(mask): speed for mask, speed in measured.items()}
@@ -216,33 +201,24 @@ def _sizes(
             error=result.delta_errors.get(size),
             speed=speeds.get(size),
         )
-        for size, trial in best.items()
+        for size, trial in result.best_by_size.items()
         if trial.loss is not None  # best masks have one
     )
-
-
-def _misses(
-    value: float | None, limit: float | None, misses: Callable[[float, float], bool] = operator.gt
-) -> bool | None:
-    """Return whether a value misses a part of a budget; None if it is not known."""
-    if limit is None:
-        return False
-    return None if value is None else misses(value, limit)
 
 
 def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
     """Return by size how fast it decodes and what memory it needs beside the dense model, where that was measured."""
     masks = {trial.mask: size for size, trial in result.best_by_size.items()}
-    alike = {Mask(tuple(range(result.n_layers - size, result.n_layers))): size for size in result.best_by_size}
+    last = {Mask(tuple(range(result.n_layers - size, result.n_layers))): size for size in masks.values()}
+    sizes = last | masks  # layers of one size are as fast wherever they are
     found: dict[int, Speed] = {}
     measured = assessments_with(ledger, result.fingerprints["model"], _SPEED)
     for mask, values in sorted(measured, key=lambda row: row[0] in masks):  # that of a mask itself counts most
-        size = masks.get(mask, alike.get(mask))  # layers of one size are as fast wherever they are
         dense = values.get("dense")
-        if size is not None and isinstance(dense, Mapping):
+        if mask in sizes and isinstance(dense, Mapping):
             ratios = [theirs / mine for theirs, mine in zip(dense["decode_s"], values["decode_s"], strict=True)]
             memory = values[_MEMORY] / dense[_MEMORY] - 1
-            found[size] = Speed(values[_SPEED] / dense[_SPEED], error_of_median(ratios), memory, values[_MEMORY])
+            found[sizes[mask]] = Speed(values[_SPEED] / dense[_SPEED], error_of_median(ratios), memory, values[_MEMORY])
     return found
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from raysearch.core.formatting import size as size_text
 from raysearch.core.json import Number
@@ -15,6 +15,13 @@ from raysearch.errors import UserError, did_you_mean
 
 _NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[MG]i?B)?")
 _UNITS = {None: 1.0, "%": 0.01, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30}
+#: The units of each part, two examples, and what is true of a number that it takes.
+_PARTS: dict[str, tuple[Collection[str | None], tuple[str, str], Callable[[float], bool]]] = {
+    "loss": ({None}, ("0.1", "0.05"), math.isfinite),
+    "readout": ({None, "%"}, ("0.1", "10%"), lambda share: share >= 0),
+    "speedup": ({None, "%"}, ("1.2", "120%"), lambda times: times > 1),
+    "memory": (_UNITS, ("-15%", "6GB"), lambda change: -1 < change < 0 or change >= 1),
+}
 
 
 @dataclass(frozen=True)
@@ -38,20 +45,14 @@ class Budget:
     memory: float | None = None
 
     def __post_init__(self) -> None:
-        parts = {part.name: getattr(self, part.name) for part in fields(self)}
-        if all(value is None for value in parts.values()):
+        if not self.given:
             raise UserError(
                 "the budget is empty; give one of budget.loss=0.1, .readout=10%, .speedup=1.2, .memory=-15%"
             )
-        for name, good, example in (
-            ("loss", lambda value: True, "0.1"),
-            ("readout", lambda value: value >= 0, "10%"),
-            ("speedup", lambda value: value > 1, "1.2"),
-            ("memory", lambda value: -1 < value < 0 or value >= 1, "-15% or 6GB"),
-        ):
-            value = parts[name]
-            if value is not None and not (math.isfinite(value) and good(value)):
-                raise UserError(f"budget.{name}={value:g} is not a budget; use a value such as {example}")
+        for part, value in self.given.items():
+            _, examples, fits = _PARTS[part]
+            if not (math.isfinite(value) and fits(value)):
+                raise UserError(f"budget.{part}={value:g} is not a budget; use a value such as {' or '.join(examples)}")
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Budget:
@@ -60,18 +61,15 @@ class Budget:
         Raises:
             UserError: A word is none of these.
         """
-        known = {f"budget.{part.name}": part.name for part in fields(cls)}
+        known = {f"budget.{part}": part for part in _PARTS}
         given: dict[str, float] = {}
         for word in words:
-            key, equals, text = word.partition("=")
-            number = _NUMBER.fullmatch(text.strip())
+            key, _, text = word.partition("=")
             if key not in known:
-                raise UserError(f"{key} is not a part of a budget; {did_you_mean(key, list(known))}")
-            part = known[key]
-            units = {"memory": _UNITS, "loss": (None,)}.get(part, (None, "%"))
-            if not equals or number is None or number[2] not in units:
-                examples = {"memory": ("-15%", "6GB"), "speedup": ("1.2", "120%"), "loss": ("0.1", "0.05")}
-                one, other = examples.get(part, ("0.1", "10%"))
+                raise UserError(f"{key} is not a part of a budget; {did_you_mean(key, known)}")
+            part, number = known[key], _NUMBER.fullmatch(text.strip())
+            units, (one, other), _ = _PARTS[part]
+            if number is None or number[2] not in units:
                 raise UserError(f"{word} is no such number; write {key}={one}, or {key}={other}")
             given[part] = float(number[1]) * _UNITS[number[2]]
             if part == "memory" and number[2] == "%" and given[part] > 0:
@@ -83,15 +81,19 @@ class Budget:
         return cls(**given)
 
     @property
+    def given(self) -> dict[str, float]:
+        """The parts that matter."""
+        return {part: value for part, value in vars(self).items() if value is not None}
+
+    @property
     def only_gains(self) -> bool:
         """Whether it names what must be gained, and not what may be lost."""
-        return self.loss is None and self.readout is None
+        return self.gains == self.given
 
     @property
     def gains(self) -> dict[str, float]:
         """The least that must be gained, by part."""
-        parts = {"speedup": self.speedup, "memory": self.memory}
-        return {part: value for part, value in parts.items() if value is not None}
+        return {part: value for part, value in self.given.items() if part in ("speedup", "memory")}
 
     @property
     def is_of_bytes(self) -> bool:
@@ -106,7 +108,7 @@ class Budget:
         return f"budget.{part}=" + (f"{100 * value:g}%" if part in ("memory", "readout") else f"{value:g}")
 
     def __str__(self) -> str:
-        return " ".join(self.word(part.name) for part in fields(self) if getattr(self, part.name) is not None)
+        return " ".join(map(self.word, self.given))
 
 
 @dataclass(frozen=True)
@@ -131,13 +133,8 @@ class SizeFacts:
     """The best mask of one number of layers, and what is known of it; None of a number that is not known.
 
     Args:
-        n_removed: M.
-        delta: Its loss over the dense model's.
-        delta_error: Standard error of that, by the choice of samples.
-        readout: Its loss as people read it.
-        readout_change: By how much that is worse than the dense model's, as a share of it; None without a readout.
-        readout_error: Standard error of that, by the choice of samples.
-        speed: Its speed and its memory, if they were measured.
+        delta: Its loss over the dense model's, with the standard error by the choice of samples.
+        readout_change: By how much its readout is worse than the dense model's, as a share of it, with that error.
         misses: The parts of the budget that it misses.
         unknown: The parts of the budget that nothing is known of.
     """
