@@ -156,7 +156,7 @@ def score(
     from raysearch.search.score import score_masks
 
     watching = _observer(observer)
-    return score_masks(build.score_spec(_words(overrides, values), config_dir), watching)
+    return score_masks(*build.score_spec(_words(overrides, values), config_dir), watching)
 
 
 def sweep(

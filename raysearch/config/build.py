@@ -42,7 +42,6 @@ from raysearch.models.spec import ModelSpec
 from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.search.recommendation import Budget
-from raysearch.search.score import ScoreSpec
 from raysearch.search.spec import SearchSpec
 from raysearch.study.grid import Combination, combinations_of
 from raysearch.study.spec import Cell, StudyOptions, StudySpec, drawn_once, one_seed_each
@@ -102,14 +101,14 @@ def _search_spec(config: Mapping[str, Any], *, refines: bool = True) -> SearchSp
     return SearchSpec(searcher_name=redact(name), seed=config["seed"], config=redacted(config), **parts)
 
 
-def score_spec(words: Sequence[str], config_dir: PathLike | None = None) -> ScoreSpec:
-    """Build masks and how to evaluate them from the words of ``raysearch score``."""
+def score_spec(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[EvaluationSpec, list[Mask]]:
+    """Build how to evaluate masks, and these, from the words of ``raysearch score``."""
     with composed("score", words, config_dir) as (config, _):
         parts = together(
             masks=lambda: _masks(_given(config, "masks")),
             evaluation=lambda: _evaluation_spec(config, {"masks", *_OF_EVALUATIONS}),
         )
-        return ScoreSpec(**parts)
+        return parts["evaluation"], parts["masks"]
 
 
 def evaluation_spec(words: Sequence[str], also: Sequence[str], config_dir: PathLike | None = None) -> EvaluationSpec:

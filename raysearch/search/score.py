@@ -21,14 +21,6 @@ from raysearch.searchers.base import Round
 
 
 @dataclass(frozen=True)
-class ScoreSpec:
-    """Masks that the user already has, and how to evaluate them."""
-
-    evaluation: EvaluationSpec
-    masks: Sequence[Mask]
-
-
-@dataclass(frozen=True)
 class Score:
     """A mask's loss on so many samples and scored tokens; `cached` says whether the ledger knew it."""
 
@@ -45,28 +37,28 @@ class Score:
         return {"removed": fields.pop("mask"), **fields, **named_readout(self.measure, self.loss)}
 
 
-def score_masks(spec: ScoreSpec, observer: Observer) -> list[Score]:
-    """Evaluate the masks, in the order given.
+def score_masks(spec: EvaluationSpec, masks: Sequence[Mask], observer: Observer) -> list[Score]:
+    """Evaluate masks, in the order given.
 
     Raises:
         UserError: A mask names a layer that the model does not have, or removes all.
         EvaluationError: A mask has no finite loss.
     """
-    info, name = describe(spec.evaluation.model), spec.evaluation.model.name
+    info, name = describe(spec.model), spec.model.name
     last = info.n_layers - 1
-    for mask in spec.masks:
+    for mask in masks:
         if any(layer > last for layer in mask):
             raise UserError(
                 f"masks=[…,{list(mask)},…] names layer {max(mask)}, but {name} has layers 0 … {last}; name only those"
             )
         if len(mask) > last:
             raise UserError(f"masks=[…,{list(mask)},…] removes every layer of {name}; keep at least one")
-    tell_of_large_files(spec.evaluation, observer)
-    with closing(open_session(spec.evaluation, info, observer.progress)) as session:
+    tell_of_large_files(spec, observer)
+    with closing(open_session(spec, info, observer.progress)) as session:
         warn_of_unknown(session.calibrations, observer)
-        evaluations = session.evaluator.evaluate(Round(spec.masks))
+        evaluations = session.evaluator.evaluate(Round(masks))
         scores = []
-        for mask in spec.masks:
+        for mask in masks:
             found = evaluations[mask]
             if found.loss is None:
                 raise EvaluationError(f"mask {mask}: {found.failure}")
