@@ -1,18 +1,18 @@
-"""Pictures of a search, drawn from its trials: which layers went, how the loss came down, what each layer more costs.
-
-Matplotlib is imported when a figure is asked for.
-"""
+"""Pictures of a search, drawn from its trials: which layers went, how the loss fell, what each layer more costs."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from raysearch.core import style
+from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.search.trial import Trial, best_by_size, ranked
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 TOP = 5
 _MAX_LABELLED = 40
 _MAX_SIZES_NAMED = 8
+_Numbers = NDArray[np.float64]
 _LEGEND: dict[str, Any] = {"frameon": False, "fontsize": style.SMALL, "labelcolor": style.INK}
 
 
@@ -60,17 +61,16 @@ class Plots:
         """Draw the loss of the best mask of each number of layers, from the dense model to the mask that was found."""
         axes: Axes = (figure or _shown(7.0, 4.0)).subplots()
         dense, final = ([trial for trial in self.seen if trial.mask == mask] for mask in (Mask(), self.found))
-        best = _scored([*dense, *best_by_size(self.seen, len(self.found) - 1), *final[:1]])
-        axes.plot(*_columns([(len(trial.mask), loss) for trial, loss in best]), color=style.ORANGE, marker="o", lw=2)
+        _, sizes, losses = _scored([*dense, *best_by_size(self.seen, len(self.found) - 1), *final[:1]])
+        axes.plot(sizes, losses, color=style.ORANGE, marker="o", lw=2)
         self._finish_by_size(axes, "Best loss by number of layers removed")
         return axes
 
     def masks(self, figure: Figure | None = None) -> tuple[Axes, Axes]:
         """Draw which layers the best masks of each round removed, round below round, and the final mask at the foot.
 
-        A round is read by its largest masks, since those are what it sets out to find. Its best mask is in full colour;
-        a paler cell is a layer that the best one keeps and others of the `TOP` best remove, the darker the more of
-        them.
+        A round is read by its largest masks, which it sets out to find. Its best mask is in full colour; a paler cell
+        is a layer that the best one keeps and others of the `TOP` best remove, the darker the more of them.
         """
         from matplotlib.patches import Patch
 
@@ -100,33 +100,36 @@ class Plots:
 
         figure = figure or _shown(8.0, 4.0)
         axes: Axes = figure.subplots()
-        scored = _scored(self.seen)
-        dense = next((loss for trial, loss in scored if not trial.mask), None)
-        low, high = _scale(scored)
-        points: dict[int, list[tuple[int, float]]] = {}
-        for trial, loss in scored:
-            if trial.mask:
-                points.setdefault(len(trial.mask), []).append((trial.index, loss))
-        for place, size in enumerate(sorted(points)):
-            target = size == len(self.found)
-            colour = style.ORANGE if target else colormaps[style.SIZES](0.15 + 0.8 * place / max(len(points) - 1, 1))
-            named = target or len(points) <= _MAX_SIZES_NAMED or size in (min(points), max(points))
-            _draw_course(axes, points[size], high, colour, f"{size} removed" if named else None, target)
-        if dense is not None:
-            axes.axhline(dense, color=style.INK, ls="--", lw=1.1, label=f"dense: {dense:.3f}")
+        places, sizes, losses = _scored(self.seen)
+        low, high = _scale(losses)
+        known = [int(size) for size in np.unique(sizes) if size]
+        for number, size in enumerate(known):
+            target, mine = size == len(self.found), sizes == size
+            colour = style.ORANGE if target else colormaps[style.SIZES](0.15 + 0.8 * number / max(len(known) - 1, 1))
+            inside, above = mine & (losses <= high), places[mine & (losses > high)]
+            axes.scatter(places[inside], losses[inside], s=13, color=colour, alpha=0.35, linewidths=0)
+            edge = [high] * len(above)
+            axes.scatter(above, edge, s=18, marker="^", color=colour, alpha=0.4, linewidths=0, clip_on=False)
+            best = np.minimum.accumulate(losses[mine])
+            named = target or len(known) <= _MAX_SIZES_NAMED or number in (0, len(known) - 1)
+            label = f"{size} removed: best {best[-1]:.3f}{' (target)' if target else ''}" if named else None
+            axes.step(places[mine], best, where="post", color=colour, lw=2.4 if target else 1.3, label=label)
+        if (dense := losses[sizes == 0]).size:
+            axes.axhline(dense[0], color=style.INK, ls="--", lw=1.1, label=f"dense: {dense[0]:.3f}")
         failed = [trial.index for trial in self.seen if trial.loss is None and trial.screened is None]
         estimates = [(trial.index, trial.screened.loss) for trial in self.seen if trial.screened is not None]
-        if inside := [point for point in estimates if point[1] <= high]:
+        if shown := [point for point in estimates if point[1] <= high]:
+            indices, guesses = zip(*shown, strict=True)
             label = f"screened ({len(estimates)}): an estimate"
-            axes.scatter(*_columns(inside), s=13, facecolors="none", edgecolors=style.GREY, linewidths=0.6, label=label)
+            axes.scatter(indices, guesses, s=13, facecolors="none", edgecolors=style.GREY, linewidths=0.6, label=label)
         if failed:
             label = f"failed ({len(failed)})"
             axes.scatter(failed, [low] * len(failed), s=22, marker="x", color=style.RED, label=label, clip_on=False)
         axes.set_ylim(low, high)
         title = f"Best loss so far, removing {len(self.found)} layers"
         self._finish(axes, title, "evaluations asked for by the searcher")
-        if above := sum(loss > high for trial, loss in scored if trial.mask):
-            note = f"▲ {above} masks above the scale" if above > 1 else "▲ 1 mask above the scale"
+        if n_above := int(((losses > high) & (sizes > 0)).sum()):
+            note = f"▲ {count(n_above, 'mask')} above the scale"
             axes.set_title(note, color=style.GREY, fontsize=style.SMALL, loc="right")
         if axes.get_legend_handles_labels()[0]:
             figure.legend(loc="outside right upper", **_LEGEND)
@@ -135,16 +138,15 @@ class Plots:
     def trials(self, figure: Figure | None = None) -> Axes:
         """Draw every mask that was scored by its number of layers, and through the best of each a line."""
         axes: Axes = (figure or _shown(7.0, 4.0)).subplots()
-        scored = _scored(self.seen)
-        low, high = _scale(scored)
-        inside = [(len(trial.mask), loss) for trial, loss in scored if loss <= high]
-        for final, colour in ((False, style.BLUE), (True, style.ORANGE)):
-            mine = [(size, loss) for size, loss in inside if (size == len(self.found)) is final]
-            axes.scatter(*_columns(mine), s=18, color=colour, alpha=0.45, linewidths=0)
-        best = {size: min(loss for other, loss in inside if other == size) for size in sorted(dict(inside)) if size}
+        _, sizes, losses = _scored(self.seen)
+        low, high = _scale(losses)
+        inside = losses <= high
+        for mine, colour in ((sizes != len(self.found), style.BLUE), (sizes == len(self.found), style.ORANGE)):
+            axes.scatter(sizes[inside & mine], losses[inside & mine], s=18, color=colour, alpha=0.45, linewidths=0)
+        best = {size: losses[sizes == size].min() for size in np.unique(sizes[inside]) if size}
         axes.plot([*best], [*best.values()], color=style.INK, lw=1.2, label="the best of each number")
         axes.set_ylim(low, high)
-        self._finish_by_size(axes, f"All {len(scored)} masks that were scored")
+        self._finish_by_size(axes, f"All {len(losses)} masks that were scored")
         axes.legend(**_LEGEND)
         return axes
 
@@ -224,22 +226,12 @@ def _draw_cells(axes: Axes, rows: Sequence[Mapping[int, Any]], n_layers: int, ru
     style.bare(axes, style.SMALL)
 
 
-def _draw_course(
-    axes: Axes, points: Sequence[tuple[int, float]], high: float, colour: Any, name: str | None, target: bool
-) -> None:
-    """Draw the losses of one size as dots, those above the scale at its edge, and the best so far as a line."""
-    inside = [point for point in points if point[1] <= high]
-    outside = [index for index, loss in points if loss > high]
-    axes.scatter(*_columns(inside), s=13, color=colour, alpha=0.35, linewidths=0)
-    axes.scatter(outside, [high] * len(outside), s=18, marker="^", color=colour, alpha=0.4, linewidths=0, clip_on=False)
-    best = list(itertools.accumulate(points, lambda before, new: (new[0], min(before[1], new[1]))))
-    label = name and f"{style.plain(name)}: best {best[-1][1]:.3f}" + (" (target)" if target else "")
-    axes.step(*_columns(best), where="post", color=colour, lw=2.4 if target else 1.3, label=label)
-
-
-def _scored(trials: Iterable[Trial]) -> list[tuple[Trial, float]]:
-    """The trials that have a finite loss, each with it."""
-    return [(trial, trial.loss) for trial in trials if trial.loss is not None and math.isfinite(trial.loss)]
+def _scored(trials: Iterable[Trial]) -> tuple[_Numbers, _Numbers, _Numbers]:
+    """Return the place, the number of layers and the loss of each trial that has a finite loss."""
+    finite = [trial for trial in trials if trial.loss is not None and math.isfinite(trial.loss)]
+    scored = [(trial.index, len(trial.mask), trial.loss) for trial in finite]
+    places, sizes, losses = np.array(scored, np.float64).reshape(-1, 3).T
+    return places, sizes, losses
 
 
 def _best_by_round(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
@@ -259,16 +251,16 @@ def _tint(share: float) -> tuple[float, float, float]:
     return style.blend(style.BLUE, 0.1 + 0.5 * share)
 
 
-def _every(count: int, at_most: int) -> list[int]:
+def _every(n_rows: int, at_most: int) -> list[int]:
     """Row numbers to label: all if they are few, else at a round interval."""
     steps = (1, 2, 5, 10, 20, 50, 100, 200, 500)
-    step = next((step for step in steps if count / step <= at_most), count)
-    return [row for row in range(count) if (row + 1) % step == 0 or row == 0]
+    step = next((step for step in steps if n_rows / step <= at_most), n_rows)
+    return [row for row in range(n_rows) if (row + 1) % step == 0 or row == 0]
 
 
-def _scale(scored: Sequence[tuple[Trial, float]]) -> tuple[float, float]:
+def _scale(losses: _Numbers) -> tuple[float, float]:
     """The range of losses to show: all the best, and as many of the others as do not flatten them."""
-    known = sorted(loss for _, loss in scored)
+    known = sorted(losses.tolist())
     if not known:
         return 0.0, 1.0
     middle, upper = known[len(known) // 2], known[-1 - len(known) // 20]
@@ -281,7 +273,3 @@ def _rounded(number: float) -> str:
     """Three significant digits, ``24.5`` or ``22,000``."""
     number = round(number, 9) + 0.0  # neither -0 nor the dust of a subtraction
     return f"{float(f'{number:.3g}'):,.0f}" if 100 <= number < 1e7 else f"{number:.3g}"
-
-
-def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
