@@ -1,7 +1,6 @@
-"""The loss without each single layer, by several objectives side by side.
+"""The loss without each single layer, by several objectives side by side: the papers' first look at a model.
 
-The papers' first look at a model: remove one layer at a time, and see what each calibration makes of it. The masks are
-the first round of most searchers, so nothing of a sweep is computed again by a search on the same ledger.
+The masks are the first round of most searchers, so a search on the same ledger computes none of them again.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ class Profile:
     Args:
         calibration: Its name: ``perplexity on c4``.
         losses: Without each layer, [N]; None where that failed.
-        standard_errors: Of what each layer adds to the loss, by the choice of samples, [N]; None where the loss is a
-            sum, or of one sample, or failed.
+        standard_errors: Of what each layer adds to the loss, by the choice of samples, [N]; None where there is none.
         texts: What the generated texts show, of the dense model and then without each layer, [N + 1], as
             `raysearch.generation.diagnostics.describe_texts` returns it; empty where nothing is generated.
     """
@@ -124,22 +122,17 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
     with closing(open_session(spec, info, observer.progress)) as session:
         warn_of_unknown(session.calibrations, observer)
         singles = [Mask.of(layer) for layer in range(info.n_layers)]
-        evaluations = session.evaluator.evaluate(Round([Mask(), *singles]))
-        dense = evaluations[Mask()].parts
-        return Sweep(
-            spec.model.name,
-            tuple(
-                Profile(
-                    calibration=one.name,
-                    measure=one.objective.measure,
-                    dense_loss=_known(dense[place], one.name),
-                    losses=tuple(evaluations[mask].parts[place] for mask in singles),
-                    standard_errors=tuple(standard_errors(calibration, session.ledger, singles, Mask())),
-                    texts=tuple(_described(calibration, session.ledger, [Mask(), *singles])),
-                )
-                for place, (one, calibration) in enumerate(zip(spec.calibrations, session.calibrations, strict=True))
-            ),
-        )
+        masks = [Mask(), *singles]
+        evaluations = session.evaluator.evaluate(Round(masks))
+        profiles = []
+        for place, (one, calibration) in enumerate(zip(spec.calibrations, session.calibrations, strict=True)):
+            dense, *losses = (evaluations[mask].parts[place] for mask in masks)
+            if dense is None:
+                raise EvaluationError(f"the dense model has no finite loss by {one.name}")
+            errors = tuple(standard_errors(calibration, session.ledger, singles, Mask()))
+            texts = tuple(_described(calibration, session.ledger, masks))
+            profiles.append(Profile(one.name, calibration.measure, dense, tuple(losses), errors, texts))
+        return Sweep(spec.model.name, tuple(profiles))
 
 
 def _described(calibration: Calibration, ledger: Ledger, masks: Sequence[Mask]) -> Iterator[Mapping[str, Any]]:
@@ -149,9 +142,3 @@ def _described(calibration: Calibration, ledger: Ledger, masks: Sequence[Mask]) 
         code = any(check_of(answer) == "code" for answer in answers)
         for mask in masks:
             yield describe_texts(ledger.texts(calibration.fingerprint, mask), code)
-
-
-def _known(loss: float | None, name: str) -> float:
-    if loss is None:
-        raise EvaluationError(f"the dense model has no finite loss by {name}")
-    return loss
