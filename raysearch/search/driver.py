@@ -1,7 +1,6 @@
-"""Drives a searcher: hands its requests to an oracle, sends the answers back, and checks both against the contract.
+"""Drives a searcher: an oracle answers its requests, and both are checked against `raysearch.searchers.base`.
 
-The contract is in `raysearch.searchers.base`. `run_searcher` drives a search to its end, `run_rounds` round by round;
-`check_requests` leaves the answering to the caller.
+`run_searcher` drives a search to its end, `run_rounds` round by round; `check_requests` leaves the answering to others.
 """
 
 from __future__ import annotations

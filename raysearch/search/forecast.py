@@ -1,8 +1,7 @@
-"""The cost of a search, forecast before it runs.
+"""The cost of a search, forecast before it runs, without its model.
 
 A searcher is a deterministic function of the scores it is sent, and what it costs hardly depends on them; so it is run
 once against made-up additive scores, which its statistics tell in part, and the prefix plans of its rounds are kept.
-No model is involved.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ class RoundCost:
     """The cost of a round on an empty ledger. Forwards are passes over the whole calibration.
 
     Args:
-        masks: Masks the searcher asks for.
-        layer_forwards: Layers that the prefix plan runs.
         head_forwards: Times the final norm and head run.
         naive_layer_forwards: Layers that one full forward per mask would run.
         estimated: Whether only the number of masks is sure.
@@ -69,10 +66,9 @@ class SearchForecast:
 
 
 class Forecaster:
-    """Forecasts many searches, and rehearses those that ask for the same masks once: whatever these are evaluated on.
+    """Forecasts many searches; those that ask for the same masks, whatever these are evaluated on, it rehearses once.
 
-    Args:
-        timeout_s: How long a rehearsal may take, in seconds of processor time: a busy machine forecasts the same.
+    A rehearsal may take `timeout_s` seconds of processor time, so that a busy machine forecasts the same.
     """
 
     def __init__(self, timeout_s: float = 2.0) -> None:
@@ -87,18 +83,11 @@ class Forecaster:
         objectives: Sequence[Objective],
         known: set[Mask | Statistic] | None = None,
     ) -> list[RoundCost] | None:
-        """Rehearse a search against made-up scores, which are the same for every search, and count what it asks for.
+        """Return the expected cost of each round, by a rehearsal on made-up scores, the same for every search.
 
-        Args:
-            searcher: The algorithm.
-            problem: The space of legal masks.
-            seed: Seeds the searcher.
-            objectives: What is computed; several are taken to have as many samples each.
-            known: What the ledger is taken to know, to which what this search asks for is added; None for nothing.
-
-        Returns:
-            The expected cost of each round. If the rehearsal takes too long, the rounds it did not come to are taken to
-            be like the others, where the searcher can `count` its masks; else None.
+        Several objectives are taken to have as many samples each. The ledger is taken to know what is `known`, to which
+        what this search asks for is added. If the rehearsal takes too long, the rounds it did not come to are taken to
+        be like the others, where the searcher can `count` its masks; else None is returned.
 
         Raises:
             UserError: The searcher asks for gradients that the objectives do not have.
@@ -107,8 +96,8 @@ class Forecaster:
         rounds = _costs(rehearsal.asked, problem.n_layers, objectives, set() if known is None else known)
         if rehearsal.is_whole:
             return rounds
-        count = searcher.count(problem)
-        return None if count is None else rounds + _rest(rounds, count)
+        masks = searcher.count(problem)
+        return None if masks is None else rounds + _rest(rounds, masks)
 
     def _rehearsal(self, searcher: Searcher, problem: Problem, seed: int) -> _Rehearsal:
         search = searcher, problem, seed
@@ -145,7 +134,7 @@ class _Rehearsal(Oracle):
 
     @override
     def note(self, remark: Remark) -> None:
-        """Do nothing; made-up scores are worth no remark."""
+        """Do nothing: made-up scores are worth no remark."""
 
 
 def _costs(
@@ -157,9 +146,8 @@ def _costs(
     for request in asked:
         if isinstance(request, Statistic):
             check_statistic(request, objectives)
-            cost = request.passes * n_layers
-            surveyed_naively += cost
-            surveyed += 0 if request in known else cost
+            surveyed_naively += request.passes * n_layers
+            surveyed += 0 if request in known else request.passes * n_layers
             known.add(request)
             continue
         masks = [mask for mask in request.masks if mask]  # the dense model is not counted, but runs in the first round
@@ -177,9 +165,6 @@ def _rest(rounds: Sequence[RoundCost], masks: int) -> list[RoundCost]:
     """Return the rounds left of so many masks: as large as the last one, at the average cost of all."""
     done, size = sum(cost.masks for cost in rounds), rounds[-1].masks
     forwards = [(cost.layer_forwards, cost.head_forwards, cost.naive_layer_forwards) for cost in rounds]
-    layers, heads, naive = (sum(each) / done for each in zip(*forwards, strict=True))
+    by_mask = [sum(each) / done for each in zip(*forwards, strict=True)]
     sizes = [min(size, masks - start) for start in range(done, masks, size)]
-    return [
-        RoundCost(size, round(layers * size), round(heads * size), round(naive * size), estimated=True)
-        for size in sizes
-    ]
+    return [RoundCost(size, *(round(each * size) for each in by_mask), estimated=True) for size in sizes]

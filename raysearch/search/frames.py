@@ -76,11 +76,7 @@ def export_frames(ledger: Ledger, folder: Path, form: str = "csv") -> dict[Path,
 
 
 def _evaluations(ledger: Ledger) -> Iterator[pd.DataFrame]:
-    """Yield all evaluations, a row for each sample's loss; some at a time, so that memory holds those of any ledger.
-
-    Columns are ``calibration`` (its fingerprint), ``mask``, ``shard``, ``sample`` (in its shard) and ``loss``, before
-    it is divided by its measure's count.
-    """
+    """Yield all evaluations, some at a time; a row for each sample's loss, before that is divided by any count."""
     rows: list[tuple[str, str, int, NDArray[np.float64]]] = []
     for (calibration,) in ledger.read("SELECT DISTINCT calibration FROM evaluations"):
         for mask, shards in ledger.masks(calibration):
@@ -92,7 +88,6 @@ def _evaluations(ledger: Ledger) -> Iterator[pd.DataFrame]:
 
 
 def _by_sample(rows: Sequence[tuple[str, str, int, NDArray[np.float64]]]) -> pd.DataFrame:
-    """Return the losses of shards as a table with a row for each sample."""
     import pandas as pd
 
     frame = pd.DataFrame(rows, columns=["calibration", "mask", "shard", "loss"]).explode("loss")

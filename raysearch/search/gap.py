@@ -50,11 +50,7 @@ class Gap:
 
 
 def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
-    """Rank the mask that a search found; neither model nor text is needed.
-
-    Args:
-        record: The search's record.
-        ledger: Where it is recorded.
+    """Rank the mask that a search found, by its ledger alone.
 
     Raises:
         UserError: The search has not finished, its losses are weighted ones, or not all masks of as many layers are
@@ -68,12 +64,12 @@ def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
         )
     calibration, mask, size = result.fingerprints["calibration"], result.mask, len(result.removed)
     divisor = result.measure.divisor(result.n_tokens, result.n_samples)
-    free = set(Problem.create(result.n_layers, size, record.config["protect"]).free)
-    n_shards, n_masks = len(ledger.known(calibration, [mask]).get(mask, ())), math.comb(len(free), size)
+    problem = Problem.create(result.n_layers, size, record.config["protect"])
+    n_shards, n_masks = len(ledger.known(calibration, [mask]).get(mask, ())), problem.n_solutions
     known = [
         (summed / divisor if math.isfinite(summed) else math.inf, other)
         for other, summed in known_totals(ledger, calibration, n_shards)
-        if len(other) == size and free.issuperset(other)
+        if problem.is_solution(other)
     ]
     if len(known) < n_masks:
         limit = f" searcher.limit={n_masks}" if n_masks > ExhaustiveSearcher.limit else ""

@@ -23,7 +23,7 @@ from raysearch.searchers.base import Round
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens that follow each other, as text; all of them are scored, which is to count in the loss, or none."""
+    """Tokens that follow each other, as text; all of them are scored, that is, count in the loss, or none."""
 
     text: str
     scored: bool
@@ -53,12 +53,11 @@ class Inspection:
     Args:
         name: ``perplexity on c4``.
         description: Where its samples come from, how they were drawn, what was left out.
-        fingerprint: Names all that a loss depends on besides the mask.
         n_tokens: Scored tokens.
         longest: Tokens of the longest row.
         shown: The first samples.
-        dense_loss: What the dense model loses; None if that was not asked for.
-        standard_error: How far that may lie, by the chance of which samples were drawn, from the loss of all there are.
+        dense_loss: None if that was not asked for.
+        standard_error: Of the dense loss, by the chance of which samples were drawn.
     """
 
     name: str

@@ -34,11 +34,11 @@ class StudyHeader:
     """The facts of a study before its first search.
 
     Args:
-        study_id: The study's own name, the same whenever the same command is given.
+        study_id: The same whenever the same command is given.
         config: The resolved configuration, plain values only.
         cells: Its searches in words, in order.
         done: The numbers of those that are done already.
-        recorded: Of these, what each is called in the study, by axis, by the tracker's id of it.
+        recorded: Of these, the labels of each in the study, by the tracker's id of it.
     """
 
     study_id: str
@@ -53,7 +53,7 @@ class RecoveryHeader:
     """The facts of a recovery.
 
     Args:
-        recovery_id: The recovery's own name, the same whenever the same command is given.
+        recovery_id: The same whenever the same command is given.
         mask: The layers that are gone; none for a dense model that was trained as a control.
         way: A study's label of how it was trained; empty for none.
         settings: What it was trained on, and how, by dotted key of the configuration.
@@ -70,8 +70,7 @@ class LossPoint:
     """The loss of a training at one step.
 
     Args:
-        step: Steps so far.
-        tokens: Tokens that the model was trained on so far.
+        tokens: Those that the model was trained on so far.
         loss: Nats per token of the step's rows; None where the held-out rows were measured alone.
         held_out: Nats per token of the held-out rows; None where they were not measured.
     """
@@ -94,9 +93,7 @@ class Observer:
     def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
         """A search begins, or goes on under the same `header.search_id`.
 
-        Args:
-            header: The search.
-            expected: Its cost; None where a study has told that of all its searches.
+        `expected` is its cost; None where a study has told that of all its searches.
         """
 
     def reading(self, line: str) -> None:

@@ -31,8 +31,7 @@ class SearchRecord:
         state: ``stopped`` by its budget. The ledger has ``running`` also after a kill, as a dead process cannot write
             its own end; `as_they_stand` tells.
         failure: Why, if it failed.
-        result: None before the end.
-        updated: When the record last changed, ISO 8601, UTC.
+        updated: When it last changed, ISO 8601, UTC.
         fingerprints: Of the model, the text and the whole calibration; empty before they were known.
         mlflow_run_id: MLflow's id of it, if it was recorded there.
     """
@@ -82,11 +81,7 @@ class SearchRecord:
         return best[size]
 
     def check_weights(self, model_fingerprint: str) -> None:
-        """Refuse a model that is not the one that the search was made on.
-
-        Raises:
-            UserError: Its files have changed since.
-        """
+        """Refuse a model whose files have changed since the search was made on it."""
         if self.fingerprints.get("model", model_fingerprint) != model_fingerprint:
             raise UserError(
                 f"SEARCH={self.search_id} is of another model: its files have changed since; put back the old ones, "
@@ -151,18 +146,10 @@ def write_search(
 
     def changed(before: SearchRecord | None) -> SearchRecord:
         known = before or SearchRecord(search_id, config, state, None, None, "")
-        mlflow_run_id = (result and result.mlflow_run_id) or known.mlflow_run_id
-        new = result and replace(result.with_work_of(known.result), mlflow_run_id=mlflow_run_id)
-        return SearchRecord(
-            search_id=search_id,
-            config=config,
-            state=state,
-            failure=failure,
-            result=new or known.result,
-            updated=now(),
-            fingerprints=known.fingerprints if fingerprints is None else fingerprints,
-            mlflow_run_id=mlflow_run_id,
-        )
+        run_id = (result and result.mlflow_run_id) or known.mlflow_run_id
+        new = result and replace(result.with_work_of(known.result), mlflow_run_id=run_id)
+        prints = known.fingerprints if fingerprints is None else fingerprints
+        return SearchRecord(search_id, config, state, failure, new or known.result, now(), prints, run_id)
 
     SEARCHES.change(ledger, search_id, changed)
 
@@ -195,8 +182,8 @@ class Cleaned:
         path: The ledger.
         searches: Their ids.
         rows: How many evaluations and texts go with them.
-        size_bytes: The file's size, before and after; the same as long as nothing is done.
-        done: Whether it is done, or only what would be.
+        size_bytes: The file's size, before and after; the same unless it is done.
+        done: Whether they are gone, or only would be.
         studies: The ids of the studies that have one of the searches, and would run it again.
     """
 

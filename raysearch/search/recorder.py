@@ -34,10 +34,9 @@ class SearchRecorder(Oracle):
     Args:
         started: When the search began, by `time.perf_counter`.
         part_names: The names of its calibrations, where there are several.
-
-    What it keeps: every trial and round, losses by mask, the mask of the lowest loss that removes M layers (ties in
-    mask order), what the searcher put on the record and measured, and what the search has asked for, computed, and
-    would have computed on an empty ledger.
+        best: The mask of the lowest loss so far that removes M layers; ties in mask order.
+        naive_layer_forwards: What a full forward per mask requested would have run; `naive_computed` per mask computed.
+        searcher_s: What the searcher itself took.
     """
 
     problem: Problem

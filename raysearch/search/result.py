@@ -24,7 +24,6 @@ from raysearch.search.trial import Trial, best_by_size
 if TYPE_CHECKING:
     import pandas as pd
 
-
 #: What a process tells of its own work.
 _WORK = (
     *("evaluations", "layer_forwards", "layer_tokens", "seconds", "searcher_seconds", "busy_share", "pool", "ended"),
@@ -74,15 +73,14 @@ class RoundSummary:
 
     Args:
         round: The round just done, 1-based.
-        n_requested: Evaluations requested by the searcher.
-        n_computed: Those that were computed; the ledger knew the rest.
+        n_requested: Evaluations requested by the searcher, of which `n_computed` were computed.
         round_best_loss: The lowest of this round, but for the dense model; None if no mask of it has a loss.
         best_loss: The lowest loss so far of a mask that removes M layers; None before there is one.
-        layer_forwards_computed: Layer-forwards computed, in passes of one layer over the whole calibration.
+        layer_forwards_computed: In passes of one layer over the whole calibration.
         layer_forwards_naive: What a full forward per mask requested would have computed, in the same unit.
         seconds: Since this process started the search.
         busy_share: Share of replica time spent computing, 0 … 1.
-        round_best: The mask of that loss.
+        round_best: The mask of `round_best_loss`.
     """
 
     round: int
@@ -110,13 +108,9 @@ class RoundSummary:
 
 @dataclass(frozen=True)
 class EvaluationCounts:
-    """The evaluations of a search.
+    """The evaluations that a searcher requested, this process computed, and the ledger knew.
 
-    Args:
-        requested: Those that the searcher asked for.
-        computed: Those that this process computed.
-        cached: Those that the ledger knew.
-        screened: Those, of all, that were dropped or accepted before they were complete.
+    Of all, `screened` were dropped or accepted before they were complete.
     """
 
     requested: int
@@ -159,10 +153,9 @@ class LayerTokens:
 
 @dataclass(frozen=True)
 class RefinedMask:
-    """A mask before and after a short recovery; losses are of the search's own calibration.
+    """A mask's losses before and after a short recovery, on the search's own calibration.
 
     Args:
-        recovered_loss: That of the same model after the recovery.
         steps: Steps of the training that were taken.
         tokens: Tokens that the model was trained on.
         seconds: Of the recovery, in the process that did it.
@@ -277,7 +270,7 @@ class SearchResult(SearchHeader):
         return self.measure.read(self.loss)
 
     @property
-    def path(self) -> tuple[Trial, ...]:
+    def best_by_size(self) -> dict[int, Trial]:
         """The best trial of each number of layers that the search scored, from 1 to M; all for ``remove=auto``.
 
         For M it is that of the result, which need not have the lowest loss: after a short recovery, or of equal ones.
@@ -285,12 +278,12 @@ class SearchResult(SearchHeader):
         most = len(self.removed) if self.recommendation is None else self.recommendation.sizes[-1].n_removed
         found = [trial for trial in self.trials if trial.mask == self.mask and trial.loss is not None][:1]
         best = {len(trial.mask): trial for trial in (*best_by_size(self.trials, most), *found)}
-        return tuple(best[size] for size in sorted(best))
+        return dict(sorted(best.items()))
 
     @property
-    def best_by_size(self) -> dict[int, Trial]:
-        """The trials of `path`, by their number of layers."""
-        return {len(trial.mask): trial for trial in self.path}
+    def path(self) -> tuple[Trial, ...]:
+        """The trials of `best_by_size`, ascending."""
+        return tuple(self.best_by_size.values())
 
     @property
     def began(self) -> float:
@@ -339,14 +332,14 @@ class SearchResult(SearchHeader):
         said = f"removed {self.mask} of {self.n_layers} layers (0-based), loss over dense {delta} {unit}"
         columns = ("layers", "removed", f"loss ({unit})", self.measure.readout)
         head = "".join(f"<th>{name}</th>" for name in columns if name)
-        best = [(trial.mask, trial.loss) for trial in self.path if trial.loss is not None]
-        rows = []
-        for mask, loss in [(Mask(), self.dense_loss), *best]:
-            losses = [loss, *named_readout(self.measure, loss).values()]
-            cells = [str(len(mask)), str(mask), *(f"{number:.4f}" for number in losses)]
-            rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        rows = ""
+        for mask, loss in [(Mask(), self.dense_loss), *((trial.mask, trial.loss) for trial in self.path)]:
+            assert loss is not None, "best masks have one"
+            losses = (loss, *named_readout(self.measure, loss).values())
+            cells = [len(mask), mask, *(f"{number:.4f}" for number in losses)]
+            rows += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
         title = f"<b>{escape(self.search_id)}</b> on {escape(self.model)}: {said}"
-        return f"<p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        return f"<p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
     @property
     def plot(self) -> Plots:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
-import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from subprocess import DEVNULL, SubprocessError, check_output
 
 from raysearch.core.formatting import count
 from raysearch.core.json import plain, without_secrets
@@ -27,7 +27,7 @@ from raysearch.search.forecast import Forecaster, SearchForecast
 from raysearch.search.observer import Observer, Observers, Tracker, tell_of_large_files, warn_of_dtype, warn_of_unknown
 from raysearch.search.recommend import BudgetedSearch, SpeedMeter
 from raysearch.search.recommendation import Recommendation
-from raysearch.search.record import SEARCHES, SearchRecord, State, note_mlflow, write_search
+from raysearch.search.record import SEARCHES, State, note_mlflow, write_search
 from raysearch.search.recorder import SearchRecorder
 from raysearch.search.result import (
     EvaluationCounts,
@@ -82,7 +82,7 @@ def run_search(
     resumes: str | None = None,
     meter: SpeedMeter | None = None,
 ) -> SearchResult:
-    """Run a search to its end, or go on with it where it was stopped: `search_rounds`, and what that returns."""
+    """Run a search to its end, or go on with it where it was stopped, as `search_rounds`."""
     return exhaust(search_rounds(spec, observer, tracker, resumes, meter=meter))
 
 
@@ -94,7 +94,9 @@ def search_rounds(
     context: StudyContext | None = None,
     meter: SpeedMeter | None = None,
 ) -> Generator[RoundSummary, None, SearchResult]:
-    """Run a search round by round. Closed before its end, it is on record as stopped, with the best mask so far.
+    """Run a search round by round, telling where it stands after each, and return what was found.
+
+    Closed before its end, it is on record as stopped, with the best mask so far.
 
     Args:
         spec: The search.
@@ -103,12 +105,6 @@ def search_rounds(
         resumes: The search id it must have, when an earlier search is taken up by name.
         context: What a study has ready for it.
         meter: Measures speeds, for a search by budget; None for any other.
-
-    Yields:
-        Where it stands after each round.
-
-    Returns:
-        What was found.
 
     Raises:
         UserError: The specification does not fit the model, the text or the machine.
@@ -205,11 +201,11 @@ class _Search:
 
     def fail(self, error: BaseException) -> None:
         """Record why it ended, or that the user, or Ray by SIGTERM, stopped it."""
-        interrupted = not isinstance(error, Exception)
+        state: State = "failed" if isinstance(error, Exception) else "interrupted"
         said = str(error) if isinstance(error, EvaluationError | UserError) else first_line(error)
-        failure = None if interrupted else redact(said)
+        failure = redact(said) if state == "failed" else None
         with suppress(UserError):  # the ledger itself may be what failed, which is said already
-            self._write("interrupted" if interrupted else "failed", failure=failure)
+            self._write(state, failure=failure)
         self._tell_end(failure)
 
     def _tell_end(self, failure: str | None, stopped: bool = False) -> None:
@@ -219,11 +215,7 @@ class _Search:
             note_mlflow(self.session.ledger, self.header.search_id, self.tracker.close())
 
     def refined(self, refiner: Refiner, found: Mask) -> Generator[RoundSummary, None, SearchResult]:
-        """Return the best of the best masks after a short recovery, which is evaluated as they are.
-
-        Raises:
-            UserError: There are no two masks to compare.
-        """
+        """Return the best of the best masks after a short recovery, which is evaluated as they are."""
         recorder, n_remove = self.recorder, self.recorder.problem.n_remove
         if (asked := recorder.round_for_best(refiner.masks)) is not None:
             recorder.evaluate(asked)
@@ -239,10 +231,8 @@ class _Search:
                 f"searcher={self.spec.searcher_name} scored {len(chosen)} masks of {count(n_remove, 'layer')}; these "
                 f"are recovered in place of refine.masks={refiner.masks}"
             )
-        search_id, config, fingerprints = self.header.search_id, self.spec.config, self.session.fingerprints
-        records = [
-            SearchRecord(search_id, config, "running", None, self.result(mask), "", fingerprints) for mask in chosen
-        ]
+        (record,) = SEARCHES.some(self.session.ledger, [self.header.search_id]).values()
+        records = [replace(record, result=self.result(mask)) for mask in chosen]
         refinement = refiner.refine(records, self.spec, self.session, self.observer)
         return self.result(refinement.best.mask, refinement=refinement)
 
@@ -252,6 +242,7 @@ class _Search:
         """Return what was found, with its evidence."""
         session, recorder, last = self.session, self.recorder, self.recorder.summaries[-1]
         pool_stats, meter = session.evaluator.pool_stats, session.evaluator.meter
+        forwards = meter.layer_forwards, meter.layer_forwards_alone
         n_screened = sum(one.screened is not None for one in recorder.trials)
         order = (recorder.removal_order() or ())[: len(found)]
         result = SearchResult(
@@ -262,12 +253,7 @@ class _Search:
             loss=recorder.losses[found],
             delta_error=None,
             evaluations=EvaluationCounts(last.n_requested, last.n_computed, last.n_cached, n_screened),
-            layer_forwards=LayerForwards(
-                meter.layer_forwards,
-                meter.layer_forwards_alone,
-                recorder.naive_layer_forwards,
-                recorder.naive_computed,
-            ),
+            layer_forwards=LayerForwards(*forwards, recorder.naive_layer_forwards, recorder.naive_computed),
             layer_tokens=LayerTokens(meter.layer_tokens, meter.layer_tokens_by_row, meter.packed),
             seconds=recorder.seconds,
             searcher_seconds=recorder.searcher_s,
@@ -285,9 +271,8 @@ class _Search:
             trials=tuple(recorder.trials),
             rounds=tuple(recorder.summaries),
         )
-        best = result.best_by_size
-        found_errors = zip(best, session.delta_errors([trial.mask for trial in best.values()]), strict=True)
-        errors = {size: error for size, error in found_errors if error is not None}
+        by_mask = session.delta_errors([trial.mask for trial in result.path])
+        errors = {size: error for size, error in zip(result.best_by_size, by_mask, strict=True) if error is not None}
         return replace(result, delta_error=errors.get(len(found)), delta_errors=errors)
 
     def _write(self, state: State, result: SearchResult | None = None, failure: str | None = None) -> None:
@@ -295,14 +280,15 @@ class _Search:
 
 
 def _forecast(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
+    refiner = spec.refiner
     return SearchForecast(
         rounds=Forecaster().forecast(spec.searcher, spec.problem(info), spec.seed, spec.evaluation.objectives),
         head_cost=head_cost(info),
         by_budget=spec.budget is not None,
         screened=spec.evaluation.screening is not None,
         open_ended=spec.searcher.open_ended,
-        trainings=0 if spec.refiner is None else spec.refiner.masks,
-        training_steps=0 if spec.refiner is None else spec.refiner.steps,
+        trainings=refiner.masks if refiner else 0,
+        training_steps=refiner.steps if refiner else 0,
     )
 
 
@@ -322,7 +308,6 @@ def _changed(search_id: str, session: EvaluationSession) -> UserError:
 
 def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context: StudyContext) -> SearchHeader:
     packages = ("raysearch", "torch", "transformers", "ray", "mlflow")
-    versions = {name: importlib.metadata.version(name) for name in packages}
     header = SearchHeader(
         search_id=spec.search_id(session.fingerprint),
         model=spec.evaluation.model.name,
@@ -331,7 +316,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
         measure=session.measure,
         data=[one.description for one in session.calibrations],
         fingerprints=session.fingerprints,
-        versions={**versions, "python": platform.python_version()},
+        versions={name: version(name) for name in packages} | {"python": platform.python_version()},
         git_commit=_git_commit(),
         n_layers=session.info.n_layers,
         n_remove=n_remove,
@@ -344,15 +329,13 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
 def _part_names(spec: SearchSpec) -> Sequence[str]:
     """Return the names of the calibrations where there are several; those of the same name are numbered."""
     names = [calibration.name for calibration in spec.evaluation.calibrations]
-    if len(names) == 1:
-        return []
-    return [name if names.count(name) == 1 else f"{name} {number}" for number, name in enumerate(names, start=1)]
+    numbered = [name if names.count(name) == 1 else f"{name} {number}" for number, name in enumerate(names, start=1)]
+    return numbered if len(names) > 1 else []
 
 
 def _git_commit() -> str | None:
     """Return the commit of the working folder, if it is a git checkout and git is installed."""
     try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        return check_output(["git", "rev-parse", "HEAD"], stderr=DEVNULL, text=True, timeout=10).strip()
+    except (OSError, SubprocessError):
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -73,8 +73,7 @@ class SearchSpec:
         refiner: Recovers the best masks a little before one is chosen; None to choose by their losses alone.
 
     Raises:
-        UserError: There is a budget without ``remove="auto"``, the searcher has no masks of fewer layers on its way, or
-            the search cannot be refined.
+        UserError: Its parts contradict each other.
     """
 
     evaluation: EvaluationSpec
@@ -113,11 +112,7 @@ class SearchSpec:
         return sizes_of(self.remove)
 
     def problem(self, info: ModelInfo) -> Problem:
-        """Return the space of legal masks.
-
-        Raises:
-            UserError: The search's numbers do not fit the model.
-        """
+        """Return the space of legal masks, or refuse numbers that do not fit the model."""
         return Problem.create(info.n_layers, self.remove, self.protect, self.evaluation.model.name)
 
     def elsewhere(self) -> SearchSpec:

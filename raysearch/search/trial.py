@@ -51,12 +51,7 @@ def best_by_size(trials: Iterable[Trial], at_most: int) -> tuple[Trial, ...]:
 
 @dataclass(frozen=True)
 class JointRemoval:
-    """A mask of several layers of which each was removed alone too.
-
-    Args:
-        delta: What they cost together, over the dense loss.
-        summed: The sum of what each costs alone.
-    """
+    """What several layers cost together over the dense loss, and the sum of what each costs alone."""
 
     size: int
     delta: float
