@@ -25,12 +25,9 @@ def assess_found(
     observer: Observer,
     make_pool: Callable[[], Pool] | None = None,
 ) -> AssessedMasks:
-    """Assess the masks of one model's searches, each mask once, and record the numbers.
+    """Assess the masks of one model's searches, each once, and record and return the numbers.
 
     Searches that have found nothing are passed over. `make_pool` gives replicas that are there already.
-
-    Returns:
-        What `StudyRecord.assessed` holds of the model.
 
     Raises:
         UserError: A task or its data cannot be loaded.

@@ -20,24 +20,21 @@ from raysearch.study.spec import Margin
 
 def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str | None]) -> StudyResult:
     """Return what a study has found so far; `link` gives the address of an MLflow run, None for one that is missing."""
-    searches = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+    section, searches = study.config["study"], SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+    known = [(cell, searches[cell.search_id]) for cell in study.cells if cell.search_id in searches]
     metrics = {metric.name: metric for assessed in study.assessed.values() for metric in assessed.metrics}
     return StudyResult(
         study_id=study.study_id,
-        name=study.config["study"]["name"],
+        name=section["name"],
         cells=[_cell(cell, searches.get(cell.search_id), study.assessed, link) for cell in study.cells],
-        n_layers={
-            cell.model: search.result.n_layers
-            for cell in study.cells
-            if (search := searches.get(cell.search_id)) and search.result
-        },
+        n_layers={cell.model: search.result.n_layers for cell, search in known if search.result},
         metrics=list(metrics.values()),
         dense={model: assessed.of(Mask()) for model, assessed in study.assessed.items()},
         facts={**study.facts, "record": f"{study.study_id}, last changed {study.updated.partition('.')[0]} UTC"},
         link=link(study.mlflow_run_id),
-        searchers=_searchers(study.cells, searches),
-        margin=Margin(**(study.config["study"].get("margin") or {})),
-        contrasts=study.config["study"].get("contrasts") or (),
+        searchers=_searchers(known),
+        margin=Margin(**(section.get("margin") or {})),
+        contrasts=section.get("contrasts") or (),
         recovered=recovered_masks(study.cells, searches, ledger),
     )
 
@@ -47,14 +44,13 @@ def has_ended(results: StudyResult, ledger: Ledger) -> bool:
     return all(cell.state != "waiting" for cell in results.cells) and not is_held(ledger, results.study_id)
 
 
-def _searchers(cells: Sequence[CellRecord], searches: Mapping[str, SearchRecord]) -> dict[str, dict[str, Any]]:
+def _searchers(known: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, dict[str, Any]]:
     """Return each searcher's options as far as all of its searches share them."""
     found: dict[str, dict[str, Any]] = {}
-    for cell in cells:
-        if search := searches.get(cell.search_id):
-            options = search.config["searcher"]
-            known = found.setdefault(cell.searcher, dict(options))
-            found[cell.searcher] = {name: known[name] for name in known if options.get(name) == known[name]}
+    for cell, search in known:
+        options = search.config["searcher"]
+        shared = found.setdefault(cell.searcher, options)
+        found[cell.searcher] = {name: value for name, value in shared.items() if options.get(name) == value}
     return found
 
 
@@ -64,14 +60,14 @@ def _cell(
     assessed: Mapping[str, AssessedMasks],
     link: Callable[[str | None], str | None],
 ) -> CellResult:
-    state: State = "waiting"
-    if search is not None and search.state in ("finished", "stopped", "failed"):
-        state = search.state
-    result = search.result if search is not None and state in ("finished", "stopped") else None
+    if search is None:
+        return CellResult(**vars(cell))
+    state: State = search.state if search.state in ("finished", "stopped", "failed") else "waiting"
+    result = search.result if state in ("finished", "stopped") else None
     return CellResult(
         **vars(cell),
         state=state,
-        failure=None if search is None else search.failure,
+        failure=search.failure,
         link=None if result is None else link(result.mlflow_run_id),
         outcome=None if result is None else _outcome(result, assessed.get(cell.model, AssessedMasks())),
     )

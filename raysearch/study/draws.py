@@ -21,7 +21,6 @@ from raysearch.evaluation.pool import Pool
 from raysearch.ledger.ledger import Ledger
 from raysearch.searchers.base import Round
 from raysearch.study.model_group import ModelGroup
-from raysearch.study.spec import Cell
 
 
 @dataclass(frozen=True)
@@ -33,22 +32,19 @@ class Draws:
         places: The draw of each search, by the search's place in the study.
     """
 
-    samples: Mapping[str, Calibration]
-    places: Mapping[int, str]
+    samples: dict[str, Calibration]
+    places: dict[int, str]
 
 
 def draws_of(group: ModelGroup) -> list[Draws]:
     """Return the calibrations of a model that have several draws; weighted ones are left out."""
-    by_label: dict[str, dict[int, Cell]] = {}
+    by_label: dict[str, Draws] = {}
     for number, cell in group.cells.items():
         if cell.search.evaluation.weighting is None:
-            by_label.setdefault(cell.calibration, {})[number] = cell
-    found = []
-    for cells in by_label.values():
-        samples = {cell.draw: group.prepared_for(cell).calibrations[0] for cell in cells.values()}
-        if len(samples) > 1:
-            found.append(Draws(samples, {number: cell.draw for number, cell in cells.items()}))
-    return found
+            draws = by_label.setdefault(cell.calibration, Draws({}, {}))
+            draws.samples[cell.draw] = group.prepared_for(cell).calibrations[0]
+            draws.places[number] = cell.draw
+    return [draws for draws in by_label.values() if len(draws.samples) > 1]
 
 
 def evaluate_held_out(

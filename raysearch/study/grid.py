@@ -14,7 +14,7 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ class Combination:
 def combinations_of(
     grid: Mapping[str, Any], include: Sequence[Mapping[str, Any]] = (), exclude: Sequence[Mapping[str, Any]] = ()
 ) -> list[Combination]:
-    """Every combination of the axes in their order, the last one changing fastest.
+    """Return every combination of a grid's axes in their order, the last one changing fastest.
 
     Args:
         grid: The axes.
@@ -61,8 +61,7 @@ def combinations_of(
     if not axes:
         raise UserError("study.grid={} has no axis; give one such as study.grid.searcher=[one_shot,greedy]")
     rules = [_rule("exclude", rule, axes) for rule in exclude]
-    combinations = [dict(zip(axes, labels, strict=True)) for labels in itertools.product(*axes.values())]
-    left = [one for one in combinations if not any(_matches(one, rule) for rule in rules)]
+    left = [one for one in _crossed(axes) if not any(_matches(one, rule) for rule in rules)]
     for extra in include:
         left += _added(extra, axes)
     if not left:
@@ -124,14 +123,18 @@ def _rule(kind: str, rule: Any, axes: Mapping[str, Mapping[str, str]]) -> dict[s
 
 
 def _added(extra: Any, axes: dict[str, dict[str, str]]) -> list[dict[str, str]]:
-    """The combinations that a rule adds; a value that its axis lacks is taken as if it stood in the axis' list."""
+    """Return what a rule adds; a value that its axis lacks is taken as if it stood in the axis' list."""
     rule = _rule("include", extra, axes)
     for axis in axes:
         if axis not in rule:
             raise UserError(f"study.include has {json.dumps(dict(extra))} without {axis}; name a label of every axis")
         for label in rule[axis]:
             axes[axis].setdefault(label, _values(axis, [label])[label])
-    return [dict(zip(axes, labels, strict=True)) for labels in itertools.product(*(rule[axis] for axis in axes))]
+    return _crossed({axis: rule[axis] for axis in axes})
+
+
+def _crossed(axes: Mapping[str, Iterable[str]]) -> list[dict[str, str]]:
+    return [dict(zip(axes, labels, strict=True)) for labels in itertools.product(*axes.values())]
 
 
 def _matches(combination: Mapping[str, str], rule: Mapping[str, Sequence[str]]) -> bool:

@@ -9,14 +9,7 @@ from operator import attrgetter
 from typing import Annotated, Any
 
 import torch
-from pydantic import (
-    Field,
-    InstanceOf,
-    PlainSerializer,
-    SerializerFunctionWrapHandler,
-    computed_field,
-    model_serializer,
-)
+from pydantic import Field, InstanceOf, PlainSerializer, SerializerFunctionWrapHandler, computed_field, model_serializer
 
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic
@@ -42,8 +35,7 @@ class CellPlan:
     Args:
         evaluations: Masks it asks for.
         separate: Layer-forwards on an empty ledger.
-        shared: The same after all searches before it, in the study's order.
-        heads: Head-forwards after all searches before it.
+        shared: The same after all searches before it, in the study's order; `heads` are head-forwards after these.
         naive: Layer-forwards of a full forward per mask.
     """
 
@@ -91,7 +83,7 @@ class StudyPlan:
 def plan_study(spec: StudySpec, observer: Observer | None = None, *, with_time: bool = False) -> StudyPlan:
     """Rehearse every search of a study; only the models' configurations are read.
 
-    `with_time`, each dense model is run as well, to find out how long the study takes. The observer hears of progress.
+    With `with_time` each dense model is run as well, to find out how long the study takes.
 
     Raises:
         UserError: A search does not fit its model.
@@ -161,14 +153,13 @@ def _time(study: StudySpec, plan: StudyPlan, observer: Observer) -> float | None
         n_replicas = model_group.cluster.replica_range(model_group.info, shards).max
         for one in plan.cells:
             if one.cell in model_group.cells.values():
-                used = [model_group.specs.index(calibration) for calibration in one.cell.search.evaluation.calibrations]
-                work = one.shared + one.heads * head_cost(model_group.info)
-                seconds += work * sum(speeds[index] for index in used) / n_replicas
+                speed = sum(speeds[used.fingerprint] for used in model_group.prepared_for(one.cell).calibrations)
+                seconds += (one.shared + one.heads * head_cost(model_group.info)) * speed / n_replicas
     return seconds
 
 
-def _seconds_per_layer_forward(model_group: ModelGroup, over_gpus: bool) -> list[float]:
-    """Of one layer over all samples of each calibration, on one replica, which is not kept.
+def _seconds_per_layer_forward(model_group: ModelGroup, over_gpus: bool) -> dict[str, float]:
+    """Of one layer over all samples of each calibration, by its fingerprint, on one replica, which is not kept.
 
     The draws of a calibration take as long as the first of them, token for token.
     """
@@ -176,7 +167,7 @@ def _seconds_per_layer_forward(model_group: ModelGroup, over_gpus: bool) -> list
     replica = make_replica(model_group.info.model, model_group.cluster.cpus_per_replica, over_gpus=over_gpus)
     replica.calibrations.update({calibration.fingerprint: calibration for calibration in calibrations})
     tried: list[tuple[CalibrationSpec, float]] = []
-    speeds = []
+    speeds = {}
     for spec, calibration in zip(model_group.specs, calibrations, strict=True):
         drawn = replace(spec, data=replace(spec.data, draw=replace(spec.data.draw, seed=0)))
         by_token = next((seconds for other, seconds in tried if other == drawn), None)
@@ -185,5 +176,5 @@ def _seconds_per_layer_forward(model_group: ModelGroup, over_gpus: bool) -> list
             replica.evaluate(unit)  # once to warm up
             by_token = replica.evaluate(unit).seconds / calibration.shards[0].n_tokens / cost
             tried.append((drawn, by_token))
-        speeds.append(by_token * sum(shard.n_tokens for shard in calibration.shards))
+        speeds[calibration.fingerprint] = by_token * sum(shard.n_tokens for shard in calibration.shards)
     return speeds

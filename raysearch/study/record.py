@@ -21,7 +21,6 @@ class CellRecord:
         calibration: That of its objective and data.
         searcher: That of its searcher and options.
         remove: M, how many layers go.
-        seed: Of the searcher's random numbers.
         layer_forwards_shared: What it adds to the study: its masks that no search before it, in the study's order, has
             asked for, see `raysearch.study.recorder.shared_layer_forwards`; None until the searches of its model ended.
         error_to_best: Standard error of the difference to the lowest loss that any search found for the same model,
@@ -91,11 +90,9 @@ class StudyRecord:
     """A study on record.
 
     Args:
-        config: Its resolved configuration.
         facts: What a reader must know to trust it, by subject, as it was when it ran.
         assessed: The assessed numbers of masks, by the label of their model.
         updated: When the record last changed, ISO 8601, UTC.
-        mlflow_run_id: Its MLflow run, if it was recorded.
     """
 
     study_id: str

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -44,16 +44,16 @@ def record_study(
     `parent` is MLflow's id of it; `assessed`, by the label of a model, is added to what was assessed before.
     """
     records = SEARCHES.some(ledger, search_ids)
-    results = {search_id: record.result for search_id, record in records.items() if record.result is not None}
-    shared: dict[str, float] = {}
-    errors: dict[str, float | None] = {}
+    every = {number: records[name].result for number, name in enumerate(search_ids) if name in records}
+    results = {number: result for number, result in every.items() if result is not None}
+    shared: dict[int, float] = {}
+    errors: dict[int, float | None] = {}
     held_out: dict[int, dict[str, float]] = {}
     groups = {number: model_group for model_group in model_groups for number in model_group.cells}
     for model_group in model_groups:
         n_layers = model_group.info.n_layers
         for numbers in model_group.groups:
-            ids = [search_ids[number] for number in numbers]
-            found = {search_id: results[search_id] for search_id in ids if search_id in results}
+            found = {number: results[number] for number in numbers if number in results}
             first = study.cells[numbers[0]]
             calibrations, weighting = model_group.prepared_for(first).calibrations, first.search.evaluation.weighting
             references = () if weighting is None else weighting.references(n_layers)
@@ -61,8 +61,7 @@ def record_study(
             shared.update(zip(found, costs, strict=True))
             if len(calibrations) == 1:
                 errors |= _errors_to_best(found, calibrations[0], ledger)
-        done = [number for number in model_group.cells if search_ids[number] in results]
-        masks = {number: results[search_ids[number]].mask for number in done}
+        masks = {number: results[number].mask for number in model_group.cells if number in results}
         for draws in draws_of(model_group):
             held_out |= held_out_losses(draws, masks, ledger)
     cells = tuple(
@@ -73,8 +72,8 @@ def record_study(
             remove=cell.search.sizes[-1],
             seed=cell.search.seed,
             search_id=search_id,
-            layer_forwards_shared=shared.get(search_id),
-            error_to_best=errors.get(search_id),
+            layer_forwards_shared=shared.get(number),
+            error_to_best=errors.get(number),
             draw=cell.draw,
             uses_objective=cell.search.searcher.uses_objective,
             stochastic=cell.search.searcher.stochastic,
@@ -89,9 +88,9 @@ def record_study(
     def changed(before: StudyRecord | None) -> StudyRecord:
         known = before or StudyRecord(study.study_id, study.config, cells, facts, {}, "")
         is_recorded = study.config["tracking"]["type"] != "none"
-        before_id = known.mlflow_run_id if is_recorded else None  # MLflow may be down today
+        run_id = parent or (known.mlflow_run_id if is_recorded else None)  # MLflow may be down today
         whole = known.with_assessed(assessed)
-        return StudyRecord(study.study_id, study.config, cells, facts, whole, now(), parent or before_id)
+        return StudyRecord(study.study_id, study.config, cells, facts, whole, now(), run_id)
 
     STUDIES.change(ledger, study.study_id, changed)
 
@@ -102,14 +101,11 @@ def shared_layer_forwards(
     n_layers: int,
     references: Iterable[Mask] = (),
 ) -> list[float]:
-    """Return what each search of one calibration computes after all before it: what they have asked for is known.
+    """Return the layer-forwards that each search of a calibration adds to those before it, in passes over all samples.
 
     Run one after another in this order, searches compute just this. Run at the same time they compute the same masks,
-    but may find others to share prefixes with. The references are the masks by which a weighted loss is scaled.
-
-    Returns:
-        For each search, layer-forwards in passes over all samples. The first one's are all that it asks for. Where
-        masks were screened, shards count as equally long.
+    but may find others to share prefixes with. The references are the masks by which a weighted loss is scaled. Where
+    masks were screened, shards count as equally long.
     """
     known: dict[Subject, float] = {}  # the share of the shards
     added = []
@@ -140,12 +136,12 @@ def _requests(result: SearchResult, references: Iterable[Mask]) -> Iterator[dict
 
 
 def _errors_to_best(
-    results: Mapping[str, SearchResult], calibration: Calibration, ledger: Ledger
-) -> dict[str, float | None]:
+    results: Mapping[int, SearchResult], calibration: Calibration, ledger: Ledger
+) -> dict[int, float | None]:
     """Return the standard error of each loss over the lowest of the same size, on the same samples, by search."""
-    errors: dict[str, float | None] = {}
+    errors: dict[int, float | None] = {}
     for size in {len(result.removed) for result in results.values()}:
-        peers = {search_id: result for search_id, result in results.items() if len(result.removed) == size}
+        peers = {number: result for number, result in results.items() if len(result.removed) == size}
         best = min(peers.values(), key=lambda result: result.loss).mask
         found = standard_errors(calibration, ledger, [result.mask for result in peers.values()], best)
         errors.update(zip(peers, found, strict=True))
@@ -156,10 +152,9 @@ def _facts(study: StudySpec, model_groups: Sequence[ModelGroup]) -> dict[str, st
     """Return what a reader needs to trust a study, by subject, in the order to tell it."""
     facts = {"command": shlex.join(["raysearch", "study", *study.words])}
     for model_group in model_groups:
-        info, spec, label = model_group.info, model_group.model, model_group.label
-        facts[f"model {label}"] = (
-            f"{spec.path}, {count(info.n_layers, 'layer')}, {info.parameters / 1e6:,.1f} M parameters, {info.dtype}"
-        )
+        info, label = model_group.info, model_group.label
+        size = f"{count(info.n_layers, 'layer')}, {info.parameters / 1e6:,.1f} M parameters"
+        facts[f"model {label}"] = f"{model_group.model.path}, {size}, {info.dtype}"
         of_model = f" of {label}" if len(model_groups) > 1 else ""
         parts: dict[str, dict[str, None]] = {}  # of each calibration; several draws, or a weighted one's
         for cell in model_group.cells.values():
@@ -171,7 +166,7 @@ def _facts(study: StudySpec, model_groups: Sequence[ModelGroup]) -> dict[str, st
                 )
                 parts.setdefault(f"calibration {cell.calibration}{of_model}", {})[fact] = None
         facts |= {subject: "; ".join(of) for subject, of in parts.items()}
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
+    versions = [f"{name} {version(name)}" for name in _PACKAGES]
     facts["versions"] = ", ".join([*versions, f"Python {platform.python_version()}"])
     facts["machine"] = _machine(model_groups)
     return {subject: redact(fact) for subject, fact in facts.items()}

@@ -35,7 +35,8 @@ def recovered_masks(
     for (model, fingerprint), masks in found_by.items():
         known = recoveries_of(ledger, fingerprint, masks)
         of = SEARCHES.some(ledger, {record.search_id for record in known})
-        own = [one for one in known if one.search_id in of and _samples(of[one.search_id]) in samples[one.mask]]
+        drawn = {name: search.fingerprints.get("calibration", "") for name, search in of.items()}
+        own = [one for one in known if drawn.get(one.search_id) in samples[one.mask]]
         ways = [_way(one) for one in own if one.mask]
         own = [one for one in own if one.mask or _way(one) in ways]
         others = Counter((*masks[mask], len(mask)) for mask in {one.mask for one in own})
@@ -43,10 +44,6 @@ def recovered_masks(
             whose = *masks[one.mask], len(one.mask)
             found.append(RecoveredMask(model, [*masks[one.mask]], len(one.mask), one, alone=others[whose] == 1))
     return found
-
-
-def _samples(search: SearchRecord) -> str:
-    return search.fingerprints.get("calibration", "")
 
 
 def _way(record: RecoveryRecord) -> object:
@@ -59,15 +56,15 @@ def told_apart(records: Sequence[RecoveryRecord]) -> list[RecoveryRecord]:
 
     Where nothing is known to differ, as on older records, two of one mask have their ids there.
     """
-    alike: dict[str, list[RecoveryRecord]] = {}
+    alike: dict[str, list[Mapping[str, Any]]] = {}
     for one in records:
-        alike.setdefault(one.way, []).append(one)
-    added = {way: _telling([one.settings for one in of if one.settings]) for way, of in alike.items()}
+        alike.setdefault(one.way, []).append(one.settings)
+    added = {way: _telling([one for one in settings if one]) for way, settings in alike.items()}
     named = []
     for one in records:
         keys = added[one.way] if one.settings else []
         more = [f"{key.removeprefix('choices.')}={as_typed(one.settings.get(key))}" for key in keys]
-        named.append(replace(one, way=", ".join([one.way, *more] if one.way else more)))
+        named.append(replace(one, way=", ".join(filter(None, [one.way, *more]))))
     times = Counter((one.mask, one.way) for one in named)
     return [
         one if times[one.mask, one.way] == 1 else replace(one, way=f"{one.way} {one.recovery_id}".lstrip())
@@ -77,12 +74,12 @@ def told_apart(records: Sequence[RecoveryRecord]) -> list[RecoveryRecord]:
 
 def _telling(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return as few keys as tell all different settings apart, by what stands first."""
+
+    def n_different(*keys: str) -> int:
+        return len({repr([one.get(key) for key in keys]) for one in settings})
+
     chosen: list[str] = []
     for key in dict.fromkeys(key for one in settings for key in one):
-        if _n_different(settings, [*chosen, key]) > _n_different(settings, chosen):
+        if n_different(*chosen, key) > n_different(*chosen):
             chosen.append(key)
     return chosen
-
-
-def _n_different(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
-    return len({repr([one.get(key) for key in keys]) for one in settings})

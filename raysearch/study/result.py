@@ -27,8 +27,7 @@ class Outcome:
         removed: The removed layers, 0-based, ascending.
         delta_error: Standard error of the loss over the dense one, by the choice of samples; None where there is none.
         evaluations: Masks that the searcher asked for.
-        layer_forwards_alone: Layer-forwards of the search on an empty ledger.
-        layer_forwards_naive: What a full forward per mask would have run.
+        layer_forwards_alone: Those on an empty ledger; `layer_forwards_naive` those of a full forward per mask.
         seconds: Wall-clock of the process that finished it.
         path: The lowest loss by number of layers removed, from 1 up.
         best_so_far: The lowest loss of a mask with M layers after so many evaluations: ``(evaluations, loss)``.
@@ -111,7 +110,6 @@ class StudyResult:
     """A study.
 
     Args:
-        name: For people.
         cells: Its searches, in the study's order.
         n_layers: N by model.
         metrics: What checkpoints were assessed by, in the order of the tables' columns.

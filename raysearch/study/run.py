@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import product, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,8 +55,7 @@ def run_study(
     `tracker` records the study for people; `open_tracker` makes that of a search, in the process that runs it.
 
     Returns:
-        Its record, and what could not be held out, assessed or recovered; what the searches found, or why they did
-        not, stands in their own.
+        Its record, and what could not be held out, assessed or recovered.
 
     Raises:
         UserError: A search does not fit its model, its data or the machine; then none is run.
@@ -90,22 +89,10 @@ def run_study(
 def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> StudyHeader:
     """The study with the searches that were done before, perhaps outside it."""
     records = SEARCHES.some(ledger, search_ids)
-    done = {
-        number: records[search_id]
-        for number, search_id in enumerate(search_ids)
-        if is_done(records.get(search_id), spec.options.stop)
-    }
-    return StudyHeader(
-        study_id=spec.study_id,
-        config=spec.config,
-        cells=[str(cell) for cell in spec.cells],
-        done=list(done),
-        recorded={
-            record.mlflow_run_id: spec.cells[number].labels
-            for number, record in done.items()
-            if record.mlflow_run_id is not None
-        },
-    )
+    done = [number for number, name in enumerate(search_ids) if is_done(records.get(name), spec.options.stop)]
+    run_ids = {number: records[search_ids[number]].mlflow_run_id for number in done}
+    recorded = {run_id: spec.cells[number].labels for number, run_id in run_ids.items() if run_id is not None}
+    return StudyHeader(spec.study_id, spec.config, [str(cell) for cell in spec.cells], done, recorded)
 
 
 def _read_assessables(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> list[Assessable]:
@@ -149,8 +136,7 @@ class _StudyWork:
     def do(self) -> list[Failure]:
         """Run one model's searches on its replicas, then assess and recover what they found; then the next model's.
 
-        What could not be held out, assessed or recovered, as where a task's data cannot be loaded, is told as it
-        happens, and returned. All else has been, unless Ray has died, which is raised.
+        What could not be held out, assessed or recovered is told as it happens, and returned.
         """
         failures: list[Failure] = []
         for model_group, what in zip_longest(self.model_groups, self.assessables):
@@ -182,16 +168,15 @@ class _StudyWork:
 
     def _hold_out(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
         """Evaluates what was found by one draw of a calibration on the samples of its other draws."""
-        every = draws_of(model_group)
-        if every:
+        if every := draws_of(model_group):
             records = self._records(model_group.cells)
             masks = {number: record.result.mask for number, record in records.items() if record.result is not None}
             for draws in every:
                 evaluate_held_out(draws, masks, model_group.info.n_layers, self.ledger, lambda: _pool(replicas()))
             self.record({})
             cells = STUDIES.find(self.ledger, self.spec.study_id).cells
-            known = [(record, cells[number].named) for number, record in records.items()]
-            self.observer.assessed([(record, named) for record, named in known if named])
+            found = [(record, cells[number].named) for number, record in records.items()]
+            self.observer.assessed([(record, named) for record, named in found if named])
 
     def _assess(self, what: Assessable | None, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
         """Assesses what the searches of a model have found, if that is asked for."""
@@ -292,21 +277,20 @@ def _replicas(
     model_group: ModelGroup, warn: Callable[[str], None]
 ) -> Iterator[tuple[Callable[[], Replicas], Callable[[], None]]]:
     """Gives the actors of a model's replicas, started when first asked for, and what raises if Ray has died."""
-    started: list[ReplicaGroup] = []
     with ExitStack() as stack:
 
-        def replicas() -> Replicas:
-            if not started:
-                from raysearch.cluster.connection import raising
+        @cache
+        def group() -> ReplicaGroup:
+            from raysearch.cluster.connection import raising
 
-                n_units = sum(one.n_shards for one in model_group.prepared.calibrations)
-                started.append(model_group.cluster.start(model_group.info, n_units, shared=True))
-                stack.callback(started[0].close)
-                stack.enter_context(raising(started[0].check, warn))
-            return started[0].replicas
+            n_units = sum(one.n_shards for one in model_group.prepared.calibrations)
+            started = model_group.cluster.start(model_group.info, n_units, shared=True)
+            stack.callback(started.close)
+            stack.enter_context(raising(started.check, warn))
+            return started
 
         def check() -> None:
-            for group in started:
-                group.check()
+            if group.cache_info().currsize:  # it was asked for
+                group().check()
 
-        yield replicas, check
+        yield lambda: group().replicas, check

@@ -22,14 +22,7 @@ from raysearch.search.spec import SearchSpec
 
 @dataclass(frozen=True)
 class Cell:
-    """A search's place in a study.
-
-    Args:
-        model: The label of its model.
-        calibration: That of its objective and data.
-        searcher: That of its searcher and options.
-        draw: That of the draw of its samples; empty where the study has one.
-    """
+    """A search's place in a study, with the labels of its parts; that of its draw is empty where the study has one."""
 
     model: str
     calibration: str
@@ -62,9 +55,6 @@ class StopCriteria(Options):
     Args:
         seconds: Wall-clock, of one process.
         evaluations: Masks that the searcher has asked for.
-
-    Raises:
-        UserError: A number is out of range.
     """
 
     section = "study.stop"
@@ -85,9 +75,6 @@ class Margin(Options):
     Args:
         loss: Of losses, in the unit of the calibration, and of logarithms of perplexities, in nats per token.
         points: Of accuracies, in percentage points.
-
-    Raises:
-        UserError: A number is out of range.
     """
 
     section = "study.margin"
@@ -110,7 +97,7 @@ class StudyOptions(Options):
         unpruned: Whether the dense model is trained in all ways in which masks are recovered, as a control.
 
     Raises:
-        UserError: A number is out of range, a contrast is misread, or the name cannot name a folder.
+        UserError: A contrast is misread, or the name cannot name a folder.
     """
 
     section = "study"
@@ -131,19 +118,13 @@ class StudyOptions(Options):
             sides_of(contrast)
 
     def check_contrasts(self, searchers: Iterable[str]) -> None:
-        """Refuse a contrast of searchers that the study does not have.
-
-        Raises:
-            UserError: It has one.
-        """
-        known = list(dict.fromkeys(searchers))
+        """Refuse a contrast of searchers that the study does not have."""
+        known = {*searchers}
         for contrast in self.contrasts:
             for searcher in sides_of(contrast):
                 if searcher not in known:
-                    raise UserError(
-                        f"study.contrasts has {contrast}, and no searcher is called {searcher}; "
-                        f"{did_you_mean(searcher, known)}"
-                    )
+                    near = did_you_mean(searcher, known)
+                    raise UserError(f"study.contrasts has {contrast}, and no searcher is called {searcher}; {near}")
 
 
 @dataclass(frozen=True)
@@ -185,11 +166,7 @@ class StudySpec:
 
 
 def sides_of(contrast: str) -> tuple[str, str]:
-    """Return the labels of the two searchers of a contrast.
-
-    Raises:
-        UserError: There are not two.
-    """
+    """Return the labels of the two searchers of a contrast, or refuse it."""
     sides = [side.strip() for side in contrast.split(" - ")]
     if len(sides) != 2 or not all(sides) or sides[0] == sides[1]:
         raise UserError(
@@ -199,11 +176,7 @@ def sides_of(contrast: str) -> tuple[str, str]:
 
 
 def one_seed_each(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
-    """Drop the searches that repeat another one, since their searcher draws no random numbers.
-
-    Returns:
-        The others, and a note of what was dropped, if anything.
-    """
+    """Drop searches that repeat another, whose searcher draws no random numbers; return the others, and notes."""
     kept: list[Cell] = []
     idle: dict[str, None] = {}
     for cell in cells:
@@ -229,7 +202,6 @@ def drawn_once(cells: Sequence[Cell]) -> list[str]:
 
 def _same_but_seed(one: Cell, other: Cell) -> bool:
     def rest(cell: Cell) -> tuple[Any, ...]:
-        labels = [label for axis, label in cell.labels.items() if axis != "seed"]
-        return labels, cell.search.searcher, cell.search.protect, cell.search.evaluation
+        return cell.labels | {"seed": ""}, cell.search.searcher, cell.search.protect, cell.search.evaluation
 
     return one.search.seed != other.search.seed and rest(one) == rest(other)

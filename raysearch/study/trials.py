@@ -126,18 +126,15 @@ def run_trials(
     folder: Path,
     observer: Observer,
 ) -> dict[int, str]:
-    """Run searches, by the number of their cell, to their ends or where these criteria end them, so many at a time.
+    """Run searches by the number of their cell, so many at a time, and return why some failed for good, by that number.
 
     Those that fail are tried again so often, and do not stop the others. Tune keeps its experiment in the folder.
-
-    Returns:
-        The causes of those that failed for good, by the number of their cell.
 
     Raises:
         EvaluationError: Ray has ended them, as where the machine runs low on memory.
     """
     replicas = next(iter(tasks.values())).replicas
-    with tune_environment():
+    with _tune_environment():
         # Beside the driver, where the ledger is; trials wait for replicas most of the time.
         trainable = tune.with_parameters(SearchTrial, tasks=tasks, stop=stop)
         trainable = tune.with_resources(trainable, {"cpu": 0, this_node(): 0.001})
@@ -238,7 +235,7 @@ class _Warnings(Observer):
 
 
 @contextlib.contextmanager
-def tune_environment() -> Iterator[None]:
+def _tune_environment() -> Iterator[None]:
     """Tune's settings by environment variables, while it runs, and its logs of failures, which we tell ourselves."""
     mine = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(mine)
