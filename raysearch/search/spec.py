@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from raysearch.calibration.objectives.base import StateObjective
@@ -94,13 +93,14 @@ class SearchSpec:
                 f"remove={self.remove} needs a searcher that finds the best mask of every size on its way, and "
                 f"searcher={self.searcher_name} does not; use greedy or beam, or a study with study.grid.remove=[1,2,3]"
             )
-        if self.refiner is not None and self.remove == AUTO:
+        if self.refiner is None:
+            return
+        if self.remove == AUTO:
             raise UserError(
                 f"refine.masks={self.refiner.masks} compares masks of one size, and remove=auto is yet to find which; "
                 "give remove a number, or use refine=none"
             )
-        compares = any(isinstance(one, StateObjective) and one.compares for one in self.evaluation.objectives)
-        if self.refiner is not None and compares:
+        if any(isinstance(one, StateObjective) and one.compares for one in self.evaluation.objectives):
             raise UserError(
                 f"objective={self.config['choices']['objective']} compares with the dense model's own states, which a "
                 "recovered model does not have; use an objective such as perplexity, or refine=none"
@@ -118,9 +118,8 @@ class SearchSpec:
     def elsewhere(self) -> SearchSpec:
         """Return the same search, for a process in any folder."""
         cache = self.evaluation.model.cache
-        model = dataclasses.replace(self.evaluation.model, cache=cache and cache.resolve())
-        evaluation = dataclasses.replace(self.evaluation, model=model, ledger=self.evaluation.ledger.resolve())
-        return dataclasses.replace(self, evaluation=evaluation)
+        model = replace(self.evaluation.model, cache=cache and cache.resolve())
+        return replace(self, evaluation=replace(self.evaluation, model=model, ledger=self.evaluation.ledger.resolve()))
 
     def search_id(self, calibration_fingerprint: str) -> str:
         """Return the search's name: the same for the same command on the same text and model, so that it can go on."""

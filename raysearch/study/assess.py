@@ -27,16 +27,15 @@ def assess_found(
 ) -> AssessedMasks:
     """Assess the masks of one model's searches, each once, and record and return the numbers.
 
-    Searches that have found nothing are passed over. `make_pool` gives replicas that are there already.
+    Each search has found something. `make_pool` gives replicas that are there already.
 
     Raises:
         UserError: A task or its data cannot be loaded.
         EvaluationError: Something failed for good.
     """
-    done = [record for record in records if record.result is not None]
-    chosen = sorted({record.found.mask for record in done})
-    found = assess_masks(what, ledger, chosen, make_pool=make_pool, on_progress=observer.assessing)
-    record_assessments(ledger, done, found, observer)
+    masks = sorted({record.found.mask for record in records})
+    found = assess_masks(what, ledger, masks, make_pool=make_pool, on_progress=observer.assessing)
+    record_assessments(ledger, records, found, observer)
     by_mask = {str(mask): numbers for mask, numbers in found.values.items()}
     items = {
         str(mask): {name: result.items for name, result in results.items() if result.items}
@@ -64,7 +63,7 @@ def assess_study(
     records = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
     by_model: dict[str, list[SearchRecord]] = {}
     for cell in study.cells:
-        if (record := records.get(cell.search_id)) is not None and record.result is not None:
+        if (record := records.get(cell.search_id)) and record.result:
             by_model.setdefault(cell.model, []).append(record)
     if not by_model:
         raise UserError(f"STUDY={study.study_id} has found nothing yet; first: raysearch study, with the same words")

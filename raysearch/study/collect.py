@@ -35,7 +35,7 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
         searchers=_searchers(known),
         margin=Margin(**(section.get("margin") or {})),
         contrasts=section.get("contrasts") or (),
-        recovered=recovered_masks(study.cells, searches, ledger),
+        recovered=recovered_masks(known, ledger),
     )
 
 

@@ -70,22 +70,20 @@ def held_out_losses(draws: Draws, masks: Mapping[int, Mask], ledger: Ledger) -> 
     A loss is of the samples that the search's own draw has not; without any, there is none.
     """
     keys = {draw: [key for shard in one.shards for key in shard.keys] for draw, one in draws.samples.items()}
-    found: dict[int, dict[str, float]] = {number: {} for number in masks}
-    for draw, calibration in draws.samples.items():
-        known = ledger.known(calibration.fingerprint, list(dict.fromkeys(masks.values())))
-        for own in draws.samples.keys() - {draw}:
-            seen = {*keys[own]}
-            fresh = np.array([key not in seen for key in keys[draw]])
-            for number, mask in masks.items():
-                shards = known.get(mask, {})
-                if draws.places.get(number) == own and len(shards) == calibration.n_shards:
-                    found[number][draw] = _loss_of(calibration, shards, fresh)
-    n_others = len(draws.samples) - 1
-    return {
-        number: losses
-        for number, losses in found.items()
-        if len(losses) == n_others and all(map(math.isfinite, losses.values()))
-    }
+    found_masks = list(dict.fromkeys(masks.values()))
+    known = {draw: ledger.known(one.fingerprint, found_masks) for draw, one in draws.samples.items()}
+    found = {}
+    for number in draws.places.keys() & masks.keys():
+        own, losses = draws.places[number], {}
+        seen = {*keys[own]}
+        for draw, calibration in draws.samples.items():
+            shards = known[draw].get(masks[number], {})
+            if draw != own and len(shards) == calibration.n_shards:
+                fresh = np.array([key not in seen for key in keys[draw]])
+                losses[draw] = _loss_of(calibration, shards, fresh)
+        if len(losses) == len(keys) - 1 and all(map(math.isfinite, losses.values())):
+            found[number] = losses
+    return found
 
 
 def _loss_of(

@@ -16,17 +16,15 @@ from raysearch.study.record import CellRecord
 from raysearch.study.result import RecoveredMask
 
 
-def recovered_masks(
-    cells: Sequence[CellRecord], searches: Mapping[str, SearchRecord], ledger: Ledger
-) -> list[RecoveredMask]:
+def recovered_masks(searches: Sequence[tuple[CellRecord, SearchRecord]], ledger: Ledger) -> list[RecoveredMask]:
     """Return the recoveries of the masks that were found, and those of the dense models that are their controls.
 
     A mask that was found on other samples is another one: its rows are kept apart from those.
     """
     found_by: dict[tuple[str, str], dict[Mask, dict[str, None]]] = {}
     samples: dict[Mask, set[str]] = {}
-    for cell in cells:
-        if (search := searches.get(cell.search_id)) is not None and (result := search.result) is not None:
+    for cell, search in searches:
+        if (result := search.result) is not None:
             masks = found_by.setdefault((cell.model, result.fingerprints["model"]), {Mask(): {"dense": None}})
             masks.setdefault(result.mask, {})[cell.searcher] = None
             for mask in (Mask(), result.mask):

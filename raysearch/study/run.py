@@ -158,6 +158,10 @@ class _StudyWork:
         known = SEARCHES.some(self.ledger, ids.values())
         return {number: known[search_id] for number, search_id in ids.items() if search_id in known}
 
+    def _found(self, model_group: ModelGroup) -> dict[int, SearchRecord]:
+        """Return those of a model's searches that have found something."""
+        return {number: one for number, one in self._records(model_group.cells).items() if one.result is not None}
+
     def _search_what_is_left(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
         records, stop = self._records(model_group.cells), self.spec.options.stop
         left = [number for number in model_group.cells if not is_done(records.get(number), stop)]
@@ -169,21 +173,20 @@ class _StudyWork:
     def _hold_out(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
         """Evaluates what was found by one draw of a calibration on the samples of its other draws."""
         if every := draws_of(model_group):
-            records = self._records(model_group.cells)
-            masks = {number: record.result.mask for number, record in records.items() if record.result is not None}
+            found = self._found(model_group)
+            masks = {number: record.found.mask for number, record in found.items()}
             for draws in every:
                 evaluate_held_out(draws, masks, model_group.info.n_layers, self.ledger, lambda: _pool(replicas()))
             self.record({})
             cells = STUDIES.find(self.ledger, self.spec.study_id).cells
-            found = [(record, cells[number].named) for number, record in records.items()]
-            self.observer.assessed([(record, named) for record, named in found if named])
+            self.observer.assessed([(one, named) for number, one in found.items() if (named := cells[number].named)])
 
     def _assess(self, what: Assessable | None, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
         """Assesses what the searches of a model have found, if that is asked for."""
         if what is not None:
             from raysearch.study.assess import assess_found
 
-            records = list(self._records(model_group.cells).values())
+            records = list(self._found(model_group).values())
             found = assess_found(what, self.ledger, records, self.observer, lambda: _pool(replicas()))
             self.record({model_group.label: found})
 
@@ -194,13 +197,12 @@ class _StudyWork:
         from raysearch.cluster.connection import join_ray, raising
         from raysearch.recovery.recover import recover_in_study  # trl takes seconds to import
 
-        records, failures = self._records(model_group.cells), list[Failure]()
-        first: dict[Mask, int] = {}
-        for number, record in records.items():
-            if record.result is not None:
-                first.setdefault(record.result.mask, number)
-        if not first:
+        found, failures = self._found(model_group), list[Failure]()
+        if not found:
             return failures  # without Ray
+        first: dict[Mask, int] = {}
+        for number, record in found.items():
+            first.setdefault(record.found.mask, number)
         if self.spec.options.unpruned:
             first = {Mask(): next(iter(first.values())), **first}
         replicas = model_group.cluster.replica_range(model_group.info, _MOST_AT_ONCE).max
@@ -212,7 +214,7 @@ class _StudyWork:
             stack.enter_context(raising(leave.check, self.observer.warn))
             each = product(self.spec.recoveries.items(), first.items())
             for place, ((way, spec), (mask, number)) in enumerate(each, start=1):
-                record, cell = records[number], self.spec.cells[number]
+                record, cell = found[number], self.spec.cells[number]
                 remove, whose = (None, cell.searcher) if mask else (0, "dense")
                 telling = Prefixed(f"recovery {place} of {total}, {whose}, {way}: ", self.observer)
                 try:
