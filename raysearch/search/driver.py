@@ -88,11 +88,7 @@ def _libraries(n_modules: int) -> ThreadpoolController:
 
 
 def run_rounds(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle) -> Generator[None, None, Mask]:
-    """Run a search, yielding after each round that the oracle has answered, and return the mask found.
-
-    Raises:
-        ContractError: As `check_requests`.
-    """
+    """Run a search as `check_requests` by an oracle, yielding after each round, and return the mask found."""
     generator = check_requests(searcher, problem, seed)
     answer: Any = None
     try:

@@ -165,6 +165,8 @@ def _rest(rounds: Sequence[RoundCost], masks: int) -> list[RoundCost]:
     """Return the rounds left of so many masks: as large as the last one, at the average cost of all."""
     done, size = sum(cost.masks for cost in rounds), rounds[-1].masks
     forwards = [(cost.layer_forwards, cost.head_forwards, cost.naive_layer_forwards) for cost in rounds]
-    by_mask = [sum(each) / done for each in zip(*forwards, strict=True)]
-    sizes = [min(size, masks - start) for start in range(done, masks, size)]
-    return [RoundCost(size, *(round(each * size) for each in by_mask), estimated=True) for size in sizes]
+    layers, heads, naive = (sum(each) / done for each in zip(*forwards, strict=True))
+    return [
+        RoundCost(size, round(layers * size), round(heads * size), round(naive * size), estimated=True)
+        for size in (min(size, masks - start) for start in range(done, masks, size))
+    ]

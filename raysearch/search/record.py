@@ -157,9 +157,9 @@ def write_search(
 def note_mlflow(
     ledger: Ledger, search_id: str, mlflow_run_id: str | None, tracking: Mapping[str, Any] | None = None
 ) -> None:
-    """Add to the record of a search MLflow's id of it, and the section ``tracking`` that it is recorded by from now on.
+    """Put MLflow's id of a search on record, and the section ``tracking`` that it is recorded by from now on.
 
-    None leaves what is on record. The section has no secrets; when the record changed last stays as it was.
+    None leaves what is on record, as is when that changed last. The section has no secrets.
     """
     if mlflow_run_id is None and tracking is None:
         return

@@ -96,15 +96,9 @@ def search_rounds(
 ) -> Generator[RoundSummary, None, SearchResult]:
     """Run a search round by round, telling where it stands after each, and return what was found.
 
-    Closed before its end, it is on record as stopped, with the best mask so far.
-
-    Args:
-        spec: The search.
-        observer: Watches.
-        tracker: Records it for people; closed at the end.
-        resumes: The search id it must have, when an earlier search is taken up by name.
-        context: What a study has ready for it.
-        meter: Measures speeds, for a search by budget; None for any other.
+    Closed before its end, it is on record as stopped, with the best mask so far. `tracker` is closed at the end.
+    `resumes` is the search id that it must have, where an earlier search is taken up by name; `context` is what a study
+    has ready for it; `meter` measures the speeds of a search by budget.
 
     Raises:
         UserError: The specification does not fit the model, the text or the machine.

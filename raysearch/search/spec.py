@@ -61,12 +61,10 @@ class SearchSpec:
     """One search.
 
     Args:
-        evaluation: The model, the calibrations, and where evaluations are computed and kept.
         searcher_name: The searcher's name in ``conf/searcher/``, for people.
         remove: M, how many layers go; or a range, ``"1..9"``, of which each number is searched; or ``"auto"``, as many
             as the budget allows.
         protect: Layers that stay; negative indices count from the end.
-        seed: Of the searcher's random numbers.
         config: The resolved configuration, plain values without secrets, for the record and for ``raysearch resume``.
         budget: Of ``remove="auto"``; else None.
         refiner: Recovers the best masks a little before one is chosen; None to choose by their losses alone.

@@ -28,12 +28,7 @@ _DRAW, _DRAW_KEY = "draw", "data.seed"
 
 @dataclass(frozen=True)
 class Combination:
-    """One value of each axis.
-
-    Args:
-        labels: By axis, what people call it.
-        words: What they stand for, as typed after ``raysearch search``.
-    """
+    """A value of each axis: its label, and all words that these stand for, as typed after ``raysearch search``."""
 
     labels: Mapping[str, str]
     words: tuple[str, ...]
@@ -49,10 +44,8 @@ def combinations_of(
 ) -> list[Combination]:
     """Return every combination of a grid's axes in their order, the last one changing fastest.
 
-    Args:
-        grid: The axes.
-        include: Combinations in addition, each with a label of every axis.
-        exclude: Combinations to leave out: all that have, on each axis named, a label that is named.
+    Those of `include` are added, with a label of every axis each. `exclude` leaves out all that have, on each axis that
+    one of its rules names, a label that it names.
 
     Raises:
         UserError: An axis is empty or misread, a rule names what is not there, or nothing is left.

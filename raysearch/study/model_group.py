@@ -91,11 +91,7 @@ def prepare(study: StudySpec, observer: Observer) -> list[ModelGroup]:
 
 
 def name_searches(study: StudySpec, model_groups: Sequence[ModelGroup]) -> list[str]:
-    """Return the id of each search, in the study's order.
-
-    Raises:
-        UserError: Two searches of the study are one and the same.
-    """
+    """Return the id of each search, in the study's order, or refuse a study that has one twice."""
     groups = {number: model_group for model_group in model_groups for number in model_group.cells}
     named: dict[str, Cell] = {}
     for number, cell in enumerate(study.cells):

@@ -135,10 +135,7 @@ def _left_in_ledger(
 
 
 def _time(study: StudySpec, plan: StudyPlan, observer: Observer) -> float | None:
-    """Return how many seconds a study's searches take, by running each dense model over a shard of each calibration.
-
-    None where a model is for GPUs of other machines.
-    """
+    """Return the seconds that a study takes, by each dense model's on a shard; None without the GPUs for one."""
     seconds = 0.0
     for model_group in prepare(study, observer):
         warn_of_unknown(model_group.prepared.calibrations, observer)

@@ -122,10 +122,7 @@ def shared_layer_forwards(
 
 
 def _requests(result: SearchResult, references: Iterable[Mask]) -> Iterator[dict[Subject, float]]:
-    """Yield what a search asked for together, and on what share of the shards.
-
-    The dense model and the references are part of its first round.
-    """
+    """Yield what a search asked for together, and on what share of the shards; the references ride in round 1."""
     for name in result.statistics:
         yield {Statistic(name): 1.0}
     rounds: dict[int, dict[Subject, float]] = {1: dict.fromkeys(references, 1.0)}
