@@ -18,6 +18,7 @@ from raysearch.core.options import Options
 from raysearch.errors import UserError, did_you_mean
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.search.spec import SearchSpec
+from raysearch.study.record import CellRecord
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,7 @@ class Cell:
     @property
     def labels(self) -> dict[str, str]:
         """Its labels, by the columns of a table of searches."""
-        search = self.search
-        return cell_labels(self.model, self.calibration, self.searcher, search.remove, search.seed, self.draw)
+        return cell_labels(self, self.search.remove, self.search.seed)
 
     def __str__(self) -> str:
         draw = f", draw {self.draw}" if self.draw else ""
@@ -42,10 +42,10 @@ class Cell:
         return f"{searcher}, {self.calibration}, {self.model}"
 
 
-def cell_labels(model: str, calibration: str, searcher: str, remove: object, seed: int, draw: str) -> dict[str, str]:
+def cell_labels(cell: Cell | CellRecord, remove: object, seed: int) -> dict[str, str]:
     """Return what a study calls a search, as `Cell.labels`."""
-    labels = {"model": model, "calibration": calibration, "searcher": searcher, "remove": str(remove)}
-    return {**labels, "seed": str(seed), **({"draw": draw} if draw else {})}
+    labels = {"model": cell.model, "calibration": cell.calibration, "searcher": cell.searcher, "remove": str(remove)}
+    return {**labels, "seed": str(seed), **({"draw": cell.draw} if cell.draw else {})}
 
 
 @dataclass(frozen=True)

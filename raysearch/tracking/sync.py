@@ -129,9 +129,7 @@ def _sync_search(
             )
         result = record.result
         if cell is not None:
-            remove = record.config["remove"]
-            labels = cell_labels(cell.model, cell.calibration, cell.searcher, remove, cell.seed, cell.draw)
-            result = replace(result, labels=labels, parent=parent)
+            result = replace(result, labels=cell_labels(cell, record.config["remove"], cell.seed), parent=parent)
         with _writing(tracking):
             synced = _write_search(tracking, result)
             _write_assessments(tracking.store, synced.mlflow_run_id, record, ledger)
