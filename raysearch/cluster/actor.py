@@ -23,23 +23,15 @@ if TYPE_CHECKING:
 
 #: These compute numbers, and so must be the same on every node.
 _PACKAGES = ("raysearch", "torch", "transformers")
-_FUSED_HEAD = "liger-kernel"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a replica is made, on any node.
+    """How a replica is made, on any node. Tensors travel to each node once, and all replicas there map that copy."""
 
-    Args:
-        make: Makes it from a detached model, or, without one, from the model's files.
-        detached: The model and its tensors apart. They travel to each node once, and all replicas there map the same
-            copy of them.
-        versions: The versions of the driver's packages.
-    """
-
-    make: Callable[[Detached | None], Replica]
+    make: Callable[[Detached | None], Replica]  #: without a detached model, from the model's files
     detached: Detached | None
-    versions: Mapping[str, str]
+    versions: Mapping[str, str]  #: of the driver's packages
 
 
 class ReplicaActor:
@@ -113,7 +105,8 @@ def make_there(*args: Any) -> Replica:
 
 def own_versions(fused_head: bool = False) -> dict[str, str]:
     """Return our versions of the packages that compute numbers, and of the fused head if it is used."""
-    return {name: importlib.metadata.version(name) for name in (*_PACKAGES, *([_FUSED_HEAD] if fused_head else []))}
+    names = (*_PACKAGES, "liger-kernel") if fused_head else _PACKAGES
+    return {name: importlib.metadata.version(name) for name in names}
 
 
 def _check_versions(wanted: Mapping[str, str]) -> None:

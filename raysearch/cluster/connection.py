@@ -46,9 +46,6 @@ class _Closable(Protocol):
 def join_ray(address: str | None, cpus: float) -> Connection:
     """Join the cluster at an address, or start one with just so many CPUs here, unless this process is in one.
 
-    Returns:
-        What leaves the cluster, if this process was not in it before.
-
     Raises:
         UserError: No cluster answers there, or none can be started here.
     """
@@ -95,11 +92,7 @@ class Connection:
             ray.shutdown()
 
     def check(self) -> None:
-        """Refuse to go on if Ray has died.
-
-        Raises:
-            EvaluationError: It has.
-        """
+        """Raise an `EvaluationError` if Ray has died."""
         if self.died is None and self._look is _dead:  # which takes no time; a second later Ray may have ended us
             self.died = _dead()
         if self.died is not None:
@@ -190,9 +183,6 @@ def raising(check: Callable[[], None], warn: Callable[[str], None]) -> Iterator[
 
     Such a call looks for signals at most, and only in the main thread; in any other the context does nothing. Where it
     does not look, Ray ends the process within a minute, which is said.
-
-    Raises:
-        EvaluationError: Ray has died.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -306,8 +296,8 @@ def _make_token() -> None:
     with contextlib.suppress(OSError, RuntimeError):  # what cannot be written, or has no home, Ray tells
         token.parent.mkdir(parents=True, exist_ok=True)
         if not token.exists():
-            with open(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
-                file.write(secrets.token_hex(32))
+            unfinished.touch(0o600, exist_ok=False)
+            unfinished.write_text(secrets.token_hex(32), encoding="ascii")
             with contextlib.suppress(FileExistsError):  # another process was faster
                 os.link(unfinished, token)
             unfinished.unlink()

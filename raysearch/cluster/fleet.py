@@ -1,8 +1,8 @@
 """Makes replica actors while there is work for them, and ends them when there has been none for a while.
 
-Pools, in this process or in others, use the actors. Each syncs with the fleet about once a second: it says how many it
-wants and which it has lost, and gets those that there are. Actors that Ray has no room for yet wait, and the autoscaler
-of a cluster sees them as demand. Those that are ended free their nodes.
+Pools, in this process or in others, sync with the fleet about once a second: each says how many actors it wants and
+which it has lost, and gets those that there are. Actors that Ray has no room for yet wait, and the autoscaler of a
+cluster sees them as demand.
 """
 
 from __future__ import annotations
@@ -71,10 +71,7 @@ class Fleet:
             threading.Thread(target=self._watch, name="fleet", daemon=True).start()
 
     def sync(self, pool: str, demand: Demand) -> Mapping[str, Any]:
-        """Take what the pool of a name needs, and return the actors that there are now, by name.
-
-        Ray may not have started some of them yet.
-        """
+        """Take what a pool needs, and return the actors by name, some of which Ray may not have started yet."""
         with self._lock:
             if self._closed.is_set():
                 return {}

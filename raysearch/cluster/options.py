@@ -23,8 +23,7 @@ from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.models.devices import check_device, check_fused_head, n_gpus
 from raysearch.models.spec import MOST_COPIED, LocatedModel, ModelInfo, ModelSpec
 
-#: CPU threads of a replica; torch crashes where it is asked for many thousands.
-_MOST_THREADS = 1024
+_MOST_THREADS = 1024  # of a replica; torch crashes where it is asked for many thousands
 #: What a replica on a CPU has in memory of its own: torch, and so many hidden states of the largest shard.
 _BYTES_OF_A_REPLICA, _STATES_OF_A_SHARD = 2**30, 16
 #: A replica with more threads for each core of this machine would do nothing but switch between them.
@@ -58,17 +57,11 @@ class ReplicaRange:
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """Replicas as Ray actors, for any number of pools.
+    """Replicas as Ray actors, for any number of pools."""
 
-    Args:
-        replicas: What pools need to use them.
-        close: Ends them, and Ray if it was started for them. Calling it twice is harmless.
-        check: Raises if Ray has died.
-    """
-
-    replicas: Replicas
-    close: Callable[[], None]
-    check: Callable[[], None]
+    replicas: Replicas  #: what pools need to use them
+    close: Callable[[], None]  #: ends them, and Ray if it was started for them; calling it twice is harmless
+    check: Callable[[], None]  #: raises if Ray has died
 
 
 @dataclass(frozen=True)
@@ -111,17 +104,13 @@ class ClusterOptions(Options, PoolFactory):
                 f"cluster.address={self.address} needs cluster.backend=ray; cluster.backend=inline runs in this process"
             )
         if self.address is not None and not re.fullmatch(r"auto|(ray://)?[^/\s]+:\d{1,5}", self.address):
-            raise UserError(
-                f"cluster.address={self.address} is not an address; use auto, host:port or ray://host:port, or leave "
-                "it out"
-            )
+            remedy = "use auto, host:port or ray://host:port, or leave it out"
+            raise UserError(f"cluster.address={self.address} is not an address; {remedy}")
         if gpus > 1 and gpus % 1:
             raise UserError(f"cluster.gpus_per_replica={gpus} splits a GPU; above 1, use a whole number")
         if inline and gpus > 1:
-            raise UserError(
-                f"cluster.gpus_per_replica={gpus:g} needs cluster.backend=ray; cluster.backend=inline loads the model "
-                "onto one GPU"
-            )
+            only = "cluster.backend=inline loads the model onto one GPU"
+            raise UserError(f"cluster.gpus_per_replica={gpus:g} needs cluster.backend=ray; {only}")
 
     def place(self, model: ModelSpec) -> ModelSpec:
         """Return the model as replicas hold it: on the CPU without GPUs of theirs, else on those of other machines."""
@@ -142,8 +131,7 @@ class ClusterOptions(Options, PoolFactory):
                 f"cluster.gpus_per_replica=0 leaves replicas without a GPU, but model.device={model.device} asks for "
                 "one; use model.device=cpu, or cluster.gpus_per_replica=auto"
             )
-        _, _, index = model.device.partition(":")
-        if self.backend == "ray" and index:
+        if self.backend == "ray" and (index := model.device.partition(":")[2]):
             raise UserError(
                 f"model.device={model.device} names one GPU, but Ray gives each replica its own; use model.device=cuda "
                 f"with CUDA_VISIBLE_DEVICES={index} in the environment, or cluster=inline"
@@ -215,9 +203,9 @@ class ClusterOptions(Options, PoolFactory):
 
         On a CPU the model is loaded once, its weights travel to each machine once, and all replicas there share them;
         those of a kept GGUF file they share as they map it, and this process needs no torch. On GPUs each replica loads
-        its own copy, by way of its node's memory: from the hub's cache there, or, if replicas are elsewhere and the
-        model is a folder here, from what travels as on a CPU. So does, where replicas may be elsewhere, each replica of
-        a hub model whose code comes with it. Replicas that are `shared` are used by pools in other processes, too.
+        its own copy: from the hub's cache there, or, if replicas are elsewhere and the model is a folder here, from
+        what travels as on a CPU. So does, where replicas may be elsewhere, each replica of a hub model whose code comes
+        with it. Replicas that are `shared` are used by pools in other processes, too.
         """
         import ray
 
@@ -253,8 +241,7 @@ class ClusterOptions(Options, PoolFactory):
             fleet, leave, check = joined()
             there = replace(model, device="cuda") if on_gpu else model  # an actor sees the GPUs that Ray gave it
             make = functools.partial(make_there, there, self.cpus_per_replica, tokenizer, needs.gpus > 1)
-            versions = own_versions(model.fused_head)
-            recipe = [ray.put(Recipe(make, detached, versions))]  # kept: what nobody refers to is evicted
+            recipe = [ray.put(Recipe(make, detached, own_versions(model.fused_head)))]  # else it would be evicted
             del detached
 
         def close() -> None:

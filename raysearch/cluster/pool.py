@@ -25,18 +25,13 @@ _ANSWER_S = 10.0
 
 @dataclass(frozen=True)
 class Replicas:
-    """Everything that a pool in any process needs to use replica actors.
-
-    Args:
-        recipe: A reference to the `Recipe` that they are made by, in a list so that Ray passes it on as it is.
-        most: How many actors there may be.
-        unit_timeout_s: As in `raysearch.cluster.scheduler.TimeoutPolicy`.
-    """
+    """Everything that a pool in any process needs to use replica actors."""
 
     fleet: Fleet | RemoteFleet
+    #: A reference to the `Recipe` that they are made by, in a list so that Ray passes it on as it is.
     recipe: Sequence[Any]
-    most: int
-    unit_timeout_s: float | Literal["auto"] = "auto"
+    most: int  #: how many actors there may be
+    unit_timeout_s: float | Literal["auto"] = "auto"  #: as in `raysearch.cluster.scheduler.TimeoutPolicy`
 
 
 class RayPool(Pool):

@@ -58,35 +58,22 @@ class TimeoutPolicy:
 
 @dataclass(eq=False)
 class Call:
-    """A call of a replica that has not ended.
-
-    Args:
-        job: None if the replica loads the model.
-        since: When it began, or when it was last known that it had not begun.
-        is_awaited: Whether the current round needs the answer.
-    """
+    """A call of a replica that has not ended."""
 
     replica: str
-    job: Any
-    since: float
-    is_awaited: bool = False
+    job: Any  #: None if the replica loads the model
+    since: float  #: when it began, or when it was last known that it had not begun
+    is_awaited: bool = False  #: whether the current round needs the answer
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Replicas that a pool needs of its fleet, and those that it has lost.
+    """Replicas that a pool needs of its fleet, and those that it has lost."""
 
-    Args:
-        wanted: How many replicas it has work for.
-        busy: The replicas that work for it, or are about to.
-        lost: The replicas that have died or are to be ended.
-        ready: How many have loaded the model.
-    """
-
-    wanted: int
-    busy: Collection[str] = ()
-    lost: Collection[str] = ()
-    ready: int = 0
+    wanted: int  #: how many replicas it has work for
+    busy: Collection[str] = ()  #: the replicas that work for it, or are about to
+    lost: Collection[str] = ()  #: the replicas that have died or are to be ended
+    ready: int = 0  #: how many have loaded the model
 
 
 class Scheduler:

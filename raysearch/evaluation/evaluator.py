@@ -45,19 +45,14 @@ Known = Mapping[SubjectT, Mapping[int, npt.NDArray[np.float64]]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The loss of one mask on the whole calibration.
+    """The loss of one mask on the whole calibration."""
 
-    Args:
-        loss: In the objective's unit; None if the evaluation failed, or the mask was screened.
-        cached: Whether the ledger knew all of it.
-        parts: The loss on each calibration; None where that failed; empty if the mask was screened.
-        screened: An estimate, if the mask was dropped or accepted before its evaluation was complete.
-    """
-
-    loss: float | None
+    loss: float | None  #: in the objective's unit; None if the evaluation failed, or the mask was screened
     failure: str | None
-    cached: bool
+    cached: bool  #: whether the ledger knew all of it
+    #: The loss on each calibration; None where that failed; empty if the mask was screened.
     parts: tuple[float | None, ...]
+    #: An estimate, if the mask was dropped or accepted before its evaluation was complete.
     screened: Screened | None = None
 
 
@@ -328,12 +323,11 @@ class Evaluator:
     def _evaluation(
         self, mask: Mask, losses: Sequence[float], references: Mapping[Mask, Sequence[float]]
     ) -> Evaluation:
-        cached, weighed = mask not in self._computed, losses[: len(self._weighting.weights)]
+        weighed = losses[: len(self._weighting.weights)]
+        failure = next((f"the loss is {loss}" for loss in weighed if not math.isfinite(loss)), None)
+        loss = self._weighting.combine(weighed, references) if failure is None else None
         parts = tuple(loss if math.isfinite(loss) else None for loss in losses)
-        for loss in weighed:
-            if not math.isfinite(loss):
-                return Evaluation(None, f"the loss is {loss}", cached, parts)
-        return Evaluation(self._weighting.combine(weighed, references), None, cached, parts)
+        return Evaluation(loss, failure, mask not in self._computed, parts)
 
 
 def _missing(wanted: Iterable[SubjectT], shards: Iterable[int], known: Known[SubjectT]) -> list[tuple[SubjectT, int]]:

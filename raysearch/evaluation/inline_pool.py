@@ -61,7 +61,7 @@ class InlinePool(Pool):
             except UserError:
                 raise
             except Exception as error:
-                self.stats.units_redone += attempt < MAX_ATTEMPTS
                 if attempt == MAX_ATTEMPTS:
                     raise EvaluationError(job_failure(job, error)) from error
+                self.stats.units_redone += 1
         raise AssertionError("unreachable")

@@ -1,8 +1,7 @@
 """The contract of a pool of replicas: jobs go in, results come out, in any order and each once.
 
-Units are jobs, and so is whatever else a resident model is good for, such as a task of lm-eval. There are two pools:
-`raysearch.evaluation.inline_pool.InlinePool` and `raysearch.cluster.pool.RayPool`. `raysearch.testing.pool_suite`
-tests what is stated here.
+There are two: `raysearch.evaluation.inline_pool.InlinePool` and `raysearch.cluster.pool.RayPool`.
+`raysearch.testing.pool_suite` tests what is stated here.
 """
 
 from __future__ import annotations
@@ -25,25 +24,18 @@ if TYPE_CHECKING:
 #: How often a job is tried before its failure ends the round.
 MAX_ATTEMPTS = 3
 
-
 #: Cuts a unit for a number of replicas into parts, and small ends for the end of a round (`evaluation.cutting`).
 Cutter = Callable[[MaskUnit, float], tuple[Sequence[MaskUnit], Sequence[MaskUnit]]]
 
 
 @dataclass
 class ReplicaStats:
-    """How one replica has been used.
-
-    Args:
-        units: Number of units and other jobs it has done.
-        busy_s: Seconds spent on those.
-        present_s: Seconds it was there while a round was under way.
-    """
+    """How one replica has been used."""
 
     node: str
-    units: int = 0
+    units: int = 0  #: and other jobs
     busy_s: Annotated[float, Field(exclude=True)] = 0.0
-    present_s: Annotated[float, Field(exclude=True)] = 0.0
+    present_s: Annotated[float, Field(exclude=True)] = 0.0  #: while a round was under way
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -54,17 +46,11 @@ class ReplicaStats:
 
 @dataclass
 class PoolStats:
-    """How the replicas of a pool have been used.
+    """How the replicas of a pool have been used."""
 
-    Args:
-        replicas: All it has had, in the order in which they came.
-        units_redone: Number of times a unit or job was tried again, after its replica died, hung or failed.
-        waiting_seconds: Seconds in which there were jobs and no replica.
-    """
-
-    replicas: list[ReplicaStats] = field(default_factory=list)
-    units_redone: int = 0
-    waiting_seconds: float = 0.0
+    replicas: list[ReplicaStats] = field(default_factory=list)  #: all it has had, in the order in which they came
+    units_redone: int = 0  #: times a unit or job was tried again, after its replica died, hung or failed
+    waiting_seconds: float = 0.0  #: in which there were jobs and no replica
 
     @property
     def busy_share(self) -> float:

@@ -41,16 +41,11 @@ class Step:
 
 @dataclass(frozen=True)
 class PrefixPlan:
-    """The steps that evaluate `masks` on one shard, in order.
+    """The steps that evaluate `masks` on one shard, in order."""
 
-    Args:
-        masks: The masks scored, each once, in mask order.
-        peak_held: The most hidden states held at once, beside the running one.
-    """
-
-    masks: tuple[Mask, ...]
+    masks: tuple[Mask, ...]  #: each once, in mask order
     steps: tuple[Step, ...]
-    peak_held: int
+    peak_held: int  #: the most hidden states held at once, beside the running one
 
     @cached_property
     def layer_forwards(self) -> int:

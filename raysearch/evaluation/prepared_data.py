@@ -172,9 +172,5 @@ def _from_bytes(content: bytes) -> Drawn:
         arrays = {name: file[name] for name in file.files}
     description, answers = json.loads(str(arrays.pop("text")))
     choices = {name: arrays.pop(name) for name in _CHOICES if name in arrays}
-    batch = Batch(
-        **arrays,
-        choices=Choices(**choices) if choices else None,
-        answers=from_json(_ANSWERS, answers),
-    )
+    batch = Batch(**arrays, choices=Choices(**choices) if choices else None, answers=from_json(_ANSWERS, answers))
     return Drawn(batch, description)

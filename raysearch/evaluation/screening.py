@@ -57,8 +57,6 @@ _NOT_PREDICTED: tuple[int, Samples] = (-1, ())
 class Screening:
     """How masks are screened.
 
-        Screening(confidence=0.99)
-
     Args:
         confidence: The least probability that a search ends with the mask that it would find unscreened, 0 … 1.
         stages: The shares of the shards after which masks may be dropped, ascending, each above 0 and below 1; none
@@ -85,20 +83,12 @@ class Screening:
 
 @dataclass(frozen=True)
 class Difference:
-    """The estimated difference of two masks' losses: first minus second.
-
-    Args:
-        mean: The estimate.
-        error: Its standard error.
-        degrees: Degrees of freedom of that, at least 1.
-        exact: The probability of such a difference, or a larger one, if the first were not worse, where it can be
-            counted; else None.
-    """
+    """The estimated difference of two masks' losses: first minus second."""
 
     mean: float
-    error: float
-    degrees: int
-    exact: float | None = None
+    error: float  #: its standard error
+    degrees: int  #: degrees of freedom of that, at least 1
+    exact: float | None = None  #: `probability` where it can be counted
 
     def probability(self, spread: Spread) -> float:
         """Return the probability of such a difference, or a larger one, if the first mask were not worse."""
@@ -167,12 +157,11 @@ class Screener:
         orders = [shard_order(one) for one in calibrations]
         cuts = [tuple(math.ceil(share * len(order)) for order in orders) for share in (*screening.stages, 1.0)]
         for cut in dict.fromkeys(cuts):
-            shards = [order[:stop] for order, stop in zip(orders, cut, strict=True)]
-            sizes = [
-                sum(one.shards[shard].n_samples for shard in of) for one, of in zip(calibrations, shards, strict=True)
-            ]
+            parts = zip(calibrations, orders, cut, strict=True)
+            stage = {one.fingerprint: order[:stop] for one, order, stop in parts}
+            sizes = [sum(one.shards[shard].n_samples for shard in stage[one.fingerprint]) for one in calibrations]
             if min(sizes) >= _FEWEST or cut == cuts[-1]:
-                self.stages.append({one.fingerprint: of for one, of in zip(calibrations, shards, strict=True)})
+                self.stages.append(stage)
                 self._sizes.append(sizes)
         self._weights = [
             np.concatenate([one.weights(shard) for shard in order], dtype=np.float64)
@@ -249,9 +238,8 @@ class Screener:
 
     def _compare(self, masks: Sequence[Mask], other: Mask, stage: int) -> dict[Mask, Difference]:
         """Return the differences of masks from another one, by the samples up to a stage."""
-        losses = [
-            ours - theirs for ours, theirs in zip(*(self._losses(of, stage) for of in (masks, [other])), strict=True)
-        ]
+        pairs = zip(self._losses(masks, stage), self._losses([other], stage), strict=True)
+        losses = [own - others for own, others in pairs]
         mean, error = self._estimate(losses)
         whole = np.abs(losses[0])
         counted = np.all((whole == 0) | (whole == 1), axis=1) & (len(losses) == 1)
@@ -334,22 +322,15 @@ class Screener:
 
 @dataclass
 class Contest:
-    """The masks of one round, and those that need no further evaluation.
-
-    Args:
-        round: Without the dense model, and without a `beat` that has not been evaluated in full.
-        budget: The error budget of the round.
-        dropped: The masks that are not among the best.
-        accepted: The masks that are among the best and need not be known exactly; never the leader of a stage.
-        winners: The masks for which others were dropped.
-    """
+    """The masks of one round, and those that need no further evaluation."""
 
     screener: Screener
-    round: Round
-    budget: float
-    dropped: set[Mask] = field(default_factory=set)
+    round: Round  #: without the dense model, and without a `beat` that has not been evaluated in full
+    budget: float  #: of errors
+    dropped: set[Mask] = field(default_factory=set)  #: those that are not among the best
+    #: Those that are among the best and need not be known exactly; never the leader of a stage.
     accepted: set[Mask] = field(default_factory=set)
-    winners: set[Mask] = field(default_factory=set)
+    winners: set[Mask] = field(default_factory=set)  #: those for which others were dropped
 
     def __post_init__(self) -> None:
         keep, beat = self.round.keep, self.round.beat

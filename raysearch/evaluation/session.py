@@ -79,10 +79,9 @@ def open_session(
     prepared: PreparedData | None = None,
     make_pool: Callable[[], Pool] | None = None,
 ) -> EvaluationSession:
-    """Read the data, unless they are prepared, then open the ledger.
+    """Read the data, unless they are prepared, then open the ledger; no weights are loaded.
 
-    No weights are loaded, and nothing is left behind if something is wrong. Without `make_pool` the pool is opened as
-    `spec.cluster` says.
+    Nothing is left behind if something is wrong. Without `make_pool` the pool is opened as `spec.cluster` says.
 
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.

@@ -19,13 +19,9 @@ from raysearch.models.spec import ModelSpec
 
 @dataclass(frozen=True)
 class CalibrationSpec:
-    """An objective and its data.
+    """An objective and its data."""
 
-    Args:
-        name: For people: ``perplexity on c4``; of an assessment, its key.
-    """
-
-    name: str
+    name: str  #: for people: ``perplexity on c4``; of an assessment, its key
     objective: Objective
     data: Data
 

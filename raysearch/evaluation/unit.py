@@ -47,15 +47,10 @@ JobT = TypeVar("JobT", bound=Job)
 
 @dataclass(frozen=True)
 class _ShardUnit:
-    """A job on a shard: handed to one replica, retried as a whole, and written to the ledger at once.
+    """A job on a shard: handed to one replica, retried as a whole, and written to the ledger at once."""
 
-    Args:
-        calibration: The fingerprint of the calibration that the shard belongs to.
-        shard: The shard's number; 0 for a statistic of all shards.
-    """
-
-    calibration: str
-    shard: int
+    calibration: str  #: its fingerprint
+    shard: int  #: its number; 0 for a statistic of all shards
 
     @property
     def kind(self) -> Hashable:
@@ -73,8 +68,7 @@ class _ShardUnit:
 
     def run(self, replica: Any) -> UnitResult:
         """Do it on a replica."""
-        result: UnitResult = replica.evaluate(self)
-        return result
+        return replica.evaluate(self)
 
 
 @dataclass(frozen=True)
@@ -126,25 +120,17 @@ Unit = MaskUnit | StatisticUnit
 
 @dataclass(frozen=True)
 class UnitResult:
-    """A replica's answer to a unit.
+    """A replica's answer to a unit."""
 
-    Args:
-        values: Float64. For each mask: the summed loss of every sample of the shard, in the objective's unit, [B]. For
-            a statistic: the rows that `Statistic` describes, [B or 1, …].
-        layer_forwards: How many times a layer ran on the shard.
-        head_forwards: How many times the final norm and head ran on the shard.
-        layer_tokens: Tokens that went through layers, padding included, counted once for each layer.
-        packed: Whether choices shared their prompt; None if there are no choices.
-        seconds: Time spent computing.
-        samples_at_once: How many samples went through the model together, if memory did not hold the shard; else None.
-        texts: What was generated for each sample, by mask; empty if nothing was.
-    """
-
+    #: Of each mask the summed loss of every sample of the shard, in the objective's unit, float64, [B]; of a statistic
+    #: the rows that `Statistic` describes, [B or 1, …].
     values: Mapping[Subject, npt.NDArray[np.float64]]
-    layer_forwards: int
-    head_forwards: int
-    layer_tokens: int
-    packed: bool | None
-    seconds: float
+    layer_forwards: int  #: how many times a layer ran on the shard
+    head_forwards: int  #: and the final norm and head
+    layer_tokens: int  #: tokens that went through layers, padding included, counted once for each layer
+    packed: bool | None  #: whether choices shared their prompt; None if there are no choices
+    seconds: float  #: time spent computing
+    #: How many samples went through the model together, if memory did not hold the shard; else None.
     samples_at_once: int | None = None
+    #: What was generated for each sample, by mask; empty if nothing was.
     texts: Mapping[Subject, Sequence[ScoredText]] = field(default_factory=dict)

@@ -23,51 +23,33 @@ RECORD = "raysearch.json"
 
 @dataclass(frozen=True)
 class Evidence:
-    """The search that found the mask, in plain values.
-
-    Args:
-        searcher: The algorithm and its options, e.g. ``beam(width=5)``.
-        objective: What was minimised, e.g. ``perplexity``.
-        calibration: The calibration data, in one line.
-        measure: The unit of losses.
-        delta_error: Standard error of the difference of the two, from the choice of samples; None if unknown.
-        evaluations: Masks evaluated to find it.
-        layer_forwards: Layer-forwards that it takes to find it on an empty ledger, over all shards.
-        search_s: Wall-clock time of the search.
-        search_id: The search's name in the ledger: ``greedy-m5-3fa2c1d0``.
-    """
+    """The search that found the mask, in plain values."""
 
     model: str
-    searcher: str
-    objective: str
-    calibration: str
-    measure: Measure
+    searcher: str  #: the algorithm and its options, e.g. ``beam(width=5)``
+    objective: str  #: what was minimised, e.g. ``perplexity``
+    calibration: str  #: its data, in one line
+    measure: Measure  #: of losses
     dense_loss: float
     loss: float
-    delta_error: float | None
-    evaluations: int
-    layer_forwards: int
+    delta_error: float | None  #: standard error of their difference, from the choice of samples; None if unknown
+    evaluations: int  #: masks evaluated to find it
+    layer_forwards: int  #: that it takes to find it on an empty ledger, over all shards
     search_s: float
-    search_id: str
+    search_id: str  #: the search's name in the ledger: ``greedy-m5-3fa2c1d0``
     version: str
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """The pruned model in numbers.
-
-    Args:
-        n_layers_dense: N, the layers of the dense model.
-        dtype: The weights' dtype, e.g. ``bfloat16``.
-        source: The dense model as transformers and mergekit are given it; None when that is a GGUF file.
-    """
+    """The pruned model in numbers."""
 
     mask: Mask
-    n_layers_dense: int
+    n_layers_dense: int  #: N, the layers of the dense model
     parameters_dense: int
     parameters: int
-    dtype: str
-    source: str | None
+    dtype: str  #: of the weights, e.g. ``bfloat16``
+    source: str | None  #: the dense model as transformers and mergekit are given it; None when that is a GGUF file
 
 
 def mergekit_yaml(pruned: Pruned) -> str:
@@ -92,15 +74,8 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
         ("parameters", f"{pruned.parameters_dense:,}", f"{pruned.parameters:,} ({share:.1%})"),
         *_loss_rows(evidence),
     ]
-    return render_card(
-        Path(__file__).with_name("card.md.j2"),
-        pruned=pruned,
-        evidence=evidence,
-        rows=rows,
-        name=name,
-        tokenizer=tokenizer,
-        misread=misread,
-    )
+    shown = {"pruned": pruned, "evidence": evidence, "rows": rows, "name": name}
+    return render_card(Path(__file__).with_name("card.md.j2"), **shown, tokenizer=tokenizer, misread=misread)
 
 
 def gguf_card(mask: Mask, n_layers: int, evidence: Evidence, name: str, source: str, sizes: tuple[int, int]) -> str:

@@ -121,8 +121,8 @@ def export_checkpoint(
                 "the largest, since its layers depend on their places; choose another mask or architecture"
             )
         after = _continue(reloaded, tokenizer, prompt)
-    left = n_layers - len(mask)
-    return ExportResult(out, left, pruned.parameters, parameters_dense, gap, before, after, evidence.search_id)
+    kept = n_layers - len(mask)
+    return ExportResult(out, kept, pruned.parameters, parameters_dense, gap, before, after, evidence.search_id)
 
 
 def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
@@ -162,10 +162,9 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
         raise UserError(f"--prompt holds {n_tokens:,} tokens, and the model has {most:,} positions; give a shorter one")
     # The last new token is not fed in, so that it needs no position.
     new_tokens = _NEW_TOKENS if most is None else min(_NEW_TOKENS, most - n_tokens + 1)
-    generator: Any = model
     try:
         with torch.inference_mode(), quiet():
-            tokens = generator.generate(**inputs, max_new_tokens=new_tokens, do_sample=False)
+            tokens = model.generate(**inputs, max_new_tokens=new_tokens, do_sample=False)
     except (ValueError, RuntimeError) as error:  # as of a hybrid without a layer of attention
         raise UnsupportedModelError(
             f"--prompt={prompt} cannot be continued: transformers does not generate with this "
@@ -198,7 +197,6 @@ def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
 
 
 def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *, tokenizer: bool) -> None:
-    """Write the model card, the mergekit recipe and the record for machines."""
     misread = misread_by_llama_cpp(folder, pruned.mask, pruned.n_layers_dense)
     documents = {
         "README.md": redact(model_card(pruned, evidence, name, tokenizer=tokenizer, misread=misread)),

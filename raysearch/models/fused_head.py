@@ -31,17 +31,11 @@ _SMALL, _LARGE = 2.0**-10, 2.0**20
 
 @dataclass(frozen=True)
 class FusedHead:
-    """A linear head, scaled and soft-capped, that gives log-probabilities in place of logits.
-
-    Args:
-        projection: The linear layer.
-        scale: What its outputs are multiplied by.
-        cap: The bound of the soft cap; None for none.
-    """
+    """A linear head, scaled and soft-capped, that gives log-probabilities in place of logits."""
 
     projection: nn.Linear
-    scale: float
-    cap: float | None
+    scale: float  #: what its outputs are multiplied by
+    cap: float | None  #: the bound of the soft cap; None for none
 
     def log_probs(self, last_hidden: Tensor, tokens: Tensor) -> Tensor:
         """Return the log-probability of a token after each state; without gradients.

@@ -13,21 +13,25 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from filelock import FileLock
 
-from raysearch.errors import what_failed
+from raysearch.errors import UserError, what_failed
 from raysearch.models.file_cache import FileCache, sha256
+from raysearch.models.spec import LocatedModel
 
 #: How many kept files there may be in a folder.
 MOST = 4
 _CHECKSUMS = "checksums.json"
 _UNFINISHED = ".unfinished"
+
+ModelT = TypeVar("ModelT")
 
 
 def is_whole(folder: Path, cache: FileCache) -> bool:
@@ -42,45 +46,44 @@ def is_whole(folder: Path, cache: FileCache) -> bool:
     return whole
 
 
-@contextmanager
-def keeping(place: Path) -> Iterator[Path | None]:
-    """Give the folder to write a GGUF file to as safetensors, which is at its place at the end of the context.
+def read_or_keep(
+    model: LocatedModel, read: Callable[[LocatedModel], ModelT], write: Callable[[ModelT, LocatedModel, Path], None]
+) -> ModelT:
+    """Read a model from where it is kept, or else from its GGUF file, and write it there for the next time.
 
-    Other processes wait meanwhile, and then find it there.
-
-    Yields:
-        An empty folder, which is removed if it is left empty; the place itself if another process was faster; None if
-        there is no room.
+    Other processes wait meanwhile, and then find it there. Where nothing can be kept, a warning says why.
     """
+    from safetensors import SafetensorError
+
+    if (place := model.keep_in) is None:
+        return read(model)
     unfinished = place.with_name(place.name + _UNFINISHED)
     with ExitStack() as stack:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(FileLock(place.parent / ".lock", fallback_to_soft=False))
+        except OSError as error:
+            _warn(place, error)
+            return read(model)
+        if is_whole(place, FileCache(None)):
+            return read(replace(model, location=str(place), gguf=None))
+        found = read(model)
+        try:
             shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
             unfinished.mkdir()
-            stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
-        except OSError as error:
-            warn(place, error)
-            yield None
-            return
-        if is_whole(place, FileCache(None)):
-            yield place
-            return
-        yield unfinished
-        try:
+            write(found, model, unfinished)
             _finish(unfinished, place)
-        except OSError as error:
-            warn(place, error)
+        except (OSError, UserError, SafetensorError) as error:
+            _warn(place, error)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return found
 
 
 def _finish(unfinished: Path, place: Path) -> None:
-    """Put a folder in its place, if anything was written to it, and remove those that were not used for longest."""
-    files = sorted(file.name for file in unfinished.iterdir())
-    if not files:
-        return
-    checksums = json.dumps({name: sha256(unfinished / name) for name in files})
-    (unfinished / _CHECKSUMS).write_text(checksums, encoding="utf-8")
+    """Put a folder in its place, and remove those that were not used for longest."""
+    checksums = {file.name: sha256(file) for file in sorted(unfinished.iterdir())}
+    (unfinished / _CHECKSUMS).write_text(json.dumps(checksums), encoding="utf-8")
     shutil.rmtree(place, ignore_errors=True)  # damaged
     unfinished.rename(place)
     folders = [file.parent for file in place.parent.glob(f"*/{_CHECKSUMS}")]
@@ -89,8 +92,7 @@ def _finish(unfinished: Path, place: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def warn(place: Path, error: Exception) -> None:
-    """Say why a file is not kept; it is used as it is."""
+def _warn(place: Path, error: Exception) -> None:
     warnings.warn(f"{place} cannot keep the model as safetensors ({what_failed(error)})", stacklevel=3)
 
 
@@ -98,8 +100,8 @@ def warn(place: Path, error: Exception) -> None:
 def read_fast() -> Iterator[None]:
     """Within the context transformers reads GGUF files in a fraction of the time, to the same values.
 
-    gguf's reader slices a memory map several times for every word of a vocabulary, which is slow in NumPy, and its
-    table of tensor names is made anew for each module of a model.
+    gguf's reader slices a memory map several times for every word of a vocabulary, and its table of tensor names is
+    made anew for each module of a model.
     """
     import gguf
 

@@ -29,21 +29,16 @@ _ROUGHLY = 0.02  # a vocabulary may be padded, and a converter may drop or fold 
 
 @dataclass(frozen=True)
 class GGUFExport:
-    """A GGUF file without some layers.
-
-    Args:
-        architecture: As llama.cpp names it.
-        url: Where on the Hugging Face Hub it is; None if it was not sent there.
-    """
+    """A GGUF file without some layers."""
 
     out: Path
     source: Path
     n_layers: int
     size_bytes: int
     source_bytes: int
-    architecture: str
+    architecture: str  #: as llama.cpp names it
     search_id: str | None
-    url: str | None = None
+    url: str | None = None  #: where on the Hugging Face Hub it is; None if it was not sent there
 
 
 #: Lists with one value a layer.
@@ -68,7 +63,7 @@ def prune_gguf(
     The search that found the mask is put into its metadata.
 
     Raises:
-        UserError: The file is of another model, cannot be read or mended, or `out` cannot be written.
+        UserError: The file is of another model, cannot be read or pruned, or `out` cannot be written.
     """
     _check_place(source, out, overwrite)
     with read_fast():
@@ -164,11 +159,7 @@ def _kept(file: _File, mask: Mask, info: ModelInfo) -> tuple[int, ...]:
 
 
 def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
-    """Return the metadata that changes, by whole key.
-
-    Raises:
-        UserError: It cannot say what the kept layers are.
-    """
+    """Return the metadata that changes, by whole key; refuse a file where it cannot say what the kept layers are."""
     n_layers, prefix = file.blocks, f"{file.architecture}."
     changed: dict[str, Any] = {f"{prefix}block_count": len(kept)}
     if differ(file.architecture, n_layers, len(kept)):
@@ -254,12 +245,11 @@ def _raw(found: Any, kinds: Any) -> Any:
 
 def _renumbered(reader: Any, kept: Sequence[int]) -> list[tuple[str, Any]]:
     """Return the tensors that stay, by their new names, in the file's order."""
-    places = {layer: place for place, layer in enumerate(kept)}
     tensors = []
     for tensor in reader.tensors:
         block = _BLOCK.fullmatch(tensor.name)
         if block is None:
             tensors.append((tensor.name, tensor))
-        elif int(block[1]) in places:
-            tensors.append((f"blk.{places[int(block[1])]}.{block[2]}", tensor))
+        elif (layer := int(block[1])) in kept:
+            tensors.append((f"blk.{kept.index(layer)}.{block[2]}", tensor))
     return tensors

@@ -66,12 +66,11 @@ class HubRepository:
         before = self._files(kept)
         api = HfApi()
         stale = set(before or ()) - {*files, *_OWN}
-        added = [
+        operations: list[CommitOperationAdd | CommitOperationDelete] = [
             CommitOperationAdd(place, str(content) if isinstance(content, Path) else content.encode())
             for place, content in files.items()
         ]
-        operations: list[CommitOperationAdd | CommitOperationDelete] = [*added]
-        operations += (CommitOperationDelete(place) for place in sorted(stale))
+        operations += map(CommitOperationDelete, sorted(stale))
         with self._asking(kept):
             if before is None:
                 api.create_repo(self.name, private=not self.public)

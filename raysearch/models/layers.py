@@ -26,34 +26,25 @@ class LayerCall:
 
 @dataclass(frozen=True)
 class Convention:
-    """How one layer takes and returns the hidden state.
+    """How one layer takes and returns the hidden state."""
 
-    Args:
-        keyword: The name of its argument; None for the first positional one.
-        container: tuple or list when the layer returns one, hidden state first; None when it returns the tensor.
-        length: How many values the container holds.
-    """
-
-    keyword: str | None
+    positional: bool  #: whether it is the first argument, and not the keyword ``hidden_states``
+    #: tuple or list when the layer returns one, hidden state first; None when it returns the tensor.
     container: type | None
-    length: int
+    length: int  #: how many values the container holds
 
     @classmethod
     def of(cls, args: tuple[Any, ...], output: Any) -> Convention:
         """Return the convention of one call and its output."""
-        keyword = None if args else "hidden_states"
-        if isinstance(output, (tuple, list)):
-            return cls(keyword, list if isinstance(output, list) else tuple, len(output))
-        return cls(keyword, None, 1)
+        container = next((kind for kind in (tuple, list) if isinstance(output, kind)), None)
+        return cls(bool(args), container, 1 if container is None else len(output))
 
     def stand_in(self, compute: Callable[[Tensor, LayerCall], Tensor]) -> Callable[..., Any]:
         """Return a forward of this convention, which returns what is computed from the hidden state and the rest."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if self.keyword is None:
-                hidden = compute(args[0], LayerCall(args[1:], kwargs))
-            else:
-                hidden = compute(kwargs.pop(self.keyword), LayerCall(args, kwargs))
+            given, *rest = args or [kwargs.pop("hidden_states")]
+            hidden = compute(given, LayerCall(tuple(rest), kwargs))
             return hidden if self.container is None else self.container([hidden] + [None] * (self.length - 1))
 
         return forward
@@ -76,11 +67,7 @@ def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
 
 @torch.no_grad()
 def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Convention, ...]]:
-    """Run two tokens through the model to find the list that is the stack, and how its layers are called.
-
-    Returns:
-        The layers in order, and each one's convention.
-    """
+    """Run two tokens through the model to find its layers, in order, and how each of them is called."""
     kind, lists = model.config.model_type, layer_lists(model)
     called: list[tuple[nn.Module, Convention]] = []
 

@@ -39,15 +39,10 @@ _RENAMED = {"olmo3": "olmo2", "deepseekv2": "deepseek2", "deepseekv3": "deepseek
 
 @dataclass(frozen=True)
 class Rule:
-    """One layer in `period` is of another kind: the first, 0, the second, 1, or the last, -1.
+    """One layer in `period` is of another kind: the first, 0, the second, 1, or the last, -1."""
 
-    Args:
-        about: The kind, for a sentence.
-        key: The metadata's key of the period; None where llama.cpp reads none.
-    """
-
-    about: str
-    key: str | None
+    about: str  #: the kind, for a sentence
+    key: str | None  #: the metadata's key of the period; None where llama.cpp reads none
     period: int
     other: int
 

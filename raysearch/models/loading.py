@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _HUB_TIMEOUT_S, _ASKED_AGAIN_S = 10.0, 60.0
-_FOR_WRITING = (
-    *("generation_config.json", "*token*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "chat_template*"),
-    "additional_chat_templates/*",
-)
 
 
 @contextlib.contextmanager
@@ -112,13 +108,7 @@ def load_model(model: LocatedModel, device: str | None = None) -> PreTrainedMode
         UserError: As `load_config`, or the weights are incomplete, corrupt or pickled.
         UnsupportedModelError: As `load_config`.
     """
-    with contextlib.nullcontext() if model.keep_in is None else gguf.keeping(model.keep_in) as folder:
-        if folder is not None and folder == model.keep_in:
-            return _read_model(replace(model, location=str(folder), gguf=None), device or model.device)
-        loaded = _read_model(model, device or model.device)
-        if folder is not None:
-            _keep(model, loaded, folder)
-    return loaded
+    return gguf.read_or_keep(model, lambda found: _read_model(found, device or model.device), _write)
 
 
 def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
@@ -152,23 +142,15 @@ def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
     return loaded.eval().requires_grad_(False)
 
 
-def _keep(model: LocatedModel, loaded: PreTrainedModel, folder: Path) -> None:
-    """Write a model read from a GGUF file to a folder, with its tokenizer; nothing if it would not be the same."""
-    from safetensors import SafetensorError
-
-    try:
-        with quiet():
-            tokenizer = load_tokenizer(model)
-            tokenizer.save_pretrained(folder)
-            again = load_tokenizer(replace(model, location=str(folder), gguf=None))
-            if tokenizer_fingerprint(again) == tokenizer_fingerprint(tokenizer):
-                loaded.save_pretrained(folder)
-                return
-        raise UserError("its tokenizer cannot be written so that it stays the same")
-    except (UserError, OSError, SafetensorError) as error:
-        for file in folder.iterdir():
-            file.unlink()
-        gguf.warn(folder, error)
+def _write(loaded: PreTrainedModel, model: LocatedModel, folder: Path) -> None:
+    """Write a model read from a GGUF file to a folder, with its tokenizer; refuse what would not be the same."""
+    with quiet():
+        tokenizer = load_tokenizer(model)
+        tokenizer.save_pretrained(folder)
+        again = load_tokenizer(replace(model, location=str(folder), gguf=None))
+        if tokenizer_fingerprint(again) != tokenizer_fingerprint(tokenizer):
+            raise UserError("its tokenizer cannot be written so that it stays the same")
+        loaded.save_pretrained(folder)
 
 
 def spread(model: PreTrainedModel, name: str) -> PreTrainedModel:
@@ -246,37 +228,29 @@ def without_weights(model: LocatedModel, config: PreTrainedConfig) -> PreTrained
     from transformers import AutoModelForCausalLM
 
     with _reading(model), torch.device("meta"):
-        built: PreTrainedModel = AutoModelForCausalLM.from_config(
+        return AutoModelForCausalLM.from_config(
             config,
             attn_implementation=None if model.attention == "auto" else model.attention,
             trust_remote_code=model.trust_remote_code,
         )
-    return built
 
 
 def fingerprint(model: LocatedModel) -> str:
     """Return what identifies a model: the commit of a hub id, else the SHA-256 over all files that a loss follows from.
 
-    These are the config, the weights with their index and, if it may run, the code that comes with the model. Hashing
-    reads every byte, once: under a second for a small model, minutes for hundreds of gigabytes.
+    Hashing reads every byte, once: under a second for a small model, minutes for hundreds of gigabytes.
 
     Raises:
         UserError: As `load_config`.
     """
-    patterns = ["config.json", "*.safetensors", "*.safetensors.index.json"]
-    return _named(model, [*patterns, "**/*.py"] if model.trust_remote_code else patterns)
+    code = ["**/*.py"] if model.trust_remote_code else []
+    return _named(model, ["config.json", "*.safetensors", "*.safetensors.index.json", *code])
 
 
 def writing_fingerprint(model: LocatedModel) -> str:
-    """Return what identifies the files by which texts are written besides the weights.
-
-    These are the generation config, the tokenizer and the chat templates. The commit of a hub id and the digest of a
-    GGUF file stand for them too.
-
-    Raises:
-        UserError: As `load_config`.
-    """
-    return _named(model, _FOR_WRITING)
+    """As `fingerprint`, of the files by which texts are written: generation config, tokenizer and chat templates."""
+    patterns = ["generation_config.json", "*token*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "chat_template*"]
+    return _named(model, [*patterns, "additional_chat_templates/*"])
 
 
 def _named(model: LocatedModel, patterns: Sequence[str]) -> str:
@@ -317,11 +291,7 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _files(model: LocatedModel) -> dict[str, Any]:
-    """Return the arguments by which every `from_pretrained` reads the same files.
-
-    Raises:
-        UserError: The hub does not answer, and the model is not in its cache either; or the revision is malformed.
-    """
+    """Return the arguments by which every `from_pretrained` reads the same files."""
     files: dict[str, Any] = {
         "pretrained_model_name_or_path": model.location,
         "trust_remote_code": model.trust_remote_code,
@@ -334,11 +304,7 @@ def _files(model: LocatedModel) -> dict[str, Any]:
 
 
 def _hub_answers(model: LocatedModel) -> bool:
-    """Return whether the hub answers.
-
-    Raises:
-        UserError: It does not, and the model is not in the local cache either; or the revision is malformed.
-    """
+    """Return whether the hub answers; refuse a model that is not in its cache either."""
     from huggingface_hub import constants, try_to_load_from_cache
 
     revision = model.revision
@@ -363,10 +329,9 @@ def _hub_answers(model: LocatedModel) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _why_no_answer(hub: str, interval: int) -> Exception | None:
-    """Return why the hub does not answer; None if it does.
+    """Return why the hub does not answer; None if it does. It is asked once in an interval.
 
-    It is asked once in an interval, and once where transformers would retry for half a minute: a network that swallows
-    everything makes each of the many files of a model wait.
+    On a network that swallows everything transformers would try for half a minute for each file of a model.
     """
     from huggingface_hub import get_session
 
@@ -388,25 +353,22 @@ def _reading(model: LocatedModel, part: str = "") -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # that of tokenizers' Rust
             raise
-        reason = first_line(error).split(". ")[0]
+        said, reason = str(error), first_line(error).split(". ")[0]
         known = f"{part}model={model.name}" + (f" ({model.path})" if model.path != model.name else "")
-        kind = UserError
-        if "trust_remote_code" in str(error):
+        kind, failed = UserError, f"{known} cannot be loaded"
+        if "trust_remote_code" in said:
             message = f"{known} brings its own code; read it, then set model.trust_remote_code=true"
-        elif isinstance(error, (ValueError, ImportError)) and "ttention" in str(error):
+        elif isinstance(error, (ValueError, ImportError)) and "ttention" in said:
             message = f"model.attention={model.attention} does not work for {known}: {reason}; use model.attention=auto"
-        elif "ignore_mismatched_sizes" in str(error):
-            why = "its weights have other shapes than its config says; complete the files"
-            message = f"{known} cannot be loaded: {why}"
-        elif "does not recognize this architecture" in str(error):
-            kind, message = (
-                UnsupportedModelError,
-                f"{known} is of a kind that this transformers does not know: {reason}",
-            )
+        elif "ignore_mismatched_sizes" in said:
+            message = f"{failed}: its weights have other shapes than its config says; complete the files"
+        elif "does not recognize this architecture" in said:
+            kind = UnsupportedModelError
+            message = f"{known} is of a kind that this transformers does not know: {reason}"
         elif isinstance(error, ImportError):
-            message = f"{known} cannot be loaded: {reason}; install what it names"
+            message = f"{failed}: {reason}; install what it names"
         else:
-            message = f"{known} cannot be loaded: {reason}; check that its files are complete and of this format"
+            message = f"{failed}: {reason}; check that its files are complete and of this format"
         raise kind(message) from error
 
 

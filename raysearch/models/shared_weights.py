@@ -2,10 +2,8 @@
 
 `detach` pickles the module tree with a number in place of every tensor, and returns the tensors as NumPy arrays over
 the same memory. In Ray's object store the arrays are mapped, not copied, into every replica; `attach` rebuilds the
-model around them. Tied weights stay tied, since a repeated tensor has one number.
-
-The arrays of `attach` may be read-only memory shared by all replicas of a machine. This is safe because a mask skips
-layers and never writes into weights.
+model around them, in what may be read-only memory: a mask skips layers and never writes into weights. Tied weights stay
+tied, since a repeated tensor has one number.
 """
 
 from __future__ import annotations

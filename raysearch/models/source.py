@@ -97,8 +97,7 @@ def _check_shards(name: str, folder: Path) -> None:
     shards = [file.name for file in folder.glob("*.safetensors")]
     if not (folder / "model.safetensors").exists() and index.is_file():
         try:
-            named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-            shards = sorted({str(shard) for shard in named})
+            shards = sorted({*map(str, json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
             raise UserError(f"model={name}: {index} cannot be read ({error!r}); complete the download") from error
     for shard in shards:

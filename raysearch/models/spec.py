@@ -59,20 +59,13 @@ class LocatedModel(ModelSpec):
     """A model whose files are found, by `raysearch.models.source.locate`.
 
     Its device is a torch device, which this machine may not have, and auto as its dtype is the checkpoint's own.
-
-    Args:
-        location: A folder, or a hub id.
-        is_hub: Whether `location` is a hub id.
-        digest: The SHA-256 of the GGUF file that it is; None for others.
-        gguf: The name of that file inside the folder; None if the folder holds it as safetensors.
-        keep_in: The folder to keep it in as safetensors; None for nowhere.
     """
 
-    location: str
+    location: str  #: a folder, or a hub id
     is_hub: bool = False
-    digest: str | None = None
-    gguf: str | None = None
-    keep_in: Path | None = None
+    digest: str | None = None  #: the SHA-256 of the GGUF file that it is; None for others
+    gguf: str | None = None  #: that file in the folder; None if the folder holds it as safetensors
+    keep_in: Path | None = None  #: the folder to keep it in as safetensors; None for nowhere
 
     @property
     def folder(self) -> Path:
@@ -86,35 +79,23 @@ class LocatedModel(ModelSpec):
 
     @property
     def is_kept(self) -> bool:
-        """Whether the folder is our own copy of a GGUF file, which nobody changes."""
+        """Whether it is our own copy of a GGUF file, which nobody changes."""
         return self.digest is not None and self.gguf is None
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The sizes of a model, from its config alone; tied weights count once.
+    """The sizes of a model, from its config alone; tied weights count once."""
 
-    Args:
-        model: The model; one of the hub at the commit that its fingerprint names.
-        n_layers: N, the layers of the dense model.
-        parameters: Parameters of the whole model.
-        layer_parameters: Parameters of each layer.
-        head_parameters: Parameters of the output head, also when tied to the input embedding.
-        vocab_size: Tokens in the vocabulary.
-        hidden_size: d, the width of the hidden state.
-        max_positions: The longest sequence the model was made for, in tokens; None when it has no such limit.
-        dtype: The dtype of the weights in memory, e.g. ``bfloat16``.
-    """
-
-    model: LocatedModel
-    n_layers: int
-    parameters: int
+    model: LocatedModel  #: one of the hub at the commit that its fingerprint names
+    n_layers: int  #: N, the layers of the dense model
+    parameters: int  #: of the whole model
     layer_parameters: tuple[int, ...]
-    head_parameters: int
-    vocab_size: int
-    hidden_size: int
-    max_positions: int | None
-    dtype: str
+    head_parameters: int  #: of the output head, also when tied to the input embedding
+    vocab_size: int  #: in tokens
+    hidden_size: int  #: d, the width of the hidden state
+    max_positions: int | None  #: the longest sequence the model was made for, in tokens; None when it has no such limit
+    dtype: str  #: of the weights in memory, e.g. ``bfloat16``
 
     @property
     def weight_bytes(self) -> int:

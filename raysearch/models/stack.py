@@ -39,15 +39,10 @@ _MOST_GRAPHS = 64  # of the layers' code: one for each kind of layer, with and w
 
 @dataclass(frozen=True)
 class Captured:
-    """The input of the layers for one batch.
+    """The input of the layers for one batch."""
 
-    Args:
-        embedded: The hidden state that enters layer 0, [B, T, d].
-        calls: The other arguments of each layer, N of them.
-    """
-
-    embedded: Tensor
-    calls: tuple[LayerCall, ...]
+    embedded: Tensor  #: the hidden state that enters layer 0, [B, T, d]
+    calls: tuple[LayerCall, ...]  #: the other arguments of each layer, N of them
 
 
 class LayerStack:
@@ -59,19 +54,13 @@ class LayerStack:
             gradient is needed.
         fused_head: Whether log-probabilities of tokens come from a fused kernel, where no gradient is needed.
 
-    Attributes:
-        layers: The layers in order.
-        n_layers: N, their number.
-        kind: The model's type, for messages.
-        vocab_size: Logits per position.
-
     Raises:
         UnsupportedModelError: The model does not run, or not one stack of layers, each once and in order.
     """
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False, fused_head: bool = False) -> None:
         self.model, self.compiled, self.fuses = model, compiled, fused_head
-        self.kind: str = model.config.model_type
+        self.kind: str = model.config.model_type  # for messages
         with self.explained():
             self.layers, self._conventions = find_stack(model)
             self.n_layers = len(self.layers)
@@ -89,11 +78,7 @@ class LayerStack:
 
     @torch.no_grad()
     def capture(self, inputs: Inputs) -> Captured:
-        """Run the model's own forward on rows, with recording stand-ins in place of all layers.
-
-        Returns:
-            The embedded samples and the arguments of each layer. No layer has run.
-        """
+        """Run the model's own forward on rows, with recording stand-ins in place of all layers, none of which runs."""
         seen: list[tuple[Tensor, LayerCall]] = []
 
         def record(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
@@ -112,26 +97,20 @@ class LayerStack:
         return Captured(seen[0][0], tuple(call for _, call in seen))
 
     def compiling(self) -> AbstractContextManager[None]:
-        """Within the context all kinds of layers are compiled; it takes longer to enter than a small layer to run.
-
-        Beyond a number of graphs dynamo would run layers as they are without saying so; here that is an error.
-        """
+        """Within the context all kinds of layers are compiled; it takes longer to enter than a small layer to run."""
         if not self.compiled:
             return contextlib.nullcontext()
+        # Beyond a number of graphs dynamo would run layers as they are without saying so.
         return torch._dynamo.config.patch(recompile_limit=_MOST_GRAPHS, fail_on_recompile_limit_hit=True)
 
     def run_layer(self, layer: int, hidden: Tensor, captured: Captured, compiled: bool = True) -> Tensor:
         """Run a layer on the hidden state that enters it, to the one that leaves it, [B, T, d]; within `compiling`.
 
-        Gradients go through it if they are enabled. With `compiled` false it runs as it is, also if the layers are
-        compiled.
+        Gradients go through it if they are enabled. With `compiled` false a compiled layer runs as it is, too.
         """
-        call, keyword = captured.calls[layer], self._conventions[layer].keyword
+        call, positional = captured.calls[layer], self._conventions[layer].positional
         run = (self._runners if compiled and not torch.is_grad_enabled() else self.layers)[layer]
-        if keyword is None:
-            output = run(hidden, *call.args, **call.kwargs)
-        else:
-            output = run(*call.args, **{keyword: hidden}, **call.kwargs)
+        output = run(hidden, *call.args, **call.kwargs) if positional else run(hidden_states=hidden, **call.kwargs)
         return output[0] if isinstance(output, (tuple, list)) else output
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:
@@ -145,8 +124,7 @@ class LayerStack:
     def logits(self, hidden: Tensor) -> Tensor:
         """Run the model's own tail on some positions: final norm, head, soft-capping; with gradients if enabled.
 
-        The tail is position-wise, so it gets the positions as n sequences of one token. Memory is n times the
-        vocabulary: pass the scored positions in chunks.
+        Memory is n times the vocabulary: pass the scored positions in chunks.
 
         Args:
             hidden: The hidden state that leaves the last kept layer, [n, d].
@@ -159,14 +137,7 @@ class LayerStack:
         return output[:, 0]
 
     def last_hidden(self, hidden: Tensor) -> Tensor:
-        """Run the model's own tail up to the head on some positions: ``last_hidden_state`` in transformers.
-
-        Args:
-            hidden: The hidden state that leaves the last kept layer, [n, d].
-
-        Returns:
-            The hidden state after the final norm, if there is one, [n, d].
-        """
+        """Run the model's own tail up to the head, as `logits`: the states after the final norm, if any, [n, d]."""
         with self._leaving(hidden):
             mask = {} if self._tail_mask is None else {"attention_mask": self._tail_mask}
             output = self.model.base_model(input_ids=_no_tokens(hidden), use_cache=False, **mask)
@@ -199,7 +170,7 @@ class LayerStack:
             tokens: The tokens, int64, [n].
 
         Returns:
-            In nats, [n]; None without positions, with gradients enabled, or if no such kernel is to be used.
+            In nats, [n]; None without positions, with gradients enabled, or where neither kernel is wanted.
         """
         if torch.is_grad_enabled() or not len(hidden):
             return None
@@ -215,11 +186,7 @@ class LayerStack:
 
     @contextlib.contextmanager
     def bypassed(self, mask: Mask) -> Iterator[PreTrainedModel]:
-        """Within the context the model itself behaves as if the mask's layers were deleted.
-
-        It also generates with a KV cache: a skipped layer adds unused keys of width one, so that every layer of the
-        cache has the right length.
-        """
+        """Within the context the model itself behaves as if the mask's layers were deleted, with a KV cache too."""
         with self._replaced(mask, _skip):
             yield self.model
 
@@ -265,7 +232,7 @@ class LayerStack:
 
 
 def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
-    """Pass the hidden state on, and count its tokens in a KV cache."""
+    """Pass the hidden state on, and count its tokens in a KV cache by unused keys of width one."""
     for cache in (value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Cache)):
         if layer >= len(cache.layers) or isinstance(cache.layers[layer], CacheLayerMixin):
             nothing = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[1], 1)

@@ -85,18 +85,14 @@ def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
 def gate_gradients(stack: LayerStack, batch: Batch, objective: Objective) -> Tensor:
     """Return d loss_s / d a_i at a_i = 1 of gates h <- h + a_i * (layer_i(h) - h): float64 [B, N].
 
-    A gate on the whole layer equals gates on its sub-layers' outputs at both ends (1: dense, 0: removed), and needs no
-    knowledge of the layer's parts.
+    Gates on the outputs of a layer's parts would be the same at both ends (1: dense, 0: removed).
     """
     rows = torch.zeros(len(batch.input_ids), stack.n_layers, dtype=torch.float64)
     for step in _backward(stack, batch, objective):
         added = (step.after - step.before.to(step.after.device)).float()
         rows[:, step.layer] = (step.gradient.float() * added).flatten(1).sum(1, dtype=torch.float64).cpu()
-    rows = _by_sample(batch, rows)
-    if objective.measure.per != "token":
-        return rows
     tokens = torch.from_numpy(batch.scored_per_sample).clamp_min(1)
-    return rows / tokens[:, None]
+    return _by_sample(batch, rows) / (tokens[:, None] if objective.measure.per == "token" else 1)
 
 
 def magnitude(stack: LayerStack, power: int) -> Tensor:
@@ -117,12 +113,10 @@ def taylor(stack: LayerStack, batches: Sequence[Batch], objective: Objective) ->
         for step in _backward(stack, batch, objective, through_weights=True):
             for name, gradient in step.weight_gradients.items():
                 totals[step.layer][name] += gradient
-    divisor = objective.measure.divisor(
-        sum(batch.n_scored for batch in batches), sum(batch.n_samples for batch in batches)
-    )
+    n_scored, n_samples = sum(batch.n_scored for batch in batches), sum(batch.n_samples for batch in batches)
     pairs = zip(weights, totals, strict=True)
     scores = torch.stack([_sum((w * total[name]).abs() for name, w in of.items()) for of, total in pairs])
-    return scores[None] / divisor
+    return scores[None] / objective.measure.divisor(n_scored, n_samples)
 
 
 @dataclass(frozen=True)
@@ -151,9 +145,8 @@ def _backward(
         with torch.enable_grad(), _differentiable(weights.values()):
             before = states[layer].detach().requires_grad_()
             after = stack.run_layer(layer, before.clone(), captured)  # a layer may write into its input
-            into_layer, *into_weights = torch.autograd.grad(
-                after, [before, *weights.values()], gradient, allow_unused=True
-            )
+            inputs = [before, *weights.values()]
+            into_layer, *into_weights = torch.autograd.grad(after, inputs, gradient, allow_unused=True)
         found = {name: grad for name, grad in zip(weights, into_weights, strict=True) if grad is not None}
         yield _BackwardStep(layer, before.detach(), after.detach(), gradient, found)
         gradient = into_layer

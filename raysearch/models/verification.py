@@ -40,7 +40,7 @@ def verify(stack: LayerStack) -> None:
 
 @torch.no_grad()
 def packs(stack: LayerStack, batch: Batch) -> bool:
-    """Return whether packed choices have the same states as plain rows in the dense model, tested on long items."""
+    """Return whether packed choices have the same states as plain rows in the dense model."""
     config = stack.model.config.get_text_config()
     if config._attn_implementation not in ("sdpa", "eager"):
         return False  # others take no mask of this kind, and FlashAttention's kernel would read beyond it
@@ -147,11 +147,9 @@ def _compare_layers(stack: LayerStack, batch: Batch) -> None:
 
 
 def _gap_of_states(stack: LayerStack, one: Tensor, other: Tensor) -> float:
-    """Return the largest difference of two states, [n, d], relative to the size of that in `other`.
-
-    They are compared after the final norm: beside the few channels that are hundreds of times as large as the others
-    in many models, a wrong state would pass for a rounded one in 16 bits.
-    """
+    """Return the largest difference of two states, [n, d], relative to the size of that in `other`."""
+    # After the final norm: beside the few channels that are hundreds of times as large as the others in many models, a
+    # wrong state would pass for a rounded one in 16 bits.
     one, other = stack.last_hidden(one).float(), stack.last_hidden(other).float()
     return float(((one - other).norm(dim=-1) / other.norm(dim=-1)).max())
 
