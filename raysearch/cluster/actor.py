@@ -78,7 +78,6 @@ class ReplicaActor:
         self._pool, self._since = pool, time.monotonic()
 
     def _made(self, recipe: list[Any]) -> Replica:
-        """Return the replica, made on first use."""
         if self._replica is None:
             known: Recipe = ray.get(recipe[0])
             _check_versions(known.versions)

@@ -24,19 +24,16 @@ from raysearch.errors import EvaluationError, UserError, first_line
 
 FleetT = TypeVar("FleetT", bound="_Closable")
 
-#: How long a cluster may take to answer; Ray itself asks every ten seconds.
-_ANSWER_S = 30
+_ANSWER_S = 30  # that a cluster may take to answer; Ray itself asks every ten seconds
 #: How often it is looked whether Ray lives, and how long a cluster's head may be away; Ray ends this process at 60.
 _WATCH_S, _SILENT_S = 1.0, 40.0
 _CHECK_S = 0.2  # between looks at a Ray of our own, which take no time: a second after its end it may end this process
 _STUCK_S = 10.0  # in which a call of Ray's looks for signals, if it does
-#: The processes without which a Ray of our own is lost, in words.
-_VITAL = {"raylet": "raylet", "gcs_server": "GCS"}
+_VITAL = {"raylet": "raylet", "gcs_server": "GCS"}  # without which a Ray of our own is lost, in words
 #: Ray's processes for autoscaling, the dashboard and the collection of logs, by the methods that start them. They take
 #: half of the time that Ray takes to start, are no use to a cluster of our own, and no option of Ray leaves them out.
 _UNUSED = ("start_monitor", "start_api_server", "start_log_monitor")
-#: How often the client server is asked for a process that serves us: about one of ten hangs at its start.
-_CLIENT_ATTEMPTS = 4
+_CLIENT_ATTEMPTS = 4  # at getting a process that serves us: about one of ten hangs at its start
 
 
 class _Closable(Protocol):
@@ -107,7 +104,7 @@ class Connection:
 
 
 def _dead() -> str | None:
-    """Return which process of the Ray that this process has started is dead."""
+    """Return which process of our own Ray is dead."""
     node = ray._private.worker._global_node
     dead: list[str] = [] if node is None else [_VITAL[kind] for kind, _ in node.dead_processes() if kind in _VITAL]
     return f"Ray's {dead[0]} on this machine" if dead else None

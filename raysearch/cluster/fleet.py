@@ -22,10 +22,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raysearch.cluster.actor import ReplicaActor
 from raysearch.cluster.scheduler import Demand
 
-#: A pool that has not synced for this long is gone, and its demand with it.
-_SILENCE_S = 120.0
-#: How long a display waits for the process of a shared fleet.
-_ANSWER_S = 2.0
+_SILENCE_S = 120.0  # after which a pool that has not synced is gone, and its demand with it
+_ANSWER_S = 2.0  # that a display waits for the process of a shared fleet
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from raysearch.cluster.scheduler import SYNC_S, Call, Scheduler
 from raysearch.evaluation.pool import Cutter, Pool
 from raysearch.evaluation.unit import JobT
 
-#: How long a replica may take to say what it does.
-_ANSWER_S = 10.0
+_ANSWER_S = 10.0  # that a replica may take to say what it does
 
 
 @dataclass(frozen=True)

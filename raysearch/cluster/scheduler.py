@@ -3,8 +3,7 @@
 Pure: it knows replicas by name, never waits, and is handed the time. `raysearch.cluster.pool.RayPool` makes the calls
 that it decides on, and reports back how each of them ended.
 
-Replicas pull: an idle replica gets the next job, so the load balances, and one that joins late just starts
-to pull. The job of a replica that dies or hangs goes to another one.
+Replicas pull: an idle one gets the next job, so the load balances. The job of one that dies or hangs goes to another.
 """
 
 from __future__ import annotations
@@ -19,19 +18,16 @@ from raysearch.errors import EvaluationError, UserError, last_line
 from raysearch.evaluation.pool import MAX_ATTEMPTS, Cutter, PoolStats, ReplicaStats, job_failure
 from raysearch.evaluation.unit import Job, MaskUnit, UnitResult
 
-#: How often a pool compares notes with its fleet.
-SYNC_S = 1.0
-#: Units are cut once there are no more than this many for each replica.
-_LAST_UNITS = 2
+SYNC_S = 1.0  #: how often a pool compares notes with its fleet
+_LAST_UNITS = 2  # for each replica; when there are no more, they are cut
 
 
 class TimeoutPolicy:
     """Learns from answers how long others may take.
 
     Args:
-        unit_timeout_s: A fixed limit for jobs on a calibration, or ``auto``: ten times the longest that a job of the
-            kind has taken for its size, a minute at least, and a day before the first answer of the kind. Other jobs
-            are always limited by ``auto``.
+        unit_timeout_s: A fixed limit for jobs on a calibration, or ``auto``, which always limits other jobs: ten times
+            the longest that a job of the kind has taken for its size, and at least a minute.
     """
 
     load_s = 3600.0  #: For loading the model, maybe over a network.

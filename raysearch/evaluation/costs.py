@@ -98,11 +98,7 @@ def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subje
 
 
 def check_statistic(statistic: Statistic, objectives: Sequence[Objective]) -> None:
-    """Refuse a statistic of gradients that the objectives do not have.
-
-    Raises:
-        UserError: An objective has none at the dense model, or there are several objectives.
-    """
+    """Refuse a statistic of gradients, by a `UserError`, for several objectives or one without gradients."""
     if not statistic.needs_gradients:
         return
     if len(objectives) > 1:

@@ -79,7 +79,7 @@ class Evaluator:
         make_pool: Gives the pool; called when something has to be computed for the first time.
         weighting: How several calibrations give one loss; None for that of the first.
         screening: How the evaluation of masks is stopped early; None to evaluate all in full.
-        owns_pool: Whether the pool is closed with this evaluator; else it is somebody else's, who closes it.
+        owns_pool: Whether the pool is closed with this evaluator.
     """
 
     calibrations: Sequence[Calibration]
@@ -106,10 +106,7 @@ class Evaluator:
         self._known: dict[str, dict[Any, Mapping[int, npt.NDArray[np.float64]]]] = {}  # what this round has read
 
     def evaluate(self, proposed: Round) -> dict[Mask, Evaluation]:
-        """Evaluate the masks of a round on all samples of all calibrations, but those that are screened.
-
-        Returns:
-            An evaluation for each, in the round's order.
+        """Evaluate the masks of a round, in its order, on all samples of all calibrations, but those that are screened.
 
         Raises:
             EvaluationError: A unit failed for good.
@@ -124,7 +121,6 @@ class Evaluator:
         return self._in_full(proposed.masks) if contest is None else self._screen(proposed.masks, contest)
 
     def _in_full(self, wanted: Sequence[Mask]) -> dict[Mask, Evaluation]:
-        """Evaluate masks on all samples."""
         everyone = sorted({*wanted, *self._references})
         known = self._complete(everyone, self._all_shards)
         if self._screener is not None:

@@ -105,19 +105,11 @@ class PoolFactory(Protocol):
         ...
 
     def check_model(self, model: LocatedModel) -> None:
-        """Refuse what cannot work, before anything is loaded.
-
-        Raises:
-            UserError: There is no such device.
-        """
+        """Refuse a model on a device that replicas do not have, by a `UserError`, before anything is loaded."""
         ...
 
     def check_cluster(self) -> None:
-        """Refuse a cluster that does not answer, before anything is done for it.
-
-        Raises:
-            UserError: There is none at its address.
-        """
+        """Refuse a cluster that does not answer, by a `UserError`, before anything is done for it."""
         ...
 
     def open(self, info: ModelInfo, n_units: int) -> Pool:

@@ -49,7 +49,6 @@ _PASS_TOKENS_ON_CPU = 64
 #: 150 bytes of memory for each element of its state, at 2.5 TB/s: as measured on an H100, 0.86 us in a layer of an 8B.
 _PASS_S_ON_GPU, _FLOPS_OF_GPU, _ELEMENT_S_ON_GPU = 3e-4, 7e14, 150 / 2.5e12
 
-Values = dict[Subject, npt.NDArray[np.float64]]
 T = TypeVar("T")
 
 
@@ -61,7 +60,7 @@ class Replica:
             weights of a small model are copied into a faster layout.
         calibrations: Those that it has from the start; others are put into `calibrations` when they are needed.
         threads: CPU threads of torch, fixed because kernels may add in another order with another count.
-        load_tokenizer: Loads the model's tokenizer, which reads what the model generates; called when first needed.
+        load_tokenizer: Loads the model's tokenizer; called when first needed.
     """
 
     def __init__(
@@ -95,9 +94,6 @@ class Replica:
         number is remembered. The last bits of a loss may differ then, as they do on another kind of device. The unit's
         calibration must be in `calibrations`.
 
-        Returns:
-            The summed loss of every sample for every mask, or the statistic's rows, and the cost.
-
         Raises:
             UserError: Not even one sample fits.
         """
@@ -117,9 +113,10 @@ class Replica:
         if not isinstance(objective, ModelObjective) and not together:
             batches = [part for batch in batches for part in cut_by_length(batch, bool(packed), self._pass_tokens)]
         batches = [part for batch in batches for part in batch.at_most(at_once)]
-        texts = dict[Subject, Sequence[ScoredText]]()
+        values: dict[Subject, npt.NDArray[np.float64]]
+        texts: dict[Subject, list[ScoredText]] = {}
         if isinstance(unit, StatisticUnit):
-            values: Values = {unit.statistic: measure(unit.statistic, self.stack, batches, objective)}
+            values = {unit.statistic: measure(unit.statistic, self.stack, batches, objective)}
             layers, heads = unit.statistic.passes * self.stack.n_layers, int(unit.statistic.needs_gradients)
             tokens = layers * sum(each.input_ids.size for each in batches)
         elif isinstance(objective, StateObjective):
@@ -142,12 +139,13 @@ class Replica:
 
     def _halve(self, unit: Unit, calibration: Calibration) -> None:
         """Remember that half as many samples of a calibration may fit."""
-        most = max(batch.n_samples for batch in unit.batches(calibration))
+        batches = unit.batches(calibration)
+        most = max(batch.n_samples for batch in batches)
         before = min(most, self._at_once.get(calibration.fingerprint, most))
         if before > 1:
             self._at_once[calibration.fingerprint] = before // 2
             return
-        longest = max(batch.input_ids.shape[1] for batch in unit.batches(calibration))
+        longest = max(batch.input_ids.shape[1] for batch in batches)
         fits = self._fitting(unit, calibration, longest)
         remedy = f"{fits} tokens fit, so use data.seq_len={fits}" if fits else "use a smaller data.seq_len"
         raise UserError(
@@ -259,7 +257,7 @@ def make_replica(
     Args:
         model: What to load, and onto which device.
         threads: CPU threads.
-        tokenizer: The model's, if its files are not at hand; None to read them on first use.
+        tokenizer: The model's; None to read it on first use.
         over_gpus: Whether the layers are spread over all GPUs there are.
         detached: The model; None to read them from disk.
 

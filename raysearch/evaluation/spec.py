@@ -50,28 +50,21 @@ class EvaluationSpec:
     screening: Screening | None = None
 
     def __post_init__(self) -> None:
-        if self.weighting is not None and self.weighting.normalise == "accuracy":
-            for one in self.calibrations:
-                if one.objective.measure.readout != "accuracy":
-                    raise UserError(
-                        f"objective.normalise=accuracy scales accuracies, but the loss of {one.name} is in "
-                        f"{one.objective.measure.unit}; use objective.normalise=spread or dense"
-                    )
-
-        if self.weighting is not None and self.weighting.normalise == "dense":
-            for one in self.calibrations:
-                if isinstance(one.objective, StateObjective) and one.objective.compares:
-                    raise UserError(
-                        f"objective.normalise=dense scales by the dense model's losses, but that of {one.name} is 0, "
-                        "as it compares with the dense model; use objective.normalise=spread or none"
-                    )
+        normalise = None if self.weighting is None else self.weighting.normalise
+        for one in self.calibrations:
+            if normalise == "accuracy" and one.objective.measure.readout != "accuracy":
+                raise UserError(
+                    f"objective.normalise=accuracy scales accuracies, but the loss of {one.name} is in "
+                    f"{one.objective.measure.unit}; use objective.normalise=spread or dense"
+                )
+            if normalise == "dense" and isinstance(one.objective, StateObjective) and one.objective.compares:
+                raise UserError(
+                    f"objective.normalise=dense scales by the dense model's losses, but that of {one.name} is 0, "
+                    "as it compares with the dense model; use objective.normalise=spread or none"
+                )
 
     def check_data(self) -> None:
-        """Refuse data that are missing or do not fit their objective; at most the first row of each is read.
-
-        Raises:
-            UserError: They are or do not.
-        """
+        """Refuse data that are missing or do not fit their objective; at most the first row of each is read."""
         for one in self.calibrations:
             one.data.check_form(one.objective.form)
             one.data.check()

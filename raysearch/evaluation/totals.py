@@ -28,9 +28,8 @@ def standard_error(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int
         samples: The loss of each sample, float64, [S], at least two.
         weights: The weight of each, [S]: its scored tokens, or 1.
 
-    Returns:
-        The standard error of that ratio, in its unit. Source: Cochran, Sampling Techniques, 1977, equation 6.13 (the
-        ratio estimator), without the correction for finite populations.
+    Source: Cochran, Sampling Techniques, 1977, equation 6.13 (the ratio estimator), without the correction for finite
+    populations.
     """
     residuals = samples - weights * (samples.sum() / weights.sum())
     return float(np.sqrt(len(samples) * residuals.var(ddof=1)) / weights.sum())
@@ -60,9 +59,7 @@ def standard_errors(
 ) -> list[float | None]:
     """Return the standard errors of masks' losses, or of their differences from another mask's on the same samples.
 
-    Returns:
-        For each mask, all of which the ledger must know, as `standard_error`; None if the loss is a sum, or of one
-        sample, or not finite.
+    The ledger must know all of them. An error is None if the loss is a sum, or of one sample, or not finite.
     """
     losses, weights = sample_losses(calibration, ledger, [*masks, *([] if against is None else [against])])
 

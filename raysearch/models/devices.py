@@ -42,11 +42,7 @@ def n_gpus() -> int:
 
 
 def check_device(device: str) -> None:
-    """Refuse a GPU that this machine does not have.
-
-    Raises:
-        UserError: It is not there.
-    """
+    """Refuse a GPU that this machine does not have, by a `UserError`."""
     kind, _, index = device.partition(":")
     if kind == "cpu":
         return
@@ -60,11 +56,7 @@ def check_device(device: str) -> None:
 
 
 def check_fused_head(device: str) -> None:
-    """Refuse `model.fused_head` where its kernel cannot run.
-
-    Raises:
-        UserError: The model is not on a GPU, or the kernel is not installed.
-    """
+    """Refuse `model.fused_head`, by a `UserError`, without a GPU or the kernel's package."""
     if device == "cpu":
         raise UserError(
             "model.fused_head=true is a kernel for GPUs, but the model runs on the CPU; use model.fused_head=false"

@@ -162,9 +162,10 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
         raise UserError(f"--prompt holds {n_tokens:,} tokens, and the model has {most:,} positions; give a shorter one")
     # The last new token is not fed in, so that it needs no position.
     new_tokens = _NEW_TOKENS if most is None else min(_NEW_TOKENS, most - n_tokens + 1)
+    generator: Any = model
     try:
         with torch.inference_mode(), quiet():
-            tokens = model.generate(**inputs, max_new_tokens=new_tokens, do_sample=False)
+            tokens = generator.generate(**inputs, max_new_tokens=new_tokens, do_sample=False)
     except (ValueError, RuntimeError) as error:  # as of a hybrid without a layer of attention
         raise UnsupportedModelError(
             f"--prompt={prompt} cannot be continued: transformers does not generate with this "
@@ -175,7 +176,6 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
 
 
 def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
-    """Load the checkpoint with plain transformers."""
     try:
         with quiet():
             # With output_loading_info, from_pretrained returns a pair; its annotations do not say so.

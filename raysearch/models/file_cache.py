@@ -34,13 +34,9 @@ _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", "
 
 @dataclass(frozen=True)
 class FileCache:
-    """The values that are kept in a folder.
+    """The values that are kept in a folder."""
 
-    Args:
-        folder: Where; None to keep nothing.
-    """
-
-    folder: Path | None
+    folder: Path | None  #: where; None to keep nothing
 
     @property
     def is_open(self) -> bool:

@@ -66,11 +66,7 @@ class FusedHead:
 
 @torch.no_grad()
 def find_fused_head(model: PreTrainedModel, tail: Head) -> FusedHead:
-    """Return the head of a model, and find out how it is scaled and capped.
-
-    Raises:
-        UserError: It is not a linear layer.
-    """
+    """Return the head of a model, and find out how it is scaled and capped; a `UserError` if it is not linear."""
     projection = model.get_output_embeddings()
     if not isinstance(projection, nn.Linear):
         raise UserError(

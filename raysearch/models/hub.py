@@ -18,18 +18,13 @@ _OWN = (".gitattributes",)  # what the hub itself puts into a new repository
 class HubRepository:
     """A model repository of the hub that an export goes to.
 
-    Args:
-        name: ``OWNER/NAME``.
-        public: Whether everyone may read it.
-        overwrite: Whether an earlier export in it is replaced.
-
     Raises:
         UserError: That is no name.
     """
 
-    name: str
-    public: bool = False
-    overwrite: bool = False
+    name: str  #: ``OWNER/NAME``
+    public: bool = False  #: whether everyone may read it
+    overwrite: bool = False  #: whether an earlier export in it is replaced
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", self.name):

@@ -51,11 +51,7 @@ class Convention:
 
 
 def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
-    """Return the lists of as many blocks as the text config has layers: the stack is one of them.
-
-    Raises:
-        UnsupportedModelError: The model has no such list.
-    """
+    """Return the lists of as many blocks as the text config has layers, at least one: the stack is one of them."""
     kind, n_layers = model.config.model_type, getattr(model.config.get_text_config(), "num_hidden_layers", None)
     lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == n_layers]
     if not lists:

@@ -77,11 +77,7 @@ def load_config(model: LocatedModel) -> PreTrainedConfig:
 
 
 def load_tokenizer(model: LocatedModel) -> PreTrainedTokenizerBase:
-    """Load the model's own tokenizer.
-
-    Raises:
-        UserError: The checkpoint has none, or it cannot be read.
-    """
+    """Load the model's own tokenizer; a `UserError` if it has none, or it cannot be read."""
     with _reading(model, "the tokenizer of "):
         tokenizer: PreTrainedTokenizerBase = _tokenizer_class(model).from_pretrained(**_files(model))
         tokenizer("a")  # loading alone accepts one without a vocabulary
@@ -156,10 +152,7 @@ def _write(loaded: PreTrainedModel, model: LocatedModel, folder: Path) -> None:
 def spread(model: PreTrainedModel, name: str) -> PreTrainedModel:
     """Spread a model on the CPU over all GPUs that this process sees: whole layers in order, about as much on each.
 
-    Hooks of accelerate then move the inputs of a module to its device.
-
-    Raises:
-        UserError: It does not fit on them.
+    Hooks of accelerate then move the inputs of a module to its device. What does not fit on them is a `UserError`.
     """
     from accelerate import dispatch_model, infer_auto_device_map
     from accelerate.utils import get_balanced_memory

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -168,9 +168,7 @@ def _weights(layer: nn.Module) -> dict[str, Tensor]:
 
 
 @contextlib.contextmanager
-def _differentiable(weights: Iterable[Tensor]) -> Iterator[None]:
-    """Within the context, these weights require gradients."""
-    weights = list(weights)
+def _differentiable(weights: Collection[Tensor]) -> Iterator[None]:
     try:
         for weight in weights:
             weight.requires_grad_()
