@@ -49,8 +49,7 @@ class ReplicaActor:
 
     def load(self, pool: str, recipe: list[Any]) -> str:
         """Make the replica, and return the name of its machine."""
-        self._begin(pool)
-        self._made(recipe)
+        self._replica_for(pool, recipe)
         return platform.node()
 
     def run(self, pool: str, recipe: list[Any], job: Job, calibration: list[Any]) -> Any:
@@ -58,8 +57,7 @@ class ReplicaActor:
 
         That to the calibration of the job is followed if the replica lacks it; the list may be empty.
         """
-        self._begin(pool)
-        replica = self._made(recipe)
+        replica = self._replica_for(pool, recipe)
         if calibration and job.calibration is not None and job.calibration not in replica.calibrations:
             replica.calibrations[job.calibration] = ray.get(calibration[0])
         return job.run(replica)
@@ -74,10 +72,8 @@ class ReplicaActor:
         """Return the number of its process."""
         return os.getpid()
 
-    def _begin(self, pool: str) -> None:
+    def _replica_for(self, pool: str, recipe: list[Any]) -> Replica:
         self._pool, self._since = pool, time.monotonic()
-
-    def _made(self, recipe: list[Any]) -> Replica:
         if self._replica is None:
             known: Recipe = ray.get(recipe[0])
             _check_versions(known.versions)

@@ -55,7 +55,7 @@ class RayPool(Pool):
         self._actors: Mapping[str, Any] = {}
         self._calls: dict[Any, Call] = {}  # by the reference to what they return
         self._unplaced: dict[Call, Any] = {}  # references that are ready once the actor has a process
-        self._calibrations: dict[str, list[Any]] = {}  # references, by fingerprint
+        self._calibrations: dict[str | None, list[Any]] = {}  # references, which actors follow if they lack it
 
     @property
     @override
@@ -69,7 +69,10 @@ class RayPool(Pool):
         calibrations: Sequence[Calibration] = (),
         cutter: Cutter | None = None,
     ) -> Iterator[tuple[JobT, Any] | None]:
-        known = {one.fingerprint: one for one in calibrations}
+        self._check()
+        for one in calibrations:
+            if one.fingerprint not in self._calibrations:
+                self._calibrations[one.fingerprint] = [ray.put(one)]
         self._scheduler.begin(jobs, cutter, time.monotonic())
         while not self._scheduler.is_done:
             self._check()
@@ -77,7 +80,7 @@ class RayPool(Pool):
                 self._sync()
             for call in self._scheduler.assign(time.monotonic()):
                 actor = self._actors[call.replica]
-                calibration = self._reference(call.job.calibration, known)
+                calibration = self._calibrations.get(call.job.calibration, [])
                 self._calls[actor.run.remote(self._name, self._recipe, call.job, calibration)] = call
             yield self._wait()
         self._sync()
@@ -86,14 +89,6 @@ class RayPool(Pool):
     def close(self) -> None:
         self._actors, self._calls, self._unplaced, self._calibrations = {}, {}, {}, {}
         self._on_close()
-
-    def _reference(self, name: str | None, known: Mapping[str, Calibration]) -> list[Any]:
-        """Return a reference to a calibration, which an actor that lacks it follows; nothing if it is not known."""
-        if name is None or name not in known:
-            return []
-        if name not in self._calibrations:
-            self._calibrations[name] = [ray.put(known[name])]
-        return self._calibrations[name]
 
     def _sync(self) -> None:
         """Tell the fleet what is wanted and lost, and have new replicas load the model."""

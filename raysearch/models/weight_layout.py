@@ -31,9 +31,8 @@ def lay_out(model: nn.Module) -> None:
 
 def _has_kernel(weight: Tensor) -> bool:
     """Return whether oneDNN computes from such a weight."""
-    if weight.device.type != "cpu" or platform.machine() not in ("x86_64", "AMD64"):
-        return False
-    if not torch.backends.mkldnn.is_available():
+    x86 = weight.device.type == "cpu" and platform.machine() in ("x86_64", "AMD64")
+    if not (x86 and torch.backends.mkldnn.is_available()):
         return False
     return weight.dtype == torch.float32 or (
         weight.dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
