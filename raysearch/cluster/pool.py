@@ -42,10 +42,7 @@ class RayPool(Pool):
     """
 
     def __init__(
-        self,
-        replicas: Replicas,
-        on_close: Callable[[], None] = lambda: None,
-        check: Callable[[], None] = lambda: None,
+        self, replicas: Replicas, on_close: Callable[[], None] = lambda: None, check: Callable[[], None] = lambda: None
     ) -> None:
         self._fleet, self._recipe = replicas.fleet, list(replicas.recipe)
         self._on_close, self._check = on_close, check
@@ -64,10 +61,7 @@ class RayPool(Pool):
 
     @override
     def run(
-        self,
-        jobs: Sequence[JobT],
-        calibrations: Sequence[Calibration] = (),
-        cutter: Cutter | None = None,
+        self, jobs: Sequence[JobT], calibrations: Sequence[Calibration] = (), cutter: Cutter | None = None
     ) -> Iterator[tuple[JobT, Any] | None]:
         self._check()
         for one in calibrations:

@@ -67,20 +67,19 @@ def planned_passes(units: Iterable[Unit], calibrations: Sequence[Calibration], n
     def plan(calibration: str, masks: tuple[Mask, ...]) -> tuple[int, int]:
         return passes(by_fingerprint[calibration].objective, masks, n_layers)
 
-    costs = []
+    layers = heads = 0
     for unit in units:
         tokens = sum(batch.n_tokens for batch in unit.batches(by_fingerprint[unit.calibration]))
         if isinstance(unit, MaskUnit):
-            layers, heads = plan(unit.calibration, unit.masks)
+            unit_layers, unit_heads = plan(unit.calibration, unit.masks)
         else:
-            layers, heads = unit.statistic.passes * n_layers, int(unit.statistic.needs_gradients)
-        costs.append((tokens * layers, tokens * heads))
-    return as_passes(costs, calibrations)
+            unit_layers, unit_heads = unit.statistic.passes * n_layers, int(unit.statistic.needs_gradients)
+        layers, heads = layers + tokens * unit_layers, heads + tokens * unit_heads
+    return as_passes(layers, heads, calibrations)
 
 
-def as_passes(costs: Iterable[tuple[int, int]], calibrations: Iterable[Calibration]) -> tuple[float, float]:
+def as_passes(layers: int, heads: int, calibrations: Iterable[Calibration]) -> tuple[float, float]:
     """Convert layer- and head-forwards of single tokens to passes over all samples (exact: one division)."""
-    layers, heads = map(sum, zip(*costs, strict=True)) if (costs := list(costs)) else (0, 0)
     tokens = sum(batch.n_tokens for calibration in calibrations for batch in calibration.shards)
     return layers / tokens, heads / tokens
 

@@ -251,7 +251,7 @@ class Evaluator:
         before = self.meter.layer_forwards, self.meter.head_forwards
 
         def show_progress() -> None:
-            layers, heads = as_passes([done], self.calibrations)
+            layers, heads = as_passes(*done, self.calibrations)
             self.meter.layer_forwards, self.meter.head_forwards = before[0] + layers, before[1] + heads
             n_done = n_subjects - len(units_left)
             self.on_progress(

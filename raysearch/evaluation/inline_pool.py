@@ -31,10 +31,7 @@ class InlinePool(Pool):
 
     @override
     def run(
-        self,
-        jobs: Sequence[JobT],
-        calibrations: Sequence[Calibration] = (),
-        cutter: Cutter | None = None,
+        self, jobs: Sequence[JobT], calibrations: Sequence[Calibration] = (), cutter: Cutter | None = None
     ) -> Iterator[tuple[JobT, Any]]:
         assert self._replica is not None, "the pool is open"
         known = {one.fingerprint: one for one in calibrations}

@@ -70,10 +70,7 @@ class Pool(Protocol):
         ...
 
     def run(
-        self,
-        jobs: Sequence[JobT],
-        calibrations: Sequence[Calibration] = (),
-        cutter: Cutter | None = None,
+        self, jobs: Sequence[JobT], calibrations: Sequence[Calibration] = (), cutter: Cutter | None = None
     ) -> Iterator[tuple[JobT, Any] | None]:
         """Do a round of jobs, each once.
 

@@ -246,11 +246,7 @@ def _by_sample(objective: Objective, losses: Tensor, batch: Batch) -> Tensor:
 
 
 def make_replica(
-    model: LocatedModel,
-    threads: int,
-    tokenizer: Any = None,
-    over_gpus: bool = False,
-    detached: Detached | None = None,
+    model: LocatedModel, threads: int, tokenizer: Any = None, over_gpus: bool = False, detached: Detached | None = None
 ) -> Replica:
     """Make a replica in this process.
 
