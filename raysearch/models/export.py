@@ -32,7 +32,6 @@ from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers
 from raysearch.models.verification import probe_logits, relative_gap
 
-_POSITIONS = "max_position_embeddings"
 _NEW_TOKENS = 24
 #: How far the checkpoint's logits may be from the masked model's, relative to the largest, in 16 bits too: both are
 #: computed in the same way.
@@ -155,7 +154,8 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
     if tokenizer is None or prompt is None:
         return None
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
-    n_tokens, most = inputs["input_ids"].shape[1], getattr(model.config.get_text_config(), _POSITIONS, None)
+    n_tokens = inputs["input_ids"].shape[1]
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if n_tokens == 0:
         raise UserError(f"--prompt={prompt} holds no token to go on from; give a text, or leave it out")
     if most is not None and n_tokens > most:

@@ -22,7 +22,6 @@ from raysearch.models.llama_cpp import SLIDING_PATTERN, differ, rules_of
 from raysearch.models.spec import ModelInfo
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
-_NO_LAYERS = ("rope.dimension_sections",)  # lists under the architecture that are never one value a layer
 _SUSPECT = re.compile(r"(pattern|interval|every_n_layers|layer_step|_layers|_period)$")
 _ROUGHLY = 0.02  # a vocabulary may be padded, and a converter may drop or fold a small tensor
 
@@ -41,8 +40,6 @@ class GGUFExport:
     url: str | None = None  #: where on the Hugging Face Hub it is; None if it was not sent there
 
 
-#: Lists with one value a layer.
-_LISTS = (SLIDING_PATTERN, "attention.recurrent_layers")
 #: What is true of other layers once some are gone, unless it is 0.
 _FIXED = {
     "attention.shared_kv_layers": "its last layers share the keys of others",
@@ -173,13 +170,13 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
     known = {_LEADING, _PREDICTING, *_FIXED, *(rule.key for rule in rules)}
     for name, found in file.reader.fields.items():
         key = name.removeprefix(prefix)
-        if key == name or key in _NO_LAYERS:
+        if key in (name, "rope.dimension_sections"):  # of others, or a list that is never one value a layer
             continue
         value = found.contents()
         if isinstance(value, list):
             if len(value) == n_layers:
                 changed[name] = [value[layer] for layer in kept]
-            elif key in _LISTS:
+            elif key in (SLIDING_PATTERN, "attention.recurrent_layers"):
                 raise file.refused(f"{name} has {len(value)} values for {n_layers} layers")
         elif _SUSPECT.search(key) and key not in known and value and len(kept) < n_layers:
             raise file.refused(f"what {name}={value} says of the layers that stay is unknown")

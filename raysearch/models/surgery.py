@@ -18,14 +18,8 @@ from raysearch.models.stack import LayerStack
 
 #: "The first k layers are different": k becomes the number of those that are left.
 _LEADING_COUNTS = ("first_k_dense_replace", "max_window_layers", "num_dense_layers", "moe_layer_start_index")
-#: The last layer that is different; it becomes the last of those that are left.
-_LAST = "moe_layer_end_index"
-#: Types of layers that are repeated until there are enough; they become a list of all.
-_PERIOD = "block_types"
 #: Lists of layer numbers from 1, by the name of the dict that holds them.
 _FROM_ONE = {"linear_attn_config": ("full_attn_layers", "kda_layers")}
-#: What residuals are scaled by, times the square root of the depth.
-_SCALE = "scale_depth"
 #: The attributes with a block's place, which is also its slot in the KV cache.
 _PLACES = ("layer_idx", "layer_id", "layer_index", "layer_number")
 
@@ -67,13 +61,13 @@ def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) 
             changed[name] = [kept.index(layer) for layer in value if layer in kept]
         elif isinstance(value, (list, tuple)) and len(value) == n_layers:
             changed[name] = [value[layer] for layer in kept]
-        elif name == _PERIOD and value:
+        elif name == "block_types" and value:  # repeated until there are enough; they become a list of all
             changed[name] = [value[layer % len(value)] for layer in kept]
         elif name in _LEADING_COUNTS and isinstance(value, int):
             changed[name] = sum(layer < value for layer in kept)
-        elif name == _LAST and isinstance(value, int) and value >= 0:
+        elif name == "moe_layer_end_index" and isinstance(value, int) and value >= 0:  # the last that is different
             changed[name] = sum(layer <= value for layer in kept) - 1
-        elif name == _SCALE and value is not None:
+        elif name == "scale_depth" and value is not None:  # of residuals, times the square root of the depth
             changed[name] = value * math.sqrt(len(kept) / n_layers)
         elif name in _FROM_ONE and isinstance(value, dict):
             numbers = {of: [kept.index(one - 1) + 1 for one in value[of] if one - 1 in kept] for of in _FROM_ONE[name]}
