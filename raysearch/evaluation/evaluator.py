@@ -72,24 +72,16 @@ def scores_of(proposed: Round, evaluations: Mapping[Mask, Evaluation]) -> Scores
 
 @dataclass
 class Evaluator:
-    """Evaluates masks with as little work as possible.
-
-    Args:
-        ledger: What is already known, and where new evaluations go first.
-        make_pool: Gives the pool; called when something has to be computed for the first time.
-        weighting: How several calibrations give one loss; None for that of the first.
-        screening: How the evaluation of masks is stopped early; None to evaluate all in full.
-        owns_pool: Whether the pool is closed with this evaluator.
-    """
+    """Evaluates masks with as little work as possible."""
 
     calibrations: Sequence[Calibration]
     n_layers: int
-    ledger: Ledger
-    make_pool: Callable[[], Pool]
-    weighting: WeightedObjective | None = None
-    screening: Screening | None = None
+    ledger: Ledger  #: what is already known, and where new evaluations go first
+    make_pool: Callable[[], Pool]  #: called when something has to be computed for the first time
+    weighting: WeightedObjective | None = None  #: how several calibrations give one loss; None for that of the first
+    screening: Screening | None = None  #: how the evaluation of masks is stopped early; None to evaluate all in full
     on_progress: Callable[[Progress], None] = lambda progress: None
-    owns_pool: bool = True
+    owns_pool: bool = True  #: whether the pool is closed with this evaluator
     meter: Meter = field(default_factory=Meter)
     _pool: Pool | None = field(default=None, init=False, repr=False)
 

@@ -27,20 +27,17 @@ from raysearch.models.spec import ModelInfo
 
 @dataclass(frozen=True)
 class EvaluationSession:
-    """A model with its calibrations, ready to evaluate masks.
-
-    Args:
-        fingerprints: Of ``calibration``, ``model`` and ``text``; of a weighted calibration its ``parts`` too, by whose
-            fingerprints evaluations are kept, with spaces between them.
-        keep: Keeps what was read of files beside the ledger, if that was not yet possible; called after a search.
-    """
+    """A model with its calibrations, ready to evaluate masks."""
 
     info: ModelInfo
     calibrations: Sequence[Calibration]
     measure: Measure
+    #: Of ``calibration``, ``model`` and ``text``; of a weighted calibration its ``parts`` too, by whose fingerprints
+    #: evaluations are kept, with spaces between them.
     fingerprints: dict[str, str]
     ledger: Ledger
     evaluator: Evaluator
+    #: Keeps what was read of files beside the ledger, if that was not yet possible; called after a search.
     keep: Callable[[], object] = lambda: None
 
     @property

@@ -30,24 +30,17 @@ class CalibrationSpec:
 class EvaluationSpec:
     """How masks are evaluated: on what model and calibrations, by what replicas, and in what ledger.
 
-    Args:
-        calibrations: What masks are evaluated on: one, or several that are weighed or laid side by side.
-        cluster: Opens the pool of replicas.
-        ledger: The SQLite file that keeps every evaluation.
-        weighting: How several calibrations give one loss; None for that of the first.
-        screening: How the evaluation of masks is stopped early; None to evaluate all in full.
-
     Raises:
         UserError: Losses that are not shares of wrong answers would be scaled by an accuracy, or by a dense model's
             loss that is 0.
     """
 
     model: ModelSpec
-    calibrations: Sequence[CalibrationSpec]
-    cluster: PoolFactory
-    ledger: Path
-    weighting: WeightedObjective | None = None
-    screening: Screening | None = None
+    calibrations: Sequence[CalibrationSpec]  #: one, or several that are weighed or laid side by side
+    cluster: PoolFactory  #: opens the pool of replicas
+    ledger: Path  #: the SQLite file that keeps every evaluation
+    weighting: WeightedObjective | None = None  #: how several calibrations give one loss; None for that of the first
+    screening: Screening | None = None  #: how the evaluation of masks is stopped early; None to evaluate all in full
 
     def __post_init__(self) -> None:
         normalise = None if self.weighting is None else self.weighting.normalise
