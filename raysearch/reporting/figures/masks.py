@@ -29,7 +29,7 @@ _Map = tuple[Setting, Mapping[str, Sequence[Mask]]]
 
 def mask_pictures(frame: pd.DataFrame, n_layers: Mapping[str, int], palette: Palette) -> list[Picture]:
     """For each model the maps of its settings: layers across, searchers down."""
-    maps = ((setting, masks_of(cells).droplevel("calibration").to_dict()) for setting, cells in settings(frame))
+    maps = ((setting, masks_of(cells, "searcher").to_dict()) for setting, cells in settings(frame))
     return pictures("masks", ((one[0].model, one) for one in maps if one[1]), partial(_mask_picture, n_layers, palette))
 
 

@@ -11,9 +11,8 @@ from statistics import fmean
 import pandas as pd
 
 from raysearch.core import style
-from raysearch.core.mask import Mask
 from raysearch.reporting.figures.picture import Palette, Picture, grid, pictures
-from raysearch.reporting.stats.agreement import similarity
+from raysearch.reporting.stats.agreement import masks_of, similarity
 from raysearch.reporting.tables import numbers
 
 
@@ -35,11 +34,9 @@ def _panels(frame: pd.DataFrame) -> Iterator[tuple[str, _Curves]]:
     for (model, _, remove), cells in frame.groupby(["model", "source", "remove"], observed=True, sort=False):
         if cells["n_samples"].nunique() < 2:
             continue
-        masks = (
-            cells["removed"].map(Mask).groupby([cells["searcher"], cells["n_samples"], cells["draw"]], observed=True)
-        )
         alike: dict[str, dict[int, list[float]]] = {}
-        for (searcher, samples), drawn in masks.agg(list).groupby(level=[0, 1], observed=True):
+        masks = masks_of(cells, "searcher", "n_samples", "draw")
+        for (searcher, samples), drawn in masks.groupby(level=[0, 1], observed=True):
             if pairs := [similarity(*pair) for pair in itertools.combinations(drawn, 2)]:
                 alike.setdefault(searcher, {})[int(samples)] = pairs
         dense = cells.groupby(["n_samples", "draw"], observed=True)["dense_loss"].first()

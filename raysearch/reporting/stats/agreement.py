@@ -10,7 +10,6 @@ Source: Kim et al. 2026 (arXiv 2604.24938), Table 5 and Appendix A.2.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -69,12 +68,8 @@ class CrossAgreement:
 
 def agreements(frame: pd.DataFrame, n_layers: Mapping[str, int]) -> list[Agreement]:
     """The agreement of each setting with two searchers of the same draw, or two draws or seeds of a searcher."""
-    found = []
-    for setting, cells in settings(frame[frame["uses_objective"]]):
-        known = cells[cells["removed"].map(bool)]
-        if len(known):
-            free = known["n_free"].iloc[0]
-            found.append(_agreement(setting, known, n_layers[setting.model] if math.isnan(free) else int(free)))
+    known = frame[frame["uses_objective"] & frame["removed"].map(bool)]
+    found = [_agreement(setting, cells, n_layers[setting.model]) for setting, cells in settings(known)]
     return [one for one in found if {one.mean, one.between_seeds, one.between_draws} != {None}]
 
 
@@ -82,7 +77,7 @@ def cross_agreements(frame: pd.DataFrame) -> list[CrossAgreement]:
     """The agreement of each two calibrations, by model and M."""
     found = []
     for panel, cells in panels(frame[frame["uses_objective"]]):
-        by_calibration = masks_of(cells).unstack("calibration")
+        by_calibration = masks_of(cells, "calibration", "searcher").unstack("calibration")
         for first, second in itertools.combinations(by_calibration, 2):
             both = by_calibration[[first, second]].dropna()
             pairs = [similarity(*masks) for masks in both.itertuples(index=False)]
@@ -91,10 +86,10 @@ def cross_agreements(frame: pd.DataFrame) -> list[CrossAgreement]:
     return found
 
 
-def masks_of(cells: pd.DataFrame) -> pd.Series:
-    """The masks of each searcher that has any, one a seed, as lists by calibration and searcher."""
+def masks_of(cells: pd.DataFrame, *by: str) -> pd.Series:
+    """Return the masks that are known, as lists by some labels of their searches."""
     known = cells[cells["removed"].map(bool)]
-    return known["removed"].map(Mask).groupby([known["calibration"], known["searcher"]], observed=True).agg(list)
+    return known["removed"].map(Mask).groupby([known[label] for label in by], observed=True).agg(list)
 
 
 def similarity(some: Sequence[Mask], others: Sequence[Mask] | None = None) -> float:
@@ -113,18 +108,18 @@ def expected_jaccard(n_layers: int, n_remove: int) -> float:
     return float(hypergeom(n_layers, n_remove, n_remove).expect(lambda k: k / (2 * n_remove - k)))
 
 
-def _agreement(setting: Setting, cells: pd.DataFrame, n_free: int) -> Agreement:
-    """How far searchers agree, by the masks of each, one a draw and seed."""
-    found = cells["removed"].map(Mask).groupby([cells["draw"], cells["searcher"]], observed=True).agg(list)
+def _agreement(setting: Setting, cells: pd.DataFrame, n_layers: int) -> Agreement:
+    found = masks_of(cells, "draw", "searcher")
     by_draw = [list(of) for _, of in found.groupby(level="draw")]
     pairs = [similarity(some, others) for masks in by_draw for some, others in itertools.combinations(masks, 2)]
-    seeded = [similarity(masks) for drawn in by_draw for masks in drawn if len(masks) > 1]
+    seeded = [similarity(masks) for masks in found if len(masks) > 1]
     redrawn = [
         similarity(some, others)
         for _, of in found.groupby(level="searcher", observed=True)
         for some, others in itertools.combinations(of, 2)
     ]
     every = [set(layers) for layers in cells["removed"]]
+    n_free = cells["n_free"].fillna(n_layers).iloc[0]
     return Agreement(
         setting=setting,
         n_searchers=cells["searcher"].nunique(),
@@ -133,7 +128,7 @@ def _agreement(setting: Setting, cells: pd.DataFrame, n_free: int) -> Agreement:
         highest=max(pairs, default=None),
         removed_by_all=len(set.intersection(*every)),
         removed_by_any=len(set.union(*every)),
-        chance=expected_jaccard(n_free, setting.remove),
+        chance=expected_jaccard(int(n_free), setting.remove),
         between_seeds=fmean(seeded) if seeded else None,
         between_draws=fmean(redrawn) if redrawn else None,
     )

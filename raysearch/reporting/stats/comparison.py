@@ -84,11 +84,6 @@ class Comparison:
         return next((rival for rival in self.rivals if rival.searcher == searcher), None)
 
     @property
-    def tied(self) -> list[Rival]:
-        """The best and whatever is not told apart from it."""
-        return [rival for rival in self.rivals if rival.tied]
-
-    @property
     def detectable(self) -> float | None:
         """Of any rival that differs the least difference that would be told four times in five, before correction."""
         return min((one.detectable for one in self.rivals[1:] if one.detectable), default=None)

@@ -75,15 +75,11 @@ def contrasts(
         whole, apart = list[Contrast](), list[Contrast]()
         for quantity, margin in quantities:
             known = mine[mine[quantity.key].notna()]
-            apart += [_contrast(cells, quantity, margin, *pair) for cells in _settings(known)]
+            of_both = (cells for _, cells in settings(known) if cells["searcher"].nunique() > 1)
+            apart += [_contrast(cells, quantity, margin, *pair) for cells in of_both]
             whole += [_contrast(cells, quantity, margin, *pair) for cells in _all_sizes(known)]
         found += [*_corrected(whole), *_corrected(apart)]
     return found
-
-
-def _settings(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The searches of each setting in which both searchers have some."""
-    return (of for _, of in settings(cells) if of["searcher"].nunique() > 1)
 
 
 def _all_sizes(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:

@@ -96,19 +96,15 @@ def _exact_p(x: _Numbers, y: _Numbers) -> float:
     elements of `x` may be paired with, which takes n 2^n steps in place of n!.
     """
     twice_x, twice_y = np.rint(2 * x).astype(int), np.rint(2 * y).astype(int)
-    elements, others = np.sort(twice_x), np.sort(twice_y)
-    largest = int(elements @ others)
-    subsets = np.arange(1 << len(others))
+    largest = int(np.sort(twice_x) @ np.sort(twice_y))
+    subsets = np.arange(1 << len(y))
     counts = np.zeros((len(subsets), largest + 1), np.int64)  # of the pairings of each subset, by their sum
     counts[0, 0] = 1
-    for paired, element in enumerate(elements):
+    for paired, element in enumerate(twice_x):
         of_size = subsets[np.bitwise_count(subsets) == paired]
-        so_far = int(elements[:paired] @ others[len(others) - paired :])  # at most
-        for place, other in enumerate(others):
+        for place, other in enumerate(twice_y):
             without = of_size[of_size >> place & 1 == 0]
-            product = int(element * other)
-            end = min(so_far, largest - product) + 1
-            counts[without | 1 << place, product : product + end] += counts[without, :end]
+            counts[without | 1 << place, element * other :] += counts[without, : largest + 1 - element * other]
     ways = counts[-1]
     middle = twice_x.sum() * twice_y.sum() / len(x)
     far = np.abs(np.arange(largest + 1) - middle) >= abs(int(twice_x @ twice_y) - middle) - 1e-9

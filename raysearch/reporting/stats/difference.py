@@ -21,7 +21,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -44,30 +44,27 @@ class Difference:
 
     Args:
         value: The mean difference; of logarithms where the quantity is compared by ratios.
-        error: Its standard error; None if it is not known.
-        freedom: Degrees of freedom of that.
         n_draws: How many draws it is paired by.
+        errors: Its standard errors with their degrees of freedom: by all noise, and by draws or seeds alone where there
+            are several. The most cautious counts. None if noise is not known.
         exact_p: The p of the exact McNemar test, where two masks answered the same items right or wrong; else None.
-        alone: The standard error by draws or seeds alone, and its degrees of freedom; None without several.
     """
 
     value: float
-    error: float | None
-    freedom: float
     n_draws: int
+    errors: Sequence[tuple[float, float]] = ()
     exact_p: float | None = None
-    alone: tuple[float, float] | None = None
 
     @property
     def p(self) -> float | None:
         """Two-sided, that there is no difference; None if the error is not known."""
         if self.value == 0:
             return 1.0
-        if self.exact_p is not None or not self._errors:
+        if self.exact_p is not None or not self._known:
             return self.exact_p
         from scipy.special import stdtr
 
-        return max(float(2 * stdtr(freedom, -abs(self.value) / error)) for error, freedom in self._errors)
+        return max(float(2 * stdtr(freedom, -abs(self.value) / error)) for error, freedom in self._known)
 
     def half_width(self) -> float | None:
         """Half of the interval of confidence 1 - `LEVEL`; None if the error is not known."""
@@ -83,30 +80,25 @@ class Difference:
 
         Source: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15(6).
         """
-        if margin is None or not self._errors:
+        if margin is None or not self._known:
             return None
         from scipy.special import stdtr
 
         room = margin - abs(self.value)
         return max(
-            float(stdtr(freedom, -room / error)) if error else float(room <= 0) for error, freedom in self._errors
+            float(stdtr(freedom, -room / error)) if error else float(room <= 0) for error, freedom in self._known
         )
 
     def _quantiles(self, *levels: float) -> float | None:
         """The sum of some quantiles of Student's t, times the error; None if that is not known."""
         from scipy.special import stdtrit
 
-        return max((float(stdtrit(freedom, levels).sum() * error) for error, freedom in self._errors), default=None)
+        return max((float(stdtrit(freedom, levels).sum() * error) for error, freedom in self._known), default=None)
 
     @property
-    def _errors(self) -> list[tuple[float, float]]:
-        """The standard errors with their degrees of freedom; the most cautious counts.
-
-        That no draw, seed or item differs from another, though the sides do, leaves the noise unknown.
-        """
-        whole = [] if self.error is None else [(self.error, self.freedom)]
-        found = whole if self.alone is None else [*whole, self.alone]
-        return [one for one in found if one[0] > 0 or not self.value]
+    def _known(self) -> list[tuple[float, float]]:
+        """Those that tell: that no draw, seed or item differs from another, though the sides do, tells no noise."""
+        return [one for one in self.errors if one[0] > 0 or not self.value]
 
 
 class Side:
@@ -190,12 +182,11 @@ class Side:
 def difference(one: Side, other: Side, quantity: Quantity) -> Difference:
     """Return by how much one side is above the other on the draws that both have; without any, no error is known."""
     draws = [draw for draw in one.by_draw if draw in other.by_draw]
-    if not draws:
-        return Difference(one.score - other.score, None, _NORMAL, 0)
-    one, other = one.within(draws), other.within(draws)
-    value = one.score - other.score
-    if not math.isfinite(value):  # a ruined model, of which nothing can be measured
-        return Difference(value, None, _NORMAL, len(draws))
+    if draws:
+        one, other = one.within(draws), other.within(draws)
+    unknown = Difference(one.score - other.score, len(draws))
+    if not draws or not math.isfinite(unknown.value):  # nothing can be measured of a ruined model
+        return unknown
     value = float(_above(one.score, other.score))
     if len(draws) > 1:
         gaps = _above(*(np.array([side.by_draw[draw].mean() for draw in draws]) for side in (one, other)))
@@ -208,11 +199,10 @@ def difference(one: Side, other: Side, quantity: Quantity) -> Difference:
         if side.shares_seeds and (n_seeds := len(side.by_seed)) > 1:
             few.append((float(side.by_seed.var(ddof=1)) / n_seeds, n_seeds - 1.0))
         elif side.shares_seeds and side.stochastic:  # nobody knows what another seed would have found
-            return Difference(value, None, _NORMAL, len(draws))
+            return replace(unknown, value=value)
     parts = [*few, *items]
-    error, freedom = total(parts) if parts else (None, _NORMAL)
     exact_p = _mcnemar(one, other) if len(draws) == 1 and parts else None
-    return Difference(value, error, freedom, len(draws), exact_p, total(few) if few else None)
+    return Difference(value, len(draws), [total(known) for known in (parts, few) if known], exact_p)
 
 
 def _above(one: Any, other: Any) -> Any:

@@ -6,10 +6,9 @@ whose luck is the same in several draws (`by_own_luck`).
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,9 +48,9 @@ class CalibrationEffect:
     n_draws: int
 
     @property
-    def clear(self) -> bool | None:
-        """Whether noise is rejected as the cause; None if there is no test."""
-        return None if self.p is None else self.p <= LEVEL
+    def clear(self) -> bool:
+        """Whether noise is rejected as the cause."""
+        return self.p is not None and self.p <= LEVEL
 
 
 def calibration_effects(frame: pd.DataFrame, quantity: Quantity) -> list[CalibrationEffect]:
@@ -65,6 +64,8 @@ def calibration_effects(frame: pd.DataFrame, quantity: Quantity) -> list[Calibra
 
 
 def _pairs(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Iterator[CalibrationEffect]:
+    from scipy.stats import ttest_rel
+
     places = [cells[name] for name in ("calibration", "draw", "searcher")]
     by_draw = (quantity.sign * quantity.of(cells)).groupby(places, observed=True).mean()
     calibrations = cells["calibration"].drop_duplicates().sort_values()
@@ -72,67 +73,31 @@ def _pairs(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Iterator[Ca
     found = cells.groupby(["calibration", "searcher"], observed=True)["removed"].agg(frozenset)
     # of a searcher with an unknown mask its name, so that it is like no other
     masks = {place: of if all(of) else place[1] for place, of in found.items()}
-
-    @functools.cache
-    def side(calibration: str, searchers: tuple[str, ...]) -> Side:
-        return Side(cells[(cells["calibration"] == calibration) & cells["searcher"].isin(searchers)], quantity)
-
     for pair in itertools.combinations(tables, 2):
         common = tables[pair[0]].columns.intersection(tables[pair[1]].columns)
-        if len(common):
-            best, second = sorted(pair, key=lambda one: -tables[one][common].to_numpy().mean())
-            both = [(masks[best, one], masks[second, one]) for one in common]
-            distinct = np.array([of not in both[:place] for place, of in enumerate(both)])
-            items = by_item(side(best, tuple(common)), side(second, tuple(common)))
-            yield _effect(panel, quantity, best, second, tables[best][common], tables[second][common], distinct, items)
-
-
-def _effect(
-    panel: Panel,
-    quantity: Quantity,
-    best: str,
-    second: str,
-    better: pd.DataFrame,
-    worse: pd.DataFrame,
-    distinct: npt.NDArray[np.bool_],
-    items: Sequence[tuple[float, float]],
-) -> CalibrationEffect:
-    """Compare two tables of scores, draws down and searchers across; more is better.
-
-    Only `distinct` searchers, which have no other's masks on both sides, enter the test over searchers. `items` are the
-    variances of the gain by the choice of items, with their degrees of freedom.
-    """
-    from scipy.stats import ttest_rel
-
-    by_searcher = better.mean() - worse.mean()
-    n_draws = min(len(better), len(worse))
-    p, ends = None, (math.nan, math.nan)
-    gain = tidy(float(by_searcher.mean()))
-    if n_draws > 1:
-        by_draw = better.mean(axis=1), worse.mean(axis=1)
-        draws = [(float(means.var()) / len(means), len(means) - 1.0) for means in by_draw]
-        noise = Difference(gain, *total([*draws, *items]), n_draws, alone=total(draws))
-        p, half = noise.p, noise.half_width() or 0.0
-        ends = gain - half, gain + half
-    elif len(by_searcher) > 1:
-        ends = ttest_rel(better.mean(), worse.mean()).confidence_interval(1 - LEVEL)
-        gaps = tidy(by_searcher[distinct]).to_numpy()
-        p = signed_rank_p(gaps[gaps != 0])
-    read = math.exp if quantity.ratio else float
-    low, high = map(read, ends) if math.isfinite(ends[0]) else (None, None)
-    return CalibrationEffect(
-        panel=panel,
-        quantity=quantity,
-        best=best,
-        second=second,
-        gain=read(gain),
-        low=low,
-        high=high,
-        p=p,
-        n_searchers=len(by_searcher),
-        n_better=int((by_searcher > 0).sum()),
-        n_draws=n_draws,
-    )
+        if not len(common):
+            continue
+        best, second = sorted(pair, key=lambda one: -tables[one][common].to_numpy().mean())
+        better, worse = tables[best][common], tables[second][common]
+        by_searcher = better.mean() - worse.mean()
+        gain, n_draws = tidy(float(by_searcher.mean())), min(len(better), len(worse))
+        p, ends = None, (math.nan, math.nan)
+        if n_draws > 1:
+            mine = cells[cells["searcher"].isin(common)]
+            items = by_item(*(Side(mine[mine["calibration"] == one], quantity) for one in (best, second)))
+            draws = [(float(of.var()) / len(of), len(of) - 1.0) for of in (better.mean(axis=1), worse.mean(axis=1))]
+            noise = Difference(gain, n_draws, [total([*draws, *items]), total(draws)])
+            p, half = noise.p, noise.half_width() or 0.0
+            ends = gain - half, gain + half
+        elif len(common) > 1:
+            ends = ttest_rel(better.mean(), worse.mean()).confidence_interval(1 - LEVEL)
+            alike = pd.Series([(masks[best, one], masks[second, one]) for one in common]).duplicated()
+            gaps = tidy(by_searcher[~alike.to_numpy()]).to_numpy()
+            p = signed_rank_p(gaps[gaps != 0])
+        read = math.exp if quantity.ratio else float
+        low, high = map(read, ends) if math.isfinite(ends[0]) else (None, None)
+        n_better = int((by_searcher > 0).sum())
+        yield CalibrationEffect(panel, quantity, best, second, read(gain), low, high, p, len(common), n_better, n_draws)
 
 
 def signed_rank_p(gaps: npt.NDArray[np.float64]) -> float:

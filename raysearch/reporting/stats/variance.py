@@ -11,7 +11,6 @@ own draws differ, a searcher by how far searchers change places from draw to dra
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -87,34 +86,6 @@ class Spread:
     size: float
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A part of the variance.
-
-    Args:
-        error: The mean square that it is tested against; NaN where nothing is left.
-        error_df: Degrees of freedom of that.
-    """
-
-    sum_sq: float
-    df: float
-    error: float
-    error_df: float
-
-    @property
-    def F(self) -> float:
-        """Its mean square over that of the error."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return float(np.divide(self.sum_sq / self.df, self.error))
-
-    @property
-    def p(self) -> float:
-        """Of the F test that there is no such part; NaN without an error."""
-        from scipy.special import fdtrc
-
-        return float(fdtrc(self.df, self.error_df, self.F))
-
-
 def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
     """Split each quantity's variance for each model and M with at least two calibrations and two searchers.
 
@@ -123,10 +94,12 @@ def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
     searchers times draws. With one draw, against the seeds where some searcher has several, else against what both
     together do.
     """
-    found = []
-    for panel, cells in panels(by_own_luck(frame)):
-        found += [split for quantity in quantities if (split := _split(panel, cells, quantity))]
-    return found
+    return [
+        found
+        for panel, cells in panels(by_own_luck(frame))
+        for one in quantities
+        if (found := _split(panel, cells, one))
+    ]
 
 
 def spreads(frame: pd.DataFrame, quantity: Quantity) -> list[Spread]:
@@ -153,14 +126,14 @@ def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | Non
     if n_calibrations < 2 or n_searchers < 2 or np.ptp(values) <= 1e-12 * np.abs(values).max():
         return None
     parts = _analysis_of_variance(data)
-    shares, total = _omega(parts, len(data)), float(np.sum([part.sum_sq for part in parts.values()]))
+    shares = _omega(parts, len(data))
     return Split(
         panel=panel,
         quantity=quantity,
         shares=shares,
-        raw={name: part.sum_sq / total for name, part in parts.items()},
+        raw=(parts["sum_sq"] / parts["sum_sq"].sum()).to_dict(),
         intervals=_intervals(parts, shares, len(data)),
-        p={name: finite(parts[name].p) for name in ("calibration", "searcher")},
+        p={name: finite(float(parts["p"][name])) for name in ("calibration", "searcher")},
         stable=_is_stable(data, shares),
         n_searches=len(data),
         n_searchers=n_searchers,
@@ -169,11 +142,17 @@ def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | Non
     )
 
 
-def _analysis_of_variance(data: pd.DataFrame) -> dict[str, _Part]:
-    """The parts of the variance by their names: what a fit without the part leaves over more than one with it.
+def _analysis_of_variance(data: pd.DataFrame) -> pd.DataFrame:
+    """The parts of the variance, a row each: what a fit without the part leaves over more than one with it.
 
     Searchers are complete in every draw of a calibration, so its draws are orthogonal to them.
+
+    Returns:
+        Columns ``sum_sq``, ``df``; ``error``, the mean square that it is tested against, NaN where nothing is left, and
+        ``error_df``; ``F``, and ``p`` of the test that there is no such part.
     """
+    from scipy.special import fdtrc
+
     calibration, draw, searcher = (pd.factorize(data[name])[0] for name in ("calibration", "draw", "searcher"))
     left_over = partial(_left_over, data["value"].to_numpy() - data["value"].mean())
     apart, together = left_over(calibration, searcher), left_over(len(data) * calibration + searcher)
@@ -184,12 +163,13 @@ def _analysis_of_variance(data: pd.DataFrame) -> dict[str, _Part]:
         sums |= {"interaction": apart - together, "residual": together - of_draws}
     if of_draws[1] > 0:
         sums["draw"] = of_draws
-    parts = {}
-    for name, (sum_sq, df) in sums.items():
-        error_sum_sq, error_df = sums["draw" if "draw" in sums and name == "calibration" else "residual"]
-        error = max(error_sum_sq, 0.0) / error_df if error_df > 0 else math.nan
-        parts[name] = _Part(max(sum_sq, 0.0), df, error, error_df)
-    return parts
+    parts = pd.DataFrame(sums, ["sum_sq", "df"]).T
+    parts["sum_sq"] = parts["sum_sq"].clip(lower=0)
+    against = parts.loc[["draw" if "draw" in sums and name == "calibration" else "residual" for name in sums]]
+    parts["error_df"] = against["df"].to_numpy()
+    parts["error"] = (against["sum_sq"] / against["df"]).where(against["df"] > 0).to_numpy()
+    parts["F"] = parts["sum_sq"] / parts["df"] / parts["error"]
+    return parts.assign(p=fdtrc(parts["df"], parts["error_df"], parts["F"]))
 
 
 def _left_over(values: _Numbers, *factors: npt.NDArray[np.int_]) -> _Numbers:
@@ -204,37 +184,34 @@ def _left_over(values: _Numbers, *factors: npt.NDArray[np.int_]) -> _Numbers:
     return np.array([((values - design @ effects) ** 2).sum(), len(values) - rank])
 
 
-def _components(parts: Mapping[str, _Part], n: int) -> dict[str, float]:
+def _components(parts: pd.DataFrame, n: int) -> pd.Series:
     """The variance that each part adds to one value beyond noise, at least 0."""
-    noise = {name: np.nan_to_num(part.error) for name, part in parts.items()}
-    found = {name: max(0.0, (part.sum_sq - noise[name] * part.df) / n) for name, part in parts.items()}
+    noise = parts["error"].fillna(0)
+    found = ((parts["sum_sq"] - noise * parts["df"]) / n).clip(lower=0)
     found["residual"] = noise["residual"]
     if "draw" in found:  # a random factor: its variance, not that of the draws at hand
-        found["draw"] *= n / (parts["draw"].df * (parts["searcher"].df + 1))
+        found["draw"] *= n / (parts["df"]["draw"] * (parts["df"]["searcher"] + 1))
     return found
 
 
-def _omega(parts: Mapping[str, _Part], n: int) -> Shares:
+def _omega(parts: pd.DataFrame, n: int) -> Shares:
     found = _components(parts, n)
-    if not any(found.values()):
-        found = {name: part.sum_sq for name, part in parts.items()}
-    total = np.sum([*found.values()])
-    return {name: float(size / total) for name, size in found.items()}
+    if not found.any():
+        found = parts["sum_sq"]
+    return (found / found.sum()).to_dict()
 
 
-def _intervals(parts: Mapping[str, _Part], shares: Shares, n: int) -> dict[str, tuple[float, float]]:
+def _intervals(parts: pd.DataFrame, shares: Shares, n: int) -> dict[str, tuple[float, float]]:
     """Intervals of the shares that are tested, by the noncentrality of their F."""
     from statsmodels.stats.oneway import confint_noncentrality
 
     components = _components(parts, n)
-    total = np.sum([*components.values()])
     found = {}
-    for name in ("calibration", "searcher", "interaction"):
-        part = parts.get(name)
-        if part and math.isfinite(part.F) and part.error > 0:
-            ends = confint_noncentrality(part.F, (part.df, part.error_df), alpha=0.05)
-            own = np.nan_to_num(np.asarray(ends)) * part.error / n
-            low, high = own / (total - components[name] + own)
+    for name, part in parts[np.isfinite(parts["F"]) & (parts["error"] > 0)].iterrows():
+        if name in ("calibration", "searcher", "interaction"):
+            ends = confint_noncentrality(part["F"], (part["df"], part["error_df"]), alpha=0.05)
+            own = np.nan_to_num(np.asarray(ends)) * part["error"] / n
+            low, high = own / (components.sum() - components[name] + own)
             found[name] = float(min(low, shares[name])), float(max(high, shares[name]))
     return found
 

@@ -31,7 +31,7 @@ def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
         Column("Best", lambda one: Cell(one.best.searcher, small=_level(one), best=one.best.behind == 0), kind="name"),
         words(
             "Not told apart from it",
-            lambda one: ", ".join(of.searcher for of in one.tied if of is not one.best) or "none",
+            lambda one: ", ".join(of.searcher for of in one.rivals[1:] if of.tied) or "none",
         ),
         words("As good", lambda one: ", ".join(of.searcher for of in one.rivals if of.equivalent), may_hide=True),
         Column("How sure", lambda one: Cell(one.verdict, small=_unpredictable(one)), kind="w"),
@@ -116,7 +116,7 @@ def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:
     columns = [
         *labels("panel.", calibration=False),
         words("By", "quantity.title"),
-        Column("Better calibration", lambda one: Cell(one.best, best=bool(one.clear)), kind="w"),
+        Column("Better calibration", lambda one: Cell(one.best, best=one.clear), kind="w"),
         words("Than", "second"),
         Column("Better by", lambda one: Cell(numbers.difference(one.gain, one.quantity), one.gain)),
         Column("95 % interval", _interval),
