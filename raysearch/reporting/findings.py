@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -168,29 +168,19 @@ def _in_settings(quantity: Quantity, several: Sequence[Comparison], n_all: int) 
         )
         yield Finding("Searchers in a setting", verdict, "clear", "verdicts")
     elif verdicts["cannot tell"] < n:
-        sizes = [(one.detectable, one.unit) for one in several if one.detectable]
-        seen = [
-            least if least == most else f"{least.split()[0]} to {most}, by the setting,"
-            for least, most in zip(_by_unit(sizes, min), _by_unit(sizes, max), strict=True)
-        ]
+        sizes: dict[str, list[float]] = {}
+        for one in several:
+            if one.detectable:
+                sizes.setdefault(one.unit, []).append(one.detectable)
+        seen = [_span(numbers.figure(min(of)), numbers.figure(max(of)), unit) for unit, of in sizes.items()]
         fine = f"; a difference below {' or '.join(seen)} {_MISSED}" if seen else ""
         verdict = f"By {quantity.title} no searcher is told apart from the best {of_all(n, n, 'setting')}{fine}."
         yield Finding("Searchers in a setting", verdict, "not told apart", "verdicts")
 
 
-def _by_unit(sizes: Iterable[tuple[float, str]], end: Callable[[Iterable[float]], float]) -> list[str]:
-    """The least or the largest of some sizes, unit by unit."""
-    units: dict[str, list[float]] = {}
-    for size, unit in sizes:
-        units.setdefault(unit, []).append(size)
-    return [f"{numbers.figure(end(of))} {unit}".rstrip() for unit, of in units.items()]
-
-
-def _more(one: float, other: float) -> tuple[str, str]:
-    """Return the words of a comparison: ``more … than``, ``less … than``, ``as much … as``."""
-    if math.isclose(one, other, abs_tol=1e-12):
-        return "as much", "as"
-    return "more" if one > other else "less", "than"
+def _span(least: str, most: str, unit: str) -> str:
+    """Return sizes in words, from the least to the largest of several settings."""
+    return f"{most} {unit}".rstrip() if least == most else f"{least} to {most} {unit}, by the setting,"
 
 
 def _over_settings(ranking: Ranking) -> Finding:
@@ -282,9 +272,11 @@ def _variance(analysis: Analysis) -> Iterator[Finding]:
         larger = of_all(sum(mine > other for mine, other in shares), len(parts), "case")
         medians = f" (medians; the calibration's is larger {larger})" if len(parts) > 1 else ""
         drawn = "" if all(one.drawn for one in parts) else ", a calibration being one draw of its samples"
-        how, than = _more(calibration, searcher)
+        how = "more with the calibration than" if calibration > searcher else "less with the calibration than"
+        if math.isclose(calibration, searcher, abs_tol=1e-12):
+            how = "as much with the calibration as"
         verdict = (
-            f"{numbers.capital(parts[0].title)} varies {how} with the calibration {than} with the searcher: "
+            f"{numbers.capital(parts[0].title)} varies {how} with the searcher: "
             f"{numbers.percent(calibration)} against {numbers.percent(searcher)} of the variance, noise taken off"
             f"{medians}{drawn}."
         )

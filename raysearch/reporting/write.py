@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from raysearch.core.escaping import csv_cell, markdown, markdown_code
 from raysearch.core.formatting import count
 from raysearch.core.paths import write_files
-from raysearch.reporting.figures.picture import Palette, Picture, png, svg
+from raysearch.reporting.figures.picture import Palette, png, svg
 from raysearch.reporting.findings import findings
-from raysearch.reporting.sections import Section, sections
+from raysearch.reporting.sections import sections
 from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.stats.frame import HELD_OUT_LOSS
 from raysearch.reporting.tables.numbers import UNKNOWN
 from raysearch.reporting.tables.table import Table, as_csv, as_markdown
 from raysearch.study.result import StudyResult
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 
 def write_report(results: StudyResult, out: Path) -> list[Path]:
@@ -50,16 +47,23 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
     parts = sections(analysis)
     pictures = [picture for part in parts for picture in part.pictures]
     drawn = {picture.name: svg(picture.figure, picture.name) for picture in pictures}
+    script = f"\n{_text('page.js')}"
     shown = {
         "results": results,
         "extent": _extent(analysis.frame),
         "findings": findings(analysis),
         "sections": parts,
+        "drawn": drawn,
+        "swatches": Palette.of(results).colours,
         "facts": {"study": results.study_id, **results.facts},
+        "method": [line for line in _text("method.txt").splitlines() if line],
+        "style": _text("page.css"),
+        "script": script,
+        "script_hash": f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
     }
     texts = {
-        "report.html": _rendered("page.html.j2", **shown, **_of_html(results, parts, drawn)),
-        "report.md": _rendered("page.md.j2", **shown, as_markdown=as_markdown),
+        "report.html": _rendered("page.html.j2", shown),
+        "report.md": _rendered("page.md.j2", shown),
         "cells.csv": _csv(_cells(analysis.frame)),
         "items.csv": _csv(_items(results)),
         "dense.csv": _csv(_dense(results)),
@@ -102,25 +106,7 @@ def _dense(results: StudyResult) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", "metric", "value", "error"])
 
 
-def _of_html(results: StudyResult, parts: Sequence[Section], drawn: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the page shows in its own way; `drawn` are its figures as SVG, by name."""
-    from markupsafe import Markup
-
-    script = f"\n{_text('page.js')}"
-    return {
-        "present": {section.name for section in parts if not section.empty},
-        "method": [line for line in _text("method.txt").splitlines() if line],
-        "style": Markup(_text("page.css")),
-        "script": Markup(script),
-        "script_hash": f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
-        "drawn": drawn,
-        "inline": _inline,
-        "swatches": Palette.of(results).colours,
-        "shown": _shown,
-    }
-
-
-def _rendered(template: str, **shown: Any) -> str:
+def _rendered(template: str, shown: Mapping[str, Any]) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -130,7 +116,7 @@ def _rendered(template: str, **shown: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=template.endswith(".md.j2"),
     )
-    environment.filters |= {"md": markdown, "code": markdown_code}
+    environment.filters |= {"md": markdown, "code": markdown_code, "table": as_markdown, "view": _view}
     return environment.from_string(_text(template)).render(shown)
 
 
@@ -148,7 +134,7 @@ def _extent(frame: pd.DataFrame) -> str:
     return f"{' × '.join(parts)}: {count(len(frame), 'search', 'searches')}, {finished} finished"
 
 
-def _shown(table: Table) -> dict[str, Any]:
+def _view(table: Table) -> dict[str, Any]:
     """A table as the page shows it: a line above each group, and no column for a label that is always the same."""
     kept = [place for place in range(len(table.columns)) if not _is_idle(table, place)]
     heads = [table.columns[place] for place in kept]
@@ -166,12 +152,3 @@ def _is_idle(table: Table, place: int) -> bool:
     """Return whether a column says nothing: a label that is always the same, or a number that is nowhere known."""
     texts = {row[place].text for row in table.rows[table.has_dense :]}
     return texts <= {UNKNOWN, ""} or (table.columns[place].may_hide and len(texts) == 1)
-
-
-def _inline(picture: Picture, svg: str) -> Markup:
-    """An SVG to stand in HTML: without the prolog, and with words for who cannot see it."""
-    from markupsafe import Markup, escape
-
-    body = svg[svg.index("<svg") :]
-    label = escape(f"{picture.title}. {picture.caption}")
-    return Markup(body.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))

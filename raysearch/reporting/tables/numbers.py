@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Concatenate, ParamSpec
+from typing import Any
 
 from raysearch.core import formatting
 from raysearch.reporting.stats.frame import Quantity
 
 UNKNOWN = "–"
-_Options = ParamSpec("_Options")
 
 
-def _if_known(write: Callable[Concatenate[float, _Options], str]) -> Callable[Concatenate[float | None, _Options], str]:
+def _if_known(write: Callable[..., str]) -> Callable[..., str]:
     """Let a function write `UNKNOWN` for a number that is None or not finite."""
 
     @wraps(write)
-    def written(number: float | None, /, *args: _Options.args, **options: _Options.kwargs) -> str:
-        return UNKNOWN if number is None or not math.isfinite(number) else write(number, *args, **options)
+    def written(number: float | None, *more: Any, **options: Any) -> str:
+        return UNKNOWN if number is None or not math.isfinite(number) else write(number, *more, **options)
 
     return written
 
