@@ -86,8 +86,8 @@ def halves(added: npt.NDArray[np.float64]) -> Iterator[tuple[float, ...]]:
 
 def jaccard(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64], size: int) -> float:
     """Return how much two masks of one-shot share."""
-    masks = [{*np.argsort(effects)[:size]} for effects in (one, other)]
-    return len(masks[0] & masks[1]) / len(masks[0] | masks[1])
+    first, second = (raysearch.Mask.of(*np.argsort(effects)[:size]) for effects in (one, other))
+    return first.jaccard(second)
 
 
 def noise_share(added: npt.NDArray[np.float64]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _Paths = tuple[str, str, Mapping[str, Mapping[int, float]]]  # calibration, unit, by searcher losses by size, 0 too
 _Courses = tuple[int, str, pd.DataFrame]  # M, calibration, the searches
-_Trained = tuple[str, list[RecoveredMask]]  # a way of training, and the masks that were trained so
 
 
 def path_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
@@ -92,15 +91,14 @@ def _progress_picture(palette: Palette, name: str, model: str, panels: list[_Cou
     for axes, (remove, calibration, cells) in zip(places, ordered, strict=True):
         ends = []
         for cell in cells.itertuples():
-            known = [(count, loss) for count, loss in cell.outcome.best_so_far if math.isfinite(loss)]
-            if not known:
+            course = [(count, loss) for count, loss in cell.outcome.best_so_far if math.isfinite(loss)]
+            if not course:
                 continue
-            counts, losses = map(list, zip(*known, strict=True))
-            colour, last = palette.colours[cell.searcher], max(cell.outcome.evaluations, counts[-1])
-            course = [*counts, last], [*losses, losses[-1]]
-            axes.step(*course, where="post", lw=1.4, color=colour, ls=palette.lines[cell.searcher])
-            axes.plot(counts[-1], losses[-1], palette.shapes[cell.searcher], color=colour, ms=5)
-            ends.append(losses[-1])
+            (count, loss), colour = course[-1], palette.colours[cell.searcher]
+            course.append((max(cell.outcome.evaluations, count), loss))
+            axes.step(*zip(*course, strict=True), where="post", lw=1.4, color=colour, ls=palette.lines[cell.searcher])
+            axes.plot(count, loss, palette.shapes[cell.searcher], color=colour, ms=5)
+            ends.append(loss)
         log_scale(axes)
         if ends:
             bottom, top = style.within(ends)
@@ -118,22 +116,19 @@ def _progress_picture(palette: Palette, name: str, model: str, panels: list[_Cou
 
 def recovery_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
     """Return for each model the loss by tokens, a panel a way of training, a line a mask."""
-    trained: dict[tuple[str, str], list[RecoveredMask]] = {}
-    for one in results.recovered:
-        if one.record.training.held_out:
-            trained.setdefault((one.model, one.record.way), []).append(one)
-    panels = ((model, (way, masks)) for (model, way), masks in trained.items())
-    return pictures("recovery", panels, partial(_recovery_picture, palette))
+    trained = ((one.model, one) for one in results.recovered if one.record.training.held_out)
+    return pictures("recovery", trained, partial(_recovery_picture, palette))
 
 
-def _recovery_picture(palette: Palette, name: str, model: str, panels: Sequence[_Trained]) -> Picture:
+def _recovery_picture(palette: Palette, name: str, model: str, trained: list[RecoveredMask]) -> Picture:
     from matplotlib.lines import Line2D
 
-    figure, places = grid(len(panels), 2.9)
+    ways = dict.fromkeys(one.record.way for one in trained)
+    figure, places = grid(len(ways), 2.9)
     looks: dict[str, dict[str, Any]] = {}
     markers = itertools.cycle(style.MARKERS)
-    for axes, (way, masks) in zip(places, panels, strict=True):
-        for one in masks:
+    for axes, way in zip(places, ways, strict=True):
+        for one in (mask for mask in trained if mask.record.way == way):
             label = f"{one.searchers}, M = {one.remove}" if one.remove else "dense"
             first = one.found_by[0]
             colour, line = palette.colours.get(first, style.GREY), palette.lines.get(first, "--")

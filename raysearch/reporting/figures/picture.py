@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _Panel = TypeVar("_Panel")
-_UNTOLD = ("Date", "Creator", "Format", "Type")  # of a figure's metadata
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ def svg(figure: Figure, name: str) -> str:
     buffer = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         style.place(figure, FigureCanvasSVG)
-        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(_UNTOLD))
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
     text = re.sub(r'(?<= d=")[^"]+', lambda found: " ".join(found[0].split()), text)
     text = re.sub(r"-?\d+\.\d{3,}(?=[^<>]*>)", lambda found: f"{float(found[0]):.2f}", text)  # 1/100 of a point

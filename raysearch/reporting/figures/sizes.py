@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 
@@ -15,14 +14,8 @@ from raysearch.reporting.figures.picture import Palette, Picture, grid, pictures
 from raysearch.reporting.stats.agreement import masks_of, similarity
 from raysearch.reporting.tables import numbers
 
-
-@dataclass(frozen=True)
-class _Curves:
-    """One number of searchers by the number of samples: a panel."""
-
-    title: str
-    what: str
-    points: dict[str, dict[int, list[float]]]  # by searcher and samples, a number for each pair of draws
+#: A title, what is drawn, and a number for each pair of draws by searcher and samples: a panel.
+_Curves = tuple[str, str, Mapping[str, Mapping[int, Sequence[float]]]]
 
 
 def size_pictures(frame: pd.DataFrame, palette: Palette) -> list[Picture]:
@@ -49,24 +42,24 @@ def _panels(frame: pd.DataFrame) -> Iterator[tuple[str, _Curves]]:
         unit = cells["unit"].iloc[0]
         for what, points in (("Jaccard of two draws' masks", alike), (f"held-out loss over dense ({unit})", losses)):
             if points:
-                yield model, _Curves(f"M = {remove}", what, points)
+                yield model, (f"M = {remove}", what, points)
 
 
 def _picture(palette: Palette, name: str, model: str, panels: list[_Curves]) -> Picture:
     figure, places = grid(len(panels), 3.0)
-    for axes, panel in zip(places, panels, strict=True):
-        for searcher, by_samples in panel.points.items():
+    for axes, (title, what, points) in zip(places, panels, strict=True):
+        for searcher, by_samples in points.items():
             means = [fmean(several) for several in by_samples.values()]
             axes.plot(list(by_samples), means, ms=5, lw=1.6, **palette.line(searcher))
             for samples, several in by_samples.items():
                 axes.plot([samples] * len(several), several, "_", color=palette.colours[searcher], ms=6, alpha=0.6)
         axes.set_xscale("log")
         axes.minorticks_off()
-        ticks = sorted({samples for by_samples in panel.points.values() for samples in by_samples})
+        ticks = sorted({samples for by_samples in points.values() for samples in by_samples})
         axes.set_xticks(ticks, [numbers.amount(one) for one in ticks])
-        style.name_axes(axes, panel.title, "samples (log scale)", panel.what)
+        style.name_axes(axes, title, "samples (log scale)", what)
         style.finish(axes)
-    style.legend(figure, palette.line_keys(searcher for panel in panels for searcher in panel.points))
+    style.legend(figure, palette.line_keys(searcher for *_, points in panels for searcher in points))
     caption = (
         "Calibrations that differ by their number of samples alone. Left: how alike the masks are that a searcher "
         "finds by two draws, 1 for the same. Right: the loss of its masks on the other draws, over the dense model's. "

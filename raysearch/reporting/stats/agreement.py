@@ -1,8 +1,6 @@
 """How far searchers agree on which layers go: Jaccard similarities of their masks.
 
-Only searchers that use the objective count: a baseline finds the same mask by every objective. Masks of one draw of a
-calibration's samples are compared with each other; the masks that one searcher finds by two draws say how much of a
-disagreement is the samples' doing.
+Only searchers that use the objective count: a baseline finds the same mask by every objective.
 
 Source: Kim et al. 2026 (arXiv 2604.24938), Table 5 and Appendix A.2.
 """
@@ -25,7 +23,7 @@ class Agreement:
     """How far the searchers of a setting agree, and each with itself.
 
     Args:
-        mean: Mean Jaccard similarity over pairs of searchers; None where there is one.
+        mean: Mean Jaccard similarity over pairs of searchers on the same draw; None where there is one.
         chance: What two masks drawn at random from those allowed would have on average.
         between_seeds: Mean over pairs of seeds of the same searcher and draw; None where no searcher has two.
         between_draws: Mean over pairs of draws of the same searcher: how alike masks are that only samples tell apart;
@@ -51,11 +49,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class CrossAgreement:
-    """How far two calibrations agree, searcher by searcher.
-
-    Args:
-        mean: Mean Jaccard similarity of the masks that a searcher finds by the one and by the other.
-    """
+    """How far two calibrations agree: Jaccard similarities of what the same searcher removes by each."""
 
     panel: Panel
     first: str

@@ -112,12 +112,7 @@ def _exact_p(x: _Numbers, y: _Numbers) -> float:
 
 
 def spearman(x: _Numbers, y: _Numbers) -> _Numbers:
-    """Spearman's rho along the last axis, NaN where one side is the same throughout.
-
-    Args:
-        x: Numbers, [..., n].
-        y: As many, [..., n].
-    """
+    """Return Spearman's rho of numbers, [..., n], along the last axis; NaN where one side is the same throughout."""
     from scipy.stats import rankdata
 
     a, b = (rankdata(_without_dust(side), axis=-1) for side in (x, y))
@@ -151,6 +146,6 @@ def _correlate(x: _Numbers, y: _Numbers) -> tuple[float | None, float | None, fl
 
 
 def _without_dust(values: _Numbers) -> _Numbers:
-    """Rounded relative to the largest, so that two sums of the same numbers in another order tie."""
+    """Round relative to the largest, so that two sums of the same numbers in another order tie."""
     largest = np.abs(values[np.isfinite(values)]).max(initial=0.0)
     return values if largest == 0 else np.round(values / largest, _DIGITS)

@@ -1,8 +1,4 @@
-"""Which calibration gives the better checkpoints: every two of them, paired by searcher or told apart by their draws.
-
-Searchers that do not use the objective find the same mask by every calibration, and are left out, and so are those
-whose luck is the same in several draws (`by_own_luck`).
-"""
+"""Which calibration gives the better checkpoints: every two of them, paired by searcher or told apart by draws."""
 
 from __future__ import annotations
 
@@ -54,7 +50,7 @@ class CalibrationEffect:
 
 
 def calibration_effects(frame: pd.DataFrame, quantity: Quantity) -> list[CalibrationEffect]:
-    """Every two calibrations by a quantity, for each model and M."""
+    """Every two calibrations by a quantity, for each model and M; see `by_own_luck` for the searchers that count."""
     found = []
     for panel, cells in panels(by_own_luck(frame)):
         known = cells[cells[quantity.key].notna()]

@@ -74,6 +74,8 @@ class Ranking:
 
 def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
     """Rank the searchers of `by_own_luck` by a quantity; None where there are too few of them, or no number."""
+    from scipy.stats import friedmanchisquare
+
     own = by_own_luck(frame)
     known = own[own["comparable"] & own[quantity.key].notna()]
     badness = -quantity.sign * quantity.of(known)
@@ -85,7 +87,10 @@ def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
     ranks = ranks_of(ranks_of(table).groupby(level=list(range(n_labels)), observed=True).mean())
     n, k = ranks.shape
     means = ranks.mean().sort_values(kind="stable")
-    p, critical = _friedman(ranks), _quantile(k) * math.sqrt(k * (k + 1) / (6 * n))
+    critical, p = _quantile(k) * math.sqrt(k * (k + 1) / (6 * n)), None
+    if n >= _FEWEST:
+        all_equal = np.ptp(ranks.to_numpy()) == 0
+        p = 1.0 if all_equal else float(friedmanchisquare(*ranks.T.to_numpy()).pvalue)
     columns = {name: of.to_numpy() for name, of in ranks.items()}
     pairs = []
     for (better, low), (worse, high) in itertools.combinations(means.items(), 2):
@@ -98,16 +103,6 @@ def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
 def ranks_of(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the ranks of the numbers of each row, the lowest first; equal ones share the mean of theirs."""
     return tidy(rows).rank(axis="columns")
-
-
-def _friedman(ranks: pd.DataFrame) -> float | None:
-    """The p of Friedman's test of ranks, [sets, searchers]; None with too few sets."""
-    from scipy.stats import friedmanchisquare
-
-    if len(ranks) < _FEWEST:
-        return None
-    all_equal = np.ptp(ranks.to_numpy()) == 0
-    return 1.0 if all_equal else float(friedmanchisquare(*ranks.T.to_numpy()).pvalue)
 
 
 @functools.cache  # a second or so

@@ -1,12 +1,8 @@
 """How much of a result is the calibration's doing, how much the searcher's: analysis of variance, and plain spreads.
 
 Only what all calibrations share is split: averages of assessed metrics. A calibration's own loss has its own unit, so
-losses of two calibrations are never put on one scale. Searchers that do not use the objective find the same mask by
-every objective, which would dilute the calibration's share; they are left out, and so are those whose luck is the
-same in several draws (`by_own_luck`).
-
-Several draws of a calibration are a random factor nested in it: a calibration is compared with another by how far its
-own draws differ, a searcher by how far searchers change places from draw to draw.
+losses of two calibrations are never put on one scale. Searchers that do not use the objective are left out, as they
+would dilute the calibration's share, and so are those whose luck is the same in several draws (`by_own_luck`).
 """
 
 from __future__ import annotations
@@ -90,9 +86,9 @@ def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
     """Split each quantity's variance for each model and M with at least two calibrations and two searchers.
 
     By least squares, with type II sums of squares. Where calibrations have several draws, a searcher counts by its mean
-    over seeds, and the draws are nested: the F test of the calibration is against the draws, the others against
-    searchers times draws. With one draw, against the seeds where some searcher has several, else against what both
-    together do.
+    over seeds, and the draws are a random factor nested in calibrations: the F test of the calibration is against the
+    draws, the others against searchers times draws. With one draw, against the seeds where some searcher has several,
+    else against what both together do.
     """
     return [
         found
@@ -173,12 +169,7 @@ def _analysis_of_variance(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _left_over(values: _Numbers, *factors: npt.NDArray[np.int_]) -> _Numbers:
-    """What a sum of effects leaves of some values: the sum of squares, and its degrees of freedom.
-
-    Args:
-        values: Their mean is 0, [n].
-        factors: A number for each effect of a factor, by value, [n] each.
-    """
+    """The sum of squares, and its degrees of freedom, that effects of factors leave of values whose mean is 0, [n]."""
     design = np.hstack([np.equal.outer(places, np.unique(places)) for places in factors]).astype(float)
     effects, _, rank, _ = np.linalg.lstsq(design.T @ design, design.T @ values)
     return np.array([((values - design @ effects) ** 2).sum(), len(values) - rank])

@@ -102,16 +102,13 @@ def _ranks(results: StudyResult) -> Iterator[_Ranks]:
     found: dict[tuple[str, int, str], list[dict[str, ThreeNumbers]]] = defaultdict(list)
     for one in results.recovered:
         if one.remove:
-            numbers_of_mask = {of.metric.name: of for of in one.record.numbers}
-            found[one.model, one.remove, one.record.way].append(numbers_of_mask)
+            found[one.model, one.remove, one.record.way].append({of.metric.name: of for of in one.record.numbers})
     for place, masks in found.items():
         for name, first in masks[0].items():
+            of_masks = [mask[name] for mask in masks if name in mask]
             described = first.metric.group in ("degeneration", "failures")
-            if len(masks) >= _FEW and not described and all(name in mask for mask in masks):
-                before, after = (
-                    [mask[name].pruned.value for mask in masks],
-                    [mask[name].recovered.value for mask in masks],
-                )
+            if len(of_masks) == len(masks) >= _FEW and not described:
+                before, after = [one.pruned.value for one in of_masks], [one.recovered.value for one in of_masks]
                 yield _Ranks(*place, first.metric, before, after)
 
 

@@ -156,13 +156,11 @@ def as_csv(table: Table) -> str:
 
 
 def _markdown(cell: Cell) -> str:
-    text = _linked(cell.text, cell.link) if cell.link and cell.text else markdown_line(cell.text)
+    text = markdown_line(cell.text)
+    if cell.link and cell.text:
+        target = re.sub(r"[<>\s|]", lambda found: f"%{ord(found[0]):02X}", cell.link)
+        text = f"[{text}](<{target}>)"
     if cell.best:
         text = f"**{text}**"
     small = "; ".join(map(markdown_line, cell.small.splitlines()))
     return f"{text} ({small})" if small else text
-
-
-def _linked(text: str, link: str) -> str:
-    target = re.sub(r"[<>\s|]", lambda found: f"%{ord(found[0]):02X}", link)
-    return f"[{markdown_line(text)}](<{target}>)"
