@@ -151,7 +151,10 @@ def panels(frame: pd.DataFrame) -> Iterator[tuple[Panel, pd.DataFrame]]:
 
 
 def searcher_means(frame: pd.DataFrame, *quantities: Quantity) -> pd.DataFrame:
-    """Return the mean over draws and seeds of every number by model, calibration, M and searcher, or its `mean_of`."""
+    """Return the mean over draws and seeds of every number, by model, calibration, M and searcher.
+
+    That of a quantity named is its `mean_of`, of all others the arithmetic one.
+    """
     groups = _comparable(frame).groupby([*Setting._fields, "searcher"], observed=True)
     own = {one.key: groups[one.key].agg(partial(mean_of, one)) for one in quantities}
     return groups.mean(numeric_only=True).assign(**own)

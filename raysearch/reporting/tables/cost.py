@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -98,25 +97,18 @@ def totals_table(frame: pd.DataFrame) -> Table | None:
     return tabulate("totals", "What the whole study ran", columns, totals.itertuples() if shared > 0 else (), note)
 
 
-@dataclass(frozen=True)
-class _Budget:
-    """A searcher of a setting, and in `rivals` beside it those that may be stopped at any time."""
+class _Budget(NamedTuple):
+    """A searcher of a setting beside those that may be stopped at any time.
+
+    Args:
+        spent: The masks that each searcher asked for in all.
+        losses: Its own loss, and those of the others after as many masks; None where one of its searches had none.
+    """
 
     setting: Setting
     searcher: str
-    rivals: Mapping[str, Sequence[Outcome]]
-
-    @property
-    def evaluations(self) -> float:
-        return fmean(one.evaluations for one in self.rivals[self.searcher])
-
-    def loss_of(self, rival: str) -> float | None:
-        """Return the mean loss that a searcher had reached by this budget; None if one of its searches had none."""
-        found = self.rivals.get(rival, [])
-        if rival == self.searcher:
-            return fmean(one.loss for one in found)
-        reached = [[loss for spent, loss in one.best_so_far if spent <= self.evaluations] for one in found]
-        return fmean(losses[-1] for losses in reached) if reached and all(reached) else None
+    spent: Mapping[str, float]
+    losses: Mapping[str, float | None]
 
 
 def budget_table(results: StudyResult) -> Table | None:
@@ -130,17 +122,25 @@ def budget_table(results: StudyResult) -> Table | None:
                 anytime[cell.searcher] = None
     lines = []
     for setting, searchers in found.items():
-        for searcher in searchers:
-            rivals = {name: of for name, of in searchers.items() if name in {searcher, *anytime}}
-            lines += [_Budget(setting, searcher, rivals)] if len(rivals) > 1 else []
+        spent = {name: fmean(one.evaluations for one in of) for name, of in searchers.items()}
+        for searcher, own in searchers.items():
+            losses = {name: _loss_by(spent[searcher], searchers[name]) for name in anytime if name in searchers}
+            losses[searcher] = fmean(one.loss for one in own)
+            if len(losses) > 1:
+                lines.append(_Budget(setting, searcher, spent, losses))
     columns = [
         *labels("setting."),
         words("Searcher", "searcher", kind="who"),
-        number("Masks", "evaluations", numbers.amount),
+        number("Masks", lambda line: line.spent[line.searcher], numbers.amount),
         Column("Loss", lambda line: _loss(line.searcher, line)),
         *(Column(f"{numbers.capital(rival)} by then", partial(_rival, rival)) for rival in anytime),
     ]
     return tabulate("budgets", "At equal budget", columns, lines, _BUDGET_NOTE)
+
+
+def _loss_by(evaluations: float, found: Sequence[Outcome]) -> float | None:
+    reached = [[loss for spent, loss in one.best_so_far if spent <= evaluations] for one in found]
+    return fmean(losses[-1] for losses in reached) if all(reached) else None
 
 
 def _rival(rival: str, line: _Budget) -> Cell:
@@ -148,10 +148,10 @@ def _rival(rival: str, line: _Budget) -> Cell:
 
 
 def _loss(searcher: str, line: _Budget) -> Cell:
-    loss = line.loss_of(searcher)
+    loss = line.losses.get(searcher)
     if loss is None:
         return Cell(numbers.UNKNOWN)
-    ended = fmean(one.evaluations for one in line.rivals[searcher])
-    small = f"ended after {numbers.amount(ended)}" if ended < line.evaluations else ""
-    best = all(other is None or loss <= other for other in map(line.loss_of, line.rivals))
+    ended = line.spent[searcher]
+    small = f"ended after {numbers.amount(ended)}" if ended < line.spent[line.searcher] else ""
+    best = all(other is None or loss <= other for other in line.losses.values())
     return Cell(numbers.loss(loss), finite(loss), small=small, best=best)
