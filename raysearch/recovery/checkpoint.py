@@ -56,33 +56,25 @@ class RecoveryEvidence:
 def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: RecoveryEvidence) -> None:
     """Merge a pruned checkpoint with what was trained, an adapter or all weights, and write it with its tokenizer.
 
-    It is loaded again and compared before anything is replaced.
-
-    Raises:
-        UserError: The folder cannot be written.
-        UnsupportedModelError: The merged model is not the trained one.
+    It is loaded again and compared before anything is replaced; one that is not the trained model is refused.
     """
     with replacing(out) as folder, quiet():
         load = partial(AutoModelForCausalLM.from_pretrained, trust_remote_code=model.trust_remote_code)
-        base: PreTrainedModel = load(model.path, dtype="auto").eval()
+        base: PreTrainedModel = load(model.path, dtype="auto")
         dtype = base.dtype
-        merged: Any
-        if evidence.method.method == "full":
-            merged = load(trained, dtype=dtype).eval()
-            expected = probe_logits(merged)
-        else:
-            adapted: Any = PeftModel.from_pretrained(base, str(trained)).eval()
-            expected = probe_logits(adapted)
-            merged = adapted.merge_and_unload()
+        is_full = evidence.method.method == "full"
+        tuned: Any = load(trained, dtype=dtype) if is_full else PeftModel.from_pretrained(base, str(trained))
+        expected = probe_logits(tuned.eval())
+        if not is_full:
+            tuned = tuned.merge_and_unload()
             shutil.copytree(trained, folder / _ADAPTER, ignore=shutil.ignore_patterns("history.json", "README.md"))
-        merged.save_pretrained(folder)
+        tuned.save_pretrained(folder)
         for file in Path(model.path).iterdir():  # the tokenizer, as it was
             if not (folder / file.name).exists() and file.suffix != ".safetensors" and file.name not in _OWN:
                 (shutil.copytree if file.is_dir() else shutil.copy2)(file, folder / file.name)
         for weights in folder.glob("**/*.safetensors"):  # written readable by the owner only
             weights.chmod((folder / "config.json").stat().st_mode)
-        reloaded = load(folder).eval()
-        gap = relative_gap(probe_logits(reloaded), expected)
+        gap = relative_gap(probe_logits(load(folder).eval()), expected)
         if not gap <= 10 * tolerance(dtype):  # merging adds in another order
             raise UnsupportedModelError(
                 f"the recovered model cannot be written: its logits differ by {gap:.1e} of the largest when it is "
@@ -93,12 +85,12 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
 
 def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Sequence[ThreeNumbers]) -> None:
     """Write the model card and the record for machines."""
-    models = ("dense", "pruned", "recovered")
+    mask, models = list(evidence.mask), ("dense", "pruned", "recovered")
     record = {
         "recovery_id": evidence.recovery_id,
-        "mask": list(evidence.mask),
+        "mask": mask,
         "n_layers_dense": evidence.n_layers_dense,
-        "evidence": {**asdict(evidence), "mask": list(evidence.mask)},
+        "evidence": {**asdict(evidence), "mask": mask},
         "assessed": {one.metric.title: {name: getattr(one, name).value for name in models} for one in numbers},
     }
     card = render_card(

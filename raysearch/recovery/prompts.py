@@ -101,19 +101,17 @@ class SeenTexts:
 def draw_prompts(
     data: Data, options: RecoveryOptions, tokenizer: Any, measured: SeenTexts, max_positions: int | None
 ) -> Prompts:
-    """Draw what to train on, and leave out what is too long or was measured.
-
-    Raises:
-        UserError: The data cannot be read, or nothing is left.
-    """
+    """Draw what to train on, and leave out what is too long or was measured; refuse data that leave nothing."""
     check_rows(data, options, max_positions)
     left_out = Counter[str]()
     if isinstance(data.draw, WindowOptions):
-        batch = data.samples(tokenizer, Form.TEXT, max_positions).batch
-        rows = [Row(tuple(ids[:n].tolist())) for ids, n in zip(batch.input_ids, batch.lengths.tolist(), strict=True)]
-        kept = [row for row in rows if not measured.shared(tokenizer.decode(row.ids))]
-        if overlapping := len(rows) - len(kept):
-            left_out["overlapping"] = overlapping
+        batch, kept = data.samples(tokenizer, Form.TEXT, max_positions).batch, []
+        for ids, length in zip(batch.input_ids, batch.lengths.tolist(), strict=True):
+            row = Row(tuple(ids[:length].tolist()))
+            if measured.shared(tokenizer.decode(row.ids)):
+                left_out["overlapping"] += 1
+            else:
+                kept.append(row)
         check_enough(len(kept), left_out, data)
         return Prompts((), tuple(kept), dict(left_out))
     drawn, failure = [], None
@@ -154,17 +152,9 @@ def draw_prompts(
 
 
 def encode(
-    messages: Sequence[tuple[str, str]],
-    answer: str | None,
-    tokenizer: Any,
-    where: str,
-    thinking: bool | None = None,
+    messages: Sequence[tuple[str, str]], answer: str | None, tokenizer: Any, where: str, thinking: bool | None = None
 ) -> tuple[int, ...]:
-    """Return the tokens of a prompt with its answer; without one, up to where it begins.
-
-    Raises:
-        UserError: The model's chat template does not take them.
-    """
+    """Return the tokens of a prompt with its answer; without one, up to where it begins."""
     if tokenizer.chat_template:
         turns = messages if answer is None else [*messages, ("assistant", answer)]
         text = fit_template(turns, tokenizer, where, ask=answer is None, thinking=thinking)
@@ -176,19 +166,19 @@ def encode(
 
 
 def row_of(question: Question, answer: str, cut_off: bool, options: RecoveryOptions, tokenizer: Any) -> Row | LeftOut:
-    """Return a question and its answer as a row, or why it is left out.
-
-    The answer begins where the row differs from the prompt alone.
-
-    Raises:
-        UserError: The model's chat template does not take them.
-    """
+    """Return a question with its answer, which begins where the row is no longer the prompt, or why it is left out."""
     if not answer:
         return "empty"
     if cut_off:
         return "cut off"
     ids = encode(question.messages, answer, tokenizer, "a row of data", question.thinking)
     return "too long" if len(ids) > options.max_tokens else Row(ids, n_shared(question.ids, ids), answer)
+
+
+def kept_rows(found: Sequence[Row | LeftOut], left_out: Counter[str]) -> list[Row]:
+    """Return the rows that were made of questions, and count the questions that are left out, by the reason."""
+    left_out.update(one for one in found if not isinstance(one, Row))
+    return [one for one in found if isinstance(one, Row)]
 
 
 def _words(text: str) -> list[str]:
@@ -233,11 +223,7 @@ def check_rows(data: Data, options: RecoveryOptions, max_positions: int | None) 
 
 
 def n_to_train_on(rows: Sequence[Row], options: RecoveryOptions, left_out: dict[str, int], data: Data) -> int:
-    """Return how many of the first rows the limit of tokens allows, and count the others as left out.
-
-    Raises:
-        UserError: There are fewer than two.
-    """
+    """Return how many of the first rows the limit of tokens allows, at least two, and count the others as left out."""
     totals = itertools.accumulate(len(row.ids) for row in rows)
     n_rows = sum(options.tokens is None or total <= options.tokens for total in totals)
     if n_rows < len(rows):

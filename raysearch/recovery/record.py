@@ -88,29 +88,24 @@ class RecoveryRecord:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def header(self) -> RecoveryHeader:
-        """What observers are told that it is."""
-        return RecoveryHeader(self.recovery_id, self.mask, self.way, self.settings)
-
-    @property
-    def costs(self) -> dict[str, float]:
-        """The cost by the names that MLflow shows."""
-        return {
+    def named(self) -> dict[str, float]:
+        """The costs and the three models' numbers by the names that MLflow shows."""
+        named: dict[str, float] = {
             "recovery/rows": self.rows,
             "recovery/steps": self.training.steps,
             "recovery/tokens": self.training.tokens,
             "recovery/parameters": self.training.parameters,
             **{f"recovery/seconds_{stage}": seconds for stage, seconds in self.seconds.items()},
         }
-
-    @property
-    def named(self) -> dict[str, float]:
-        """The three models' numbers by the names that MLflow shows; the search keeps those of its own assessment."""
-        named: dict[str, float] = {}
         for one in self.numbers:
             for model in ("dense", "pruned", "recovered"):
                 named |= named_estimate(one.metric.name, model, getattr(one, model))
         return named
+
+    @property
+    def told(self) -> tuple[RecoveryHeader, Sequence[LossPoint], Mapping[str, float]]:
+        """What trackers are told of it."""
+        return RecoveryHeader(self.recovery_id, self.mask, self.way, self.settings), self.training.points, self.named
 
 
 def side_by_side(
@@ -132,11 +127,9 @@ def side_by_side(
 
 
 def write_recovery(ledger: Ledger, model: str, record: RecoveryRecord) -> RecoveryRecord:
-    """Put a recovery on record beside the others of its mask, by the dense model's fingerprint.
+    """Put a recovery on record beside the others of its mask, by the dense model's fingerprint, and return it.
 
-    Returns:
-        What is on record now: stages that were done by an earlier process have the seconds of that one, and numbers
-        that were assessed earlier alone are there too.
+    Stages that were done by an earlier process have the seconds of that one; numbers that were assessed earlier stay.
     """
 
     def change(known: Sequence[RecoveryRecord] | None) -> list[RecoveryRecord]:

@@ -1,4 +1,4 @@
-"""From a finished search to a recovered checkpoint, in steps that are each done once, even if a process is killed."""
+"""Recovers what a search found: trains it, writes, assesses and records it, or tells what that would cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import write_card, written_by
 from raysearch.recovery.progress import timed
-from raysearch.recovery.prompts import LeftOut, Question, Row, n_to_train_on, row_of
+from raysearch.recovery.prompts import LeftOut, Question, Row, kept_rows, n_to_train_on, row_of
 from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
@@ -92,13 +92,10 @@ def recover_in_study(
     The arguments are those of `recover_search`, and the study's label of the way in which a model is trained.
     """
     recovery = prepare(record, ledger, search, spec, remove)
-    out = recovery.folder / RECOVERED
-    for known in recoveries_of(recovery.ledger, recovery.what.fingerprint, [recovery.mask]):
-        if known.recovery_id == recovery.name and recovery.asked.items() <= known.asked.items():
-            kept = write_recovery(
-                recovery.ledger, recovery.what.fingerprint, replace(known, way=way, settings=spec.settings)
-            )
-            break
+    model, out = recovery.what.fingerprint, recovery.folder / RECOVERED
+    known = {one.recovery_id: one for one in recoveries_of(ledger, model, [recovery.mask])}.get(recovery.name)
+    if known is not None and recovery.asked.items() <= known.asked.items():
+        kept = write_recovery(ledger, model, replace(known, way=way, settings=spec.settings))
     else:
         kept = _record(recovery, _recover(recovery, out, True, observer), way, observer)
     if out.exists():  # made for a study, by this command or by one that was killed before it came here
@@ -141,7 +138,7 @@ def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer)
 def _record(recovery: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
     record = replace(result.record(way), asked=recovery.asked, settings=recovery.spec.settings)
     kept = write_recovery(recovery.ledger, recovery.what.fingerprint, record)
-    observer.recovered(recovery.record, kept.header, kept.training.points, {**kept.costs, **kept.named})
+    observer.recovered(recovery.record, *kept.told)
     return kept
 
 
@@ -153,22 +150,17 @@ def recovery_cost(
     remove: int | None,
     observer: Observer,
 ) -> RecoveryCost:
-    """Return what a recovery would cost, by drawing its prompts and timing a step; nothing is kept.
-
-    The arguments are those of `recover_search`.
-    """
+    """Return what a recovery, as of `recover_search`, would cost: its prompts are drawn, a step timed, nothing kept."""
     recovery, options = prepare(record, ledger, search, spec, remove), spec.options
     observer.assessing("drawing the data")
     prompts = draw(recovery)
     left_out, writes = Counter(prompts.left_out), options.responses == "self"
+    tokenizer = recovery.tokenizer
     found = [
-        _longest(one, options, recovery.tokenizer)
-        if writes
-        else row_of(one, one.answer, False, options, recovery.tokenizer)
+        _longest(one, options, tokenizer) if writes else row_of(one, one.answer, False, options, tokenizer)
         for one in prompts.questions
     ]
-    left_out.update(one for one in found if not isinstance(one, Row))
-    rows = [*prompts.rows, *(one for one in found if isinstance(one, Row))]
+    rows = [*prompts.rows, *kept_rows(found, left_out)]
     rows = rows[: n_to_train_on(rows, options, left_out, spec.data)]
     answers = len(prompts.questions) if writes else 0
     n_train = len(rows) - held_out(len(rows), options)
@@ -209,11 +201,9 @@ def _longest(question: Question, options: RecoveryOptions, tokenizer: Any) -> Ro
 
 def _assess(recovery: Recovery, out: Path, observer: Observer) -> list[Mapping[str, Result]]:
     """Assess dense, pruned and recovered, each by metric; what the ledger knows is not computed again."""
-    ledger = recovery.ledger
+    ledger, spec = recovery.ledger, recovery.spec
     before = assess_masks(recovery.what, ledger, [recovery.mask], on_progress=observer.assessing)
-    what = read_assessable(
-        recovery.spec.assess, recovery.model_in(out, "recovered"), recovery.spec.cluster, ledger.path
-    )
+    what = read_assessable(spec.assess, recovery.model_in(out, "recovered"), spec.cluster, ledger.path)
     after = assess_masks(what, ledger, [Mask()], on_progress=observer.assessing)
     return [before.by_mask[Mask()], before.by_mask[recovery.mask], after.by_mask[Mask()]]
 
@@ -229,11 +219,9 @@ def _time_step(recovery: Recovery, model: ModelSpec, rows: list[Row], folder: Pa
         data = TrainingRows.of((chosen * n_rows)[:n_rows], options)
         if options.loss == "distill":  # what the dense model says takes the same time whatever it is
             k = min(options.top_k, recovery.what.info.vocab_size)
-            top_logits = [
-                TopLogits(np.zeros((n, k), np.int32), np.full((n, k), -np.log(2 * k), np.float16))
-                for n in data.n_scored
-            ]
-            data = replace(data, top_logits=top_logits)
+            sizes = [(len(row.ids) - start, k) for row, start in zip(data.rows, data.starts, strict=True)]
+            made_up = [TopLogits(np.zeros(n, np.int32), np.full(n, -np.log(2 * k), np.float16)) for n in sizes]
+            data = replace(data, top_logits=made_up)
         trainer = make_trainer(model, recovery.tokenizer, data, options, folder, at_once, on_gpu=recovery.on_gpu)
         trainer.args.eval_strategy = trainer.args.save_strategy = "no"
         trainer.args.load_best_model_at_end = False

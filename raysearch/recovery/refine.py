@@ -80,10 +80,9 @@ class RecoveryRefiner(Options):
         return {"masks": self.masks, **self._identity_of_training}
 
     @property
-    def _identity_of_training(self) -> Mapping[str, Any]:
+    def _identity_of_training(self) -> dict[str, Any]:
         identity = {**self.spec.identity, "files": self.spec.digests}
-        plain: dict[str, Any] = json.loads(json.dumps(identity, default=str))
-        return plain
+        return dict(json.loads(json.dumps(identity, default=str)))
 
     def check(self, info: ModelInfo) -> None:
         """Refuse rows that are longer than the model takes."""

@@ -40,11 +40,7 @@ class AnswerJob(Job):
 
     @override
     def run(self, replica: Replica) -> list[Written]:
-        """Write the answers; where memory does not hold so many rows at once, half as many, which is remembered.
-
-        Raises:
-            UserError: Not even one fits.
-        """
+        """Write the answers; where memory does not hold so many rows at once, half as many, which is remembered."""
         from raysearch.generation.decoding import generate, rows_at_once
 
         def rows() -> int:
@@ -78,16 +74,9 @@ def write_answers(
     replicas: Callable[[], Pool],
     on_progress: Callable[[str], None],
 ) -> tuple[list[Written], int]:
-    """Return the dense model's answer to each question; what the ledger knows is not written again.
+    """Return the dense model's answers to the questions, in order, and how many were written now.
 
     Every answer is in the ledger as soon as it is written, and `replicas` gives the pool when it is first needed.
-
-    Returns:
-        The answers in order; and how many were written now.
-
-    Raises:
-        UserError: Memory does not hold even one answer at once.
-        EvaluationError: A job failed for good.
     """
     decoding = Decoding(options.temperature, 0, options.top_p, options.seed)
     # Prompts of like length beside each other; an answer depends on its prompt and its seed.

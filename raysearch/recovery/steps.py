@@ -33,7 +33,7 @@ from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed
-from raysearch.recovery.prompts import Prompts, Row, SeenTexts, draw_prompts, n_to_train_on, row_of
+from raysearch.recovery.prompts import Prompts, Row, SeenTexts, draw_prompts, kept_rows, n_to_train_on, row_of
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import top_logits_of
@@ -111,9 +111,6 @@ def prepare(
 
     The arguments are those of `recover_search`. The model, and what it is assessed by, is read if it was not; rows and
     logits are kept in a folder that several masks share, or else in this one's own.
-
-    Raises:
-        UserError: The search has no such mask, its model has changed since, or something named is not there.
     """
     mask, evaluation = record.best_of_size(remove).mask, search.evaluation
     check_first_gpu(evaluation.model.device)
@@ -146,11 +143,7 @@ def check_first_gpu(device: str) -> None:
 
 
 def heal(
-    recovery: Recovery,
-    out: Path,
-    stages: dict[str, float],
-    observer: Observer,
-    replicas: Replicas | None = None,
+    recovery: Recovery, out: Path, stages: dict[str, float], observer: Observer, replicas: Replicas | None = None
 ) -> tuple[RecoveryEvidence, int]:
     """Train a model and write it to `out`; what was done before is not done again.
 
@@ -159,10 +152,6 @@ def heal(
 
     Returns:
         How the model came about; and how many answers the dense model wrote now.
-
-    Raises:
-        UserError: Something the user named is not there, too small, or does not fit together.
-        EvaluationError: Something failed for good.
     """
     spec, record = recovery.spec, recovery.record
     pruned = recovery.folder / _PRUNED
@@ -235,14 +224,12 @@ def _rows(
     left_out, n_written = Counter(prompts.left_out), 0
     answers = [(one.answer, False) for one in prompts.questions]
     if options.responses == "self":
-        written, n_written = write_answers(
-            prompts.questions, options, recovery.what, recovery.ledger, replicas, observer.assessing
-        )
+        how = options, recovery.what, recovery.ledger, replicas, observer.assessing
+        written, n_written = write_answers(prompts.questions, *how)
         answers = [(one.text.strip(), one.cut_off) for one in written]
     asked = zip(prompts.questions, answers, strict=True)
     found = [row_of(question, answer, cut, options, recovery.tokenizer) for question, (answer, cut) in asked]
-    left_out.update(one for one in found if not isinstance(one, Row))
-    rows = [*prompts.rows, *(one for one in found if isinstance(one, Row))]
+    rows = [*prompts.rows, *kept_rows(found, left_out)]
     rows = [rows[place] for place in np.random.default_rng(options.seed).permutation(len(rows))]
     rows = rows[: n_to_train_on(rows, options, left_out, recovery.spec.data)]
     content = "".join(json.dumps(vars(row)) + "\n" for row in rows)
@@ -262,12 +249,10 @@ def _rows(
 
 def draw(recovery: Recovery) -> Prompts:
     """Draw prompts or text apart from the calibration and the assessment."""
-    what = recovery.what
+    what, spec, tokenizer = recovery.what, recovery.spec, recovery.tokenizer
     searched = prepare_data(recovery.search.evaluation, what.info, what.files).calibrations
-    measured = SeenTexts([*searched, *what.calibrations], recovery.tokenizer)
-    return draw_prompts(
-        recovery.spec.data, recovery.spec.options, recovery.tokenizer, measured, what.info.max_positions
-    )
+    measured = SeenTexts([*searched, *what.calibrations], tokenizer)
+    return draw_prompts(spec.data, spec.options, tokenizer, measured, what.info.max_positions)
 
 
 def _described(spec: RecoverSpec) -> dict[str, Any]:

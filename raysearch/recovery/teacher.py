@@ -72,11 +72,7 @@ def top_logits_of(
     replicas: Callable[[], Pool],
     on_progress: Callable[[str], None],
 ) -> list[TopLogits]:
-    """Return what the dense model says of each row from `starts` on; what the folder has is not computed again.
-
-    Raises:
-        EvaluationError: A job failed for good.
-    """
+    """Return what the dense model says of each row from `starts` on; what the folder has is not computed again."""
     folder.mkdir(exist_ok=True)
     jobs = []
     for first in range(0, len(rows), _AT_ONCE):

@@ -58,11 +58,6 @@ class TrainingRows:
         """Return rows in which all tokens of the answer count, or all but the first if prompts count too."""
         return cls(rows, [max(1, row.n_prompt if options.completion_only else 1) for row in rows])
 
-    @property
-    def n_scored(self) -> list[int]:
-        """How many tokens of each row count."""
-        return [len(row.ids) - start for row, start in zip(self.rows, self.starts, strict=True)]
-
     def part(self, start: int, stop: int) -> TrainingRows:
         """Return rows `start` … `stop` - 1."""
         top_logits = None if self.top_logits is None else self.top_logits[start:stop]
@@ -94,10 +89,7 @@ class _Collator(DataCollatorForLanguageModeling):
 
 
 class RecoveryTrainer(SFTTrainer):
-    """An SFTTrainer that distils where rows have a teacher.
-
-    Its loss on held-out rows is a mean over their tokens, however many rows go at once.
-    """
+    """An SFTTrainer that distils where rows have a teacher, and whose held-out loss is a mean over tokens."""
 
     def __init__(self, *args: Any, train: TrainingRows, held_out: TrainingRows, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -130,9 +122,8 @@ class RecoveryTrainer(SFTTrainer):
         device = inputs["input_ids"].device
         ids = torch.from_numpy(np.concatenate([one.ids for one in of_rows])).long().to(device)
         log_p = torch.from_numpy(np.concatenate([one.log_p for one in of_rows])).float().to(device)
-        outputs = model(
-            input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], use_cache=False, labels=None
-        )
+        read = {key: inputs[key] for key in ("input_ids", "attention_mask")}
+        outputs = model(**read, use_cache=False, labels=None)
         scored = inputs["labels"][:, 1:] != _IGNORED
         losses: Tensor = distillation_loss(outputs.logits[:, :-1][scored], ids, log_p)
         n_tokens = max(1, len(losses)) if num_items_in_batch is None else num_items_in_batch
@@ -163,19 +154,9 @@ def make_trainer(
     *,
     on_gpu: bool,
 ) -> RecoveryTrainer:
-    """Return the trainer of a checkpoint, the first rows of whose data are held out.
+    """Return the trainer of a checkpoint, which is loaded here; the first rows of the data are held out.
 
-    Args:
-        model: The checkpoint; it is loaded here.
-        tokenizer: The model's; one without a token for padding gets one.
-        data: The rows, those that are held out first.
-        options: How it is trained.
-        folder: Where its checkpoints go.
-        micro_batch_size: Rows that go through the model of a process at once.
-        on_gpu: Whether the model is trained on a GPU.
-
-    Raises:
-        UserError: Names of layers are wrong.
+    Its checkpoints go to the folder. A tokenizer without a token for padding gets one.
     """
     reuse_freed_memory()
     n_held_out = held_out(len(data.rows), options)
@@ -250,11 +231,7 @@ def make_trainer(
 
 
 def check_targets(model: LocatedModel, options: RecoveryOptions) -> None:
-    """Refuse what gets no adapter in the dense model, which is built without weights, before anything is computed.
-
-    Raises:
-        UserError: No layer has such a name, or one that has is not linear.
-    """
+    """Refuse what gets no adapter in the dense model, which is built without weights, before anything is computed."""
     if options.method != "full" and options.targets != "all-linear":
         with _naming_targets(options):
             inject_adapter_in_model(_adapter(options), without_weights(model, load_config(model)))

@@ -157,11 +157,7 @@ def _fit(
 
 
 def within_memory(work: Callable[[int], T], options: RecoveryOptions, on_gpu: bool, warn: Callable[[str], None]) -> T:
-    """Return what some work with so many rows at once returns; where memory is short, half as many, or the next fewer.
-
-    Raises:
-        UserError: Not even one row fits the memory.
-    """
+    """Return what work with so many rows at once returns; where memory is short, half as many, or the next fewer."""
     micro = options.rows_at_once(on_gpu)
 
     def fewer_rows() -> None:

@@ -147,7 +147,7 @@ def _write_assessments(store: Store, run_id: str, record: SearchRecord, ledger: 
     masks = {trial.mask for trial in result.trials} | {result.mask}
     for one in recoveries_of(ledger, result.fingerprints["model"], masks):
         if one.search_id == record.search_id:
-            record_recovery(store, run_id, one.header, one.training.points, {**one.costs, **one.named})
+            record_recovery(store, run_id, *one.told)
     for recovered in recorded_refinement(ledger, record):
         record_recovery(store, run_id, *recovered)
 
