@@ -70,8 +70,7 @@ def _calibrations(evaluation: EvaluationSpec, info: ModelInfo, files: ModelFiles
     """Draw and tokenise the samples of each text or task, whose key its messages name."""
 
     def calibration(spec: CalibrationSpec) -> Calibration:
-        (found,) = prepare_data(replace(evaluation, calibrations=[spec]), info, files).calibrations
-        return found
+        return prepare_data(replace(evaluation, calibrations=[spec]), info, files).calibrations[0]
 
     try:
         return [within(spec.name, functools.partial(calibration, spec)) for spec in evaluation.calibrations]
@@ -82,11 +81,7 @@ def _calibrations(evaluation: EvaluationSpec, info: ModelInfo, files: ModelFiles
 
 
 def check_tasks(what: Assessable, ledger: Ledger | None) -> None:
-    """Refuse names of tasks that lm-eval does not have, unless there is a ledger that has the dense model's result.
-
-    Raises:
-        UserError: A task is unknown, or stands for several.
-    """
+    """Refuse names of tasks that lm-eval does not have, unless there is a ledger that has the dense model's result."""
     check_names([one for one in what.sources if ledger is None or not what.known(ledger, what.name_of(one), [Mask()])])
 
 
@@ -167,11 +162,7 @@ def assess_search(
 
 
 def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Observer) -> SpeedMeter:
-    """Return what measures the speeds of a search's masks by the search's own replicas, each once in a ledger's life.
-
-    Raises:
-        UserError: The options do not fit the model.
-    """
+    """Return what measures the speeds of a search's masks by its own replicas, each once in the life of a ledger."""
     if not options.enabled:
         return lambda session, masks: {}
     what = read_assessable(AssessSpec(speed=options), evaluation.model, evaluation.cluster, evaluation.ledger)

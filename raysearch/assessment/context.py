@@ -24,7 +24,8 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelInfo
 from raysearch.searchers.base import Round
 
-#: Results by mask, by the name of the metric; and how many numbers had to be computed.
+#: What a stage returns: results by mask, by the name of the metric; and how many numbers had to be computed. A job that
+#: fails for good is an `EvaluationError`.
 Assessed = tuple[dict[Mask, dict[str, Result]], int]
 
 
@@ -99,12 +100,7 @@ class AssessContext:
     on_progress: Callable[[str], None]
 
     def evaluate(self, calibrations: Sequence[Calibration], title: str) -> tuple[dict[Mask, Evaluation], int]:
-        """Evaluate some of the masks on calibrations.
-
-        Returns:
-            An evaluation of each mask, none without calibrations; and how many numbers, of a mask on a calibration, had
-            to be computed.
-        """
+        """Return evaluations of the masks on calibrations, if any, and how many numbers had to be computed."""
         if not calibrations:
             return {}, 0
         started = time.monotonic()

@@ -43,11 +43,7 @@ _SHOWN = ("item", "expected", "dense", "text", "dense_score", "score", "failure"
 
 
 def task_specs(spec: AssessSpec) -> list[CalibrationSpec]:
-    """Return the tasks of an assessment that are answered by a text, as calibrations.
-
-    Raises:
-        UserError: Data offer no such tasks.
-    """
+    """Return the tasks of an assessment that are answered by a text, as calibrations."""
     return [
         CalibrationSpec(f"assess.generation.{name}", spec.answers.objective, _as_assessed(name, data, spec))
         for name, data in spec.generation.items()
@@ -58,10 +54,6 @@ def assess_generation(context: AssessContext, server: Server | None) -> Assessed
     """Return the score of every mask on every task, with what its texts show.
 
     A server is of one mask's checkpoint, and answers for it.
-
-    Raises:
-        UserError: The server does not answer, or there are several masks that it might serve.
-        EvaluationError: A unit failed for good.
     """
     masks, ledger, tasks = context.masks, context.ledger, context.what.tasks
     if tasks and server is not None and len([mask for mask in masks if mask]) != 1:

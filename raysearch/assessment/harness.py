@@ -83,9 +83,6 @@ class TaskJob(Job):
         Returns:
             ``metrics``: what lm-eval gives, ``acc``, ``acc_stderr`` …; ``higher_is_better`` by metric; ``n_items``;
             ``shots``; ``version`` of the task; ``items``: by metric, the number of each item, in the task's order.
-
-        Raises:
-            UserError: The task or its data cannot be loaded.
         """
         # Bootstraps stay in this process; the other is for metrics of Hugging Face's `evaluate`.
         os.environ |= {"DISABLE_MULTIPROC": "1", "HF_ALLOW_CODE_EVAL": str(int(self.run_code))}
@@ -154,12 +151,7 @@ def missing_tasks(what: Assessable, ledger: Ledger, masks: Sequence[Mask]) -> li
 
 
 def run_tasks(context: AssessContext, jobs: Sequence[TaskJob]) -> Assessed:
-    """Run the tasks that are missing, each durable as soon as it is done, and return the results of all.
-
-    Raises:
-        UserError: A task or its data cannot be loaded.
-        EvaluationError: A job failed for good.
-    """
+    """Run the tasks that are missing, each durable as soon as it is done, and return the results of all."""
     what, masks = context.what, context.masks
     if jobs:
         context.on_progress(f"lm-eval: 0 of {count(len(jobs), 'job')}")

@@ -27,11 +27,7 @@ _FILES = ("test", "evaluation", "validation")  # of a text in a data folder, the
 
 
 def text_specs(spec: AssessSpec, name: str, max_positions: int | None) -> list[CalibrationSpec]:
-    """Return the texts of an assessment, as calibrations, for a model that takes so many tokens, or any number.
-
-    Raises:
-        UserError: Windows are too long for the model, or a text is not taken in order.
-    """
+    """Return the texts of an assessment, as calibrations, for a model that takes so many tokens, or any number."""
     if spec.texts and max_positions is not None and spec.seq_len > max_positions:
         raise UserError(
             f"assess.seq_len={spec.seq_len} is longer than the {max_positions} positions of {name}; "
@@ -44,11 +40,7 @@ def text_specs(spec: AssessSpec, name: str, max_positions: int | None) -> list[C
 
 
 def measure_perplexities(context: AssessContext) -> Assessed:
-    """Return the perplexity of every mask on every text.
-
-    Raises:
-        EvaluationError: A unit failed for good, or the dense model's loss is not finite.
-    """
+    """Return the perplexity of every mask on every text; a dense model without one is refused."""
     what, masks, ledger = context.what, context.masks, context.ledger
     evaluations, computed = context.evaluate(what.texts, "perplexity")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
@@ -70,11 +62,7 @@ def measure_perplexities(context: AssessContext) -> Assessed:
 
 
 def local_rows(key: str, name: str, rows: Rows, data_dir: Path | None) -> Rows:
-    """Return the rows of a text or task from the data folder, if there is one and they are not local already.
-
-    Raises:
-        UserError: The folder has no file for them.
-    """
+    """Return the rows of a text or task from the data folder, if there is one and they are not local already."""
     if data_dir is None or rows.is_local:
         return rows
     folder = data_dir / name

@@ -79,11 +79,7 @@ def _judge(logits: torch.Tensor, probe: Probe) -> tuple[float, float]:
 
 
 def probe_problems(options: ProbeOptions, tokenizer: Any) -> tuple[Problem, ...]:
-    """Return the problems of a probe: of a file, or drawn from all.
-
-    Raises:
-        UserError: The file cannot be read, or has too few, or the tokenizer has no tokens of single digits.
-    """
+    """Return the problems of a probe, of a file or drawn from all; a tokenizer without tokens of digits is refused."""
     if options.file is None:
         problems = draw_problems(options.items, options.seed)
     else:
@@ -106,11 +102,7 @@ def _rows(file: Path) -> list[Mapping[str, Any]]:
 
 
 def ask_probe(context: AssessContext) -> Assessed:
-    """Return what the masks know of arithmetic, if that is asked.
-
-    Raises:
-        EvaluationError: A job failed for good.
-    """
+    """Return what the masks know of arithmetic, if that is asked."""
     what, masks = context.what, context.masks
     if not what.problems:
         return {mask: {} for mask in masks}, 0
@@ -125,10 +117,7 @@ def ask_probe(context: AssessContext) -> Assessed:
 
 
 def probe_results(found: Mapping[str, Sequence[float]], dense: Mapping[str, Sequence[float]]) -> dict[str, Result]:
-    """Return a mask's accuracy and log-probability beside the dense model's, of what their `ProbeJob`s gave.
-
-    Errors are over the paired items.
-    """
+    """Return a mask's accuracy and log-probability beside the dense model's, with errors over the paired items."""
     extent = f"{count(len(found['right']), 'problem')}, first digit"
     right, of_dense = ([100 * one for one in of["right"]] for of in (found, dense))
     log_p, dense_log_p = ([number_of(one) for one in of["log_p"]] for of in (found, dense))

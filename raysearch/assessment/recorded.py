@@ -32,10 +32,7 @@ class _Answers:
 def record_assessments(
     ledger: Ledger, searches: Sequence[SearchRecord], assessments: Assessments, observer: Observer
 ) -> None:
-    """Put the assessed numbers and the answers of searches' masks on record, and give them to the observer.
-
-    A tracker among the observers puts them on the searches' MLflow runs.
-    """
+    """Put the assessed numbers and the answers of searches' masks on record, and give them to the observer."""
     for search in searches:
         _add(ledger, search, _ANSWERS, _answers(assessments, search.found.mask), _Answers)
     record_numbers(ledger, [(search, assessments.named(search.found.mask)) for search in searches], observer)
@@ -45,10 +42,7 @@ def record_assessments(
 def record_numbers(
     ledger: Ledger, found: Sequence[tuple[SearchRecord, Mapping[str, float]]], observer: Observer
 ) -> None:
-    """Put numbers of searches' masks on record beside those that are there, and give them to the observer.
-
-    Each search has its numbers by the names of MLflow's metrics.
-    """
+    """Put numbers, by MLflow's names, of searches' masks on record beside others, and give them to the observer."""
     for search, numbers in found:
         _add(ledger, search, _NUMBERS, numbers, Number)
     observer.assessed(found)

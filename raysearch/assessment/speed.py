@@ -98,11 +98,7 @@ def alike(mask: Mask, info: ModelInfo) -> Mask:
 
 
 def measure_speeds(context: AssessContext) -> Assessed:
-    """Return the speed and memory of the masks that stand for these, if they are asked for.
-
-    Raises:
-        EvaluationError: The job failed for good.
-    """
+    """Return the speed and memory of the masks that stand for these, if they are asked for."""
     what, masks, options = context.what, context.masks, context.what.spec.speed
     if not options.enabled:
         return {mask: {} for mask in masks}, 0

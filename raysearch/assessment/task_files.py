@@ -42,11 +42,7 @@ class TaskSource:
 
 
 def find_tasks(spec: AssessSpec, store: Path) -> list[TaskSource]:
-    """Find each task of the specification, and write ready task files to ``tasks/…`` in the store.
-
-    Raises:
-        UserError: A task, a folder or a file is not there.
-    """
+    """Find each task of the specification, and write ready task files to ``tasks/…`` in the store."""
     if not spec.tasks:
         return []
     version = importlib.metadata.version("lm_eval")
@@ -55,22 +51,19 @@ def find_tasks(spec: AssessSpec, store: Path) -> list[TaskSource]:
     sources = []
     for name in spec.tasks:
         identity: dict[str, Any] = {"task": name, "lm_eval": version}
+        folder = None
         if spec.task_dir is not None and name in own:
-            sources.append(TaskSource(name, spec.task_dir, {**identity, "files": digest}))
+            folder, identity["files"] = spec.task_dir, digest
         elif spec.data_dir is None:
-            sources.append(TaskSource(name, None, {**identity, "source": "lm-eval"}))
+            identity["source"] = "lm-eval"
         else:
-            folder, files = _ready(name, spec.data_dir, spec, own, store)
-            sources.append(TaskSource(name, folder, {**identity, "files": files}))
+            folder, identity["files"] = _ready(name, spec.data_dir, spec, own, store)
+        sources.append(TaskSource(name, folder, identity))
     return sources
 
 
 def check_names(sources: Sequence[TaskSource]) -> None:
-    """Refuse names that lm-eval does not have.
-
-    Raises:
-        UserError: A task is unknown, or is a tag that stands for several.
-    """
+    """Refuse names that lm-eval does not have, and tags that stand for several tasks."""
     for name in [source.name for source in sources if source.folder is None]:
         if name in own_files():
             continue
@@ -131,11 +124,7 @@ def _own_folder() -> Path:
 
 
 def known_tasks(folder: Path) -> list[str]:
-    """Return the tasks that a folder's files define, as lm-eval reads them.
-
-    Raises:
-        UserError: The folder is not there, or defines none.
-    """
+    """Return the tasks that a folder's files define, as lm-eval reads them; refuse a folder without any."""
     if not folder.is_dir():
         raise UserError(f"assess.task_dir={folder} is not a folder; give one with lm-eval task files (.yaml)")
     names: list[str] = task_manager(str(folder), "").all_tasks
@@ -152,11 +141,7 @@ def ready_tasks() -> list[str]:
 
 
 def write_task_files(data_dir: Path, store: Path) -> Path:
-    """Write a task file for each set of local data that exists; the same data folder gives the same files.
-
-    Returns:
-        The folder, for lm-eval's ``--include_path``.
-    """
+    """Write a task file for each set of local data that exists, and return their folder, for ``--include_path``."""
     data_dir = data_dir.resolve()
     texts = {name: _filled_in(name, data_dir) for name in ready_tasks() if _data_file(name, data_dir).is_file()}
     digest = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:8]
@@ -189,7 +174,7 @@ def _ready(name: str, data_dir: Path, spec: AssessSpec, own: Sequence[str], stor
             f"assess.data_dir={data_dir} holds no {file.relative_to(data_dir)} for {name} of assess.tasks; put it "
             "there, or leave the task out"
         )
-    train = _train_file(file)
+    train = file.with_name("train.jsonl")
     if spec.shots and not train.is_file():
         raise UserError(
             f"assess.shots={spec.shots} takes examples from {train}, which is not there; put it there, or use "
@@ -204,12 +189,11 @@ def _ready(name: str, data_dir: Path, spec: AssessSpec, own: Sequence[str], stor
 def _filled_in(name: str, data_dir: Path) -> str:
     """Return a task's file with its data's absolute path, and examples for shots where there is a training split."""
     text = (_TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
-    quoted = str(data_dir).replace("'", "''")
-    train = _train_file(_data_file(name, data_dir))
+    train = _data_file(name, data_dir).with_name("train.jsonl")
     if train.is_file():
         line = f"    train: '{_PLACEHOLDER}/{train.relative_to(data_dir)}'\n"
         text = text.replace("  data_files:\n", f"  data_files:\n{line}", 1) + "training_split: train\n"
-    return text.replace(_PLACEHOLDER, quoted)
+    return text.replace(_PLACEHOLDER, str(data_dir).replace("'", "''"))
 
 
 def _data_file(name: str, data_dir: Path) -> Path:
@@ -217,10 +201,6 @@ def _data_file(name: str, data_dir: Path) -> Path:
     template = (_TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
     (path,) = (line.split("'")[1] for line in template.splitlines() if f"'{_PLACEHOLDER}/" in line)
     return data_dir / path.removeprefix(f"{_PLACEHOLDER}/")
-
-
-def _train_file(file: Path) -> Path:
-    return file.with_name("train.jsonl")
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
