@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from raysearch.core.paths import written_whole
@@ -44,7 +45,10 @@ def connect(store: Store, experiment: str) -> tuple[MlflowClient, str]:
     """Return a client, and the id of the experiment of that name, which is made if there is none."""
     store.check()
     with store.alone():
-        _make_tables(store)
+        database = store.folder / "mlflow.db"
+        if store.is_embedded and not database.exists():
+            with written_whole(database) as unfinished:  # MLflow can do nothing with half of its tables
+                client_of(replace(store, uri=f"sqlite:///{unfinished}")).search_experiments()
         client = client_of(store)
         return client, _experiment_id(client, store, experiment)
 
@@ -136,16 +140,6 @@ def quiet() -> None:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # else it warns of every retry
-
-
-def _make_tables(store: Store) -> None:
-    """Make a new embedded store beside its place and move it there: MLflow can do nothing with half of its tables."""
-    from mlflow import MlflowClient
-
-    database = store.folder / "mlflow.db"
-    if store.is_embedded and not database.exists():
-        with written_whole(database) as unfinished:
-            MlflowClient(f"sqlite:///{unfinished}").search_experiments()
 
 
 def _experiment_id(client: MlflowClient, store: Store, name: str) -> str:

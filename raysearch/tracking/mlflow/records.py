@@ -31,9 +31,6 @@ MAX_PARAM = 6000
 MAX_TAG = 8000
 MAX_POINTS = 1000  # of a remark
 
-#: The metrics of a round that a process counts of its own work.
-COMPUTED = ("evaluations/computed", "layer_forwards/computed")
-
 #: The groups of the configuration that searches are filtered by.
 _FILTERS = ("searcher", "data", "objective")
 
@@ -121,12 +118,8 @@ def recovery_params(header: RecoveryHeader) -> dict[str, str]:
 
 def recovery_tags(header: RecoveryHeader, parent: str | None) -> dict[str, str]:
     """Return the tags of a recovery's run, its name with its way among them."""
-    name = f"{header.way}, {header.recovery_id}" if header.way else header.recovery_id
-    tags = {
-        "mlflow.runName": clip(name, MAX_KEY),
-        "raysearch.recovery": header.recovery_id,
-        "raysearch.kind": "recovery",
-    }
+    name = clip(f"{header.way}, {header.recovery_id}" if header.way else header.recovery_id, MAX_KEY)
+    tags = {"mlflow.runName": name, "raysearch.recovery": header.recovery_id, "raysearch.kind": "recovery"}
     return tags if parent is None else {"mlflow.parentRunId": parent, **tags}
 
 
@@ -168,16 +161,19 @@ def trial_metrics(trial: Trial, measure: Measure) -> dict[str, float]:
     return {"loss/pruned": trial.loss, "loss/delta": trial.delta, **readout, **parts}
 
 
-def round_metrics(summary: RoundSummary) -> dict[str, float]:
-    """Return the metrics of the parent run whose step is the round."""
+def round_metrics(summary: RoundSummary, evaluations: float = 0, forwards: float = 0) -> dict[str, float]:
+    """Return the metrics of the parent run whose step is the round.
+
+    So many evaluations and layer-forwards, which are cached now, were computed by earlier processes.
+    """
     values = {
         "progress/rounds": summary.round,
         "progress/round_best_loss": summary.round_best_loss,
         "evaluations/requested": summary.n_requested,
-        "evaluations/computed": summary.n_computed,
-        "evaluations/cached": summary.n_cached,
-        "layer_forwards/computed": summary.layer_forwards_computed,
-        "layer_forwards/saved": summary.layer_forwards_naive - summary.layer_forwards_computed,
+        "evaluations/computed": summary.n_computed + evaluations,
+        "evaluations/cached": summary.n_cached - evaluations,
+        "layer_forwards/computed": summary.layer_forwards_computed + forwards,
+        "layer_forwards/saved": summary.layer_forwards_naive - summary.layer_forwards_computed - forwards,
         "cost/replica_busy_share": summary.busy_share,
     }
     return _known(values)
@@ -185,18 +181,6 @@ def round_metrics(summary: RoundSummary) -> dict[str, float]:
 
 def _known(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def with_earlier(metrics: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """Return a round's metrics with what earlier processes computed, by the names in `COMPUTED`, and is cached now."""
-    evaluations, forwards = (before.get(name, 0) for name in COMPUTED)
-    return {
-        **metrics,
-        "evaluations/computed": metrics["evaluations/computed"] + evaluations,
-        "evaluations/cached": metrics["evaluations/cached"] - evaluations,
-        "layer_forwards/computed": metrics["layer_forwards/computed"] + forwards,
-        "layer_forwards/saved": metrics["layer_forwards/saved"] - forwards,
-    }
 
 
 def result_metrics(result: SearchResult) -> dict[str, float]:
@@ -233,13 +217,13 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
     if result.measure.readout is not None:
         series[f"path/{result.measure.readout}"] = [(size, result.measure.read(loss)) for size, loss in path]
     for size in () if result.recommendation is None else result.recommendation.sizes:
-        values = {
-            "path/delta": size.delta,
-            "path/delta_se": size.delta_error,
-        }
-        if size.speed is not None:
-            values["path/speedup"], values["path/memory_change"] = size.speed.speedup, size.speed.memory
-            values["path/speedup_se"] = size.speed.error
+        values = {"path/delta": size.delta, "path/delta_se": size.delta_error}
+        if (speed := size.speed) is not None:
+            values |= {
+                "path/speedup": speed.speedup,
+                "path/speedup_se": speed.error,
+                "path/memory_change": speed.memory,
+            }
         for name, number in _known(values).items():
             series.setdefault(name, []).append((size.n_removed, number))
     for name, value in result.remarks.items():
@@ -260,14 +244,15 @@ def result_tags(result: SearchResult, max_child_runs: int = sys.maxsize) -> dict
             f" The first {max_child_runs:,} of its {len(result.trials):,} trials have child runs "
             "(tracking.max_child_runs); all of them are rows of the artifact trials.csv."
         )
-    tags = {"raysearch.removed": clip(str(result.mask), MAX_TAG), "mlflow.note.content": clip(note, MAX_TAG)}
-    tags["raysearch.complete"] = str(result.complete).lower()
+    tags = {
+        "raysearch.removed": str(result.mask),
+        "mlflow.note.content": note,
+        "raysearch.complete": str(result.complete).lower(),
+    }
     if result.removal_order is not None:
-        tags["raysearch.removal_order"] = clip(json.dumps(list(result.removal_order)), MAX_TAG)
-    for name, value in result.remarks.items():
-        if isinstance(value, str):
-            tags[key_of(f"raysearch.remark.{name}")] = clip(value, MAX_TAG)
-    return tags
+        tags["raysearch.removal_order"] = json.dumps(list(result.removal_order))
+    tags |= {key_of(f"raysearch.remark.{key}"): text for key, text in result.remarks.items() if isinstance(text, str)}
+    return {key: clip(value, MAX_TAG) for key, value in tags.items()}
 
 
 def calibration_input(header: SearchHeader) -> DatasetInput:

@@ -70,7 +70,7 @@ class MlflowWriter:
         self._header, self._wrote = header, wrote
         self._trials: list[Trial] = []
         self._new: list[Child] = []
-        self._before: dict[str, float] = {}  # what earlier processes computed of the rounds that are written
+        self._before = 0.0, 0.0  # evaluations and layer-forwards of earlier processes, of the rounds that are written
         self._round_opened = now
         self._run = run = self._find(header.search_id) or self._client.create_run(
             self._experiment, start_time=now, tags=records.search_tags(header), run_name=header.search_id
@@ -123,13 +123,15 @@ class MlflowWriter:
     def round_done(self, summary: RoundSummary, now: int) -> None:
         """Write a round's metrics, unless an earlier process wrote them."""
         self._round_opened = now
-        counts = records.round_metrics(summary)
         if summary.round <= self._rounds_written:
-            self._before = {name: self._run.data.metrics.get(name, 0) - counts[name] for name in records.COMPUTED}
+            known = self._run.data.metrics
+            evaluations = known.get("evaluations/computed", 0) - summary.n_computed
+            forwards = known.get("layer_forwards/computed", 0) - summary.layer_forwards_computed
+            self._before = evaluations, forwards
             return
         self._rounds_written = summary.round
         seconds = self.seconds_before + summary.seconds
-        metrics = records.with_earlier(counts, self._before) | {"cost/seconds": seconds}
+        metrics = records.round_metrics(summary, *self._before) | {"cost/seconds": seconds}
         points = [(name, value, summary.round) for name, value in metrics.items()]
         if summary.best_loss is not None:
             points.append(("progress/best_loss", summary.best_loss, summary.n_requested))
