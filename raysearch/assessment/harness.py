@@ -86,7 +86,10 @@ class TaskJob(Job):
         """
         # Bootstraps stay in this process; the other is for metrics of Hugging Face's `evaluate`.
         os.environ |= {"DISABLE_MULTIPROC": "1", "HF_ALLOW_CODE_EVAL": str(int(self.run_code))}
-        _seed()
+        # As lm-eval does; some tasks shuffle while they are loaded.
+        random.seed(_SEED_OF_PYTHON)
+        np.random.seed(_SEED)  # noqa: NPY002 (the state that tasks use)
+        torch.manual_seed(_SEED)
         with _silent():
             from lm_eval import evaluate
             from lm_eval.models.huggingface import HFLM
@@ -224,13 +227,6 @@ def _items(samples: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]) -
         if numbers and len(numbers) == len(values) and math.isclose(fmean(numbers), mean, abs_tol=1e-9):
             items[metric] = numbers
     return items
-
-
-def _seed() -> None:
-    """Seed all random numbers as lm-eval does, which some tasks shuffle by while they are loaded."""
-    random.seed(_SEED_OF_PYTHON)
-    np.random.seed(_SEED)  # noqa: NPY002 (the state that tasks use)
-    torch.manual_seed(_SEED)
 
 
 @contextlib.contextmanager

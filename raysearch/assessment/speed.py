@@ -63,29 +63,37 @@ class SpeedJob(Job):
             By mask, the dense one too: the medians, in tokens/s and bytes, each repeat, the same of the dense model
             beside it as ``dense``, and what they were measured on.
         """
-        stack = replica.stack
+        stack, options = replica.stack, self.options
         others = [mask for mask in dict.fromkeys(self.masks) if mask]
         order = [one for mask in others for one in (Mask(), mask)] or [Mask()]
+
+        def timed(mask: Mask) -> _Timing:
+            with stack.bypassed(mask) as model:
+                return _time(model, stack.vocab_size, options)
+
+        def memory_of(mask: Mask) -> dict[str, Any]:
+            peak = PeakMemory.of(one.device for one in stack.model.parameters())
+            timed(mask)
+            working = peak.growth()
+            weights = _weights_bytes(stack.model, [stack.layers[layer] for layer in mask])
+            sizes = {MEMORY.name: weights + working, "weights_bytes": weights, "working_bytes": working}
+            return {**sizes, "memory_source": peak.source}
+
         timings: dict[Mask, list[_Timing]] = {mask: [] for mask in (Mask(), *others)}
-        weights = {mask: _weights_bytes(stack.model, [stack.layers[layer] for layer in mask]) for mask in timings}
-        working: dict[Mask, tuple[int, str]] = {}
         with torch.no_grad(), quiet():  # not inference mode: what a model caches must serve a gradient too
-            for turn in range(-2, self.options.repeats):
-                for mask in order:
-                    with stack.bypassed(mask) as model:
-                        # Once all is warm, and not timed.
-                        memory = PeakMemory.of(one.device for one in model.parameters()) if turn == -1 else None
-                        timing = _time(model, stack.vocab_size, self.options)
-                        if memory is not None:
-                            working[mask] = memory.growth(), memory.source
-                    if turn >= 0:
-                        timings[mask].append(timing)
-        about = {"machine": machine(stack.model.device), "threads": torch.get_num_threads()}
-        found = {mask: _summary(timings[mask], weights[mask], *working[mask], self.options) for mask in timings}
+            for mask in order:  # to warm up
+                timed(mask)
+            memory = {mask: memory_of(mask) for mask in order}
+            for mask in order * options.repeats:
+                timings[mask].append(timed(mask))
         whole = timings[Mask()]
         beside = {mask: whole[place :: len(others)] for place, mask in enumerate(others)} | {Mask(): whole}
-        dense = {mask: _summary(mine, weights[Mask()], *working[Mask()], self.options) for mask, mine in beside.items()}
-        return {mask: {**one, "dense": dense[mask], "measured_on": str(mask), **about} for mask, one in found.items()}
+        about = {"machine": machine(stack.model.device), "threads": torch.get_num_threads()}
+        found = {}
+        for mask, own in timings.items():
+            dense = _summary(beside[mask], memory[Mask()], options)
+            found[mask] = {**_summary(own, memory[mask], options), "dense": dense, "measured_on": str(mask), **about}
+        return found
 
     def __str__(self) -> str:
         return f"the speed of {len(self.masks)} mask(s)"
@@ -185,18 +193,13 @@ def _time(model: PreTrainedModel, vocab_size: int, options: SpeedOptions) -> _Ti
     return _Timing(first - started, last - first)
 
 
-def _summary(
-    timings: Sequence[_Timing], weights_bytes: int, working_bytes: int, memory_source: str, options: SpeedOptions
-) -> dict[str, Any]:
+def _summary(timings: Sequence[_Timing], memory: Mapping[str, Any], options: SpeedOptions) -> dict[str, Any]:
     prefill_s = [one.prefill_s for one in timings]
     decode_s = [one.decode_s for one in timings]
     return {
         DECODE.name: (options.new_tokens - 1) / median(decode_s),
         PREFILL.name: options.context_tokens / median(prefill_s),
-        MEMORY.name: weights_bytes + working_bytes,
-        "weights_bytes": weights_bytes,
-        "working_bytes": working_bytes,
-        "memory_source": memory_source,
+        **memory,
         "prefill_s": prefill_s,
         "decode_s": decode_s,
         "context_tokens": options.context_tokens,

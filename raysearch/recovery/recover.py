@@ -20,7 +20,6 @@ from raysearch.assessment.assess import assess_masks, check_tasks, read_assessab
 from raysearch.assessment.results import Result
 from raysearch.assessment.speed import PeakMemory
 from raysearch.core.mask import Mask
-from raysearch.core.paths import as_path
 from raysearch.evaluation.replica import release
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
@@ -72,7 +71,7 @@ def recover_search(
         EvaluationError: Something failed for good.
     """
     recovery = prepare(record, ledger, search, spec, remove)
-    result = _recover(recovery, as_path("--out", out).absolute(), overwrite, observer)
+    result = _recover(recovery, out.absolute(), overwrite, observer)
     _record(recovery, result, "", observer)
     return result
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
 from filelock import FileLock
+from pydantic import NonNegativeInt
 
 from raysearch.errors import HIDDEN, UserError, did_you_mean, redact
 
@@ -31,13 +32,12 @@ class Store:
 
     @classmethod
     def locate(cls, uri: str | None, folder: Path, argument: str = "tracking.uri") -> Store:
-        """Return the store at `uri`; None for the embedded one, ``<folder>/mlflow.db``.
+        """Return the store at `uri`, which the user gave as the argument; None for the embedded one.
 
         Where `uri` is from a record, which keeps no password, that is taken from MLflow's own environment variables.
 
         Raises:
-            UserError: MLflow knows no addresses of that kind, or keeps nothing there; the argument is what the user
-                calls it.
+            UserError: MLflow knows no addresses of that kind, or keeps nothing there.
         """
         folder = folder.expanduser().resolve()
         if uri == "":
@@ -50,7 +50,8 @@ class Store:
                 raise UserError(f"{said}; {did_you_mean(scheme, known)}")
         if re.fullmatch(r"[\w.-]+:\d+(/.*)?", uri or ""):
             raise UserError(f"{argument}={uri} does not say how to speak to that server; use http://{uri}")
-        if uri and re.match(r"file:|(?!databricks$|databricks-uc$|uc$)[^:]*$", uri) and not _keeps_folders():
+        keeps_folders = os.environ.get("MLFLOW_ALLOW_FILE_STORE", "").lower() in ("true", "1")  # as older versions did
+        if uri and re.match(r"file:|(?!databricks$|databricks-uc$|uc$)[^:]*$", uri) and not keeps_folders:
             file = Path(re.sub(r"^file:(//)?", "", uri)).expanduser().absolute() / "mlflow.db"
             raise UserError(
                 f"{argument}={uri} is a folder, in which MLflow keeps no more runs; use sqlite:///{file}, or http://… "
@@ -73,11 +74,7 @@ class Store:
         return re.sub(r"//[^/]*@", "//", self.uri).rstrip("/") if self.is_server else "http://127.0.0.1:5000"
 
     def check(self) -> None:
-        """Refuse an address whose password is not known.
-
-        Raises:
-            UserError: It is from a record, and no environment variable has it.
-        """
+        """Refuse an address from a record whose password no environment variable has."""
         if HIDDEN in self.uri:
             raise UserError(
                 f"tracking.uri={self.uri} is on record without its password; give it again with tracking.uri=…, or in "
@@ -102,11 +99,10 @@ class Store:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep other searches out of the embedded store meanwhile: MLflow breaks if two make its tables at once."""
-        if not self.is_embedded:
-            yield
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / "mlflow.lock", fallback_to_soft=False):
+        with ExitStack() as locked:
+            if self.is_embedded:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                locked.enter_context(FileLock(self.folder / "mlflow.lock", fallback_to_soft=False))
             yield
 
 
@@ -123,7 +119,7 @@ class TrackingOptions:
         max_child_runs: So many trials of a search have runs of their own; the others are rows of its table alone.
 
     Raises:
-        UserError: MLflow knows no addresses of that kind, or no such experiments, or the number is below 0.
+        UserError: MLflow knows no addresses of that kind, or no such experiments.
     """
 
     type: Literal["mlflow", "none"]
@@ -131,14 +127,12 @@ class TrackingOptions:
     experiment: str
     folder: Path
     ledger: Path | None = None
-    max_child_runs: int = 2000
+    max_child_runs: NonNegativeInt = 2000
 
     def __post_init__(self) -> None:
         Store.locate(self.uri, self.folder)
         if not self.experiment.strip():
             raise UserError(f"tracking.experiment={self.experiment} is not a name; give one, such as raysearch")
-        if self.max_child_runs < 0:
-            raise UserError(f"tracking.max_child_runs={self.max_child_runs} is below 0; use 0 for a table alone")
 
     def link(self, run_id: str | None, url: str | None = None) -> str | None:
         """Return the address of a run's page, on its server or that of ``raysearch ui``.
@@ -148,9 +142,6 @@ class TrackingOptions:
         Args:
             run_id: The run.
             url: Where people find MLflow, if it is elsewhere for them: ``http://host:5000``.
-
-        Raises:
-            UserError: The URL is not an address of the web.
         """
         if url is not None and not re.match(r"https?://[^/\s]", url):
             raise UserError(f"--mlflow-url={redact(url)} is not an address; give one such as http://host:5000")
@@ -169,11 +160,6 @@ class TrackingOptions:
         relative = re.fullmatch(r"(sqlite(?:\+\w+)?:///)([^/].*)", self.uri or "")
         uri = f"{relative[1]}{Path(relative[2]).absolute()}" if relative else self.uri
         return replace(self, uri=uri, folder=self.folder.resolve())
-
-
-def _keeps_folders() -> bool:
-    """Return whether the user has told MLflow to keep runs in folders, as older versions did."""
-    return os.environ.get("MLFLOW_ALLOW_FILE_STORE", "").lower() in ("true", "1")
 
 
 def _with_password(uri: str) -> str:

@@ -112,7 +112,6 @@ def attempt(work: Callable[[], _T], timeout_s: float = _TIMEOUT_S) -> _T:
 
     Raises:
         TimeoutError: It has not come to its end; it is left behind.
-        Exception: Whatever it raised.
     """
     done: Future[_T] = Future()
 
