@@ -69,7 +69,7 @@ def run(folder: Path, at_once: int, varied: bool, dtype: Any) -> dict[str, Any]:
     from raysearch.models.spec import ModelSpec
     from raysearch.recovery.prompts import Row
     from raysearch.recovery.spec import RecoveryOptions
-    from raysearch.recovery.trainer import TrainingRows, all_threads, make_trainer
+    from raysearch.recovery.trainer import TrainingRows, TrainingSetup, all_threads, make_trainer
 
     class Clock(TrainerCallback):
         def __init__(self) -> None:
@@ -94,9 +94,8 @@ def run(folder: Path, at_once: int, varied: bool, dtype: Any) -> dict[str, Any]:
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as out, quiet(), all_threads():
         data = TrainingRows.of(rows, options)
-        trainer = make_trainer(
-            ModelSpec("pruned", str(folder)), tokenizer, data, options, Path(out), at_once, on_gpu=False
-        )
+        model = ModelSpec("pruned", str(folder))
+        trainer = make_trainer(TrainingSetup(model, tokenizer, data, options, Path(out), on_gpu=False), at_once)
         clock = Clock()
         trainer.add_callback(clock)
         trainer.train()

@@ -35,7 +35,7 @@ from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.steps import RECOVERED, TEACHER, Recovery, draw, heal, prepare, remove_models
 from raysearch.recovery.teacher import TopLogits
-from raysearch.recovery.trainer import TrainingRows, all_threads, held_out, make_trainer, rows_seen, steps
+from raysearch.recovery.trainer import TrainingRows, TrainingSetup, all_threads, make_trainer
 from raysearch.recovery.training import within_memory
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
@@ -162,17 +162,17 @@ def recovery_cost(
     rows = [*prompts.rows, *kept_rows(found, left_out)]
     rows = rows[: n_to_train_on(rows, options, left_out, spec.data)]
     answers = len(prompts.questions) if writes else 0
-    n_train = len(rows) - held_out(len(rows), options)
+    n_train = len(rows) - options.n_held_out(len(rows))
     mean = sum(len(row.ids) for row in rows) / len(rows)
     if options.packing:
         n_packed = math.ceil(n_train * mean / options.max_tokens)
         n_train, mean = n_packed, n_train * mean / n_packed
-    n_steps = steps(n_train, options)
+    n_steps = options.n_steps(n_train)
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
         pruned = Path(scratch) / "pruned"
         observer.assessing("writing the pruned checkpoint")
         export_search(record, search, pruned, remove=remove)
-        time_step = partial(_time_step, recovery, recovery.model_in(pruned), rows, Path(scratch) / "timed")
+        time_step = partial(_time_step, recovery, recovery.model_in(pruned), rows, Path(scratch))
         observer.assessing("timing a step")
         step_s, memory = within_memory(time_step, options, recovery.on_gpu, observer.warn)
         release()
@@ -180,7 +180,7 @@ def recovery_cost(
         rows=len(rows),
         answers=answers,
         answer_tokens=answers * options.max_new_tokens,
-        tokens=round(mean * rows_seen(n_steps, n_train, options)),
+        tokens=round(mean * options.rows_seen(n_steps, n_train)),
         steps=n_steps,
         step_s=step_s,
         seconds=step_s * n_steps,
@@ -221,7 +221,8 @@ def _time_step(recovery: Recovery, model: ModelSpec, rows: list[Row], folder: Pa
             sizes = [(len(row.ids) - start, k) for row, start in zip(data.rows, data.starts, strict=True)]
             made_up = [TopLogits(np.zeros(n, np.int32), np.full(n, -np.log(2 * k), np.float16)) for n in sizes]
             data = replace(data, top_logits=made_up)
-        trainer = make_trainer(model, recovery.tokenizer, data, options, folder, at_once, on_gpu=recovery.on_gpu)
+        setup = TrainingSetup(model, recovery.tokenizer, data, options, folder, recovery.on_gpu)
+        trainer = make_trainer(setup, at_once)
         trainer.args.eval_strategy = trainer.args.save_strategy = "no"
         trainer.args.load_best_model_at_end = False
         if recovery.on_gpu:  # once to warm up

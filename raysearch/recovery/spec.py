@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -127,6 +128,20 @@ class RecoveryOptions(Options):
         if self.micro_batch_size is not None:
             return min(self.micro_batch_size, own)
         return max(one for one in range(1, (_AT_ONCE_ON_GPU if on_gpu else _AT_ONCE) + 1) if own % one == 0)
+
+    def n_held_out(self, n_rows: int) -> int:
+        """Return how many rows are held out: a share, and at least one."""
+        return min(n_rows - 1, max(1, round(self.held_out * n_rows)))
+
+    def n_steps(self, n_rows: int) -> int:
+        """Return how many steps so many rows take."""
+        whole = math.ceil(math.ceil(n_rows / self.batch_size) * self.epochs)
+        return min(whole, self.max_steps) if self.max_steps else whole
+
+    def rows_seen(self, n_steps: int, n_rows: int) -> int:
+        """Return how many rows so many steps see; the last step of an epoch has what is left of it."""
+        epochs, more = divmod(n_steps, math.ceil(n_rows / self.batch_size))
+        return epochs * n_rows + more * self.batch_size
 
 
 @dataclass(frozen=True)

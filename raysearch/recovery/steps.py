@@ -37,7 +37,7 @@ from raysearch.recovery.prompts import Prompts, Row, SeenTexts, draw_prompts, ke
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import top_logits_of
-from raysearch.recovery.trainer import TrainingRows, check_targets
+from raysearch.recovery.trainer import TrainingRows, TrainingSetup, check_targets
 from raysearch.recovery.training import DONE, TRAINED, is_trained, train
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
@@ -174,13 +174,9 @@ def heal(
                 top_k, folder = spec.options.top_k, recovery.shared / TEACHER
                 top_logits = top_logits_of(data.rows, data.starts, top_k, folder, pool, observer.assessing)
             data = replace(data, top_logits=top_logits)
+    setup = TrainingSetup(model, recovery.tokenizer, data, spec.options, recovery.folder, recovery.on_gpu)
     with timed(stages, "training"):
-        training = train(
-            *(model, recovery.tokenizer, data, spec.options, recovery.folder, spec.cluster),
-            on_gpu=recovery.on_gpu,
-            on_progress=observer.assessing,
-            warn=observer.warn,
-        )
+        training = train(setup, spec.cluster, on_progress=observer.assessing, warn=observer.warn)
     evidence = RecoveryEvidence(
         recovery_id=recovery.name,
         search_id=record.search_id,

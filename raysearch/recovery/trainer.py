@@ -36,6 +36,7 @@ from raysearch.recovery.prompts import Row
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import TopLogits, distillation_loss
 
+CHECKPOINTS = "checkpoints"  # the folder of a training that goes on
 _IGNORED = -100  # the label of a token that no loss is computed on
 
 
@@ -77,6 +78,24 @@ class TrainingRows:
         labels = [[*[_IGNORED] * start, *row.ids[start:]] for row, start in zip(self.rows, self.starts, strict=True)]
         ids = [list(row.ids) for row in self.rows]
         return Dataset.from_dict({"input_ids": ids, "labels": labels, "row": list(range(len(ids)))})
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSetup:
+    """A checkpoint, what it is trained on, and how.
+
+    Args:
+        tokenizer: The model's; one without a token for padding gets one.
+        data: The rows, those that are held out first.
+        folder: Where its checkpoints go, and what is trained.
+    """
+
+    model: ModelSpec
+    tokenizer: Any
+    data: TrainingRows
+    options: RecoveryOptions
+    folder: Path
+    on_gpu: bool
 
 
 class _Collator(DataCollatorForLanguageModeling):
@@ -144,22 +163,11 @@ def all_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def make_trainer(
-    model: ModelSpec,
-    tokenizer: Any,
-    data: TrainingRows,
-    options: RecoveryOptions,
-    folder: Path,
-    micro_batch_size: int,
-    *,
-    on_gpu: bool,
-) -> RecoveryTrainer:
-    """Return the trainer of a checkpoint, which is loaded here; the first rows of the data are held out.
-
-    Its checkpoints go to the folder. A tokenizer without a token for padding gets one.
-    """
+def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer:
+    """Return the trainer of a checkpoint, which is loaded here; so many rows go through it at once in each process."""
+    data, options, tokenizer, on_gpu = setup.data, setup.options, setup.tokenizer, setup.on_gpu
     reuse_freed_memory()
-    n_held_out = held_out(len(data.rows), options)
+    n_held_out = options.n_held_out(len(data.rows))
     kept, rest = data.part(0, n_held_out), data.part(n_held_out, len(data.rows))
     if options.workers > 1:
         kept = kept.filled(options.workers * micro_batch_size)
@@ -167,7 +175,7 @@ def make_trainer(
     if options.dtype == "auto" and on_gpu:
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     config = SFTConfig(
-        output_dir=str(folder),
+        output_dir=str(setup.folder / CHECKPOINTS),
         per_device_train_batch_size=micro_batch_size,
         per_device_eval_batch_size=micro_batch_size,
         gradient_accumulation_steps=options.batch_size // micro_batch_size // options.workers,
@@ -207,7 +215,7 @@ def make_trainer(
         config._n_gpu = 1  # several GPUs are for several processes
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)  # its places are not looked at
-    pruned = load_pruned(model, options, on_gpu=on_gpu, bf16=bf16)
+    pruned = load_pruned(setup.model, options, on_gpu=on_gpu, bf16=bf16)
     with _naming_targets(options):
         trainer = RecoveryTrainer(
             model=pruned,
@@ -221,7 +229,7 @@ def make_trainer(
             train=rest,
             held_out=kept,
         )
-    n_steps = steps(len(cast(Sized, trainer.train_dataset)), options)  # rows may have been packed
+    n_steps = options.n_steps(len(cast(Sized, trainer.train_dataset)))  # rows may have been packed
     trainer.args.max_steps = n_steps if n_steps == options.max_steps else -1  # else it would go on beyond the epochs
     trainer.args.eval_steps = trainer.args.save_steps = options.checkpoint_steps or math.ceil(n_steps / 10)
     if options.workers > 1:
@@ -280,20 +288,3 @@ def load_pruned(model: ModelSpec, options: RecoveryOptions, *, on_gpu: bool, bf1
         trust_remote_code=model.trust_remote_code,
     )
     return loaded
-
-
-def held_out(n_rows: int, options: RecoveryOptions) -> int:
-    """Return how many rows are held out: a share, and at least one."""
-    return min(n_rows - 1, max(1, round(options.held_out * n_rows)))
-
-
-def steps(n_rows: int, options: RecoveryOptions) -> int:
-    """Return how many steps so many rows take."""
-    whole = math.ceil(math.ceil(n_rows / options.batch_size) * options.epochs)
-    return min(whole, options.max_steps) if options.max_steps else whole
-
-
-def rows_seen(n_steps: int, n_rows: int, options: RecoveryOptions) -> int:
-    """Return how many rows so many steps see; the last step of an epoch has what is left of it."""
-    epochs, more = divmod(n_steps, math.ceil(n_rows / options.batch_size))
-    return epochs * n_rows + more * options.batch_size

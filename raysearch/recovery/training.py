@@ -28,10 +28,9 @@ from raysearch.core.json import from_json, to_json
 from raysearch.errors import UserError
 from raysearch.evaluation.replica import in_memory, release
 from raysearch.models.loading import quiet
-from raysearch.models.spec import ModelSpec
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
-from raysearch.recovery.trainer import RecoveryTrainer, TrainingRows, all_threads, make_trainer
+from raysearch.recovery.trainer import CHECKPOINTS, RecoveryTrainer, TrainingSetup, all_threads, make_trainer
 from raysearch.search.observer import LossPoint
 
 T = TypeVar("T")
@@ -81,35 +80,30 @@ class _Watch(TrainerCallback):
 
 
 def train(
-    model: ModelSpec,
-    tokenizer: Any,
-    data: TrainingRows,
-    options: RecoveryOptions,
-    folder: Path,
+    setup: TrainingSetup,
     cluster: ClusterOptions,
     *,
-    on_gpu: bool,
     on_progress: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> Training:
-    """Train a checkpoint, and write its adapter or its weights to ``trained`` in a folder; nothing is done twice.
+    """Train a checkpoint, and write its adapter or its weights to ``trained`` in its folder; nothing is done twice.
 
-    The first rows of the data are held out. A folder that has checkpoints goes on from the last. Several processes
-    run on the cluster. What is wrong but stops nothing is told to `warn` in a sentence.
+    A folder that has checkpoints goes on from the last. Several processes run on the cluster. What is wrong but stops
+    nothing is told to `warn` in a sentence.
 
     Raises:
         UserError: Names of layers are wrong, the loss is not finite, or not even one row fits the memory.
         EvaluationError: One of several processes has died.
     """
-    done = folder / TRAINED
+    folder, options, on_gpu = setup.folder, setup.options, setup.on_gpu
+    done, checkpoints = folder / TRAINED, folder / CHECKPOINTS
     if is_trained(folder):
         return from_json(Training, (done / DONE).read_text(encoding="utf-8"))
     shutil.rmtree(done, ignore_errors=True)
     started = time.monotonic()
 
     def fit_from_last(micro: int) -> Training:
-        last = last_checkpoint(folder / "checkpoints", options.workers)
-        work = partial(_fit, model, tokenizer, data, options, folder, last, micro, on_gpu=on_gpu)
+        work = partial(_fit, setup, last_checkpoint(checkpoints, options.workers), micro)
         if options.workers == 1:
             return work(on_progress, warn)
         from raysearch.recovery.workers import on_workers  # Ray takes a second to import
@@ -122,37 +116,32 @@ def train(
     unfinished = folder / _UNFINISHED
     (unfinished / DONE).write_text(to_json(training), encoding="utf-8")
     unfinished.rename(done)
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    shutil.rmtree(checkpoints, ignore_errors=True)
     return training
 
 
 def _fit(
-    model: ModelSpec,
-    tokenizer: Any,
-    data: TrainingRows,
-    options: RecoveryOptions,
-    folder: Path,
+    setup: TrainingSetup,
     last: str | None,
     micro: int,
     on_progress: Callable[[str], None],
     warn: Callable[[str], None],
-    *,
-    on_gpu: bool,
 ) -> Training:
     """Train from a checkpoint to the end, in this process or as one of several, and write the weights."""
     with quiet(), all_threads():
-        trainer = make_trainer(model, tokenizer, data, options, folder / "checkpoints", micro, on_gpu=on_gpu)
-        trainer.add_callback(_Watch(options.learning_rate, on_progress, warn))
+        trainer = make_trainer(setup, micro)
+        trainer.add_callback(_Watch(setup.options.learning_rate, on_progress, warn))
         if last is not None and _has_ended(last):  # the trainer asks only after a step, so it must have none left
             trainer.args.max_steps, trainer.args.num_train_epochs = -1, 0
         trainer.train(resume_from_checkpoint=last)
         if trainer.is_world_process_zero():
-            shutil.rmtree(folder / _UNFINISHED, ignore_errors=True)
+            unfinished = setup.folder / _UNFINISHED
+            shutil.rmtree(unfinished, ignore_errors=True)
             trained: Any = trainer.accelerator.unwrap_model(trainer.model)
             for config in getattr(trained, "peft_config", {}).values():  # a set, whose order differs between processes
                 if not isinstance(config.target_modules, str):  # a pattern
                     config.target_modules = sorted(config.target_modules)
-            trained.save_pretrained(folder / _UNFINISHED)
+            trained.save_pretrained(unfinished)
     return _history(trainer, micro)
 
 

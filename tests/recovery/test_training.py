@@ -28,7 +28,7 @@ from raysearch.recovery.prompts import Question, Row, encode, row_of
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import TopLogits, distillation_loss
-from raysearch.recovery.trainer import RecoveryTrainer, TrainingRows, load_pruned, make_trainer, rows_seen
+from raysearch.recovery.trainer import RecoveryTrainer, TrainingRows, TrainingSetup, load_pruned, make_trainer
 from raysearch.recovery.training import last_checkpoint, train
 
 OPTIONS = RecoveryOptions(
@@ -72,8 +72,8 @@ def run(
 ) -> Training:
     model, tokenizer = ModelSpec("tiny", str(checkpoint), **spec), AutoTokenizer.from_pretrained(checkpoint)
     folder.mkdir(exist_ok=True)
-    quietly: dict[str, Any] = {"on_gpu": False, "on_progress": on_progress, "warn": nothing}
-    return train(model, tokenizer, data, options, folder, ClusterOptions(), **quietly)
+    setup = TrainingSetup(model, tokenizer, data, options, folder, on_gpu=False)
+    return train(setup, ClusterOptions(), on_progress=on_progress, warn=nothing)
 
 
 def interrupt() -> None:
@@ -140,7 +140,7 @@ def test_max_steps_ends_a_training_and_prolongs_none(checkpoint: Path, data: Tra
     for most, taken in ((2, 2), (9, 3)):
         found = run(checkpoint, data, replace(OPTIONS, max_steps=most), tmp_path / str(most))
         assert found.steps == taken, "an epoch has three steps"
-    assert [rows_seen(n_steps, 11, OPTIONS) for n_steps in (2, 3, 5)] == [8, 11, 19]
+    assert [OPTIONS.rows_seen(n_steps, 11) for n_steps in (2, 3, 5)] == [8, 11, 19]
 
 
 def test_packed_rows_make_fewer_steps(checkpoint: Path, data: TrainingRows, tmp_path: Path) -> None:
@@ -212,9 +212,8 @@ def test_a_held_out_loss_is_the_mean_over_its_tokens(
     for micro, workers in ((1, 1), (2, 1), (4, 1), (2, 2)):  # in this process the first of two sees all rows
         options = replace(options, micro_batch_size=micro, workers=workers)
         with quiet():
-            trainer = make_trainer(
-                ModelSpec("tiny", str(checkpoint)), tokenizer, data, options, tmp_path, micro, on_gpu=False
-            )
+            model = ModelSpec("tiny", str(checkpoint))
+            trainer = make_trainer(TrainingSetup(model, tokenizer, data, options, tmp_path, on_gpu=False), micro)
             found.append(trainer.evaluate()["eval_loss"])
     assert found == pytest.approx([plain_loss(checkpoint, data.part(0, 6))] * 4, rel=1e-5)
 
