@@ -96,8 +96,7 @@ def assess_masks(
     """Assess masks beside the dense model: perplexities, answers, lm-eval's tasks, then speed on an idle pool.
 
     Everything is in the ledger as soon as it is known, so the same call goes on where it was stopped, and loads no
-    model if the ledger knows all of it. Perplexities go through an `Evaluator` (masks share prefixes, texts are cut
-    into shards); tasks are masks x tasks jobs of the pool; speed is one job after everything else.
+    model if the ledger knows all of it.
 
     Args:
         what: The model, and what it is to be assessed by.
@@ -106,10 +105,6 @@ def assess_masks(
         make_pool: Gives a pool of the model's replicas when it is first needed; it is not closed. None to open one by
             `what.cluster`, and to close it at the end.
         on_progress: Told in a line how far it is.
-
-    Returns:
-        Every number of every mask: `Assessments.values` is ``{mask: {metric: Estimate}}``, `Assessments.metrics` says
-        what they are, and `Assessments.by_mask` has the details.
 
     Raises:
         UserError: A task or its data cannot be loaded.
@@ -142,8 +137,7 @@ def assess_search(
     `search` is what it was made of, built from `record.config`, with the cluster that is to compute this.
 
     Raises:
-        UserError: The search has not finished, has no such mask, its model has changed since, or something named is
-            not there.
+        UserError: The search has no such mask, its model has changed since, or something named is not there.
         EvaluationError: Something failed for good.
     """
     mask = record.best_of_size(remove).mask

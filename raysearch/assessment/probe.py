@@ -46,12 +46,7 @@ class ProbeJob(Job):
 
     @override
     def run(self, replica: Replica) -> dict[str, list[float]]:
-        """Ask.
-
-        Returns:
-            ``log_p`` of each problem's digit in nats, over the whole vocabulary; ``right``: 1 where it is the likeliest
-            of the ten, else 0.
-        """
+        """Return ``log_p`` of each problem's digit, in nats, and ``right``: 1 where it is the likeliest of the ten."""
         probes = [encode_probe(problem, replica.tokenizer) for problem in self.problems]
         of_length: dict[int, list[int]] = defaultdict(list)
         for at, probe in enumerate(probes):

@@ -1,11 +1,10 @@
 """Speed and memory of masks beside the dense model, by one replica in one run, taken in turn.
 
-The dense model is timed before each mask, every time, so that what slows a machine down slows both: a speed is compared
-with that of its own neighbours. Errors are those of a median over the repeats.
+The dense model is timed before each mask, every time, so that what slows a machine down slows both. Errors are those of
+a median over the repeats.
 
-One sequence is generated from a prompt of fixed length, as in "On the Limits of Layer Pruning", A.9 (context 512,
-batch 1). The time to the first new token is the prefill's; that between the first and the last is decoding. The
-tokens do not change the time, so they are drawn at random, and the model may not end early.
+One sequence is generated, as in "On the Limits of Layer Pruning", A.9. The time to the first new token is prefill; that
+between the first and the last is decoding. Tokens do not change the time, so those of the prompt are drawn at random.
 """
 
 from __future__ import annotations

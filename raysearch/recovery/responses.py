@@ -82,12 +82,12 @@ def write_answers(
     # Prompts of like length beside each other; an answer depends on its prompt and its seed.
     order = sorted(range(len(questions)), key=lambda place: (len(questions[place].ids), questions[place].ids))
     how = {key: getattr(options, key) for key in ("temperature", "top_p", "seed", "max_new_tokens")}
-    jobs, names, at_once = [], dict[AnswerJob, str](), _prompts_of_job(len(order), on_gpu=what.info.model.on_gpu)
+    jobs, at_once = list[AnswerJob](), _prompts_of_job(len(order), on_gpu=what.info.model.on_gpu)
     for start in range(0, len(order), at_once):
         places = order[start : start + at_once]
         prompts = tuple(Prompt(questions[place].ids, options.max_new_tokens) for place in places)
-        jobs.append(job := AnswerJob(prompts, decoding))
-        names[job] = what.named({"answers": [one.ids for one in prompts], **how})
+        jobs.append(AnswerJob(prompts, decoding))
+    names = {job: what.named({"answers": [one.ids for one in job.prompts], **how}) for job in jobs}  # equal ones once
     model, found = what.fingerprint, dict[AnswerJob, list[Written]]()
     for job, name in names.items():
         if known := read_assessments(ledger, model, name, [Mask()], _Kept):

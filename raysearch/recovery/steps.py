@@ -145,13 +145,10 @@ def check_first_gpu(device: str) -> None:
 def heal(
     recovery: Recovery, out: Path, stages: dict[str, float], observer: Observer, replicas: Replicas | None = None
 ) -> tuple[RecoveryEvidence, int]:
-    """Train a model and write it to `out`; what was done before is not done again.
+    """Train a model and write it to `out`; return how it came about, and how many answers the dense model wrote now.
 
-    The seconds of each stage are added to `stages`. Without replicas of the dense model some are opened where they are
-    needed.
-
-    Returns:
-        How the model came about; and how many answers the dense model wrote now.
+    What was done before is not done again. The seconds of each stage are added to `stages`. Without replicas of the
+    dense model some are opened where they are needed.
     """
     spec, record = recovery.spec, recovery.record
     pruned = recovery.folder / _PRUNED

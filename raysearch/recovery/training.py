@@ -1,8 +1,4 @@
-"""Trains a pruned model, once, whatever is killed.
-
-Checkpoints hold weights, optimizer, schedule, random numbers and history, so a training that was killed goes on from
-the last as if nothing had happened.
-"""
+"""Trains a pruned model, once: one that was killed goes on from its last checkpoint as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -181,10 +177,7 @@ def last_checkpoint(folder: Path, workers: int = 1) -> str | None:
 
 
 def _can_be_read(file: Path) -> bool:
-    """Return whether a file of a checkpoint can be read; a machine without power may leave some that cannot.
-
-    Archives and JSON tell of any cut; archives also of another byte among their numbers. Other text is taken as it is.
-    """
+    """Return whether an archive or JSON of a checkpoint is whole, which a power cut may leave it not."""
     try:
         if file.suffix == ".safetensors":
             with safe_open(file, "pt"):

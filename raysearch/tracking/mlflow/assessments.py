@@ -13,10 +13,9 @@ from raysearch.tracking.options import Store
 def record_recovery(
     store: Store, search_run: str, header: RecoveryHeader, points: Sequence[LossPoint], numbers: Mapping[str, float]
 ) -> None:
-    """Log the losses of a recovery, by tokens, and its numbers, on a run of its own under the search's.
+    """Log the losses of a recovery, by tokens, once, and its numbers, on a run of its own under the search's.
 
-    That of a dense model stands beside the search: under its study, if it has one. Nothing is logged of the losses if
-    the run is there and finished; the numbers are as of `record_assessments`.
+    That of a dense model stands beside the search: under its study, if it has one.
     """
     client = client_of(store)
     search, name = client.get_run(search_run), header.recovery_id

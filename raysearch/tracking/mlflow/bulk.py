@@ -1,8 +1,7 @@
 """Makes the runs of many trials at once.
 
-One by one, a run is five transactions in a database, each of which waits for the disk. So runs that are whole from the
-start are rows of one transaction, as in MLflow's own ``migrate-filestore``. A server has no such call: it is asked by
-several threads.
+One by one, a run is five transactions in a database, each of which waits for the disk. So they are rows of one, as in
+MLflow's own ``migrate-filestore``. A server has no such call: it is asked by several threads.
 """
 
 from __future__ import annotations

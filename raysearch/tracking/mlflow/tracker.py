@@ -6,9 +6,8 @@ A write costs 3-50 ms and importing MLflow costs seconds, so nothing of a search
     tracker thread   import mlflow │ MlflowWriter writes the events in order
 
 If anything goes wrong on the tracker thread, it says so once, and begins anew after a while: the writer finds what is
-there and fills in what is not, so a server that comes back before the search ends gets all of it. Otherwise the ledger
-has everything: `raysearch.tracking.sync` writes it later, and so does the same search again. What a study records is
-little, and written at once, on a thread that is waited for until a timeout.
+there and fills in what is not. What is lacking in the end `raysearch.tracking.sync` writes from the ledger, and so does
+the same search again. What a study records is little, and written at once, on a thread that is waited for.
 """
 
 from __future__ import annotations
@@ -103,10 +102,8 @@ class MlflowTracker(Tracker):
     @override
     def study_started(self, header: StudyHeader) -> None:
         again = "it goes on without; later: raysearch sync"
-        later = f"{again} {header.study_id}{self._words}"
-        self.run_id = self._attempt(
-            "the study is", later, begin_study, self._options.experiment, header.study_id, header.config
-        )
+        study = self._options.experiment, header.study_id, header.config
+        self.run_id = self._attempt("the study is", f"{again} {header.study_id}{self._words}", begin_study, *study)
         if self.run_id is not None and header.recorded:
             later = f"{again}, with the study's id"
             self._attempt("what the study had found before is", later, adopt, self.run_id, header.recorded)
@@ -150,11 +147,9 @@ class MlflowTracker(Tracker):
         written, began = -1, time.monotonic()
         while self._thread is not None and self._thread.is_alive() and not self._gave_up:
             if written != self._written:
-                written = self._written
+                written, n_events = self._written, len(self._events)
                 if self._show is not None:
-                    self._show(
-                        f"recording in MLflow: {min(written, len(self._events)):,} of {len(self._events):,} events"
-                    )
+                    self._show(f"recording in MLflow: {min(written, n_events):,} of {n_events:,} events")
             elif time.monotonic() - max(began, self._wrote_at) >= self._timeout_s:
                 self._gave_up = True
                 self._say(f"nothing was written for {self._timeout_s:g} s")

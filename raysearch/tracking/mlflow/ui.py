@@ -60,8 +60,7 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a server to its end, and return its exit code, or until this process is told to end.
 
-    Ctrl-C on a terminal reaches all processes of a group, and each of MLflow's would print a traceback. So the server
-    has a group of its own, which is ended by SIGTERM.
+    Its group is its own, ended by SIGTERM: at a terminal's Ctrl-C each of MLflow's processes would print a traceback.
     """
     for kind in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(kind) != signal.SIG_IGN:  # as under nohup

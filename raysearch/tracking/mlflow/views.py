@@ -1,7 +1,6 @@
 """Views of searches in MLflow's pages, with their filter, columns and charts chosen: what to open in a browser.
 
-MLflow keeps the view that its *Share* button makes as a tag of the experiment, and opens it by that tag's name. Such
-tags are written here, since an address can name a filter, but no columns and no charts.
+They are tags of an experiment, as MLflow's *Share* button makes them: an address can name no columns and no charts.
 """
 
 from __future__ import annotations

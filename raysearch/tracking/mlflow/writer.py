@@ -50,10 +50,6 @@ class MlflowWriter:
         now: When the search began.
         seconds_before: Of earlier processes, to which new ones are added; None for what MLflow has.
         wrote: Called whenever a part of an event is written that may take long.
-
-    Attributes:
-        run_id: MLflow's id of the parent run.
-        written: How many trials had not been there, or not in full.
     """
 
     def __init__(
@@ -76,7 +72,7 @@ class MlflowWriter:
             self._experiment, start_time=now, tags=records.search_tags(header), run_name=header.search_id
         )
         self.run_id: str = run.info.run_id
-        self.written = 0
+        self.written = 0  # trials that had not been there, or not in full
         stopped = run.data.tags.get("raysearch.complete") == "false"  # by its budget; a larger one may take it further
         self._was_finished = run.info.status == "FINISHED" and not stopped
         self._rounds_written = int(run.data.metrics.get("progress/rounds", 0))
@@ -139,10 +135,7 @@ class MlflowWriter:
         self._log(points, now)
 
     def finish(self, result: SearchResult | None, failure: str | None, now: int, stopped: bool = False) -> None:
-        """Write the result with its figures, or the cause of failure, and the status; a finished run stays as it is.
-
-        One that was `stopped` by its budget without a result ends as one that was with a result.
-        """
+        """Write the result with its figures, or the cause of failure, and the status; a finished run stays as it is."""
         self.flush()
         if self._was_finished:
             return
@@ -193,19 +186,18 @@ class MlflowWriter:
 
         A run that was made and not taken up has no params, and so is known for one made twice: see `only_one`.
         """
-        run = self._run
-        tags = records.study_tags(self._header.labels, self._header.parent) if self._header.labels else {}
-        self._log(params=self._lacking(records.search_params(self._header)), tags=tags)
-        if self._header.labels:
-            self._client.update_run(self.run_id, name=records.search_name(self._header.search_id, self._header.labels))
+        run, header = self._run, self._header
+        tags = records.study_tags(header.labels, header.parent) if header.labels else {}
+        self._log(params=self._lacking(records.search_params(header)), tags=tags)
+        if header.labels:
+            self._client.update_run(self.run_id, name=records.search_name(header.search_id, header.labels))
         if self._was_finished:
             return
         if run.inputs is None or not run.inputs.dataset_inputs:
-            self._client.log_inputs(self.run_id, [records.calibration_input(self._header)])
-        config = yaml.safe_dump(self._header.config, sort_keys=False, allow_unicode=True)
+            self._client.log_inputs(self.run_id, [records.calibration_input(header)])
+        config = yaml.safe_dump(header.config, sort_keys=False, allow_unicode=True)
         self._client.log_text(self.run_id, config, "config.yaml")
-        data = json.dumps(self._header.data, ensure_ascii=False, indent=2)
-        self._client.log_text(self.run_id, data, "data.json")
+        self._client.log_text(self.run_id, json.dumps(header.data, ensure_ascii=False, indent=2), "data.json")
         if "raysearch.failure" in run.data.tags:
             self._client.delete_tag(self.run_id, "raysearch.failure")
         if run.info.status != "RUNNING":
@@ -216,13 +208,12 @@ class MlflowWriter:
         return {key: value for key, value in params.items() if key not in self._run.data.params}
 
     def _log_artifacts(self, trials: Sequence[Trial], result: SearchResult) -> None:
-        measure = self._header.measure
         with TemporaryDirectory() as folder:
             table = Path(folder, "trials.csv")
             write_frame([replace(result, trials=tuple(trials)).to_frame().reset_index()], table)
             self._client.log_artifact(self.run_id, str(table))
         self._wrote()
-        for name, figure in Plots(trials, self._header.n_layers, result.mask, measure).files():
+        for name, figure in Plots(trials, self._header.n_layers, result.mask, self._header.measure).files():
             self._log_figure(figure, name)
         if result.recommendation is not None:
             self._log_figure(knee(result.recommendation), "knee.png")
