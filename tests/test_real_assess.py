@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from raysearch.assessment.assess import assess_masks, read_assessable
+from raysearch.assessment.assess import assess_masks, plan_assessment
 from raysearch.assessment.task_files import write_task_files
 from raysearch.cluster.options import ClusterOptions
 from raysearch.config.build import assess_spec
@@ -65,7 +65,7 @@ def found(store, data_folder, dense):
     words += [f"assess.seq_len={SEQ_LEN}", f"assess.limit={ITEMS}"]
     spec = assess_spec(compose("assess", ["assess=paper", *words]))
     with closing(Ledger(store / "ledger.db")) as ledger:
-        return assess_masks(read_assessable(spec, dense, ClusterOptions("inline"), ledger.path), ledger, [MASK])
+        return assess_masks(plan_assessment(spec, dense, ClusterOptions("inline"), ledger.path), ledger, [MASK])
 
 
 def test_accuracies_are_those_of_lm_evals_own_command(found, checkpoint, store, data_folder, monkeypatch):

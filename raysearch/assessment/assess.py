@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raysearch.assessment.context import Assessable, AssessContext
+from raysearch.assessment.context import AssessContext, AssessmentPlan
 from raysearch.assessment.generation import assess_generation, task_specs
 from raysearch.assessment.harness import missing_tasks, run_tasks
 from raysearch.assessment.perplexity import measure_perplexities, text_specs
@@ -37,9 +37,9 @@ from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
 
 
-def read_assessable(
+def plan_assessment(
     spec: AssessSpec, model: ModelSpec, cluster: PoolFactory, ledger: Path, files: ModelFiles | None = None
-) -> Assessable:
+) -> AssessmentPlan:
     """Read the texts and find the tasks that a model is to be assessed by; load no weights.
 
     Ready task files go beside the ledger; `files` is what has been read of the model's, if they were.
@@ -63,7 +63,7 @@ def read_assessable(
     if spec.chat and not getattr(files.tokenizer, "chat_template", None):
         raise UserError("assess.chat=true needs a model with a chat template, and this one has none; leave it out")
     problems = probe_problems(spec.probe, files.tokenizer) if spec.probe.enabled else ()
-    return Assessable(spec, cluster, info, files, texts, tasks, sources, problems)
+    return AssessmentPlan(spec, cluster, info, files, texts, tasks, sources, problems)
 
 
 def _calibrations(evaluation: EvaluationSpec, info: ModelInfo, files: ModelFiles) -> list[Calibration]:
@@ -80,13 +80,13 @@ def _calibrations(evaluation: EvaluationSpec, info: ModelInfo, files: ModelFiles
         raise UserError(*(one + remedy if ": data.name=" in one else one for one in said)) from error
 
 
-def check_tasks(what: Assessable, ledger: Ledger | None) -> None:
+def check_tasks(plan: AssessmentPlan, ledger: Ledger | None) -> None:
     """Refuse names of tasks that lm-eval does not have, unless there is a ledger that has the dense model's result."""
-    check_names([one for one in what.sources if ledger is None or not what.known(ledger, what.name_of(one), [Mask()])])
+    check_names([one for one in plan.sources if ledger is None or not plan.known(ledger, plan.name_of(one), [Mask()])])
 
 
 def assess_masks(
-    what: Assessable,
+    plan: AssessmentPlan,
     ledger: Ledger,
     masks: Sequence[Mask],
     *,
@@ -99,25 +99,25 @@ def assess_masks(
     model if the ledger knows all of it.
 
     Args:
-        what: The model, and what it is to be assessed by.
+        plan: The model, and what it is to be assessed by.
         ledger: Open, and left open.
         masks: Which masks; the dense model is added where it is missing.
         make_pool: Gives a pool of the model's replicas when it is first needed; it is not closed. None to open one by
-            `what.cluster`, and to close it at the end.
+            `plan.cluster`, and to close it at the end.
         on_progress: Told in a line how far it is.
 
     Raises:
         UserError: A task or its data cannot be loaded.
         EvaluationError: Something failed for good.
     """
-    spec, masks = what.spec, list(dict.fromkeys([Mask(), *masks]))
-    jobs = missing_tasks(what, ledger, masks)
-    n_units = len(jobs) + sum(one.n_shards for one in what.calibrations) + (len(masks) if what.problems else 0)
+    spec, masks = plan.spec, list(dict.fromkeys([Mask(), *masks]))
+    jobs = missing_tasks(plan, ledger, masks)
+    n_units = len(jobs) + sum(one.n_shards for one in plan.calibrations) + (len(masks) if plan.problems else 0)
     server = None if spec.server is None else Server.at(spec.server, spec.server_model)  # it may not answer
     # A pool that is offered is one for every stage, and stays open.
-    pool = nullcontext(functools.cache(make_pool)) if make_pool else opening(what.cluster, what.info, n_units)
+    pool = nullcontext(functools.cache(make_pool)) if make_pool else opening(plan.cluster, plan.info, n_units)
     with pool as replicas:
-        context = AssessContext(what, masks, ledger, replicas, on_progress)
+        context = AssessContext(plan, masks, ledger, replicas, on_progress)
         measured = [
             measure_perplexities(context),
             assess_generation(context, server),
@@ -142,14 +142,14 @@ def assess_search(
     """
     mask = record.best_of_size(remove).mask
     evaluation = search.evaluation
-    what = read_assessable(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
-    record.check_weights(what.fingerprint)
-    check_tasks(what, ledger)
-    warn_of_unknown(what.calibrations, observer)
-    assessments = assess_masks(what, ledger, [mask], on_progress=observer.assessing)
+    plan = plan_assessment(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
+    record.check_weights(plan.fingerprint)
+    check_tasks(plan, ledger)
+    warn_of_unknown(plan.calibrations, observer)
+    assessments = assess_masks(plan, ledger, [mask], on_progress=observer.assessing)
     if mask == record.found.mask:
         record_assessments(ledger, [record], assessments, observer)
-    files = {source.name: source.folder for source in what.sources if source.folder is not None}
+    files = {source.name: source.folder for source in plan.sources if source.folder is not None}
     of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
     overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in record.found.data))
     return SearchAssessment(record.search_id, evaluation.model.name, mask, assessments, files, overlaps)
@@ -159,10 +159,10 @@ def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Obs
     """Return what measures the speeds of a search's masks by its own replicas, each once in the life of a ledger."""
     if not options.enabled:
         return lambda session, masks: {}
-    what = read_assessable(AssessSpec(speed=options), evaluation.model, evaluation.cluster, evaluation.ledger)
+    plan = plan_assessment(AssessSpec(speed=options), evaluation.model, evaluation.cluster, evaluation.ledger)
 
     def measure(session: EvaluationSession, masks: Sequence[Mask]) -> dict[Mask, Speed]:
-        context = AssessContext(what, masks, session.ledger, lambda: session.evaluator.pool, observer.assessing)
+        context = AssessContext(plan, masks, session.ledger, lambda: session.evaluator.pool, observer.assessing)
         found, _ = measure_speeds(context)
         speeds = {}
         for mask, results in found.items():

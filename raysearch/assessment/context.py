@@ -30,7 +30,7 @@ Assessed = tuple[dict[Mask, dict[str, Result]], int]
 
 
 @dataclass(frozen=True)
-class Assessable:
+class AssessmentPlan:
     """A model and what it is to be assessed by, read, and checked against each other.
 
     Args:
@@ -93,7 +93,7 @@ class AssessContext:
         on_progress: Told in a line how far it is.
     """
 
-    what: Assessable
+    plan: AssessmentPlan
     masks: Sequence[Mask]
     ledger: Ledger
     make_pool: Callable[[], Pool]
@@ -121,11 +121,11 @@ class AssessContext:
             known = self.ledger.known(one.fingerprint, self.masks)
             computed += sum(len(known.get(mask, ())) < one.n_shards for mask in self.masks)
         evaluator = Evaluator(
-            calibrations, self.what.info.n_layers, self.ledger, self.make_pool, on_progress=progress, owns_pool=False
+            calibrations, self.plan.info.n_layers, self.ledger, self.make_pool, on_progress=progress, owns_pool=False
         )
         with closing(evaluator):
             return evaluator.evaluate(Round(self.masks)), computed
 
     def keep(self, name: str, found: Mapping[Mask, Any]) -> None:
-        """Make results durable by a name of `what`."""
-        write_assessment(self.ledger, self.what.fingerprint, name, found)
+        """Make results durable by a name of `plan`."""
+        write_assessment(self.ledger, self.plan.fingerprint, name, found)

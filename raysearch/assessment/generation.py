@@ -55,13 +55,13 @@ def assess_generation(context: AssessContext, server: Server | None) -> Assessed
 
     A server is of one mask's checkpoint, and answers for it.
     """
-    masks, ledger, tasks = context.masks, context.ledger, context.what.tasks
+    masks, ledger, tasks = context.masks, context.ledger, context.plan.tasks
     if tasks and server is not None and len([mask for mask in masks if mask]) != 1:
         raise UserError(f"assess.server={server.url} serves one checkpoint, so it is for one search; name that")
     resident = [mask for mask in masks if server is None or mask == Mask()]
     _, computed = replace(context, masks=resident).evaluate(tasks, "answers")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
-    for name, task in zip(context.what.spec.generation, tasks, strict=True):
+    for name, task in zip(context.plan.spec.generation, tasks, strict=True):
         dense = ledger.texts(task.fingerprint, Mask())
         for mask in masks:
             own = task
@@ -86,7 +86,7 @@ def _answered(server: Server, task: Calibration, mask: Mask, context: AssessCont
     for done, number in enumerate(missing):
         context.on_progress(f"answers of {server.model}: {done} of {count(len(missing), 'shard')}")
         shard = task.shards[number]
-        written = server.generate(objective.prompts(shard), context.what.files.tokenizer, objective.decoding)
+        written = server.generate(objective.prompts(shard), context.plan.files.tokenizer, objective.decoding)
         found = objective.scored(written, shard.answers or ())
         context.ledger.record(own.fingerprint, number, {mask: found.losses.numpy()}, {mask: found.texts})
     return own, bool(missing)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from raysearch.assessment.context import Assessable, AssessContext, Assessed
+from raysearch.assessment.context import AssessContext, Assessed, AssessmentPlan
 from raysearch.assessment.paired import error_of_ratio, parts
 from raysearch.assessment.results import Result
 from raysearch.assessment.task_files import stands_for_several, task_manager
@@ -142,12 +142,12 @@ class TaskJob(Job):
         return f"{self.task} on {self.mask}"
 
 
-def missing_tasks(what: Assessable, ledger: Ledger, masks: Sequence[Mask]) -> list[TaskJob]:
+def missing_tasks(plan: AssessmentPlan, ledger: Ledger, masks: Sequence[Mask]) -> list[TaskJob]:
     """Return the tasks on masks that the ledger lacks; masks of a task follow each other."""
-    spec, jobs = what.spec, list[TaskJob]()
+    spec, jobs = plan.spec, list[TaskJob]()
     options = (spec.task_limit, spec.shots, spec.batch_size, spec.answers.run_code, spec.chat)
-    for source in what.sources:
-        known = what.known(ledger, what.name_of(source), masks)
+    for source in plan.sources:
+        known = plan.known(ledger, plan.name_of(source), masks)
         folder = None if source.folder is None else str(source.folder)
         jobs += [TaskJob(mask, source.name, folder, *options) for mask in masks if mask not in known]
     return jobs
@@ -155,16 +155,16 @@ def missing_tasks(what: Assessable, ledger: Ledger, masks: Sequence[Mask]) -> li
 
 def run_tasks(context: AssessContext, jobs: Sequence[TaskJob]) -> Assessed:
     """Run the tasks that are missing, each durable as soon as it is done, and return the results of all."""
-    what, masks = context.what, context.masks
+    plan, masks = context.plan, context.masks
     if jobs:
         context.on_progress(f"lm-eval: 0 of {count(len(jobs), 'job')}")
-    names = {source.name: what.name_of(source) for source in what.sources}
+    names = {source.name: plan.name_of(source) for source in plan.sources}
     for done, (job, found) in done_jobs(jobs, context.make_pool):
         context.keep(names[job.task], {job.mask: found})
         context.on_progress(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
     for task, name in names.items():
-        known = what.known(context.ledger, name, masks)
+        known = plan.known(context.ledger, name, masks)
         for mask in masks:
             results[mask][task] = task_result(task, known[mask], known[Mask()])
     return results, len(jobs)

@@ -41,10 +41,10 @@ def text_specs(spec: AssessSpec, name: str, max_positions: int | None) -> list[C
 
 def measure_perplexities(context: AssessContext) -> Assessed:
     """Return the perplexity of every mask on every text; a dense model without one is refused."""
-    what, masks, ledger = context.what, context.masks, context.ledger
-    evaluations, computed = context.evaluate(what.texts, "perplexity")
+    plan, masks, ledger = context.plan, context.masks, context.ledger
+    evaluations, computed = context.evaluate(plan.texts, "perplexity")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
-    for place, (name, text) in enumerate(zip(what.spec.texts, what.texts, strict=True)):
+    for place, (name, text) in enumerate(zip(plan.spec.texts, plan.texts, strict=True)):
         dense = evaluations[Mask()].parts[place]
         if dense is None:
             raise EvaluationError(f"the dense model's loss on assess.texts.{name} is not finite; use another text")

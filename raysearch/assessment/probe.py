@@ -98,12 +98,12 @@ def _rows(file: Path) -> list[Mapping[str, Any]]:
 
 def ask_probe(context: AssessContext) -> Assessed:
     """Return what the masks know of arithmetic, if that is asked."""
-    what, masks = context.what, context.masks
-    if not what.problems:
+    plan, masks = context.plan, context.masks
+    if not plan.problems:
         return {mask: {} for mask in masks}, 0
-    name = what.named({"probe": [problem.prompt for problem in what.problems], "batch_size": what.spec.batch_size})
-    known = what.known(context.ledger, name, masks)
-    jobs = [ProbeJob(mask, what.problems, what.spec.batch_size) for mask in masks if mask not in known]
+    name = plan.named({"probe": [problem.prompt for problem in plan.problems], "batch_size": plan.spec.batch_size})
+    known = plan.known(context.ledger, name, masks)
+    jobs = [ProbeJob(mask, plan.problems, plan.spec.batch_size) for mask in masks if mask not in known]
     for done, (job, found) in done_jobs(jobs, context.make_pool):
         context.keep(name, {job.mask: found})
         known[job.mask] = found

@@ -106,13 +106,13 @@ def alike(mask: Mask, info: ModelInfo) -> Mask:
 
 def measure_speeds(context: AssessContext) -> Assessed:
     """Return the speed and memory of the masks that stand for these, if they are asked for."""
-    what, masks, options = context.what, context.masks, context.what.spec.speed
+    plan, masks, options = context.plan, context.masks, context.plan.spec.speed
     if not options.enabled:
         return {mask: {} for mask in masks}, 0
-    name = what.named({"speed": vars(options), "machine": machine(torch.device(what.info.model.device))})
-    stand_ins = {mask: alike(mask, what.info) for mask in masks}
+    name = plan.named({"speed": vars(options), "machine": machine(torch.device(plan.info.model.device))})
+    stand_ins = {mask: alike(mask, plan.info) for mask in masks}
     asked = list(dict.fromkeys(stand_ins.values()))
-    known, measured = what.known(context.ledger, name, asked), 0
+    known, measured = plan.known(context.ledger, name, asked), 0
     if set(asked) - set(known):  # then all of them, for speeds of one run alone compare
         context.on_progress(f"speed: {count(len(asked), 'model')} in turn")
         ((_, (_, known)),) = done_jobs([SpeedJob(tuple(asked), options)], context.make_pool)

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 from torch.nn import Module
 
-from raysearch.assessment.assess import assess_masks, check_tasks, read_assessable
+from raysearch.assessment.assess import assess_masks, check_tasks, plan_assessment
 from raysearch.assessment.results import Result
 from raysearch.assessment.speed import PeakMemory
 from raysearch.core.mask import Mask
@@ -91,7 +91,7 @@ def recover_in_study(
     The arguments are those of `recover_search`, and the study's label of the way in which a model is trained.
     """
     recovery = prepare(record, ledger, search, spec, remove)
-    model, out = recovery.what.fingerprint, recovery.folder / RECOVERED
+    model, out = recovery.assessment.fingerprint, recovery.folder / RECOVERED
     known = {one.recovery_id: one for one in recoveries_of(ledger, model, [recovery.mask])}.get(recovery.name)
     if known is not None and recovery.asked.items() <= known.asked.items():
         kept = write_recovery(ledger, model, replace(known, way=way, settings=spec.settings))
@@ -107,7 +107,7 @@ def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer)
     started = time.monotonic()
     if written_by(out) != recovery.name:
         check_destination(locate(recovery.search.evaluation.model), out, overwrite)
-    check_tasks(recovery.what, recovery.ledger)
+    check_tasks(recovery.assessment, recovery.ledger)
     stages: dict[str, float] = {}
     with held(recovery.ledger, recovery.name, "RECOVERY"):
         evidence, answers_written = heal(recovery, out, stages, observer)
@@ -136,7 +136,7 @@ def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer)
 
 def _record(recovery: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
     record = replace(result.record(way), asked=recovery.asked, settings=recovery.spec.settings)
-    kept = write_recovery(recovery.ledger, recovery.what.fingerprint, record)
+    kept = write_recovery(recovery.ledger, recovery.assessment.fingerprint, record)
     observer.recovered(recovery.record, *kept.told)
     return kept
 
@@ -201,9 +201,9 @@ def _longest(question: Question, options: RecoveryOptions, tokenizer: Any) -> Ro
 def _assess(recovery: Recovery, out: Path, observer: Observer) -> list[Mapping[str, Result]]:
     """Assess dense, pruned and recovered, each by metric; what the ledger knows is not computed again."""
     ledger, spec = recovery.ledger, recovery.spec
-    before = assess_masks(recovery.what, ledger, [recovery.mask], on_progress=observer.assessing)
-    what = read_assessable(spec.assess, recovery.model_in(out, "recovered"), spec.cluster, ledger.path)
-    after = assess_masks(what, ledger, [Mask()], on_progress=observer.assessing)
+    before = assess_masks(recovery.assessment, ledger, [recovery.mask], on_progress=observer.assessing)
+    plan = plan_assessment(spec.assess, recovery.model_in(out, "recovered"), spec.cluster, ledger.path)
+    after = assess_masks(plan, ledger, [Mask()], on_progress=observer.assessing)
     return [before.by_mask[Mask()], before.by_mask[recovery.mask], after.by_mask[Mask()]]
 
 
@@ -217,7 +217,7 @@ def _time_step(recovery: Recovery, model: ModelSpec, rows: list[Row], folder: Pa
     with quiet(), all_threads():
         data = TrainingRows.of((chosen * n_rows)[:n_rows], options)
         if options.loss == "distill":  # what the dense model says takes the same time whatever it is
-            k = min(options.top_k, recovery.what.info.vocab_size)
+            k = min(options.top_k, recovery.assessment.info.vocab_size)
             sizes = [(len(row.ids) - start, k) for row, start in zip(data.rows, data.starts, strict=True)]
             made_up = [TopLogits(np.zeros(n, np.int32), np.full(n, -np.log(2 * k), np.float16)) for n in sizes]
             data = replace(data, top_logits=made_up)

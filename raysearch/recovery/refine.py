@@ -128,11 +128,11 @@ class RecoveryRefiner(Options):
         self, record: SearchRecord, search: SearchSpec, session: EvaluationSession, shared: Path, observer: Observer
     ) -> _Refined:
         """Train a mask and evaluate it."""
-        from raysearch.assessment.context import Assessable
+        from raysearch.assessment.context import AssessmentPlan
         from raysearch.recovery.steps import RECOVERED, heal, prepare
 
-        what = Assessable(self.spec.assess, search.evaluation.cluster, session.info, ModelFiles(session.info.model))
-        recovery, stages = prepare(record, session.ledger, search, self.spec, None, what, shared), dict[str, float]()
+        plan = AssessmentPlan(self.spec.assess, search.evaluation.cluster, session.info, ModelFiles(session.info.model))
+        recovery, stages = prepare(record, session.ledger, search, self.spec, None, plan, shared), dict[str, float]()
         out, telling = recovery.folder / RECOVERED, Prefixed(f"mask {recovery.mask}: ", observer)
         found, _ = heal(recovery, out, stages, telling, _replicas_of(session))
         telling.assessing("evaluating the recovered model")

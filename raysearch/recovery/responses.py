@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from raysearch.assessment.context import Assessable
+from raysearch.assessment.context import AssessmentPlan
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool
@@ -69,7 +69,7 @@ class AnswerJob(Job):
 def write_answers(
     questions: Sequence[Question],
     options: RecoveryOptions,
-    what: Assessable,
+    plan: AssessmentPlan,
     ledger: Ledger,
     replicas: Callable[[], Pool],
     on_progress: Callable[[str], None],
@@ -82,13 +82,13 @@ def write_answers(
     # Prompts of like length beside each other; an answer depends on its prompt and its seed.
     order = sorted(range(len(questions)), key=lambda place: (len(questions[place].ids), questions[place].ids))
     how = {key: getattr(options, key) for key in ("temperature", "top_p", "seed", "max_new_tokens")}
-    jobs, at_once = list[AnswerJob](), _prompts_of_job(len(order), on_gpu=what.info.model.on_gpu)
+    jobs, at_once = list[AnswerJob](), _prompts_of_job(len(order), on_gpu=plan.info.model.on_gpu)
     for start in range(0, len(order), at_once):
         places = order[start : start + at_once]
         prompts = tuple(Prompt(questions[place].ids, options.max_new_tokens) for place in places)
         jobs.append(AnswerJob(prompts, decoding))
-    names = {job: what.named({"answers": [one.ids for one in job.prompts], **how}) for job in jobs}  # equal ones once
-    model, found = what.fingerprint, dict[AnswerJob, list[Written]]()
+    names = {job: plan.named({"answers": [one.ids for one in job.prompts], **how}) for job in jobs}  # equal ones once
+    model, found = plan.fingerprint, dict[AnswerJob, list[Written]]()
     for job, name in names.items():
         if known := read_assessments(ledger, model, name, [Mask()], _Kept):
             found[job] = known[Mask()]["answers"]

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysearch.assessment.assess import read_assessable
-from raysearch.assessment.context import Assessable
+from raysearch.assessment.assess import plan_assessment
+from raysearch.assessment.context import AssessmentPlan
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.digest import digest
 from raysearch.core.formatting import size
@@ -62,7 +62,7 @@ class Recovery:
     Args:
         record: The search that found the mask.
         search: What that was made of.
-        what: The model, and what it is assessed by.
+        assessment: The model, and what it is assessed by.
         folder: Where its steps are kept.
         shared: Where its rows and the dense model's logits are kept.
     """
@@ -72,7 +72,7 @@ class Recovery:
     search: SearchSpec
     spec: RecoverSpec
     mask: Mask
-    what: Assessable
+    assessment: AssessmentPlan
     name: str
     folder: Path
     shared: Path
@@ -81,10 +81,10 @@ class Recovery:
     @property
     def asked(self) -> dict[str, str]:
         """The metrics that models are to be assessed by, speed aside: names, and all that each number depends on."""
-        spec, what = self.what.spec, self.what
-        samples = zip((*spec.texts, *spec.generation), what.calibrations, strict=True)
-        probe = {"probe": what.named({"probe": [one.prompt for one in what.problems]})} if what.problems else {}
-        tasks = {one.name: what.name_of(one) for one in what.sources}
+        spec, plan = self.assessment.spec, self.assessment
+        samples = zip((*spec.texts, *spec.generation), plan.calibrations, strict=True)
+        probe = {"probe": plan.named({"probe": [one.prompt for one in plan.problems]})} if plan.problems else {}
+        tasks = {one.name: plan.name_of(one) for one in plan.sources}
         return {name: one.fingerprint for name, one in samples} | tasks | probe
 
     def model_in(self, folder: Path, what: str = "") -> ModelSpec:
@@ -95,7 +95,7 @@ class Recovery:
     @functools.cached_property
     def tokenizer(self) -> Any:
         """The model's tokenizer, apart from the one that others use."""
-        return load_tokenizer(self.what.info.model)
+        return load_tokenizer(self.assessment.info.model)
 
 
 def prepare(
@@ -104,7 +104,7 @@ def prepare(
     search: SearchSpec,
     spec: RecoverSpec,
     remove: int | None,
-    what: Assessable | None = None,
+    plan: AssessmentPlan | None = None,
     shared: Path | None = None,
 ) -> Recovery:
     """Check all that can be checked before anything is computed.
@@ -115,21 +115,21 @@ def prepare(
     mask, evaluation = record.best_of_size(remove).mask, search.evaluation
     check_first_gpu(evaluation.model.device)
     spec.data.check()
-    what = what or read_assessable(spec.assess, evaluation.model, spec.cluster, evaluation.ledger)
-    record.check_weights(what.fingerprint)
-    check_targets(what.info.model, spec.options)
-    measured = sorted(one.text_fingerprint for one in what.calibrations)
+    plan = plan or plan_assessment(spec.assess, evaluation.model, spec.cluster, evaluation.ledger)
+    record.check_weights(plan.fingerprint)
+    check_targets(plan.info.model, spec.options)
+    measured = sorted(one.text_fingerprint for one in plan.calibrations)
     identity = {
-        "model": what.fingerprint,
+        "model": plan.fingerprint,
         "calibrations": record.identifying,
         "mask": list(mask),
         **spec.identity,
         **({"measured": measured} if measured else {}),  # rows are drawn apart from it
-        "files": [what.files.tokenizer_fingerprint, *spec.digests],
+        "files": [plan.files.tokenizer_fingerprint, *spec.digests],
     }
     name = f"recover-m{len(mask)}-{digest(identity, 8)}"
     folder = ledger.path.absolute().parent / "recoveries" / name  # workers stand in other folders
-    return Recovery(record, ledger, search, spec, mask, what, name, folder, shared or folder, what.info.model.on_gpu)
+    return Recovery(record, ledger, search, spec, mask, plan, name, folder, shared or folder, plan.info.model.on_gpu)
 
 
 def check_first_gpu(device: str) -> None:
@@ -157,7 +157,7 @@ def heal(
         check_room(recovery)
     recovery.folder.mkdir(parents=True, exist_ok=True)
     recovery.shared.mkdir(parents=True, exist_ok=True)
-    with replicas or opening(spec.cluster, recovery.what.info, _UNITS) as pool:
+    with replicas or opening(spec.cluster, recovery.assessment.info, _UNITS) as pool:
         with timed(stages, "data"):
             rows, left_out, n_written = _rows(recovery, pool, observer)
         if not (pruned / RECORD).is_file():
@@ -179,7 +179,7 @@ def heal(
         search_id=record.search_id,
         model=recovery.search.evaluation.model.name,
         mask=recovery.mask,
-        n_layers_dense=recovery.what.info.n_layers,
+        n_layers_dense=recovery.assessment.info.n_layers,
         method=spec.options,
         rows=len(rows),
         data=_described(spec),
@@ -217,7 +217,7 @@ def _rows(
     left_out, n_written = Counter(prompts.left_out), 0
     answers = [(one.answer, False) for one in prompts.questions]
     if options.responses == "self":
-        how = options, recovery.what, recovery.ledger, replicas, observer.assessing
+        how = options, recovery.assessment, recovery.ledger, replicas, observer.assessing
         written, n_written = write_answers(prompts.questions, *how)
         answers = [(one.text.strip(), one.cut_off) for one in written]
     asked = zip(prompts.questions, answers, strict=True)
@@ -232,7 +232,7 @@ def _rows(
         "tokens": sum(len(row.ids) for row in rows),
         "left_out": left_out,
         "data": _described(recovery.spec),
-        "answered_by": recovery.what.fingerprint if prompts.questions and options.responses == "self" else None,
+        "answered_by": recovery.assessment.fingerprint if prompts.questions and options.responses == "self" else None,
         "sha256": hashlib.sha256(content.encode()).hexdigest(),
     }
     write_whole(folder / _ROWS, content)
@@ -242,10 +242,10 @@ def _rows(
 
 def draw(recovery: Recovery) -> Prompts:
     """Draw prompts or text apart from the calibration and the assessment."""
-    what, spec, tokenizer = recovery.what, recovery.spec, recovery.tokenizer
-    searched = prepare_data(recovery.search.evaluation, what.info, what.files).calibrations
-    measured = SeenTexts([*searched, *what.calibrations], tokenizer)
-    return draw_prompts(spec.data, spec.options, tokenizer, measured, what.info.max_positions)
+    plan, spec, tokenizer = recovery.assessment, recovery.spec, recovery.tokenizer
+    searched = prepare_data(recovery.search.evaluation, plan.info, plan.files).calibrations
+    measured = SeenTexts([*searched, *plan.calibrations], tokenizer)
+    return draw_prompts(spec.data, spec.options, tokenizer, measured, plan.info.max_positions)
 
 
 def _described(spec: RecoverSpec) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def _described(spec: RecoverSpec) -> dict[str, Any]:
 
 def check_room(recovery: Recovery) -> None:
     """Refuse a disk that cannot hold the models that a recovery writes; adapters and logits are small beside them."""
-    info = recovery.what.info
+    info = recovery.assessment.info
     left = info.parameters - sum(info.layer_parameters[layer] for layer in recovery.mask)
     of_weight = 2 * getattr(torch, info.dtype).itemsize  # pruned and recovered
     if recovery.spec.options.method == "full":

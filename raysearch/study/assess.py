@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raysearch.assessment.assess import assess_masks, check_tasks, read_assessable
-from raysearch.assessment.context import Assessable
+from raysearch.assessment.assess import assess_masks, check_tasks, plan_assessment
+from raysearch.assessment.context import AssessmentPlan
 from raysearch.assessment.recorded import record_assessments
 from raysearch.assessment.spec import AssessSpec
 from raysearch.errors import UserError
@@ -19,7 +19,7 @@ from raysearch.study.record import AssessedMasks, StudyRecord, add_assessed
 
 
 def assess_found(
-    what: Assessable,
+    what: AssessmentPlan,
     ledger: Ledger,
     records: Sequence[SearchRecord],
     observer: Observer,
@@ -69,7 +69,7 @@ def assess_study(
         raise UserError(f"STUDY={study.study_id} has found nothing yet; first: raysearch study, with the same words")
     searches = {model: build_search(of_model[0].config) for model, of_model in by_model.items()}
     read = {
-        model: read_assessable(spec, search.evaluation.model, search.evaluation.cluster, ledger.path)
+        model: plan_assessment(spec, search.evaluation.model, search.evaluation.cluster, ledger.path)
         for model, search in searches.items()
     }
     for model, what in read.items():

@@ -36,7 +36,7 @@ from raysearch.study.recorder import record_study
 from raysearch.study.spec import StopCriteria, StudySpec
 
 if TYPE_CHECKING:  # these bring Ray and torch, which a study that the ledger answers does without
-    from raysearch.assessment.context import Assessable
+    from raysearch.assessment.context import AssessmentPlan
     from raysearch.cluster.pool import RayPool, Replicas
     from raysearch.study.trials import OpenTracker
 
@@ -95,13 +95,13 @@ def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> Study
     return StudyHeader(spec.study_id, spec.config, [str(cell) for cell in spec.cells], done, recorded)
 
 
-def _read_assessables(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> list[Assessable]:
+def _read_assessables(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> list[AssessmentPlan]:
     """Return the assessment of each model; none if the study has no assessment."""
     if spec.assess is None:
         return []
-    from raysearch.assessment.assess import check_tasks, read_assessable
+    from raysearch.assessment.assess import check_tasks, plan_assessment
 
-    read = [read_assessable(spec.assess, of.model, of.cluster, spec.ledger, of.prepared.files) for of in model_groups]
+    read = [plan_assessment(spec.assess, of.model, of.cluster, spec.ledger, of.prepared.files) for of in model_groups]
     with opened(spec.ledger) if spec.ledger.exists() else nullcontext() as ledger:
         for what in read:
             check_tasks(what, ledger)
@@ -123,7 +123,7 @@ class _StudyWork:
     spec: StudySpec
     model_groups: Sequence[ModelGroup]
     search_ids: Sequence[str]
-    assessables: Sequence[Assessable]
+    assessables: Sequence[AssessmentPlan]
     parent: str | None
     ledger: Ledger
     observer: Observer
@@ -181,7 +181,7 @@ class _StudyWork:
             cells = STUDIES.find(self.ledger, self.spec.study_id).cells
             self.observer.assessed([(one, named) for number, one in found.items() if (named := cells[number].named)])
 
-    def _assess(self, what: Assessable | None, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
+    def _assess(self, what: AssessmentPlan | None, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
         """Assesses what the searches of a model have found, if that is asked for."""
         if what is not None:
             from raysearch.study.assess import assess_found

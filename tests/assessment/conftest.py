@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from raysearch.assessment.assess import assess_masks, read_assessable
-from raysearch.assessment.context import Assessable
+from raysearch.assessment.assess import assess_masks, plan_assessment
+from raysearch.assessment.context import AssessmentPlan
 from raysearch.assessment.results import Assessments
 from raysearch.cluster.options import ClusterOptions
 from raysearch.config.build import assess_spec
@@ -116,10 +116,10 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 INLINE = ClusterOptions("inline")
 
 
-def read(words: Iterable[str], folder: Path, ledger: Path, cluster: ClusterOptions = INLINE) -> Assessable:
+def read(words: Iterable[str], folder: Path, ledger: Path, cluster: ClusterOptions = INLINE) -> AssessmentPlan:
     """A model and what it is to be assessed by, from words under ``assess``."""
     spec = assess_spec(compose("assess", ["assess=none", *words]))
-    return read_assessable(spec, ModelSpec("tiny", str(folder)), cluster, ledger)
+    return plan_assessment(spec, ModelSpec("tiny", str(folder)), cluster, ledger)
 
 
 def without_layers(folder: Path, mask: Mask) -> PreTrainedModel:

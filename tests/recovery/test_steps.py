@@ -20,7 +20,7 @@ def test_the_disk_has_to_hold_the_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any, n_bytes: int
 ) -> None:
     what: Any = SimpleNamespace(
-        what=SimpleNamespace(
+        assessment=SimpleNamespace(
             info=SimpleNamespace(parameters=6 * 10**9, layer_parameters=(10**9,) * 4, dtype="bfloat16")
         ),
         spec=SimpleNamespace(options=RecoveryOptions(method=method)),
