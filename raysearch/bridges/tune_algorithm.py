@@ -152,10 +152,8 @@ def search_with(
 
 
 def _tell(algorithm: ray.tune.search.Searcher, trial: str, outcome: float | str) -> None:
-    if isinstance(outcome, str):
-        algorithm.on_trial_complete(trial, error=True)
-    else:
-        algorithm.on_trial_complete(trial, {"loss": outcome})
+    failed = isinstance(outcome, str)
+    algorithm.on_trial_complete(trial, None if failed else {"loss": outcome}, error=failed)
 
 
 class _RandomPoints(ray.tune.search.Searcher):
