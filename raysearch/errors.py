@@ -15,9 +15,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -46,8 +47,7 @@ class Mistakes:
     mistakes = Mistakes()
     with mistakes:
         seed = checked(int, "seed", given["seed"])
-    with mistakes:
-        remove = checked(int, "remove", given["remove"])
+    remove = mistakes.attempt(checked, int, "remove", given["remove"])
     mistakes.tell()
     """
 
@@ -62,6 +62,12 @@ class Mistakes:
             self.errors.append(error)
         return isinstance(error, UserError)
 
+    def attempt(self, step: Callable[P, T], *values: P.args, **named: P.kwargs) -> T | None:
+        """Return what a step gives; None where it has a mistake."""
+        with self:
+            return step(*values, **named)
+        return None
+
     def tell(self) -> None:
         """Raise what was collected as one `UserError`, if there is anything.
 
@@ -73,23 +79,20 @@ class Mistakes:
             raise next((error for error in self.errors if error.sentences == tuple(kept)), UserError(*kept))
 
 
-def within(where: str, step: Callable[[], T]) -> T:
+def within(where: str, step: Callable[P, T], *values: P.args, **named: P.kwargs) -> T:
     """Call a step, and put the key of its section before each of its mistakes."""
     try:
-        return step()
+        return step(*values, **named)
     except UserError as error:
         raise UserError(*(f"{where}: {sentence}" for sentence in error.sentences)) from error
 
 
 def together(*checks: Callable[[], object], **steps: Callable[[], Any]) -> dict[str, Any]:
     """Call all checks and steps and return the steps' results by name; all their mistakes are reported at once."""
-    mistakes, found = Mistakes(), {}
+    mistakes = Mistakes()
     for check in checks:
-        with mistakes:
-            check()
-    for name, step in steps.items():
-        with mistakes:
-            found[name] = step()
+        mistakes.attempt(check)
+    found = {name: mistakes.attempt(step) for name, step in steps.items()}
     mistakes.tell()
     return found
 

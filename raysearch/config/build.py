@@ -1,8 +1,7 @@
 """From words or a resolved configuration to the specifications that rooms work by.
 
-Every section's keys are the fields of one class of ours; `raysearch.config.parts` finds it and checks the types. All
-that is wrong with a command is reported at once, as one `UserError`: keys that are unknown or missing, values of the
-wrong type or out of range. Words are ``key=value`` as on the command line; `config_dir` is as in `compose`.
+Every section's keys are the fields of one class of ours, see `raysearch.config.parts`. All that is wrong with a command
+is reported at once, as one `UserError`. Words and `config_dir` are those of `compose`.
 """
 
 from __future__ import annotations
@@ -17,25 +16,18 @@ from typing import Any
 from pydantic import NonNegativeInt
 
 from raysearch.assessment.spec import AssessSpec, SearchSpeedOptions
+from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.cluster.options import ClusterOptions
-from raysearch.config.compose import as_section, compose, compose_calibration, composed, words_of
+from raysearch.config.compose import after, as_section, compose, compose_calibration, composed, words_of
 from raysearch.config.merge import section_of
-from raysearch.config.overrides import as_overrides
-from raysearch.config.parts import (
-    Part,
-    build_data,
-    build_objective,
-    build_searcher,
-    check_names,
-    construct,
-)
+from raysearch.config.parts import Part, build_data, build_objective, build_searcher, check_names, construct
 from raysearch.core.formatting import as_typed
 from raysearch.core.mask import Mask
 from raysearch.core.options import checked
 from raysearch.core.paths import PathLike, as_path
 from raysearch.core.problem import AUTO, sizes_of
-from raysearch.errors import Mistakes, UserError, hidden_keys, redact, redacted, together, within
+from raysearch.errors import UserError, hidden_keys, redact, redacted, together, within
 from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.spec import ModelSpec
@@ -50,6 +42,8 @@ from raysearch.tracking.options import TrackingOptions
 #: The top-level keys of the configuration of an evaluation, and those of a search.
 _OF_EVALUATIONS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
 _OF_SEARCHES = {"searcher", "screening", "refine", "tracking", "remove", "protect", "budget", "speed", *_OF_EVALUATIONS}
+#: The keys of a study that say which searches it has, and how their masks are recovered.
+_OF_GRIDS = {"grid", "include", "exclude", "recover", "recover_with"}
 #: The sections that came after the ledger's format 7; a search on record without them is as their defaults say.
 _ADDED_SECTIONS = {"budget", "speed", "refine"}
 
@@ -61,9 +55,8 @@ def search_spec(words: Sequence[str], config_dir: PathLike | None = None) -> Sea
 
 def tracked_search(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[SearchSpec, TrackingOptions]:
     """Build a search, and where it is recorded for people to look at."""
-    with composed("search", words, config_dir) as (config, _):
-        parts = together(spec=lambda: _search_spec(config), tracking=lambda: tracking_options(config))
-        return parts["spec"], parts["tracking"]
+    spec, tracking = composed("search", words, config_dir).read(_search_spec, tracking_options)
+    return spec, tracking
 
 
 def recorded_search(config: Mapping[str, Any], *, goes_on: bool = False) -> SearchSpec:
@@ -103,28 +96,28 @@ def _search_spec(config: Mapping[str, Any], *, refines: bool = True) -> SearchSp
 
 def score_spec(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[EvaluationSpec, list[Mask]]:
     """Build how to evaluate masks, and these, from the words of ``raysearch score``."""
-    with composed("score", words, config_dir) as (config, _):
-        parts = together(
-            masks=lambda: _masks(_given(config, "masks")),
-            evaluation=lambda: _evaluation_spec(config, {"masks", *_OF_EVALUATIONS}),
-        )
-        return parts["evaluation"], parts["masks"]
+    evaluation, masks = composed("score", words, config_dir).read(
+        partial(_evaluation_spec, keys={"masks", *_OF_EVALUATIONS}), _masks
+    )
+    return evaluation, masks
 
 
 def evaluation_spec(words: Sequence[str], also: Sequence[str], config_dir: PathLike | None = None) -> EvaluationSpec:
     """Build an evaluation on the calibration of the words and, beside it, on others: each the words that differ."""
-    mistakes, others = Mistakes(), []
-    with composed("evaluation", words, config_dir) as (config, understood):
-        with mistakes:
-            spec = _evaluation_spec(config)
-            if spec.weighting is not None:
-                raise UserError(
-                    "objective=weighted is several calibrations in one; lay them side by side with --also instead"
-                )
-        for one in also:
-            with mistakes:
-                others.append(_calibration_spec(compose_calibration(one, understood, config_dir)))
-        mistakes.tell()
+    found = composed("evaluation", words, config_dir)
+
+    def beside(one: str, _: Mapping[str, Any]) -> CalibrationSpec:
+        return _calibration_spec(compose_calibration(one, found.words, config_dir))
+
+    def whole(config: Mapping[str, Any]) -> EvaluationSpec:
+        spec = _evaluation_spec(config)
+        if spec.weighting is not None:
+            raise UserError(
+                "objective=weighted is several calibrations in one; lay them side by side with --also instead"
+            )
+        return spec
+
+    spec, *others = found.read(whole, *(partial(beside, one) for one in also))
     return dataclasses.replace(spec, calibrations=[*spec.calibrations, *others])
 
 
@@ -135,37 +128,25 @@ def study_spec(words: Sequence[str], config_dir: PathLike | None = None) -> Stud
 
 def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[StudySpec, TrackingOptions]:
     """Build a study, and where it is recorded for people to look at."""
-    cells, combinations, options, assess, tracking = [], [], None, None, None
-    ways: dict[str, str] = {}
-    recoveries: dict[str, RecoverSpec] = {}
-    mistakes = Mistakes()
-    with composed("study", words, config_dir) as (config, understood):
-        with mistakes:
-            section = _section(config, "study")
-            ways = _ways(section)
-            grid = checked(dict[str, Any], "study.grid", section.pop("grid", {}))
-            rules = {
-                key: checked(list[dict[str, Any]], f"study.{key}", section.pop(key, []))
-                for key in ("include", "exclude")
-            }
-            with mistakes:
-                combinations = combinations_of(grid, **rules)
-            options = construct(StudyOptions, "study", redacted(section))
-        with mistakes:
-            if config["choices"]["assess"] != "none" or any(word.startswith("assess.") for word in words):
-                assess = assess_spec(config)
-        with mistakes:
-            tracking = tracking_options(config)
-        for way, its in ways.items():
-            with mistakes:
-                recoveries[way] = _recovery(way, its, config["cluster"], assess, config_dir)
-        for combination in combinations:
-            with mistakes:
-                cells.append(_cell(combination, understood, _given(config, "seed"), tracking, config_dir))
-        with mistakes:
-            if options is not None and len(cells) == len(combinations) > 0:
-                options.check_contrasts(cell.searcher for cell in cells)
-        mistakes.tell()
+    found = composed("study", words, config_dir)
+    config, attempt = found.config, found.mistakes.attempt
+    options, tracking = attempt(_study_options, config), attempt(tracking_options, config)
+    assesses = config["choices"]["assess"] != "none" or any(word.startswith("assess.") for word in words)
+    assess = attempt(assess_spec, config) if assesses else None
+    ways, combinations = attempt(_ways, config) or {}, attempt(_combinations, config) or []
+    recoveries = {
+        way: spec
+        for way, its in ways.items()
+        if (spec := attempt(_recovery, way, its, config, assess, config_dir)) is not None
+    }
+    cells = [
+        cell
+        for one in combinations
+        if (cell := attempt(_cell, one, found.words, config, tracking, config_dir)) is not None
+    ]
+    if options is not None and len(cells) == len(combinations) > 0:
+        attempt(options.check_contrasts, (cell.searcher for cell in cells))
+    found.mistakes.tell()
     assert options is not None and tracking is not None, "else they would be among the mistakes"
     typed = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *words]
     kept, notes = one_seed_each(cells)
@@ -174,21 +155,30 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
     return spec, tracking
 
 
-def _ways(section: dict[str, Any]) -> dict[str, str]:
-    """Take the ways of recovering masks out of a study's section, and return the words of each."""
-    shared = checked(str, "study.recover_with", section.pop("recover_with", ""))
-    own = checked(dict[str, str | None], "study.recover", section.pop("recover", {}))
+def _study_options(config: Mapping[str, Any]) -> StudyOptions:
+    own = {key: value for key, value in _section(config, "study").items() if key not in _OF_GRIDS}
+    return construct(StudyOptions, "study", redacted(own))
+
+
+def _combinations(config: Mapping[str, Any]) -> list[Combination]:
+    section = _section(config, "study")
+    rules = {key: checked(list[dict[str, Any]], f"study.{key}", section.get(key, [])) for key in ("include", "exclude")}
+    return combinations_of(checked(dict[str, Any], "study.grid", section.get("grid", {})), **rules)
+
+
+def _ways(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the words of each way of recovering a study's masks."""
+    section = _section(config, "study")
+    shared = checked(str, "study.recover_with", section.get("recover_with", ""))
+    own = checked(dict[str, str | None], "study.recover", section.get("recover", {}))
     return {way: f"{shared} {words}" for way, words in own.items() if words is not None}
 
 
 def _recovery(
-    way: str, words: str, cluster: Any, assess: AssessSpec | None, config_dir: PathLike | None
+    way: str, words: str, study: Mapping[str, Any], assess: AssessSpec | None, config_dir: PathLike | None
 ) -> RecoverSpec:
     """Build a way of recovering a study's masks, which are assessed as the study's masks are, if those are."""
-    own = words_of(words, f"study.recover.{way}=")
-    chosen = any(word.startswith("cluster=") for word in own)  # else the study's keys would win over that cluster's
-    studys = [] if chosen else as_overrides({"cluster": cluster})
-    whole = [*studys, *own]
+    whole = after("cluster", study, words_of(words, f"study.recover.{way}="))
     spec = within(f"study.recover.{way}", lambda: recover_spec(compose("recover", whole, config_dir)))
     return spec if assess is None else dataclasses.replace(spec, assess=assess)
 
@@ -196,7 +186,7 @@ def _recovery(
 def _cell(
     combination: Combination,
     words: Sequence[str],
-    seed: int,
+    study: Mapping[str, Any],
     tracking: TrackingOptions | None,
     config_dir: PathLike | None,
 ) -> Cell:
@@ -205,14 +195,11 @@ def _cell(
     Where an axis varies the searcher's seed, samples stay the same. Where one draws other samples, a searcher draws
     other random numbers too, or its luck would be the same in all draws.
     """
-    own = [*combination.words]
-    given = dict(word.split("=", 1) for word in (*words, *own))
+    of_all = [*_chosen_by_studies(), *(word for word in words if section_of(word) not in ("study", "assess"))]
+    own = [*of_all, *combination.words]
+    given = dict(word.split("=", 1) for word in own)
     if "seed" in combination.labels and "data.seed" not in given:
-        own.append(f"data.seed={seed}")
-    words = [word for word in words if section_of(word) not in ("study", "assess")]
-    for others in (words, _chosen_by_studies()):  # what is said of one cell goes before what is said of all
-        said = {word.partition("=")[0] for word in own}
-        own = [*(word for word in others if word.partition("=")[0] not in said), *own]
+        own.append(f"data.seed={_given(study, 'seed')}")
     search, own_tracking = tracked_search(own, config_dir)
     if combination.label("draw") and search.searcher.stochastic and "seed" not in given and "data.seed" in given:
         search = search_spec([*own, f"seed={given['data.seed']}"], config_dir)
@@ -258,25 +245,21 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
 
 def _assess_spec(config: Mapping[str, Any]) -> AssessSpec:
     section = _section(config, "assess")
-    given = {
-        key: {redact(name): {**data, "allow_evaluation_split": True} for name, data in section.pop(key, {}).items()}
-        for key in ("texts", "generation")
-    }
+    built = {key: partial(_texts, key, section.pop(key, {})) for key in ("texts", "generation")}
+    none = {key: {} for key in built}
     parts = together(
-        partial(_check_seed, config),
-        rest=lambda: construct(AssessSpec, "assess", section, **given),
-        **{
-            key: partial(
-                together,
-                **{
-                    name: partial(within, f"assess.{key}.{name}", partial(build_data, data))
-                    for name, data in of.items()
-                },
-            )
-            for key, of in given.items()
-        },
+        partial(_check_seed, config), **built, rest=lambda: construct(AssessSpec, "assess", section, **none)
     )
     return dataclasses.replace(parts.pop("rest"), **parts)
+
+
+def _texts(key: str, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Data]:
+    """Build the data of texts or tasks, which may be of an evaluation split."""
+
+    def text(name: str, data: Mapping[str, Any]) -> Data:
+        return within(f"assess.{key}.{name}", build_data, {**data, "allow_evaluation_split": True})
+
+    return together(**{redact(name): partial(text, name, data) for name, data in given.items()})
 
 
 def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
@@ -318,11 +301,12 @@ def _evaluation_spec(config: Mapping[str, Any], keys: set[str] = _OF_EVALUATIONS
         partial(_check_seed, config),
         model=lambda: _model(config),
         calibrations=lambda: _calibrations(config),
-        weighting=lambda: _weighting(_section(config, "objective")),
         cluster=lambda: _build(ClusterOptions, config, "cluster"),
         ledger=lambda: _ledger(config),
     )
-    return EvaluationSpec(**{**parts, "model": parts["cluster"].place(parts["model"])})
+    calibrations, weighting = parts.pop("calibrations")
+    model = parts["cluster"].place(parts.pop("model"))
+    return EvaluationSpec(model, calibrations, weighting=weighting, **parts)
 
 
 def _model(config: Mapping[str, Any]) -> ModelSpec:
@@ -332,13 +316,17 @@ def _model(config: Mapping[str, Any]) -> ModelSpec:
     return construct(ModelSpec, "model", section, cache=cache)
 
 
-def _calibrations(config: Mapping[str, Any]) -> list[CalibrationSpec]:
-    """Build the calibration, or all parts of a weighted one."""
-    parts = _section(config, "objective").get("parts")
+def _calibrations(config: Mapping[str, Any]) -> tuple[list[CalibrationSpec], WeightedObjective | None]:
+    """Build the calibration; or those that a weighted objective consists of, and how they are weighed."""
+    objective = _section(config, "objective")
+    parts = objective.get("parts")
     if parts is None:
-        return [_calibration_spec(config)]
-    steps = [partial(within, "objective.parts", partial(_calibration_spec, part)) for part in parts]
-    return [*together(**{str(number): step for number, step in enumerate(steps)}).values()]
+        return [_calibration_spec(config)], None
+    steps = [partial(within, "objective.parts", _calibration_spec, part) for part in parts]
+    built = together(
+        weighting=lambda: _weighting(objective), **{str(number): step for number, step in enumerate(steps)}
+    )
+    return [*built.values()][1:], built["weighting"]
 
 
 def _calibration_spec(config: Mapping[str, Any]) -> CalibrationSpec:
@@ -358,15 +346,10 @@ def _data_name(choice: str, data: Mapping[str, Any]) -> str:
     return f"{choice} {data.get('name')}" if choice == "hub" else choice
 
 
-def _weighting(values: Mapping[str, Any]) -> WeightedObjective | None:
-    """Return a weighted objective, whose parts are calibrations of their own; None for any other.
-
-    What stands under `shared` has been taken in by the words of the parts.
-    """
-    if values.get("parts") is None:
-        return None
-    weights = tuple(checked(float, "objective.parts: weight", part["weight"]) for part in values["parts"])
-    own = {key: value for key, value in values.items() if key not in ("type", "parts", "shared")}
+def _weighting(objective: Mapping[str, Any]) -> WeightedObjective:
+    weights = tuple(checked(float, "objective.parts: weight", part["weight"]) for part in objective["parts"])
+    # what stands under `shared` has been taken in by the words of the parts
+    own = {key: value for key, value in objective.items() if key not in ("type", "parts", "shared")}
     return construct(WeightedObjective, "objective", own, weights=weights)
 
 
@@ -395,12 +378,12 @@ def _refiner(config: Mapping[str, Any]) -> RecoveryRefiner | None:
     if section.get("masks") == 0:
         return None
     assert isinstance(recovery, Mapping), "its words have been resolved"
-    spec = within("refine.recover_with", partial(recover_spec, {**recovery, "cluster": config["cluster"]}))
+    spec = within("refine.recover_with", recover_spec, {**recovery, "cluster": config["cluster"]})
     return construct(RecoveryRefiner, "refine", section, recover_with=spec)
 
 
-def _masks(value: Any) -> list[Mask]:
-    masks = [Mask.of(*layers) for layers in checked(list[list[int]], "masks", value)]
+def _masks(config: Mapping[str, Any]) -> list[Mask]:
+    masks = [Mask.of(*layers) for layers in checked(list[list[int]], "masks", _given(config, "masks"))]
     if not masks:
         raise UserError("masks=[] names no mask; give a list of lists, such as masks=[[3],[3,5],[]]")
     return masks

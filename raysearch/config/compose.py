@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raysearch.config.merge import merge, section_of
+from raysearch.config.merge import Merged, merge, section_of
+from raysearch.config.overrides import as_overrides
 from raysearch.config.parts import conf_dir
 from raysearch.core.formatting import as_typed
 from raysearch.core.paths import PathLike
@@ -30,55 +29,41 @@ def compose(job: str, words: Sequence[str], config_dir: PathLike | None = None) 
     Raises:
         UserError: Words, keys or values are not understood, or values are missing.
     """
-    with composed(job, words, config_dir) as (config, _):
-        return config
+    (config,) = composed(job, words, config_dir).read(dict)
+    return config
 
 
-@contextmanager
-def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """A configuration of the words without mistakes, which are told with those of what is built of it; see `compose`.
-
-    Yields:
-        The configuration, without the sections that a mistake leaves unusable; and the words that are understood.
-    """
-    mistakes = Mistakes()
-    config, understood = merge(job, words, config_dir, mistakes)
-    for section, resolve in (
-        ("objective", lambda: _resolve_parts(config, words, config_dir)),
-        ("assess", lambda: _resolve_texts(config["assess"], config_dir)),
-        ("refine", lambda: _resolve_recovery(config["refine"], config_dir)),
-    ):
-        if isinstance(config.get(section), dict):
-            try:
-                resolve()
-            except UserError as error:
-                mistakes.errors.append(error)
-                del config[section]
-    with mistakes:
-        yield config, understood
-    mistakes.tell()
+def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Merged:
+    """Compose a configuration of the words without mistakes, which are to be told with those of what is built of it."""
+    found = merge(job, words, config_dir)
+    for section, resolve in (("objective", _resolve_parts), ("assess", _resolve_texts), ("refine", _resolve_recovery)):
+        value = found.config.get(section)
+        if isinstance(value, dict) and found.mistakes.attempt(resolve, found.config, words, config_dir) is None:
+            del found.config[section]
+    return found
 
 
-def _resolve_parts(resolved: dict[str, Any], words: Sequence[str], config_dir: PathLike | None) -> None:
+def _resolve_parts(config: dict[str, Any], words: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
     """Put in place of each part's words what they stand for, and name all their data as that of the whole."""
-    objective, mistakes = resolved["objective"], Mistakes()
+    objective, mistakes = config["objective"], Mistakes()
     parts, how = objective.get("parts"), "write each part as {weight: 1.0, of: 'objective=… data=…'}"
     if parts is None:
         if objective.get("type") == "weighted":
             raise UserError(f"objective.parts has no value; {how}")
-        return
+        return config
     for part in parts if isinstance(parts, list) else [parts]:
         with mistakes:
             if not isinstance(part, dict) or set(part) != {"weight", "of"} or not isinstance(part["of"], str):
                 raise UserError(f"objective.parts has {json.dumps(part)}; {how}")
-            part |= within("objective.parts", functools.partial(compose_calibration, part["of"], words, config_dir))
+            part |= within("objective.parts", compose_calibration, part["of"], words, config_dir)
     mistakes.tell()
-    resolved["choices"]["data"] = "+".join(dict.fromkeys(part["choices"]["data"] for part in parts))
+    config["choices"]["data"] = "+".join(dict.fromkeys(part["choices"]["data"] for part in parts))
+    return config
 
 
-def _resolve_texts(assess: dict[str, Any], config_dir: PathLike | None) -> None:
+def _resolve_texts(config: dict[str, Any], _: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
     """Put in place of the words of each text and task the data that they name; one without words is left out."""
-    mistakes = Mistakes()
+    assess, mistakes = config["assess"], Mistakes()
     for key, what in (("texts", "text"), ("generation", "task")):
         given, assess[key] = assess.get(key, {}), {}
         with mistakes:
@@ -90,13 +75,15 @@ def _resolve_texts(assess: dict[str, Any], config_dir: PathLike | None) -> None:
             for name, words in given.items():
                 if words:
                     with mistakes:
-                        step = functools.partial(compose_calibration, words, (), config_dir)
-                        assess[key][name] = within(f"assess.{key}.{name}", step)["data"]
+                        found = within(f"assess.{key}.{name}", compose_calibration, words, (), config_dir)
+                        assess[key][name] = found["data"]
     mistakes.tell()
+    return config
 
 
-def _resolve_recovery(refine: dict[str, Any], config_dir: PathLike | None) -> None:
+def _resolve_recovery(config: dict[str, Any], _: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
     """Put in place of the words of a short recovery what they stand for; nothing where no mask is to be recovered."""
+    refine = config["refine"]
     words = refine.get("recover_with")
     if not isinstance(words, str):
         raise UserError(
@@ -105,7 +92,7 @@ def _resolve_recovery(refine: dict[str, Any], config_dir: PathLike | None) -> No
         )
     if refine.get("masks") == 0:
         refine["recover_with"] = None
-        return
+        return config
     own = words_of(words, "refine.recover_with=")
     for word in own:
         if section_of(word) not in ("data", "recovery", "seed"):
@@ -115,7 +102,8 @@ def _resolve_recovery(refine: dict[str, Any], config_dir: PathLike | None) -> No
             )
         if word.startswith("recovery.max_steps="):
             raise UserError(f"refine.recover_with has {word}, which refine.steps says; leave it out")
-    refine["recover_with"] = _only(("data", "recovery"), "recover", own, config_dir)
+    refine["recover_with"] = _sections("recover", ("data", "recovery"), own, config_dir)
+    return config
 
 
 def words_of(text: str, name: str = "") -> list[str]:
@@ -126,7 +114,7 @@ def words_of(text: str, name: str = "") -> list[str]:
         raise UserError(f"{name}{text!r} is not understood ({error}); write key=value words") from error
 
 
-def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:
+def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
     """Compose an objective and its data that go beside those of a command.
 
     Args:
@@ -136,15 +124,11 @@ def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike 
 
     Returns:
         ``objective`` and ``data``, resolved, with the chosen files under ``choices``.
-
-    Raises:
-        UserError: As `compose`.
     """
     own = words_of(words)
     other_data = any(word.startswith(("data=", "calibration=")) for word in own)
-    kept = ("seed",) if other_data else ("seed", "data")
-    kept_words = [word for word in others if section_of(word) in kept]
-    whole = _only(("objective", "data"), "evaluation", [*kept_words, *own], config_dir)
+    kept = [word for word in others if section_of(word) in (("seed",) if other_data else ("seed", "data"))]
+    whole = _sections("evaluation", ("objective", "data"), [*kept, *own], config_dir)
     for word in own:
         if section_of(word) not in ("calibration", "objective", "data", "seed"):
             raise UserError(
@@ -155,25 +139,26 @@ def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike 
     return whole
 
 
-def _only(groups: Sequence[str], job: str, words: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
-    """Compose a job from words within words, and return some of its sections, with their files under ``choices``."""
-    mistakes = Mistakes()
-    config, _ = merge(job, words, config_dir, mistakes)
-    mistakes.tell()
-    choices = {group: config["choices"][group] for group in groups}
-    return {group: as_section(group, config[group]) for group in groups} | {"choices": choices}
+def _sections(job: str, names: Sequence[str], words: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
+    """Return some sections of what words within words stand for, with their files under ``choices``."""
+    found = merge(job, words, config_dir)
+    found.mistakes.tell()
+    choices = {name: found.config["choices"][name] for name in names}
+    return {**{name: as_section(name, found.config[name]) for name in names}, "choices": choices}
 
 
 def as_section(name: str, value: Any) -> Mapping[str, Any]:
-    """Return a section of a configuration.
-
-    Raises:
-        UserError: It is something else, as where a file of the user's own puts its keys elsewhere.
-    """
+    """Refuse what is no section, as where a file of the user's own puts its keys elsewhere."""
     if not isinstance(value, Mapping):
         choose = f"choose one of conf/{name}/, or " if (conf_dir() / name).is_dir() else ""
         raise UserError(f"{name}={as_typed(value)} is not a section; {choose}set {name}.key=value")
     return value
+
+
+def after(section: str, config: Mapping[str, Any], words: Sequence[str]) -> list[str]:
+    """Return words, before them those of a section of a configuration, unless they choose another file of it."""
+    chooses = any(word.startswith(f"{section}=") for word in words)
+    return [*words] if chooses else [*as_overrides({section: config[section]}), *words]
 
 
 def recorded(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
@@ -186,12 +171,8 @@ def recorded(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: A word is another, or not understood.
     """
-    named = {word.partition("=")[0] for word in words}
     for word in words:
         if section_of(word) != "tracking":
             raise UserError(f"{word} cannot be changed of what is on record; leave it out, or give tracking.…= words")
-    tracking = config["tracking"]
-    if words:
-        kept = {} if "tracking" in named else {key: tracking[key] for key in tracking if f"tracking.{key}" not in named}
-        tracking = compose("search", words)["tracking"] | kept
+    tracking = compose("search", after("tracking", config, words))["tracking"] if words else config["tracking"]
     return {**config, "tracking": tracking}

@@ -1,7 +1,7 @@
 """From ``key=value`` words and the YAML files under ``conf/`` to one configuration.
 
-The only place that knows Hydra: it merges the chosen files and reads values. This module finds the files, sets what the
-user wrote, and turns every mistake into one sentence. Words within words stand as they are: see `compose`.
+The only place that knows Hydra: it says which files are merged, and reads values. This module finds the files, sets
+what the user wrote, and turns every mistake into one sentence. Words within words stand as they are: see `compose`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import copy
 import functools
 import json
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -39,20 +39,40 @@ _HYDRAS_OWN = ("env", "help", "hydra_help", "hydra_logging", "job_logging", "lau
 _UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError)
 
 
-def merge(
-    job: str, words: Sequence[str], config_dir: PathLike | None, mistakes: Mistakes
-) -> tuple[dict[str, Any], list[str]]:
-    """Merge a configuration of the words without mistakes, which are collected; see `compose`.
+@dataclass(frozen=True)
+class Merged:
+    """A configuration as far as it is understood.
 
-    Returns:
-        The configuration, without the sections that a mistake leaves unusable; and the words that are understood.
+    Args:
+        config: Plain values, and under ``choices`` the file of each group; without sections that a mistake spoils.
+        mistakes: All that is not understood.
+        words: Those that are understood.
+        given: The keys that words set.
+        files: The values of each file by their keys, the files that win first.
     """
+
+    config: dict[str, Any]
+    mistakes: Mistakes
+    words: list[str]
+    given: set[str]
+    files: Mapping[str, Mapping[str, Any]]
+
+    def read(self, *steps: Callable[[dict[str, Any]], Any]) -> list[Any]:
+        """Return what each step makes of the configuration; all mistakes are told together."""
+        made = [self.mistakes.attempt(step, self.config) for step in steps]
+        self.mistakes.tell()
+        return made
+
+
+def merge(job: str, words: Sequence[str], config_dir: PathLike | None) -> Merged:
+    """Merge a configuration of the words without mistakes; see `compose`."""
+    mistakes = Mistakes()
     folder = None if config_dir is None else as_path("--config-dir", config_dir)
-    given = {word.partition("=")[0]: word for word in words}
+    last = {word.partition("=")[0]: word for word in words}
     groups, taken = groups_of(folder), _groups_of_job(job)
     choices: dict[str, str] = {}
     axes, values, sections = {}, {}, {}
-    for key, word in given.items():
+    for key, word in last.items():
         with mistakes:
             if job == "study" and key.startswith(AXES):
                 axes[key] = _read_axis(word)
@@ -64,19 +84,21 @@ def merge(
                 choices[key] = name
             else:
                 choices[key], values["model.path"] = "custom", word.partition("=")[2]
-    unknown = {key for key in given if key in taken and key not in {**choices, **sections}}
+    unknown = (last.keys() & taken) - {*choices, *sections}
     unknown |= {"objective", "data"} if "calibration" in unknown else set()  # it chooses these
     values = {key: value for key, value in values.items() if section_of(key) not in unknown}
     try:
         own = [] if folder is None else sorted(folder.glob("*/*.yaml"))
-        _check_files(own, choices)
+        for file in own:
+            if choices.get(file.parent.name) == file.stem:
+                _load(file)  # Hydra says less clearly, or not at all, what is wrong with it
         state = tuple((file, file.stat().st_mtime_ns) for file in own)
-        merged, known, chosen = _merge_files(job, tuple(sorted(choices.items())), folder and folder.resolve(), state)
+        merged, chosen, files = _merge_files(job, tuple(sorted(choices.items())), folder and folder.resolve(), state)
         config = copy.deepcopy(merged)  # in half the time that it takes to make one of values
         for key, whole in sections.items():
             config[key], chosen = whole, {**chosen, key: whole["type"].rpartition(".")[2]}
-            known = known.union(f"{key}.{name}" for name in whole)
-        values = _set_values(config, values, known | taken, mistakes)
+        known = taken.union(*files.values(), dict(items_of(sections)))
+        values = _set_values(config, values, known, mistakes)
         missing = [key for key, value in items_of(OmegaConf.to_container(config)) if value == _OPEN]
         with open_dict(config):
             for section in {section_of(key) for key in missing}:
@@ -85,22 +107,20 @@ def merge(
     except _UNREADABLE as error:
         whose = "" if config_dir is None else f" and the files of --config-dir={config_dir}"
         raise UserError(f"the configuration cannot be composed: {first_line(error)}; check the words{whose}") from error
-    mistakes.errors += [UserError(f"{key} has no value; give {key}=…") for key in missing]
+    meant = " ".join(map(str, mistakes.errors))
+    mistakes.errors += [
+        UserError(f"{key} has no value; give {key}=…") for key in missing if f"did you mean {key!r}?" not in meant
+    ]
     for group in {*choices} - {*resolved, "calibration", *map(section_of, missing)}:
         resolved[group] = None  # its file has put its keys elsewhere, which is refused where the section is read
     resolved["choices"] = dict(sorted((group, name) for group, name in chosen.items() if group in groups and name))
-    if isinstance(resolved.get("study"), dict):
-        try:
-            _set_axes(resolved["study"].get("grid"), axes)
-        except UserError as error:
-            mistakes.errors.append(error)
-            del resolved["study"]
-    return resolved, [word for key, word in given.items() if key in {**choices, **sections, **values, **axes}]
+    if isinstance(study := resolved.get("study"), dict) and mistakes.attempt(_set_axes, study, axes) is None:
+        del resolved["study"]
+    given = {*sections, *values, *axes}
+    return Merged(resolved, mistakes, [word for key, word in last.items() if key in given | {*choices}], given, files)
 
 
-def _set_values(
-    config: DictConfig, values: Mapping[str, Any], known: frozenset[str], mistakes: Mistakes
-) -> dict[str, Any]:
+def _set_values(config: DictConfig, values: Mapping[str, Any], known: set[str], mistakes: Mistakes) -> dict[str, Any]:
     """Set values in a configuration, and return those whose keys are known."""
     found = {}
     for key, value in values.items():
@@ -133,54 +153,43 @@ def _groups_of_job(job: str) -> set[str]:
 @functools.cache  # the searches of a study choose the same files again and again, and Hydra needs 0.1 s for each
 def _merge_files(
     job: str, choices: tuple[tuple[str, str], ...], folder: Path | None, state: Hashable
-) -> tuple[DictConfig, frozenset[str], Mapping[str, Any]]:
-    """Merge the chosen files.
-
-    The state changes whenever one of the files in the user's folder does.
+) -> tuple[DictConfig, Mapping[str, Any], Mapping[str, Mapping[str, Any]]]:
+    """Merge the chosen files; the state changes whenever one of the files in the user's folder does.
 
     Returns:
-        The configuration, whose references stand as they are; its keys; and the choice of every group.
+        The configuration, whose references stand as they are; the choice of every group; and what each file holds by
+        dotted keys, the files that win first.
     """
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = hydra_compose(job, _hydra_words(choices, folder), return_hydra_config=True)
-    merged: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
-    chosen = merged.pop("hydra")["runtime"]["choices"]
-    return OmegaConf.create(merged, flags={"struct": True}), frozenset(dict(items_of(merged))), chosen
-
-
-def files_of(job: str, choices: Mapping[str, str], folder: Path | None) -> list[tuple[str, str]]:
-    """Return the files that are merged, each over those before: by its place without ending, and the key of its keys.
-
-    Args:
-        job: The file in conf/ that is composed.
-        choices: The files that were chosen, by their groups.
-        folder: The user's own files.
-    """
-    words = _hydra_words(tuple(choices.items()), folder)
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        found = GlobalHydra.instance().config_loader().compute_defaults_list(job, words, RunMode.RUN).defaults
-    return [(one.config_path, one.package) for one in found if not one.config_path.startswith("hydra/")]
-
-
-def _hydra_words(choices: Iterable[tuple[str, str]], folder: Path | None) -> list[str]:
     words = [f"{group}={quoted(name)}" for group, name in choices] + [f"~hydra/{group}" for group in _HYDRAS_OWN]
-    return words if folder is None else [*words, f"hydra.searchpath=[{quoted(f'file://{folder.resolve()}')}]"]
+    if folder is not None:
+        words.append(f"hydra.searchpath=[{quoted(f'file://{folder}')}]")
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        found = GlobalHydra.instance().config_loader().compute_defaults_list(job, words, RunMode.RUN)
+    config, files = OmegaConf.create(), {}
+    for one in found.defaults:
+        if not one.config_path.startswith("hydra/"):
+            name = f"{one.config_path}.yaml"
+            content = _load(next(file for at in (conf_dir(), folder) if at and (file := at / name).is_file()))
+            if isinstance(content, dict):
+                content.pop("defaults", None)
+            for section in reversed(one.package.split(".") if one.package else []):
+                content = {section: content}
+            config.merge_with(content)
+            files[name] = dict(items_of(content))
+    OmegaConf.set_struct(config, True)
+    return config, found.overrides.known_choices, dict(reversed(files.items()))
 
 
-def _check_files(own: Sequence[Path], choices: Mapping[str, str]) -> None:
-    """Read the user's own files among those chosen: Hydra says less clearly, or not at all, what is wrong with them."""
-    for file in own:
-        if choices.get(file.parent.name) == file.stem:
-            try:
-                OmegaConf.load(file)
-            except yaml.YAMLError as error:
-                mark = getattr(error, "problem_mark", None)
-                where = f"line {mark.line + 1} of {file}" if mark else str(file)
-                raise UserError(f"{where} is not YAML ({getattr(error, 'problem', None) or error}); mend it") from error
-            except _UNREADABLE as error:
-                raise UserError(
-                    f"{file} cannot be read ({first_line(error)}); write keys and values in UTF-8"
-                ) from error
+def _load(file: Path) -> Any:
+    """Return what a YAML file holds."""
+    try:
+        return OmegaConf.to_container(OmegaConf.load(file))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1} of {file}" if mark else str(file)
+        raise UserError(f"{where} is not YAML ({getattr(error, 'problem', None) or error}); mend it") from error
+    except _UNREADABLE as error:
+        raise UserError(f"{file} cannot be read ({first_line(error)}); write keys and values in UTF-8") from error
 
 
 def _split(word: str) -> tuple[str, str]:
@@ -238,6 +247,8 @@ def _parse(value: str) -> Override | None:
 def _read_axis(word: str) -> Any:
     """Return the values of an axis, written in YAML."""
     key, value = _split(word)
+    if not all(key.split(".")):
+        raise UserError(f"{word} names no axis; give one such as study.grid.searcher=[one_shot,greedy]")
     try:
         values = yaml.safe_load(value)
         json.dumps(values)  # refuses dates, which YAML makes of 2024-05-01
@@ -246,12 +257,13 @@ def _read_axis(word: str) -> Any:
     return values
 
 
-def _set_axes(grid: Any, axes: Mapping[str, Any]) -> None:
-    """Put axes, whose keys are anybody's, into a study's grid."""
+def _set_axes(study: dict[str, Any], axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Put axes, whose keys are anybody's, into the grid of a study, and return that."""
+    grid = study.get("grid")
     if not isinstance(grid, dict):
         if axes:
             raise UserError(f"study.grid={json.dumps(grid)} is not a mapping; give axes such as {next(iter(axes))}=[…]")
-        return
+        return study
     for key, values in axes.items():
         axis = key.removeprefix(AXES)
         if isinstance(values, list) and isinstance(grid.get(axis), dict):
@@ -259,12 +271,13 @@ def _set_axes(grid: Any, axes: Mapping[str, Any]) -> None:
             if named.keys() >= {*map(str, values)}:
                 values = {label: named[label] for label in map(str, values)}
         grid[axis] = values
-    for axis in groups_of(None).keys() & grid.keys():
+    for axis in groups_of().keys() & grid.keys():
         if isinstance(grid[axis], list):
             grid[axis] = ["off" if name is False else name for name in grid[axis]]  # YAML reads off as false
+    return study
 
 
-def groups_of(folder: Path | None) -> dict[str, list[str]]:
+def groups_of(folder: Path | None = None) -> dict[str, list[str]]:
     """Return the names of the YAML files of each group, ours and those in the user's folder."""
     ours = [one for one in conf_dir().iterdir() if one.is_dir()]
     groups = {group.name: sorted(file.stem for file in group.glob("*.yaml")) for group in ours}

@@ -25,16 +25,31 @@ def as_overrides(values: Mapping[str, Any]) -> list[str]:
     Raises:
         UserError: A value is of a kind that no key takes.
     """
-    choices = groups_of(None)
+    groups = groups_of()
     words: list[str] = []
     for key, value in values.items():
-        if isinstance(value, Mapping) and (value or key in choices):
-            words += _section_words(f"{key}.", value)
-        elif key in choices and isinstance(value, str | os.PathLike):
+        if isinstance(value, Mapping) and (value or key in groups):
+            words += _of_section(f"{key}.", value)
+        elif key in groups and isinstance(value, str | os.PathLike):
             words.append(f"{key}={os.fspath(value)}")
         else:
             words.append(_word(key, value))
     return words
+
+
+def _of_section(prefix: str, values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and f"{key}." == AXES:
+            yield from _of_section(AXES, value)
+        elif prefix == AXES:  # read as YAML, of which JSON is a part
+            if name in OBJECTS and isinstance(value, Mapping):
+                value = {
+                    label: shlex.quote(_word(name, one)) if _is_object(one) else one for label, one in value.items()
+                }
+            yield f"{key}={json.dumps(_plain(key, value), ensure_ascii=False)}"
+        else:
+            yield _word(key, value)
 
 
 def _word(key: str, value: Any) -> str:
@@ -45,20 +60,6 @@ def _word(key: str, value: Any) -> str:
 
 def _is_object(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
-def _section_words(prefix: str, values: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and f"{key}." == AXES:
-            yield from _section_words(AXES, value)
-        elif prefix == AXES:  # read as YAML, of which JSON is a part
-            if name in OBJECTS and isinstance(value, Mapping):
-                words = {label: shlex.quote(_word(name, one)) for label, one in value.items() if _is_object(one)}
-                value = {**value, **words}
-            yield f"{key}={json.dumps(_plain(key, value), ensure_ascii=False)}"
-        else:
-            yield f"{key}={_in_hydras_grammar(_plain(key, value))}"
 
 
 def _in_hydras_grammar(value: Any) -> str:
@@ -84,7 +85,7 @@ def _plain(key: str, value: Any) -> Any:
         return json.loads(json.dumps(value, default=convert))
     except (TypeError, ValueError) as error:
         kinds = "text, a number, a list or a mapping"
-        if key in groups_of(None):
+        if key in groups_of():
             kinds = f"text, the name of a file in conf/{key}/, or a mapping of its keys"
         if key in OBJECTS:
             kinds += f", or an object of a dataclass, as {key}=Mine()"

@@ -1,10 +1,9 @@
-"""From the keys of a YAML file to the class of ours that they describe.
+"""From the keys of a section to the class of ours that they describe.
 
 The configuration is the constructor: `type` names the class, and the other keys are its fields. A class is named by its
 module of ours, by the entry point that an installed package has for it, or, as ``my_module.MyClass``, by its place in a
 module that this process has imported already: a configuration imports nothing else. Types are checked here, with
-pydantic; what a value means is checked by the class. Little is imported at the top, so that a searcher is built and
-tested without torch.
+pydantic; what a value means is checked by the class. What needs torch is imported where it is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import sys
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,13 +25,13 @@ from raysearch.core.formatting import as_typed
 from raysearch.core.options import checked
 from raysearch.core.paths import as_path
 from raysearch.errors import Mistakes, UserError, did_you_mean, together
+from raysearch.searchers.base import Searcher
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from raysearch.calibration.data import Data
     from raysearch.calibration.objectives.base import Objective
-    from raysearch.searchers.base import Searcher
 
 Part = TypeVar("Part", bound="DataclassInstance")
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -52,10 +51,8 @@ def build_searcher(values: Mapping[str, Any]) -> Searcher:
     """Build a searcher from the keys of a file in ``conf/searcher/``.
 
     Raises:
-        UserError: A key is unknown or missing, or a value is of the wrong type or out of range.
+        UserError: All that is wrong: keys that are unknown or missing, values of the wrong type or out of range.
     """
-    from raysearch.searchers.base import Searcher
-
     return _build(_SEARCHERS, Searcher, "searcher", values)
 
 
@@ -72,18 +69,14 @@ def build_data(values: Mapping[str, Any]) -> Data:
     from raysearch.calibration.formats.base import Format
     from raysearch.calibration.rows import Rows
 
-    format_type = _class_by_type(("calibration.formats",), Format, "data", values)
-    parts = {"rows": Rows, "format": format_type, "draw": format_type.draws}
-    names = {part: {field.name for field in dataclasses.fields(kind)} for part, kind in parts.items()}
+    kind = _class_of(("calibration.formats",), Format, "data", values)
     given = {key: value for key, value in values.items() if key != "type"}
-    built = together(
-        partial(check_names, "data.", given, set().union(*names.values())),
-        **{
-            part: partial(construct, kind, "data", {key: given[key] for key in given if key in names[part]})
-            for part, kind in parts.items()
-        },
-    )
-    return Data(**built)
+    steps, known = {}, set()
+    for part, its in {"rows": Rows, "format": kind, "draw": kind.draws}.items():
+        names = {field.name for field in dataclasses.fields(its)}
+        steps[part] = partial(construct, its, "data", {key: given[key] for key in given if key in names})
+        known |= names
+    return Data(**together(partial(check_names, "data.", given, known), **steps))
 
 
 def values_of(part: DataclassInstance) -> dict[str, Any]:
@@ -102,11 +95,11 @@ def values_of(part: DataclassInstance) -> dict[str, Any]:
 
 
 def _build(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
-    part = _class_by_type(packages, base, section, values)
+    part = _class_of(packages, base, section, values)
     return construct(part, section, {key: value for key, value in values.items() if key != "type"})
 
 
-def _class_by_type(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
+def _class_of(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
     """Return the one dataclass that does all that a base asks for, where the section's `type` says."""
     modules = {
         module.name: f"raysearch.{package}.{module.name}"
@@ -117,18 +110,8 @@ def _class_by_type(packages: Sequence[str], base: type, section: str, values: Ma
     if "type" not in values:
         raise UserError(f"{section}.type has no value; {did_you_mean('', modules)}")
     kind = as_typed(values["type"])
-    place: ModuleType | type | None
-    if kind in modules:
-        place = importlib.import_module(modules[kind])
-    else:
-        group = f"raysearch.{packages[0].rpartition('.')[2]}"
-        plugins = {plugin.name: plugin for plugin in entry_points(group=group)}
-        place = _load(plugins[kind], f"{section}.type={kind}") if kind in plugins else _loaded(kind)
-        if place is None:
-            remedy = did_you_mean(kind, [*modules, *plugins])
-            if "." in kind:
-                remedy = f"import its module first, in Python, or install a package with an entry point in {group}"
-            raise UserError(f"{section}.type={kind} is unknown; {remedy}")
+    word = f"{section}.type={kind}"
+    place = importlib.import_module(modules[kind]) if kind in modules else _foreign(packages[0], kind, word, modules)
     members = [place] if isinstance(place, type) else [one for _, one in inspect.getmembers(place, inspect.isclass)]
     classes = [one for one in members if place is one or one.__module__ == place.__name__]
     faults = {one: _fault(one) for one in classes if issubclass(one, base)}
@@ -136,17 +119,29 @@ def _class_by_type(packages: Sequence[str], base: type, section: str, values: Ma
     if len(usable) != 1:
         why = f" ({', '.join(said)})" if (said := [*filter(None, faults.values())]) else ""
         raise UserError(
-            f"{section}.type={kind} cannot be used: {place.__name__} has {len(usable)} dataclasses that are a "
-            f"{base.__name__} with all its methods{why}; let it have one, or choose one of conf/{section}/"
+            f"{word} cannot be used: {place.__name__} has {len(usable)} dataclasses that are a {base.__name__} with "
+            f"all its methods{why}; let it have one, or choose one of conf/{section}/"
         )
     return usable[0]
 
 
-def _load(plugin: EntryPoint, word: str) -> Any:
-    try:
-        return plugin.load()
-    except Exception as error:  # whatever code of another package raises
-        raise UserError(f"{word} is {plugin.value}, which cannot be imported ({error}); mend that package") from error
+def _foreign(package: str, kind: str, word: str, modules: Iterable[str]) -> ModuleType | type:
+    """Return what an installed package or a module that has been imported calls so."""
+    group = f"raysearch.{package.rpartition('.')[2]}"
+    plugins = {plugin.name: plugin for plugin in entry_points(group=group)}
+    if kind in plugins:
+        try:
+            found: ModuleType | type = plugins[kind].load()
+            return found
+        except Exception as error:  # whatever code of another package raises
+            place = plugins[kind].value
+            raise UserError(f"{word} is {place}, which cannot be imported ({error}); mend that package") from error
+    if (loaded := _loaded(kind)) is not None:
+        return loaded
+    remedy = did_you_mean(kind, [*modules, *plugins])
+    if "." in kind:
+        remedy = f"import its module first, in Python, or install a package with an entry point in {group}"
+    raise UserError(f"{word} is unknown; {remedy}")
 
 
 def _loaded(name: str) -> type | None:
@@ -182,14 +177,12 @@ def construct(part: type[Part], section: str, values: Mapping[str, Any], **built
     """
     fields = {field.name: field for field in dataclasses.fields(part) if field.init and field.name not in built}
     required = {name for name, field in fields.items() if field.default is field.default_factory is dataclasses.MISSING}
-    hints, mistakes = _hints(part), Mistakes()
-    with mistakes:
-        check_names(f"{section}.", values, fields)
-    found: dict[str, Any] = {}
+    mistakes, found = Mistakes(), {}
+    mistakes.attempt(check_names, f"{section}.", values, fields)
     for name in fields:
         with mistakes:
             if name in values:
-                found[name] = _field(hints[name], f"{section}.{name}", values[name])
+                found[name] = _field(_hints(part)[name], f"{section}.{name}", values[name])
             elif name in required:
                 raise UserError(f"{section}.{name} has no value; give {section}.{name}=…")
     while required <= found.keys():
@@ -220,16 +213,10 @@ def _field(expected: Any, name: str, value: Any) -> Any:
 
 
 def check_names(prefix: str, names: Iterable[object], known: Collection[str]) -> None:
-    """Refuse keys that are unknown.
-
-    Raises:
-        UserError: With what they may have meant.
-    """
+    """Refuse keys that are unknown, with what they may have meant."""
     if unknown := [str(name) for name in names if name not in known]:
         said = [f"{prefix}{one} is not a key of this configuration; {did_you_mean(one, known)}" for one in unknown]
         raise UserError(*said)
 
 
-@cache  # a study builds each class once a search
-def _hints(part: type) -> Mapping[str, Any]:
-    return typing.get_type_hints(part)
+_hints = cache(typing.get_type_hints)  # a study builds each class once a search

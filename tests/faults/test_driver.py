@@ -182,7 +182,7 @@ def test_stopped_where_a_library_makes_an_error_of_it(
         except KeyboardInterrupt as error:
             raise HydraException from error
 
-    monkeypatch.setattr(merge, "hydra_compose", compose)
+    monkeypatch.setattr(merge, "initialize_config_dir", compose)
     merge._merge_files.cache_clear()
     outcome = run(*command)
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped; the same command again goes on from here\n")
