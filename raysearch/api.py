@@ -26,7 +26,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args
 
 from raysearch.core.formatting import as_typed, count
 from raysearch.core.options import checked
@@ -344,31 +344,45 @@ def assess(
         return _report(STUDIES.find(found, record.study_id), found, store, out, watching)
 
 
-def show(
-    search: str | None = None, *, gap: bool = False, store: PathLike = "mlruns"
-) -> tuple[list[SearchRecord], Gap | None]:
+class Shown(NamedTuple):
+    """Searches on record, the newest first; and what else is known of one that was named.
+
+    Args:
+        gap: The rank of its result among all masks of as many layers, if that was asked for.
+        evaluated: Masks that have been evaluated on its samples, where it has not finished.
+        assessed: As of the function of that name.
+        recoveries: As of the function of that name.
+    """
+
+    records: list[SearchRecord]
+    gap: Gap | None = None
+    evaluated: int | None = None
+    assessed: Mapping[str, float] = {}
+    recoveries: Sequence[RecoveryRecord] = ()
+
+
+def show(search: str | None = None, *, gap: bool = False, store: PathLike = "mlruns") -> Shown:
     """Return the searches of a ledger, the newest first; or one of them.
 
     Args:
         search: A search id, the start of one, an MLflow run id, or ``latest``; None for all searches.
         gap: Whether to rank what the search found among all masks of as many layers.
-
-    Returns:
-        The records, and the rank of what the one search found.
     """
-    from raysearch.search.record import SEARCHES, as_they_stand
+    from raysearch.search.record import SEARCHES, as_they_stand, count_evaluated
 
     with _opened(store) as found:
         if search is None:
             if gap:
                 raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
-            return as_they_stand(found, SEARCHES.all(found)), None
-        record = _search_of(found, search)
-        if not gap:
-            return [record], None
-        from raysearch.search.gap import gap_of  # which brings torch
+            return Shown(as_they_stand(found, SEARCHES.all(found)))
+        record, ranked = _search_of(found, search), None
+        if gap:
+            from raysearch.search.gap import gap_of  # which brings torch
 
-        return [record], gap_of(record, found)
+            ranked = gap_of(record, found)
+        if record.result is None:
+            return Shown([record], ranked, count_evaluated(found, record))
+        return Shown([record], ranked, None, _assessed(found, record), _recoveries(found, record))
 
 
 def load(search: str = "latest", *, store: PathLike = "mlruns") -> SearchResult:
@@ -383,7 +397,7 @@ def searches(*, store: PathLike = "mlruns") -> pd.DataFrame:
     """
     from raysearch.search.frames import searches_frame
 
-    return searches_frame(show(store=store)[0])
+    return searches_frame(show(store=store).records)
 
 
 def evaluated(search: str = "latest", *, store: PathLike = "mlruns") -> int:
@@ -396,10 +410,8 @@ def evaluated(search: str = "latest", *, store: PathLike = "mlruns") -> int:
 
 def assessed(search: str = "latest", *, store: PathLike = "mlruns") -> dict[str, float]:
     """Return all assessed numbers of a search's mask, by the names that MLflow shows; empty if it was not assessed."""
-    from raysearch.assessment.recorded import recorded_assessments
-
-    with _found(search, store) as (found, record):
-        return {} if record.result is None else recorded_assessments(found, record)
+    with _found(search, store) as found:
+        return _assessed(*found)
 
 
 def recoveries(search: str = "latest", *, store: PathLike = "mlruns") -> list[RecoveryRecord]:
@@ -407,13 +419,8 @@ def recoveries(search: str = "latest", *, store: PathLike = "mlruns") -> list[Re
 
     Those of other searches that found the same masks of the model are among them; `search_id` tells whose each is.
     """
-    from raysearch.recovery.record import recoveries_of
-
-    with _found(search, store) as (found, record):
-        if record.result is None:
-            return []
-        masks = [record.result.mask, *(trial.mask for trial in record.result.best_by_size.values())]
-        return recoveries_of(found, record.result.fingerprints["model"], dict.fromkeys(masks))
+    with _found(search, store) as found:
+        return _recoveries(*found)
 
 
 def recommend(
@@ -748,6 +755,21 @@ def _places(record: SearchRecord | StudyRecord, store: PathLike, ledger: Ledger)
     return {"store": str(folder), "ledger": None if ledger.path == folder / "ledger.db" else str(ledger.path)}
 
 
+def _assessed(ledger: Ledger, record: SearchRecord) -> dict[str, float]:
+    from raysearch.assessment.recorded import recorded_assessments
+
+    return {} if record.result is None else recorded_assessments(ledger, record)
+
+
+def _recoveries(ledger: Ledger, record: SearchRecord) -> list[RecoveryRecord]:
+    from raysearch.recovery.record import recoveries_of
+
+    if record.result is None:
+        return []
+    masks = [record.result.mask, *(trial.mask for trial in record.result.best_by_size.values())]
+    return recoveries_of(ledger, record.result.fingerprints["model"], dict.fromkeys(masks))
+
+
 @contextmanager
 def _recovery(
     search: str, words: Sequence[str], store: PathLike, config_dir: PathLike | None
@@ -773,11 +795,9 @@ def _composed(
 
     The job has the record's cluster, unless words name another.
     """
-    from raysearch.config.compose import compose
+    from raysearch.config.compose import after, compose
 
-    if not any(word.startswith("cluster=") for word in words):
-        words = [*_words((), {"cluster": record.config["cluster"]}), *words]
-    composed = compose(job, words, config_dir)
+    composed = compose(job, after("cluster", record.config, words), config_dir)
     return composed, {**_places(record, store, ledger), "cluster": composed["cluster"]}
 
 

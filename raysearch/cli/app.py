@@ -5,30 +5,32 @@ from __future__ import annotations
 import shlex
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 
-def _words(context: typer.Context, words: list[str] | None) -> list[str] | None:
+def _words(context: typer.Context, words: list[str]) -> list[str]:
     """Refuse the word that sets a search's store, in commands on what is on record."""
-    for word in words or []:
+    for word in words:
         if word.startswith("store=") and any(one.name == "store" for one in context.command.params):
             raise typer.BadParameter(f"write --store {shlex.quote(word.removeprefix('store='))} instead of {word}")
     return words
 
 
+_NONE: Any = {"default_factory": list, "show_default": False}
 Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Options; their keys are in conf/.", callback=_words),
+    list[str],
+    typer.Argument(metavar="KEY=VALUE", help="Options; their keys are in conf/.", callback=_words, **_NONE),
 ]
 Tracking = Annotated[
-    list[str] | None, typer.Argument(metavar="[TRACKING.KEY=VALUE]", help="Another MLflow server or store.")
+    list[str], typer.Argument(metavar="[TRACKING.KEY=VALUE]", help="Another MLflow server or store.", **_NONE)
 ]
 ConfigDir = Annotated[Path | None, typer.Option(help="A folder of your own YAML files, laid out like conf/.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout, all else on stderr.")]
 Also = Annotated[
-    list[str] | None, typer.Option(metavar="WORDS", help="Another calibration: the words that differ from the first.")
+    list[str],
+    typer.Option(metavar="WORDS", help="Another calibration: the words that differ from the first.", **_NONE),
 ]
 _SEARCH = "A search id, the start of one, an MLflow run id, or latest."
 Search = Annotated[str, typer.Argument(metavar="SEARCH", help=_SEARCH)]

@@ -15,8 +15,8 @@ from raysearch.core.json import plain
 
 @app.command(short_help="Show a calibration as the model sees it.")
 def data(
-    overrides: Overrides = None,
-    also: Also = None,
+    overrides: Overrides,
+    also: Also,
     config_dir: ConfigDir = None,
     samples: Annotated[int, typer.Option(min=0, help="Number of samples to show.")] = 2,
     loss: Annotated[bool, typer.Option("--loss/--no-loss", help="Compute the loss of the dense model.")] = True,
@@ -34,21 +34,14 @@ def data(
         from raysearch.cli.displays import SearchDisplay
 
         with SearchDisplay(answers.err) as live:
-            found = api.inspect(
-                *overrides or [],
-                also=also or [],
-                config_dir=config_dir,
-                samples=samples,
-                loss=loss,
-                observer=live,
-            )
-        answers.answer([plain(one) for one in found], *inspections(found))
+            found = api.inspect(*overrides, also=also, config_dir=config_dir, samples=samples, loss=loss, observer=live)
+        answers.answer(found, *inspections(found))
 
 
 @app.command(short_help="Remove each single layer, by several calibrations.")
 def sweep(
-    overrides: Overrides = None,
-    also: Also = None,
+    overrides: Overrides,
+    also: Also,
     config_dir: ConfigDir = None,
     remove: Annotated[int, typer.Option(min=1, help="Compare this many layers of lowest loss.")] = 5,
     out: Annotated[Path, typer.Option(help="The folder of the figure and the table.")] = Path("sweep"),
@@ -67,9 +60,7 @@ def sweep(
 
         answers.when_stopped = GOES_ON
         with SearchDisplay(answers.err) as live:
-            found = api.sweep(
-                *overrides or [], also=also or [], out=out, remove=remove, config_dir=config_dir, observer=live
-            )
+            found = api.sweep(*overrides, also=also, out=out, remove=remove, config_dir=config_dir, observer=live)
         agreements = found.agreements(remove)
-        value = {**plain(found), "agreements": plain(agreements)}
+        value = {**plain(found), "agreements": agreements}
         answers.answer(value, *sweep_tables(found, agreements), f"Wrote {', '.join(map(str, found.files))}")

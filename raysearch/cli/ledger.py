@@ -12,7 +12,6 @@ from raysearch import api
 from raysearch.cli.app import Json, Store, app
 from raysearch.cli.output import output
 from raysearch.core.formatting import count, size
-from raysearch.core.json import plain
 
 ledger_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check, merge, clean or export a ledger.")
 app.add_typer(ledger_app, name="ledger")
@@ -30,10 +29,10 @@ def check(store: Store = Path("mlruns"), as_json: Json = False) -> None:
         found = api.check_ledger(store=store)
         rows = _counted(found.rows)
         if found.is_whole:
-            out.answer(plain(found), f"{found.path} is whole: {size(found.size_bytes)}, {rows or 'empty'}.")
+            out.answer(found, f"{found.path} is whole: {size(found.size_bytes)}, {rows or 'empty'}.")
             return
         lines = [f"{found.path} is damaged:", *(f"  {line}" for line in found.damage)]
-        out.answer(plain(found), *lines, "Put back a copy of it, or move it away and start again.")
+        out.answer(found, *lines, "Put back a copy of it, or move it away and start again.")
     raise typer.Exit(1)
 
 
@@ -52,9 +51,7 @@ def merge(
     with output(as_json) as out:
         merged = api.merge_ledgers(*others, store=store)
         rows = _counted(merged.rows)
-        out.answer(
-            plain(merged), f"Merged {rows} into {merged.path}." if rows else f"{merged.path} has all of it already."
-        )
+        out.answer(merged, f"Merged {rows} into {merged.path}." if rows else f"{merged.path} has all of it already.")
 
 
 @ledger_app.command()
@@ -85,7 +82,7 @@ def clean(
         if not gone.done:
             said = f"{what} with {rows} would go from {gone.path}; do it with --yes."
         lacking = f"Studies that have them, whose reports lack them until they run again: {', '.join(gone.studies)}."
-        out.answer(plain(gone), said, *([lacking] if gone.studies else []))
+        out.answer(gone, said, *([lacking] if gone.studies else []))
 
 
 @ledger_app.command()

@@ -15,7 +15,8 @@ import typer
 from typing_extensions import override
 
 from raysearch.core.escaping import visible
-from raysearch.errors import EvaluationError, UserError, redact, redacted
+from raysearch.core.json import plain
+from raysearch.errors import EvaluationError, UserError, redact
 
 if TYPE_CHECKING:  # heavy for a command that only prints its help
     from rich.console import Console
@@ -37,9 +38,10 @@ class Output:
         self.when_stopped = "stopped"
 
     def answer(self, value: Any, *readable: Any) -> None:
-        """Print the one answer of a command."""
+        """Print the one answer of a command: an object or a list of them as JSON, or what people read."""
         if self.as_json:
-            self.out.file.write(json.dumps(redacted(value)) + "\n")
+            shown = [plain(one) for one in value] if isinstance(value, list) else plain(value)
+            self.out.file.write(json.dumps(shown) + "\n")
         else:
             for part in readable:
                 self.out.print(part, highlight=False, soft_wrap=isinstance(part, str))

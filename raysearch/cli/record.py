@@ -37,27 +37,27 @@ def show(
         from raysearch.cli import tables
         from raysearch.cli.recovery_tables import recovery_parts
 
-        records, ranked = api.show(search, gap=gap, store=store)
+        shown = api.show(search, gap=gap, store=store)
         if search is None:
             listing = [
                 {"search_id": one.search_id, "state": one.state, "result": one.result and in_brief(one.result)}
-                for one in records
+                for one in shown.records
             ]
-            out.answer(listing, tables.searches_table(records))
+            out.answer(listing, tables.searches_table(shown.records))
         else:
-            (record,) = records
-            value, parts = plain(record), tables.recorded_tables(record, most, ranked)
-            if record.result is None:
-                value["evaluated"] = api.evaluated(record.search_id, store=store)
-                parts.append(f"Evaluated so far: {count(value['evaluated'], 'mask')}")
-            if ranked is not None:
-                value["gap"] = plain(ranked)
-            if numbers := api.assessed(record.search_id, store=store):
-                value["assessed"] = plain(numbers)
-                parts.append(tables.assessed_numbers(numbers))
-            if recoveries := api.recoveries(record.search_id, store=store):
-                value["recoveries"] = [plain(one) for one in recoveries]
-                parts += [part for one in recoveries for part in recovery_parts(one, record.search_id)]
+            (record,) = shown.records
+            value, parts = plain(record), tables.recorded_tables(record, most, shown.gap)
+            if shown.evaluated is not None:
+                value["evaluated"] = shown.evaluated
+                parts.append(f"Evaluated so far: {count(shown.evaluated, 'mask')}")
+            if shown.gap is not None:
+                value["gap"] = plain(shown.gap)
+            if shown.assessed:
+                value["assessed"] = shown.assessed
+                parts.append(tables.assessed_numbers(shown.assessed))
+            if shown.recoveries:
+                value["recoveries"] = [plain(one) for one in shown.recoveries]
+                parts += [part for one in shown.recoveries for part in recovery_parts(one, record.search_id)]
             out.answer(value, *parts)
 
 
@@ -85,7 +85,7 @@ def recommend(
         from raysearch.cli.tables import budget_table, sentence
 
         found = api.recommend(search, *budget or [], store=store)
-        out.answer(plain(found), budget_table(found), sentence(found.reason))
+        out.answer(found, budget_table(found), sentence(found.reason))
 
 
 @app.command(short_help="Write the pruned model as a checkpoint or a GGUF file.")
@@ -121,30 +121,24 @@ def export(
         if (out is None) == (gguf is None):
             given = "--out and --gguf" if out is not None else "neither --out nor --gguf"
             raise UserError(f"export was given {given}; name one: a folder with --out, or a file with --gguf")
-        common: dict[str, Any] = {
-            "remove": remove,
-            "overwrite": overwrite,
-            "push": push,
-            "public": public,
-            "store": store,
-        }
-        if gguf is not None:
-            if prompt is not None:
-                raise UserError("--prompt is continued by a checkpoint; leave it out with --gguf")
-            file = api.export_gguf(search, out=gguf, source=source, **common)
-            answers.answer(plain(file), *tables.gguf_lines(file, gguf, public))
-            return
-        if source is not None:
+        if prompt is not None and gguf is not None:
+            raise UserError("--prompt is continued by a checkpoint; leave it out with --gguf")
+        if source is not None and gguf is None:
             raise UserError(f"--from={source} is of a GGUF export; name the file to write with --gguf")
-        assert out is not None, "one of the two is given"
-        done = api.export(search, out=out, prompt=prompt, **common)
-        answers.answer(plain(done), *tables.export_lines(done, out, prompt, public))
+        common: dict[str, Any] = {"remove": remove, "overwrite": overwrite, "store": store}
+        common |= {"push": push, "public": public}
+        if gguf is not None:
+            file = api.export_gguf(search, out=gguf, source=source, **common)
+            answers.answer(file, *tables.gguf_lines(file, gguf, public))
+        elif out is not None:
+            done = api.export(search, out=out, prompt=prompt, **common)
+            answers.answer(done, *tables.export_lines(done, out, prompt, public))
 
 
 @app.command(short_help="Write to MLflow what it lacks of a search or a study.")
 def sync(
     name: SearchOrStudy,
-    overrides: Tracking = None,
+    overrides: Tracking,
     store: Store = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
@@ -160,8 +154,8 @@ def sync(
     with output(as_json) as out:
         from raysearch.cli import tables
 
-        synced = api.sync(name, *overrides or [], store=store)
-        out.answer(plain(synced), *tables.synced_lines(synced))
+        synced = api.sync(name, *overrides, store=store)
+        out.answer(synced, *tables.synced_lines(synced))
 
 
 @app.command()

@@ -11,14 +11,13 @@ from raysearch import api
 from raysearch.cli.app import ConfigDir, Json, Overrides, Remove, Search, Store, app
 from raysearch.cli.output import GOES_ON, output
 from raysearch.core.formatting import duration
-from raysearch.core.json import plain
 from raysearch.errors import UserError
 
 
 @app.command(short_help="Train the pruned model to give back what it lost.")
 def recover(
     search: Search,
-    overrides: Overrides = None,
+    overrides: Overrides,
     out: Annotated[Path | None, typer.Option(help="The folder to write to.")] = None,
     remove: Remove = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")] = False,
@@ -43,13 +42,13 @@ def recover(
         common: dict[str, Any] = {"remove": remove, "config_dir": config_dir, "store": store}
         if dry_run:
             with Display(answers.err) as live:
-                cost = api.recovery_cost(search, *overrides or [], observer=live, **common)
-            answers.answer(plain(cost), *cost_lines(cost))
+                cost = api.recovery_cost(search, *overrides, observer=live, **common)
+            answers.answer(cost, *cost_lines(cost))
             return
         if out is None:
             raise UserError("--out has no value; name the folder of the recovered checkpoint")
         answers.when_stopped = GOES_ON
         with Display(answers.err) as live:
-            done = api.recover(search, *overrides or [], out=out, overwrite=overwrite, observer=live, **common)
+            done = api.recover(search, *overrides, out=out, overwrite=overwrite, observer=live, **common)
         parts = recovery_parts(done.record(""))
-        answers.answer(plain(done), *parts, f"Wrote {done.out} in {duration(done.seconds)}")
+        answers.answer(done, *parts, f"Wrote {done.out} in {duration(done.seconds)}")

@@ -12,7 +12,6 @@ import typer
 from raysearch import api
 from raysearch.cli.app import ConfigDir, Json, Overrides, Search, Store, Tracking, app
 from raysearch.cli.output import GOES_ON, Output, output
-from raysearch.core.json import plain
 from raysearch.search.result import in_brief
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ screening= refine= cluster= tracking=; see the files in conf/. Layers are 0-base
 
 @app.command(help=_SEARCH_HELP, short_help="Find which layers of a model to remove.")
 def search(
-    overrides: Overrides = None,
+    overrides: Overrides,
     config_dir: ConfigDir = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the expected cost and stop.")] = False,
     as_json: Json = False,
@@ -48,15 +47,15 @@ def search(
         if dry_run:
             from raysearch.cli.displays import forecast_line
 
-            expected = api.forecast(*overrides or [], config_dir=config_dir)
-            out.answer(plain(expected), forecast_line(expected))
+            expected = api.forecast(*overrides, config_dir=config_dir)
+            out.answer(expected, forecast_line(expected))
         else:
-            _follow(out, partial(api.search, *overrides or [], config_dir=config_dir))
+            _follow(out, partial(api.search, *overrides, config_dir=config_dir))
 
 
 @app.command(short_help="Print a command's configuration, and where each value is from.")
 def config(
-    overrides: Overrides = None,
+    overrides: Overrides,
     config_dir: ConfigDir = None,
     of: Annotated[api.Command, typer.Option("--of", help="The command whose configuration it is.")] = "search",
     as_json: Json = False,
@@ -70,12 +69,12 @@ def config(
     with output(as_json) as out:
         from raysearch.cli.tables import settings_table
 
-        settings = api.config(*overrides or [], of=of, config_dir=config_dir)
-        out.answer([plain(setting) for setting in settings], settings_table(settings))
+        settings = api.config(*overrides, of=of, config_dir=config_dir)
+        out.answer(settings, settings_table(settings))
 
 
 @app.command()
-def score(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: Json = False) -> None:
+def score(overrides: Overrides, config_dir: ConfigDir = None, as_json: Json = False) -> None:
     """Compute the exact loss of given masks.
 
     \b
@@ -88,14 +87,14 @@ def score(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: Js
 
         out.when_stopped = GOES_ON
         with SearchDisplay(out.err) as live:
-            scores = api.score(*overrides or [], config_dir=config_dir, observer=live)
-        out.answer([plain(one) for one in scores], score_table(scores))
+            scores = api.score(*overrides, config_dir=config_dir, observer=live)
+        out.answer(scores, score_table(scores))
 
 
 @app.command(short_help="Continue a search that was stopped.")
 def resume(
     search: Search,
-    overrides: Tracking = None,
+    overrides: Tracking,
     store: Store = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
@@ -106,7 +105,7 @@ def resume(
     raysearch resume latest
     """
     with output(as_json) as out:
-        _follow(out, partial(api.resume, search, *overrides or [], store=store))
+        _follow(out, partial(api.resume, search, *overrides, store=store))
 
 
 def _follow(out: Output, run: Callable[..., SearchResult]) -> None:

@@ -29,7 +29,7 @@ MlflowUrl = Annotated[
 
 @app.command(short_help="Run a grid of searches that share their work, and report it.")
 def study(
-    overrides: Overrides = None,
+    overrides: Overrides,
     config_dir: ConfigDir = None,
     out: Out = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the expected cost and stop.")] = False,
@@ -49,12 +49,12 @@ def study(
 
         if dry_run:
             with Display(answers.err) as live:
-                plan = api.plan(*overrides or [], config_dir=config_dir, observer=live)
-            answers.answer(plain(plan), plan_table(plan), plan_line(plan), *assessment_lines(plan), *plan.notes)
+                plan = api.plan(*overrides, config_dir=config_dir, observer=live)
+            answers.answer(plan, plan_table(plan), plan_line(plan), *assessment_lines(plan), *plan.notes)
             return
         answers.when_stopped = GOES_ON
         with StudyDisplay(answers.err) as following:
-            done = api.study(*overrides or [], config_dir=config_dir, out=out, observer=following)
+            done = api.study(*overrides, config_dir=config_dir, out=out, observer=following)
         _answer(answers, *done)
 
 
@@ -84,7 +84,7 @@ def report(
 @app.command(short_help="Measure the pruned and the dense model side by side.")
 def assess(
     name: SearchOrStudy,
-    overrides: Overrides = None,
+    overrides: Overrides,
     remove: Remove = None,
     config_dir: ConfigDir = None,
     out: Out = None,
@@ -105,18 +105,12 @@ def assess(
         answers.when_stopped = GOES_ON
         with Display(answers.err) as live:
             done = api.assess(
-                name,
-                *overrides or [],
-                remove=remove,
-                config_dir=config_dir,
-                out=out,
-                store=store,
-                observer=live,
+                name, *overrides, remove=remove, config_dir=config_dir, out=out, store=store, observer=live
             )
         if isinstance(done, tuple):
             _answer(answers, *done)
         else:
-            answers.answer(plain(done), *assessment_tables(done))
+            answers.answer(done, *assessment_tables(done))
 
 
 def _answer(answers: Output, results: StudyResult, files: Sequence[Path]) -> None:
