@@ -31,11 +31,7 @@ _LONG_S = 60.0
 
 
 class Display(Observer):
-    """Shows how far an assessment is, and warnings.
-
-    Args:
-        console: Where to write; standard error.
-    """
+    """Shows how far an assessment is, and warnings, on the console of standard error."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -99,18 +95,11 @@ class Display(Observer):
 
 
 class SearchDisplay(Display):
-    """Follows a search: one live line on a terminal, plain lines elsewhere.
-
-    Args:
-        console: Where to write; standard error.
-
-    Attributes:
-        header: The search, once it has started.
-    """
+    """Follows a search: one live line on a terminal, plain lines elsewhere."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self.header: SearchHeader | None = None
+        self.header: SearchHeader | None = None  # of the search, once it has started
         self._expected = SearchForecast(None)
         self._round = 1
         self._best = ""
@@ -124,21 +113,20 @@ class SearchDisplay(Display):
     def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
         self.header, self._expected = header, expected or self._expected
         asked, of = header.config["remove"], f"{header.choices['objective']} on {header.choices['data']}"
-        of_all = f"of {header.n_layers} layers"
-        layers = f"remove {asked} {of_all} (0-based)"
+        layers = f"{asked} of {header.n_layers} layers"
         if asked == AUTO:
-            layers = f"remove as many {of_all} as the budget allows (0-based)"
-        self._say(f"[bold]{escape(header.search_id)}[/]: {layers} by {escape(of)}")
+            layers = f"as many of {header.n_layers} layers as the budget allows"
+        self._say(f"[bold]{escape(header.search_id)}[/]: remove {layers} (0-based) by {escape(of)}")
         self._say(forecast_line(self._expected))
 
     @override
     def progress(self, progress: Progress) -> None:
-        if not progress.n_replicas and not progress.masks_elsewhere:
-            return self._show(self._waiting())
         if progress.masks_elsewhere:
             whose = f": {escape(progress.elsewhere)}" if progress.elsewhere else ""
             masks = count(progress.masks_elsewhere, "mask")
             return self._show(f"waiting for {masks} that another search is computing{whose}")
+        if not progress.n_replicas:
+            return self._show(self._waiting())
         self._alone_since = None
         head_cost = self._expected.head_cost
         cost = progress.layer_forwards + head_cost * progress.head_forwards
@@ -195,11 +183,7 @@ class SearchDisplay(Display):
 
 
 class StudyDisplay(Display):
-    """Follows a study: a live table on a terminal, a line for each search that ends elsewhere.
-
-    Args:
-        console: Where to write; standard error.
-    """
+    """Follows a study: a live table on a terminal, a line for each search that ends elsewhere."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)

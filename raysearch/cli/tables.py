@@ -273,14 +273,7 @@ def screened_note(screened: Screened) -> str:
 
 
 def export_lines(done: ExportResult, out: Path, prompt: str | None, public: bool) -> list[str]:
-    """Return the lines under a checkpoint that was written: what it is, and how it is run.
-
-    Args:
-        done: What was written.
-        out: Its folder as it was typed.
-        prompt: What both models were given to continue.
-        public: Whether everyone may read it on the hub.
-    """
+    """Return what was written to a folder, as typed, and how it is run; `prompt` is what both models continued."""
     size, before = (f"{each / 1e6:,.1f} M parameters" for each in (done.parameters, done.parameters_dense))
     lines = [
         f"Wrote {out}: {done.n_layers} layers, {size} instead of {before}.",
@@ -294,13 +287,7 @@ def export_lines(done: ExportResult, out: Path, prompt: str | None, public: bool
 
 
 def gguf_lines(done: GGUFExport, out: Path, public: bool) -> list[str]:
-    """Return the lines under a GGUF file that was written: what it is, and how llama.cpp and Ollama run it.
-
-    Args:
-        done: What was written.
-        out: The file as it was typed.
-        public: Whether everyone may read it on the hub.
-    """
+    """Return what was written to a GGUF file, as typed, and how llama.cpp and Ollama run it."""
     size, before = (f"{each / 1e6:,.1f} MB" for each in (done.size_bytes, done.source_bytes))
     return [
         f"Wrote {out}: {done.n_layers} layers, {size} instead of {before}.",

@@ -151,8 +151,8 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
     typed = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *words]
     kept, notes = one_seed_each(cells)
     notes += drawn_once(kept)
-    spec = StudySpec(options, kept, assess, _store(config), redacted(config), [*map(redact, typed)], notes, recoveries)
-    return spec, tracking
+    record = redacted(config), [*map(redact, typed)]
+    return StudySpec(options, kept, assess, _store(config), *record, notes, recoveries), tracking
 
 
 def _study_options(config: Mapping[str, Any]) -> StudyOptions:
@@ -245,12 +245,14 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
 
 def _assess_spec(config: Mapping[str, Any]) -> AssessSpec:
     section = _section(config, "assess")
-    built = {key: partial(_texts, key, section.pop(key, {})) for key in ("texts", "generation")}
-    none = {key: {} for key in built}
+    texts, tasks = (section.pop(key, {}) for key in ("texts", "generation"))
     parts = together(
-        partial(_check_seed, config), **built, rest=lambda: construct(AssessSpec, "assess", section, **none)
+        partial(_check_seed, config),
+        spec=lambda: construct(AssessSpec, "assess", section, texts={}, generation={}),
+        texts=lambda: _texts("texts", texts),
+        generation=lambda: _texts("generation", tasks),
     )
-    return dataclasses.replace(parts.pop("rest"), **parts)
+    return dataclasses.replace(parts.pop("spec"), **parts)
 
 
 def _texts(key: str, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Data]:
