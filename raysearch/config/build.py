@@ -134,16 +134,13 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
     assesses = config["choices"]["assess"] != "none" or any(word.startswith("assess.") for word in words)
     assess = attempt(assess_spec, config) if assesses else None
     ways, combinations = attempt(_ways, config) or {}, attempt(_combinations, config) or []
-    recoveries = {
-        way: spec
-        for way, its in ways.items()
-        if (spec := attempt(_recovery, way, its, config, assess, config_dir)) is not None
-    }
-    cells = [
-        cell
-        for one in combinations
-        if (cell := attempt(_cell, one, found.words, config, tracking, config_dir)) is not None
-    ]
+    recoveries, cells = {}, []
+    for way, its in ways.items():
+        with found.mistakes:
+            recoveries[way] = _recovery(way, its, config, assess, config_dir)
+    for one in combinations:
+        with found.mistakes:
+            cells.append(_cell(one, found.words, config, tracking, config_dir))
     if options is not None and len(cells) == len(combinations) > 0:
         attempt(options.check_contrasts, (cell.searcher for cell in cells))
     found.mistakes.tell()
@@ -232,11 +229,7 @@ def _chosen_by_studies() -> list[str]:
 
 
 def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
-    """Build what to assess masks by from the section ``assess`` of a configuration.
-
-    Raises:
-        UserError: A value is wrong, or nothing is to be assessed.
-    """
+    """Build what to assess masks by, which is something, from the section ``assess`` of a configuration."""
     spec = _assess_spec(config)
     if not spec.measures:
         raise UserError("assess asks for nothing; name texts or tasks, or set assess.speed.enabled=true")

@@ -115,15 +115,9 @@ def words_of(text: str, name: str = "") -> list[str]:
 
 
 def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
-    """Compose an objective and its data that go beside those of a command.
+    """Compose an objective and its data, with their files under ``choices``, that go beside those of a command.
 
-    Args:
-        words: What is different, as typed: ``objective=task_margin data=commonsense170k data.samples=32``.
-        others: The command's own words; those on the data hold here too, unless `words` name other data.
-        config_dir: A folder of the user's own YAML files.
-
-    Returns:
-        ``objective`` and ``data``, resolved, with the chosen files under ``choices``.
+    The words say what is different, as typed. Those of the command on the data hold here too, unless there are others.
     """
     own = words_of(words)
     other_data = any(word.startswith(("data=", "calibration=")) for word in own)
@@ -162,15 +156,7 @@ def after(section: str, config: Mapping[str, Any], words: Sequence[str]) -> list
 
 
 def recorded(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """Return the configuration of a recorded search or study, as it is to be used now.
-
-    Args:
-        config: As recorded.
-        words: ``tracking=…`` and ``tracking.key=…`` words, which alone change nothing of what is found.
-
-    Raises:
-        UserError: A word is another, or not understood.
-    """
+    """Return the configuration of a search or study on record, changed by words on ``tracking`` alone."""
     for word in words:
         if section_of(word) != "tracking":
             raise UserError(f"{word} cannot be changed of what is on record; leave it out, or give tracking.…= words")

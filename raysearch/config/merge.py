@@ -154,11 +154,10 @@ def _groups_of_job(job: str) -> set[str]:
 def _merge_files(
     job: str, choices: tuple[tuple[str, str], ...], folder: Path | None, state: Hashable
 ) -> tuple[DictConfig, Mapping[str, Any], Mapping[str, Mapping[str, Any]]]:
-    """Merge the chosen files; the state changes whenever one of the files in the user's folder does.
+    """Merge the chosen files; the state changes whenever one of those in the user's folder does.
 
     Returns:
-        The configuration, whose references stand as they are; the choice of every group; and what each file holds by
-        dotted keys, the files that win first.
+        The configuration, whose references stand as they are; the choice of every group; and `Merged.files`.
     """
     words = [f"{group}={quoted(name)}" for group, name in choices] + [f"~hydra/{group}" for group in _HYDRAS_OWN]
     if folder is not None:

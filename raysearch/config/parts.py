@@ -80,11 +80,7 @@ def build_data(values: Mapping[str, Any]) -> Data:
 
 
 def values_of(part: DataclassInstance) -> dict[str, Any]:
-    """Return a searcher or an objective as the keys of a section, of which an equal one is built.
-
-    Raises:
-        UserError: Its class is in no module, so no name leads to it.
-    """
+    """Return a searcher or an objective as the keys of a section, of which an equal one is built."""
     kind = type(part)
     package, _, module = kind.__module__.rpartition(".")
     name = module if package in {f"raysearch.{one}" for one in _PACKAGES} else f"{kind.__module__}.{kind.__qualname__}"
@@ -164,16 +160,8 @@ def _fault(part: Any) -> str:
 def construct(part: type[Part], section: str, values: Mapping[str, Any], **built: Any) -> Part:
     """Call a dataclass with a section's values, each checked against its field's type.
 
-    A class names one wrong value at a time; that value is then left out, to hear what else is wrong.
-
-    Args:
-        part: The class.
-        section: The section's name, for messages.
-        values: The section.
-        built: Fields that are not keys of the section.
-
-    Raises:
-        UserError: All that is wrong with the section.
+    A class names one wrong value at a time; that value is then left out, to hear what else is wrong. What is `built`
+    are fields that are not keys of the section.
     """
     fields = {field.name: field for field in dataclasses.fields(part) if field.init and field.name not in built}
     required = {name for name, field in fields.items() if field.default is field.default_factory is dataclasses.MISSING}

@@ -25,20 +25,15 @@ def read_assessments(
 ) -> dict[Mask, Any]:
     """Return the results of those masks that are known, of type `kind`; model and assessment are fingerprints."""
     by_text = {str(mask): mask for mask in masks}
-    rows = ledger.checked(
-        "SELECT model, mask, assessment, result, checksum FROM assessments WHERE model = ? AND assessment = ? "
-        "AND mask IN (SELECT value FROM json_each(?))",
-        (model, assessment, json.dumps(list(by_text))),
-    )
+    named = "model = ? AND assessment = ? AND mask IN (SELECT value FROM json_each(?))"
+    rows = ledger.rows("assessments", named, model, assessment, json.dumps([*by_text]))
     return {by_text[text]: from_json(kind, result) for _, text, _, result in rows}
 
 
 def assessments_with(ledger: Ledger, model: str, key: str) -> list[tuple[Mask, dict[str, Any]]]:
     """Return a model's results that have a key, by whatever assessment, each with its mask."""
-    rows = ledger.checked(
-        "SELECT model, mask, assessment, result, checksum FROM assessments WHERE model = ? AND instr(result, ?) "
-        "ORDER BY assessment, mask",
-        (model, json.dumps(key)),
+    rows = ledger.rows(
+        "assessments", "model = ? AND instr(result, ?) ORDER BY assessment, mask", model, json.dumps(key)
     )
     found = [(Mask.parse(text), json.loads(result)) for _, text, _, result in rows]
     return [(mask, result) for mask, result in found if isinstance(result, dict) and key in result]

@@ -202,11 +202,8 @@ class Ledger:
             measure's count, float64 [B], or the statistic's rows, flat.
         """
         by_text = {str(subject): subject for subject in subjects}
-        rows = self.checked(
-            "SELECT calibration, subject, shard, samples, checksum FROM evaluations WHERE calibration = ? "
-            "AND subject IN (SELECT value FROM json_each(?))",
-            (calibration, json.dumps(list(by_text))),
-        )
+        named = "calibration = ? AND subject IN (SELECT value FROM json_each(?))"
+        rows = self.rows("evaluations", named, calibration, json.dumps([*by_text]))
         found: dict[SubjectT, dict[int, npt.NDArray[np.float64]]] = defaultdict(dict)
         for _, text, shard, samples in rows:
             found[by_text[text]][shard] = np.frombuffer(samples, dtype="<f8")
@@ -214,11 +211,7 @@ class Ledger:
 
     def masks(self, calibration: str) -> Iterator[tuple[Mask, dict[int, npt.NDArray[np.float64]]]]:
         """Yield every mask of which anything is known on a calibration, with its samples' losses by shard."""
-        rows = self.checked(
-            "SELECT calibration, subject, shard, samples, checksum FROM evaluations WHERE calibration = ? "
-            "AND subject GLOB '{*' ORDER BY subject",
-            (calibration,),
-        )
+        rows = self.rows("evaluations", "calibration = ? AND subject GLOB '{*' ORDER BY subject", calibration)
         for text, group in groupby(rows, key=lambda row: row[1]):
             yield Mask.parse(text), {shard: np.frombuffer(samples, dtype="<f8") for _, _, shard, samples in group}
 
@@ -244,11 +237,7 @@ class Ledger:
 
     def texts(self, calibration: str, mask: Mask) -> list[ScoredText]:
         """Return what a mask generated for each sample of a calibration, shard by shard; empty if nothing is known."""
-        rows = self.checked(
-            "SELECT calibration, mask, shard, texts, checksum FROM texts WHERE calibration = ? AND mask = ? "
-            "ORDER BY shard",
-            (calibration, str(mask)),
-        )
+        rows = self.rows("texts", "calibration = ? AND mask = ? ORDER BY shard", calibration, str(mask))
         return [one for *_, content in rows for one in from_json(list[ScoredText], zlib.decompress(content).decode())]
 
     def read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
@@ -261,6 +250,11 @@ class Ledger:
             # not yield from, which closes the cursor of a loop that was left, perhaps after the file
             for row in self.connection.execute(query, values):  # noqa: UP028
                 yield row
+
+    def rows(self, table: str, where: str, *values: str) -> Iterator[Any]:
+        """Yield rows of a table of `ROWS`, as `checked` does."""
+        key, content = ROWS[table]
+        return self.checked(f"SELECT {', '.join(key)}, {content}, checksum FROM {table} WHERE {where}", values)
 
     def checked(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
         """Yield the rows that a query gives, without the last column, which is the checksum of the others.
