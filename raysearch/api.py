@@ -349,14 +349,14 @@ class Shown(NamedTuple):
 
     Args:
         gap: The rank of its result among all masks of as many layers, if that was asked for.
-        evaluated: Masks that have been evaluated on its samples, where it has not finished.
-        assessed: As of the function of that name.
-        recoveries: As of the function of that name.
+        evaluated: Masks that have been evaluated on its samples.
+        assessed: All assessed numbers of its mask, by the names that MLflow shows.
+        recoveries: Those of its masks, in the order in which they came about.
     """
 
     records: list[SearchRecord]
     gap: Gap | None = None
-    evaluated: int | None = None
+    evaluated: int = 0
     assessed: Mapping[str, float] = {}
     recoveries: Sequence[RecoveryRecord] = ()
 
@@ -368,6 +368,8 @@ def show(search: str | None = None, *, gap: bool = False, store: PathLike = "mlr
         search: A search id, the start of one, an MLflow run id, or ``latest``; None for all searches.
         gap: Whether to rank what the search found among all masks of as many layers.
     """
+    from raysearch.assessment.recorded import recorded_assessments
+    from raysearch.recovery.record import recoveries_of
     from raysearch.search.record import SEARCHES, as_they_stand, count_evaluated
 
     with _opened(store) as found:
@@ -380,9 +382,12 @@ def show(search: str | None = None, *, gap: bool = False, store: PathLike = "mlr
             from raysearch.search.gap import gap_of  # which brings torch
 
             ranked = gap_of(record, found)
-        if record.result is None:
-            return Shown([record], ranked, count_evaluated(found, record))
-        return Shown([record], ranked, None, _assessed(found, record), _recoveries(found, record))
+        shown = Shown([record], ranked, count_evaluated(found, record))
+        if (result := record.result) is None:
+            return shown
+        masks = dict.fromkeys([result.mask, *(trial.mask for trial in result.best_by_size.values())])
+        recoveries = recoveries_of(found, result.fingerprints["model"], masks)
+        return shown._replace(assessed=recorded_assessments(found, record), recoveries=recoveries)
 
 
 def load(search: str = "latest", *, store: PathLike = "mlruns") -> SearchResult:
@@ -402,16 +407,12 @@ def searches(*, store: PathLike = "mlruns") -> pd.DataFrame:
 
 def evaluated(search: str = "latest", *, store: PathLike = "mlruns") -> int:
     """Return how many masks have been evaluated on a search's samples: how far one is that has not finished."""
-    from raysearch.search.record import count_evaluated
-
-    with _found(search, store) as (found, record):
-        return count_evaluated(found, record)
+    return show(search, store=store).evaluated
 
 
 def assessed(search: str = "latest", *, store: PathLike = "mlruns") -> dict[str, float]:
     """Return all assessed numbers of a search's mask, by the names that MLflow shows; empty if it was not assessed."""
-    with _found(search, store) as found:
-        return _assessed(*found)
+    return dict(show(search, store=store).assessed)
 
 
 def recoveries(search: str = "latest", *, store: PathLike = "mlruns") -> list[RecoveryRecord]:
@@ -419,8 +420,7 @@ def recoveries(search: str = "latest", *, store: PathLike = "mlruns") -> list[Re
 
     Those of other searches that found the same masks of the model are among them; `search_id` tells whose each is.
     """
-    with _found(search, store) as found:
-        return _recoveries(*found)
+    return [*show(search, store=store).recoveries]
 
 
 def recommend(
@@ -467,13 +467,9 @@ def export(
         out: The folder to write.
         prompt: A text for both models to continue, as a spot check.
     """
-    from raysearch.config import build
     from raysearch.search.export import export_search
 
-    checked(bool, "--overwrite", overwrite)
-    hub = _hub(push, public, overwrite)
-    record = _recorded(search, store)
-    spec = build.recorded_search(record.config)
+    record, spec, hub = _to_export(search, overwrite, push, public, store)
     folder = as_path("--out", out)
     return export_search(record, spec, folder, remove=remove, overwrite=overwrite, prompt=prompt, push=hub)
 
@@ -497,15 +493,11 @@ def export_gguf(
         out: The file to write.
         source: A GGUF file of the same model, in any quantisation; None for the one that was searched.
     """
-    from raysearch.config import build
     from raysearch.search.export import export_search_as_gguf
 
-    checked(bool, "--overwrite", overwrite)
-    hub = _hub(push, public, overwrite)
-    record, out = _recorded(search, store), as_path("--gguf", out)
-    source = None if source is None else as_path("--from", source)
-    spec = build.recorded_search(record.config)
-    return export_search_as_gguf(record, spec, out, source=source, remove=remove, overwrite=overwrite, push=hub)
+    record, spec, hub = _to_export(search, overwrite, push, public, store)
+    file, source = as_path("--gguf", out), None if source is None else as_path("--from", source)
+    return export_search_as_gguf(record, spec, file, source=source, remove=remove, overwrite=overwrite, push=hub)
 
 
 def recover(
@@ -696,16 +688,23 @@ def _side_by_side(
     return build.evaluation_spec(_words(overrides, values), [also] if isinstance(also, str) else also, config_dir)
 
 
-def _hub(push: str | None, public: bool, overwrite: bool) -> HubRepository | None:
-    """Return the repository that an export goes to; None for none."""
-    checked(bool, "--public", public)
-    if push is None:
-        if public:
-            raise UserError("--public is of a repository of the hub; name it with --push=OWNER/NAME")
-        return None
-    from raysearch.models.hub import HubRepository
+def _to_export(
+    search: str, overwrite: bool, push: str | None, public: bool, store: PathLike
+) -> tuple[SearchRecord, SearchSpec, HubRepository | None]:
+    """Return a search on record, what it is made of, and the repository that an export of it goes to, if any."""
+    from raysearch.config import build
 
-    return HubRepository(push, public, overwrite)
+    checked(bool, "--overwrite", overwrite)
+    checked(bool, "--public", public)
+    if public and push is None:
+        raise UserError("--public is of a repository of the hub; name it with --push=OWNER/NAME")
+    hub = None
+    if push is not None:
+        from raysearch.models.hub import HubRepository
+
+        hub = HubRepository(push, public, overwrite)
+    record = _recorded(search, store)
+    return record, build.recorded_search(record.config), hub
 
 
 def _records() -> list[Table[Any]]:
@@ -753,21 +752,6 @@ def _places(record: SearchRecord | StudyRecord, store: PathLike, ledger: Ledger)
     if folder.is_file():
         folder = folder.parent if record.config.get("ledger") is None else Path(record.config["store"])
     return {"store": str(folder), "ledger": None if ledger.path == folder / "ledger.db" else str(ledger.path)}
-
-
-def _assessed(ledger: Ledger, record: SearchRecord) -> dict[str, float]:
-    from raysearch.assessment.recorded import recorded_assessments
-
-    return {} if record.result is None else recorded_assessments(ledger, record)
-
-
-def _recoveries(ledger: Ledger, record: SearchRecord) -> list[RecoveryRecord]:
-    from raysearch.recovery.record import recoveries_of
-
-    if record.result is None:
-        return []
-    masks = [record.result.mask, *(trial.mask for trial in record.result.best_by_size.values())]
-    return recoveries_of(ledger, record.result.fingerprints["model"], dict.fromkeys(masks))
 
 
 @contextmanager
