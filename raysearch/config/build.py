@@ -370,9 +370,8 @@ def _refiner(config: Mapping[str, Any]) -> RecoveryRefiner | None:
     """Return what recovers the best masks of a search; None where none is to be recovered."""
     section = _section(config, "refine")
     recovery = section.pop("recover_with", None)
-    if section.get("masks") == 0:
+    if recovery is None:
         return None
-    assert isinstance(recovery, Mapping), "its words have been resolved"
     spec = within("refine.recover_with", recover_spec, {**recovery, "cluster": config["cluster"]})
     return construct(RecoveryRefiner, "refine", section, recover_with=spec)
 
