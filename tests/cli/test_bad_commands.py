@@ -12,6 +12,7 @@ from tests.cli.refusals import refuses, refuses_cleanly, tree
 #: Commands, in which WORLD stands for what a search needs, STUDY for what a study needs, BAD for a folder of rubbish.
 COMMANDS: list[tuple[str, list[str]]] = [
     ("score WORLD", ["masks has no value", "give masks="]),
+    ("score WORLD mask=[-1]", ["mask is not a key of this configuration; did you mean 'masks'?"]),
     ("score WORLD masks=[]", ["masks=[] names no mask", "[[3],[3,5],[]]"]),
     ("score WORLD masks=[[1]", ["masks=[[1] should be a valid list"]),
     ("score WORLD masks=[1]", ["masks=[1] should be a valid list; write masks=[[1]]"]),
@@ -73,6 +74,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("assess some-study assess=none --remove 2 --store BAD/grid", ["--remove=2 is of one search"]),
     ("study STUDY", ["remove=5 leaves no layer of the 5"]),
     ("study STUDY study.grid.remove=2", ["study.grid.remove=2 is not a list"]),
+    ("study STUDY study.grid..=3", ["study.grid..=3 names no axis", "study.grid.searcher=[one_shot,greedy]"]),
     ("study STUDY study.grid.store=[here,there]", ["study.grid has searches recorded in different places", "store"]),
     ("study STUDY study.grid=5", ["study.grid=5 should be a valid dictionary"]),
     ("study STUDY study.grid=5 study.grid.remove=[1]", ["study.grid=5 is not a mapping"]),
