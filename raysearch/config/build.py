@@ -39,6 +39,7 @@ from raysearch.study.grid import Combination, combinations_of
 from raysearch.study.spec import Cell, StudyOptions, StudySpec, drawn_once, one_seed_each
 from raysearch.tracking.options import TrackingOptions
 
+_SEEDS = 100  # from those of one calibration of a study to those of the next
 #: The top-level keys of the configuration of an evaluation, and those of a search.
 _OF_EVALUATIONS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
 _OF_SEARCHES = {"searcher", "screening", "refine", "tracking", "remove", "protect", "budget", "speed", *_OF_EVALUATIONS}
@@ -138,9 +139,11 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
     for way, its in ways.items():
         with found.mistakes:
             recoveries[way] = _recovery(way, its, config, assess, config_dir)
-    for one in combinations:
+    calibrated = [(one.label("model"), one.label("calibration")) for one in combinations]
+    place = {labels: number for number, labels in enumerate(dict.fromkeys(calibrated))}
+    for one, labels in zip(combinations, calibrated, strict=True):
         with found.mistakes:
-            cells.append(_cell(one, found.words, config, tracking, config_dir))
+            cells.append(_cell(one, place[labels], found.words, config, tracking, config_dir))
     if options is not None and len(cells) == len(combinations) > 0:
         attempt(options.check_contrasts, (cell.searcher for cell in cells))
     found.mistakes.tell()
@@ -182,15 +185,16 @@ def _recovery(
 
 def _cell(
     combination: Combination,
+    place: int,
     words: Sequence[str],
     study: Mapping[str, Any],
     tracking: TrackingOptions | None,
     config_dir: PathLike | None,
 ) -> Cell:
-    """Build a search of a study.
+    """Build a search of a study; `place` is that of its model and calibration among them all.
 
-    Where an axis varies the searcher's seed, samples stay the same. Where one draws other samples, a searcher draws
-    other random numbers too, or its luck would be the same in all draws.
+    Where an axis varies the searcher's seed, samples stay the same. Without a seed in its words a searcher draws other
+    random numbers on each set of samples, or its luck would be the same on all.
     """
     of_all = [*_chosen_by_studies(), *(word for word in words if section_of(word) not in ("study", "assess"))]
     own = [*of_all, *combination.words]
@@ -198,8 +202,10 @@ def _cell(
     if "seed" in combination.labels and "data.seed" not in given:
         own.append(f"data.seed={_given(study, 'seed')}")
     search, own_tracking = tracked_search(own, config_dir)
-    if combination.label("draw") and search.searcher.stochastic and "seed" not in given and "data.seed" in given:
-        search = search_spec([*own, f"seed={given['data.seed']}"], config_dir)
+    if search.searcher.stochastic and "seed" not in given:
+        draw = search.evaluation.calibrations[0].data.draw.seed if combination.label("draw") else search.seed
+        other = {"seed": _SEEDS * place + draw}  # not by a word, from which data take theirs
+        search = dataclasses.replace(search, **other, config={**search.config, **other})
     if search.budget is not None:
         raise UserError("remove=auto is of one search, not of a study's; give study.grid.remove a number or a range")
     if search.refiner is not None:

@@ -135,6 +135,21 @@ def test_a_searcher_has_other_random_numbers_in_each_draw_unless_a_seed_is_given
         assert [found[key] for key in sorted(found)] == expected
 
 
+def test_a_searcher_has_other_random_numbers_by_each_calibration_and_all_searchers_the_same_samples():
+    cells = build.study_spec(["study=two_calibrations", "study.grid.remove=[5]", "study.grid.draw=[0,1]"]).cells
+    seeds = {(cell.calibration, cell.draw): cell.search.seed for cell in cells if cell.searcher == "GA"}
+    assert list(seeds.values()) == [0, 1, 100, 101]
+    assert {cell.search.seed for cell in cells if cell.searcher == "greedy"} == {0}
+    by_samples = {(cell.calibration, cell.draw): cell.search.evaluation.calibrations for cell in cells}
+    assert all(cell.search.evaluation.calibrations == by_samples[cell.calibration, cell.draw] for cell in cells)
+    assert [cell.search.config["data"]["seed"] for cell in cells] == [int(cell.draw) for cell in cells]
+    axis = ["study.grid.objective=[perplexity,kl]", "study.grid.searcher=[random]", "remove=2"]
+    assert [(cell.search.seed, cell.search.config["data"]["seed"]) for cell in build.study_spec(axis).cells] == [
+        (0, 0),
+        (100, 0),
+    ]
+
+
 def test_a_list_of_an_axis_keeps_those_labels_of_the_file() -> None:
     for searchers, found in (("[GA,greedy]", {"GA", "greedy"}), ("[genetic]", {"genetic"})):
         spec = build.study_spec(["study=two_calibrations", f"study.grid.searcher={searchers}"])
