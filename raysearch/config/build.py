@@ -204,8 +204,8 @@ def _cell(
     search, own_tracking = tracked_search(own, config_dir)
     if search.searcher.stochastic and "seed" not in given:
         draw = search.evaluation.calibrations[0].data.draw.seed if combination.label("draw") else search.seed
-        other = {"seed": _SEEDS * place + draw}  # not by a word, from which data take theirs
-        search = dataclasses.replace(search, **other, config={**search.config, **other})
+        seed = _SEEDS * place + draw  # not by a word, from which data take theirs
+        search = dataclasses.replace(search, seed=seed, config={**search.config, "seed": seed})
     if search.budget is not None:
         raise UserError("remove=auto is of one search, not of a study's; give study.grid.remove a number or a range")
     if search.refiner is not None:

@@ -19,7 +19,7 @@ from raysearch.study.record import AssessedMasks, StudyRecord, add_assessed
 
 
 def assess_found(
-    what: AssessmentPlan,
+    plan: AssessmentPlan,
     ledger: Ledger,
     records: Sequence[SearchRecord],
     observer: Observer,
@@ -34,7 +34,7 @@ def assess_found(
         EvaluationError: Something failed for good.
     """
     masks = sorted({record.found.mask for record in records})
-    found = assess_masks(what, ledger, masks, make_pool=make_pool, on_progress=observer.assessing)
+    found = assess_masks(plan, ledger, masks, make_pool=make_pool, on_progress=observer.assessing)
     record_assessments(ledger, records, found, observer)
     by_mask = {str(mask): numbers for mask, numbers in found.values.items()}
     items = {
@@ -72,10 +72,10 @@ def assess_study(
         model: plan_assessment(spec, search.evaluation.model, search.evaluation.cluster, ledger.path)
         for model, search in searches.items()
     }
-    for model, what in read.items():
+    for model, plan in read.items():
         for record in by_model[model]:
-            record.check_weights(what.fingerprint)
-        check_tasks(what, ledger)
-    warn_of_unknown([one for what in read.values() for one in what.calibrations], observer)
-    for model, what in read.items():
-        add_assessed(ledger, study, {model: assess_found(what, ledger, by_model[model], observer)})
+            record.check_weights(plan.fingerprint)
+        check_tasks(plan, ledger)
+    warn_of_unknown([one for plan in read.values() for one in plan.calibrations], observer)
+    for model, plan in read.items():
+        add_assessed(ledger, study, {model: assess_found(plan, ledger, by_model[model], observer)})

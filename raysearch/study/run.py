@@ -68,18 +68,18 @@ def run_study(
     search_ids = name_searches(spec, model_groups)
     for group, way in product(model_groups, spec.recoveries.values()):
         check_rows(way.data, way.options, group.info.max_positions)
-    assessables = _read_assessables(spec, model_groups)
+    plans = _plan_assessments(spec, model_groups)
     ledger = Ledger(spec.ledger)
     with closing(ledger), held(ledger, spec.study_id, "STUDY"):
         observer = Observers(tracker, observer)
         observer.study_started(_header(spec, search_ids, ledger))
         for note in spec.notes:
             observer.warn(note)
-        texts = [*(one.prepared.calibrations for one in model_groups), *(one.calibrations for one in assessables)]
+        texts = [*(one.prepared.calibrations for one in model_groups), *(one.calibrations for one in plans)]
         warn_of_unknown([one for each in texts for one in each], observer)
         for group in model_groups:
             warn_of_dtype(group.info, observer)
-        work = _StudyWork(spec, model_groups, search_ids, assessables, tracker.run_id, ledger, observer, open_tracker)
+        work = _StudyWork(spec, model_groups, search_ids, plans, tracker.run_id, ledger, observer, open_tracker)
         work.record({})
         with work.interruptible():
             failures = work.do()
@@ -95,7 +95,7 @@ def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> Study
     return StudyHeader(spec.study_id, spec.config, [str(cell) for cell in spec.cells], done, recorded)
 
 
-def _read_assessables(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> list[AssessmentPlan]:
+def _plan_assessments(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> list[AssessmentPlan]:
     """Return the assessment of each model; none if the study has no assessment."""
     if spec.assess is None:
         return []
@@ -103,8 +103,8 @@ def _read_assessables(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> li
 
     read = [plan_assessment(spec.assess, of.model, of.cluster, spec.ledger, of.prepared.files) for of in model_groups]
     with opened(spec.ledger) if spec.ledger.exists() else nullcontext() as ledger:
-        for what in read:
-            check_tasks(what, ledger)
+        for plan in read:
+            check_tasks(plan, ledger)
     return read
 
 
@@ -118,12 +118,12 @@ def is_done(record: SearchRecord | None, stop: StopCriteria) -> bool:
 
 @dataclass(frozen=True)
 class _StudyWork:
-    """A study at work; `parent` is the tracker's id of it, and `assessables` has one for each model, or none at all."""
+    """A study at work; `parent` is the tracker's id of it, and `plans` has one for each model, or none at all."""
 
     spec: StudySpec
     model_groups: Sequence[ModelGroup]
     search_ids: Sequence[str]
-    assessables: Sequence[AssessmentPlan]
+    plans: Sequence[AssessmentPlan]
     parent: str | None
     ledger: Ledger
     observer: Observer
@@ -139,10 +139,10 @@ class _StudyWork:
         What could not be held out, assessed or recovered is told as it happens, and returned.
         """
         failures: list[Failure] = []
-        for model_group, what in zip_longest(self.model_groups, self.assessables):
+        for model_group, plan in zip_longest(self.model_groups, self.plans):
             with _replicas(model_group, self.observer.warn) as (replicas, check):
                 self._search_what_is_left(model_group, replicas)
-                for work, name in (self._hold_out, "held-out evaluation"), (partial(self._assess, what), "assessment"):
+                for work, name in (self._hold_out, "held-out evaluation"), (partial(self._assess, plan), "assessment"):
                     try:
                         work(model_group, replicas)
                     except (EvaluationError, UserError) as error:
@@ -181,13 +181,13 @@ class _StudyWork:
             cells = STUDIES.find(self.ledger, self.spec.study_id).cells
             self.observer.assessed([(one, named) for number, one in found.items() if (named := cells[number].named)])
 
-    def _assess(self, what: AssessmentPlan | None, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
+    def _assess(self, plan: AssessmentPlan | None, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
         """Assesses what the searches of a model have found, if that is asked for."""
-        if what is not None:
+        if plan is not None:
             from raysearch.study.assess import assess_found
 
             records = list(self._found(model_group).values())
-            found = assess_found(what, self.ledger, records, self.observer, lambda: _pool(replicas()))
+            found = assess_found(plan, self.ledger, records, self.observer, lambda: _pool(replicas()))
             self.record({model_group.label: found})
 
     def _recover(self, model_group: ModelGroup) -> list[Failure]:

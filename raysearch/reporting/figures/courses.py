@@ -130,10 +130,11 @@ def _recovery_picture(palette: Palette, name: str, model: str, trained: list[Rec
     for axes, way in zip(places, ways, strict=True):
         for one in (mask for mask in trained if mask.record.way == way):
             label = f"{one.searchers}, M = {one.remove}" if one.remove else "dense"
-            first = one.found_by[0]
-            colour, line = palette.colours.get(first, style.GREY), palette.lines.get(first, "--")
-            look = {"color": colour, "ls": line, "marker": next(markers), "ms": 4, "lw": 1.4}
-            axes.plot(*zip(*one.record.training.held_out, strict=True), **looks.setdefault(label, look))
+            if label not in looks:
+                first = one.found_by[0]
+                colour, line = palette.colours.get(first, style.GREY), palette.lines.get(first, "--")
+                looks[label] = {"color": colour, "ls": line, "marker": next(markers), "ms": 4, "lw": 1.4}
+            axes.plot(*zip(*one.record.training.held_out, strict=True), **looks[label])
         _finish(axes, way, "tokens", "held-out loss (nats per token)")
     style.legend(figure, [Line2D([], [], label=label, **look) for label, look in looks.items()])
     caption = (
