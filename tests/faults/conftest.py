@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -13,11 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+import raysearch
+from raysearch.search.result import in_brief
 from tests.cli.conftest import World, here, run, world
+from tests.conftest import made_once
 from tests.evaluation.conftest import calibration, make_replica, model
 from tests.faults.injection import BEAM
 from tests.tracking.conftest import closed_port, get
@@ -139,6 +144,27 @@ PASSWORD = "pg-s3cret-word"
 def command(world: World) -> list[str]:
     """A search of hundreds of rows."""
     return ["search", *world.search(**BEAM), "--json"]
+
+
+@pytest.fixture(scope="session")
+def searched(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the store of the search of `command`, to which nothing happened, and what it found."""
+
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            result = raysearch.search(*world.search(**BEAM))
+        (folder / "result.json").write_text(json.dumps(in_brief(result)))
+
+    return made_once(tmp_path_factory, "searched", make)
+
+
+@pytest.fixture
+def undisturbed(searched: Path, here: Path) -> dict[str, Any]:
+    """What `command` finds when nothing happens to it; all that it computed is in the store ``undisturbed``."""
+    shutil.copytree(searched / "mlruns", here / "undisturbed")
+    result: dict[str, Any] = json.loads((searched / "result.json").read_text())
+    return result
 
 
 @pytest.fixture

@@ -42,10 +42,16 @@ def edited_by_hand(content: bytearray) -> None:
     content[at : at + 11] = b'"remove": 4'
 
 
+@pytest.fixture
+def result(undisturbed: dict[str, Any]) -> dict[str, Any]:
+    """What the search of `command` has found here."""
+    shutil.copytree("undisturbed", "mlruns")
+    return undisturbed
+
+
 def test_a_damaged_ledger_is_refused_until_a_copy_is_put_back(
-    run: Run, command: list[str], subtests: pytest.Subtests
+    run: Run, command: list[str], result: dict[str, Any], subtests: pytest.Subtests
 ) -> None:
-    result = found(run(*command))
     shutil.copy("mlruns/ledger.db", "copy.db")
     for how in (cut_in_half, overwritten_in_the_middle):
         with subtests.test(how.__name__):
@@ -67,9 +73,8 @@ def test_a_damaged_ledger_is_refused_until_a_copy_is_put_back(
 
 
 def test_a_record_that_was_edited_by_hand_is_refused_until_the_search_writes_it_anew(
-    run: Run, command: list[str]
+    run: Run, command: list[str], result: dict[str, Any]
 ) -> None:
-    result = found(run(*command))
     damaged(edited_by_hand)
     for words in ["resume", "latest", "--json"], ["show", "--json"], ["export", "latest", "--out", "pruned"]:
         refused(run(*words), "ledger=mlruns/ledger.db cannot be used (malformed: an entry is not what was written)")
@@ -77,15 +82,14 @@ def test_a_record_that_was_edited_by_hand_is_refused_until_the_search_writes_it_
     assert json.loads(run("show", "latest", "--json").out)["result"]["removed"] == result["removed"]
 
 
+@pytest.mark.usefixtures("result")
 def test_a_ledger_of_another_format_is_refused(run: Run, command: list[str]) -> None:
-    found(run(*command))
     with closing(sqlite3.connect("mlruns/ledger.db")) as ledger:
         ledger.execute("PRAGMA user_version = 4")
     refused(run(*command), "written by another version of raysearch (format 4, this one reads ", "name another file")
 
 
-def test_a_ledger_that_is_moved_away_meanwhile(here: Path, command: list[str]) -> None:
-    result = found(do(*command, "store=undisturbed"))
+def test_a_ledger_that_is_moved_away_meanwhile(command: list[str], undisturbed: dict[str, Any]) -> None:
     search = start(*command)
     wait_for_rows(search, "mlruns", 100)
     Path("mlruns").rename("elsewhere")
@@ -94,7 +98,7 @@ def test_a_ledger_that_is_moved_away_meanwhile(here: Path, command: list[str]) -
     Path("elsewhere").rename("mlruns")
     known = evaluations("mlruns")
     assert len(known) >= 100
-    assert same(found(do(*command)), result)
+    assert same(found(do(*command)), undisturbed)
     assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
 
 
@@ -109,18 +113,18 @@ def test_what_belongs_to_another_model_or_text_is_not_shared(run: Run, world: Wo
 
 
 def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
-    here: Path, run: Run, world: World, tmp_path: Path
+    here: Path, run: Run, world: World, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
     text, folder = here / "text.txt", tmp_path / "model"
     text.write_text(world.text.read_text())
     shutil.copytree(world.model, folder)
     words = ["search", *world.search(**{**BEAM, "model": folder, "data.path": text}), "--json"]
-    result = found(run(*words, "store=undisturbed"))
     kill_at(words, "mlruns", 300)
 
     weights = (folder / "model.safetensors").read_bytes()
     remade(world, folder, seed=1)
-    again = f"SEARCH={result['search_id']} cannot be taken up: "
+    search = f"SEARCH={undisturbed['search_id']}"
+    again = f"{search} cannot be taken up: "
     or_anew = ", or start anew with raysearch search"
     said = f"{again}the files of its model have changed since; put back the old ones{or_anew}"
     refused(run("resume", "latest", "--json"), said)
@@ -132,13 +136,11 @@ def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
 
     known = evaluations("mlruns")
     resumed: dict[str, Any] = found(run("resume", "latest", "--json"))
-    assert same(resumed, result) and resumed["evaluations"]["cached"] > 0
+    assert same(resumed, undisturbed) and resumed["evaluations"]["cached"] > 0
     remade(world, folder, seed=1)
     speed = ["assess=none", "assess.speed.enabled=true", "assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
     for words in ["export", "latest", "--out", "pruned"], ["assess", "latest", "cluster=inline", *speed]:
-        refused(
-            run(*words, "--json"), f"SEARCH={result['search_id']} is of another model: its files have changed since"
-        )
+        refused(run(*words, "--json"), f"{search} is of another model: its files have changed since")
     (folder / "model.safetensors").write_bytes(weights)
     found(run("export", "latest", "--out", "pruned", "--json"))
     assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
@@ -160,7 +162,7 @@ def remade(world: World, folder: Path, seed: int) -> Path:
 
 
 def test_a_ledger_that_another_program_keeps_locked(
-    run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch
+    run: Run, command: list[str], undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill_at(command, "mlruns", 100)
     known = evaluations("mlruns")
@@ -169,4 +171,4 @@ def test_a_ledger_that_another_program_keeps_locked(
         shell.execute("BEGIN IMMEDIATE")
         refused(run(*command), "ledger=mlruns/ledger.db cannot be used (database is locked)", "end that, and the same")
     assert evaluations("mlruns") == known
-    assert same(found(run(*command)), found(run(*command, "store=undisturbed")))
+    assert same(found(run(*command)), undisturbed)

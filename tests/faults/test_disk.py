@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,8 +40,9 @@ def losses_on(disk: Disk) -> dict[tuple[str, str, int], bytes]:
         shutil.rmtree("copy")
 
 
-def test_a_search_whose_disk_is_full_goes_on_once_there_is_space(disk: Disk, command: list[str]) -> None:
-    result = found(do(*command, "store=undisturbed"))
+def test_a_search_whose_disk_is_full_goes_on_once_there_is_space(
+    disk: Disk, command: list[str], undisturbed: dict[str, Any]
+) -> None:
     outcome = do(*command, "store=disk", disk=disk)
     refused(outcome, "ledger=disk/ledger.db cannot be used (", "; free some space on its disk, and the same command")
     before = losses_on(disk)
@@ -48,17 +50,18 @@ def test_a_search_whose_disk_is_full_goes_on_once_there_is_space(disk: Disk, com
     refused(do(*command, "store=disk", disk=disk), "ledger=disk/ledger.db cannot be used (", "; free some space")
     disk.remount("size=64m")
     again = found(do(*command, "store=disk", disk=disk))
-    assert same(again, result) and losses_on(disk) == evaluations("undisturbed")
+    assert same(again, undisturbed) and losses_on(disk) == evaluations("undisturbed")
     assert before.items() <= evaluations("undisturbed").items()
 
 
 @pytest.mark.parametrize("size", ["500k", "900k"], ids=["tables", "metrics"])
-def test_a_full_disk_of_mlflow_stops_nothing_and_is_one_sentence(disk: Disk, command: list[str], size: str) -> None:
+def test_a_full_disk_of_mlflow_stops_nothing_and_is_one_sentence(
+    disk: Disk, command: list[str], undisturbed: dict[str, Any], size: str
+) -> None:
     disk.remount(f"size={size}")
     words = [*command, "tracking=mlflow"]
-    result = found(do(*command, "store=undisturbed"))
     outcome = do(*words, "store=disk", "ledger=ledger.db", disk=disk)
-    assert same(found(outcome), result)
+    assert same(found(outcome), undisturbed)
     [warning] = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
     assert "is full" in warning and "by: raysearch sync beam-m3-" in warning
     assert "Traceback" not in outcome.err and "ERROR" not in outcome.err, outcome.err

@@ -58,12 +58,6 @@ def searching(world: World, searcher: str, **changes: object) -> list[str]:
     return ["search", *world.search(**{**MANY, "searcher": searcher, **SEARCHERS[searcher], **changes}), "--json"]
 
 
-@pytest.fixture
-def undisturbed(run: Run, command: list[str]) -> dict[str, Any]:
-    """What it finds when nothing happens to it."""
-    return found(run(*command, "store=undisturbed"))
-
-
 @pytest.mark.parametrize(
     ("searcher", "kills", "on_ray"),
     [
@@ -211,13 +205,15 @@ def test_stopped_while_the_tracker_says_its_last_word(
     assert same(listed["result"], undisturbed)
 
 
-def test_a_finished_search_stays_found(run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    result = found(run(*command))
+def test_a_finished_search_stays_found(
+    run: Run, command: list[str], undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("undisturbed").rename("mlruns")
     with monkeypatch.context() as patch:
         patch.setattr(search_run, "run_rounds", stop)
         assert run(*command).code == 130
     listed = json.loads(run("show", "latest", "--json").out)
-    assert listed["state"] == "interrupted" and same(listed["result"], result)
+    assert listed["state"] == "interrupted" and same(listed["result"], undisturbed)
 
 
 def stop(*_: object) -> None:

@@ -41,11 +41,11 @@ def replicas_of(driver: int) -> set[int]:
 
 
 @pytest.mark.parametrize(("ending", "times"), [(signal.SIGKILL, 2), (signal.SIGSTOP, 1)])
-def test_every_replica_of_a_search_is_ended(world: World, here: Path, ending: signal.Signals, times: int) -> None:
-    words = ["search", *world.search(**BEAM), "--json"]
-    undisturbed = start(*words, "store=undisturbed")
-    on_ray = ["cluster=local", "cluster.replicas=2", "cluster.unit_timeout_s=3", "store=ended"]
-    command = start(*[word for word in words if word != "cluster=inline"], *on_ray)
+def test_every_replica_of_a_search_is_ended(
+    world: World, undisturbed: dict[str, Any], ending: signal.Signals, times: int
+) -> None:
+    on_ray = {"cluster": "local", "cluster.replicas": 2, "cluster.unit_timeout_s": 3, "store": "ended"}
+    command = start("search", *world.search(**{**BEAM, **on_ray}), "--json")
     ended: set[int] = set()
 
     def both() -> set[int]:
@@ -59,7 +59,7 @@ def test_every_replica_of_a_search_is_ended(world: World, here: Path, ending: si
             os.kill(replica, ending)
         ended |= new
     result = found(command.finish())
-    assert same(result, found(undisturbed.finish())) and evaluations("ended") == evaluations("undisturbed")
+    assert same(result, undisturbed) and evaluations("ended") == evaluations("undisturbed")
     assert len(ended) == 2 * times
     assert result["pool"]["units_redone"] >= 1
     wait_for(lambda: not any(map(psutil.pid_exists, ended)), 20, lambda: "they still hold memory of their device")
