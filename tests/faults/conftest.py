@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,8 +47,10 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self, wait: bool = True) -> None:
-        """Starts it, again if it was killed."""
+    def start(self) -> None:
+        """Starts it, unless it runs; again if it was killed."""
+        if self.process is not None and self.process.poll() is None:
+            return
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [
@@ -63,8 +64,7 @@ class Server:
                 stderr=log,
                 start_new_session=True,
             )
-        if wait:
-            assert get(f"{self.url}/health", wait_s=60) == b"OK"
+        assert get(f"{self.url}/health", wait_s=60) == b"OK"
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal to it and its workers."""
@@ -167,19 +167,23 @@ def undisturbed(searched: Path, here: Path) -> dict[str, Any]:
     return result
 
 
-@pytest.fixture
-def serve(tmp_path: Path, store_with_tables: Path) -> Iterator[Callable[..., Server]]:
-    """Makes MLflow servers that are gone after the test; on SQLite where no other backend is named."""
-    with ExitStack() as ending:
+@contextlib.contextmanager
+def serving(backend: str, folder: Path) -> Iterator[Server]:
+    """Makes an MLflow server, which is gone in the end."""
+    server = Server(backend, folder)
+    try:
+        yield server
+    finally:
+        server.send(signal.SIGKILL)
 
-        def make(backend: str | None = None) -> Server:
-            if backend is None:
-                shutil.copy(store_with_tables, tmp_path / "server.db")
-            server = Server(backend or f"sqlite:///{tmp_path / 'server.db'}", tmp_path)
-            ending.callback(server.send, signal.SIGKILL)
-            return server
 
-        yield make
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, store_with_tables: Path) -> Iterator[Server]:
+    """An MLflow server on SQLite for all tests of a file, since each start takes seconds; it may run or not."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(store_with_tables, folder)
+    with serving(f"sqlite:///{folder / store_with_tables.name}", folder) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

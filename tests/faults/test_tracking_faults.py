@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -36,13 +37,14 @@ def same(result: dict[str, Any], other: dict[str, Any]) -> bool:
 
 @dataclass
 class RecordedSearch:
-    """Three rounds of a greedy search, which a server records.
+    """Three rounds of a greedy search, which a server records in an experiment of the test's own.
 
     Args:
         run: Types a command.
         words: Those of the search.
         undisturbed: What it finds when nobody records it.
-        server: MLflow's, which has not been started.
+        server: MLflow's, which may run or not.
+        experiment: The name of the experiment.
         patch: Undone after the test.
     """
 
@@ -50,6 +52,7 @@ class RecordedSearch:
     words: list[str]
     undisturbed: dict[str, Any]
     server: Server
+    experiment: str
     patch: pytest.MonkeyPatch
 
     def disturb(self, after_round: int, act: Callable[[], object]) -> Outcome:
@@ -68,7 +71,7 @@ class RecordedSearch:
 
     def assert_complete(self, search_id: str | None = None) -> float:
         """Assert that MLflow has all of it once, and return the seconds that it took."""
-        recorded = Recorded(self.server.url, search_id=search_id or self.undisturbed["search_id"])
+        recorded = Recorded(self.server.url, self.experiment, search_id or self.undisturbed["search_id"])
         recorded.assert_complete(TRIALS)
         assert recorded.steps("progress/round_best_loss") == [1, 2, 3] and len(recorded.steps("loss/pruned")) == 1
         seconds: float = recorded.parent.data.metrics["cost/seconds"]
@@ -76,18 +79,20 @@ class RecordedSearch:
 
 
 @pytest.fixture
-def search(run: Run, world: World, serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> RecordedSearch:
-    words = ["search", *world.search(tracking=None, remove=3), "--json"]
-    undisturbed = found(run(*words, "tracking=none", "store=undisturbed"))
-    return RecordedSearch(run, words, undisturbed, serve(), monkeypatch)
+def search(
+    run: Run, world: World, server: Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> RecordedSearch:
+    experiment = re.sub(r"\W", "_", request.node.name)
+    words = ["search", *world.search(tracking=None, tracking__experiment=experiment, remove=3), "--json"]
+    undisturbed = found(run(*words, "tracking.type=none", "store=undisturbed"))
+    return RecordedSearch(run, words, undisturbed, server, experiment, monkeypatch)
 
 
 @pytest.mark.parametrize(("killed_after", "repair"), [(0, "sync"), (2, "resume"), (3, "search")])
 def test_a_server_that_is_killed_and_back_later(search: RecordedSearch, killed_after: int, repair: str) -> None:
-    server = search.server
-    if killed_after:
-        server.start()
-    [warning] = warnings(search.disturb(killed_after, partial(server.send, signal.SIGKILL)))
+    server, kill = search.server, partial(search.server.send, signal.SIGKILL)
+    server.start() if killed_after else kill()
+    [warning] = warnings(search.disturb(killed_after, kill))
     assert server.url in warning and warning.endswith(f"raysearch sync {search.undisturbed['search_id']}")
     server.start()
     again = [*search.words, f"tracking.uri={server.url}"] if repair == "search" else [repair, "latest", "--json"]

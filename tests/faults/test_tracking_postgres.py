@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from tests.cli.conftest import Run, World, finish, spawn
 from tests.cli.found import found
-from tests.faults.conftest import PASSWORD, Postgres, Server
+from tests.faults.conftest import PASSWORD, Postgres, Server, serving
 from tests.faults.test_tracking_faults import RecordedSearch, search, warnings
 
 __all__ = ["search"]  # a fixture
@@ -31,10 +31,16 @@ def rows(postgres: Postgres) -> Iterator[str]:
     engine.dispose()
 
 
+@pytest.fixture
+def server(postgres: Postgres, tmp_path: Path) -> Iterator[Server]:
+    """An MLflow server on the database, in the place of one on SQLite."""
+    with serving(postgres.uri, tmp_path) as made:
+        yield made
+
+
 def test_two_searches_on_a_server_that_dies_with_its_database(
-    search: RecordedSearch, postgres: Postgres, serve: Callable[..., Server]
+    search: RecordedSearch, postgres: Postgres, server: Server
 ) -> None:
-    search.server = server = serve(postgres.uri)
     server.start()
     other = spawn(*search.words, "seed=1", "store=other", f"tracking.uri={server.url}")
 
