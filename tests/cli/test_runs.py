@@ -67,9 +67,11 @@ def test_a_ledger_that_cannot_be_written_is_read_all_the_same(
     assert before == {file: file.read_bytes() for file in (here / "kept").glob("ledger.db*")}
 
 
+@pytest.mark.usefixtures("tables", "blank_figures")
 def test_a_ledger_of_its_own_is_found_again(
     run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    Path("mlruns").rename("kept")
     outcome = run("search", *world.search(ledger="my own.db", store=here / "kept", tracking="mlflow"))
     assert "--out pruned-model --store 'my own.db'" in outcome.out
     assert found(run("show", "--store", "my own.db", "--json"))[0]["state"] == "finished"

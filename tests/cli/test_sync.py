@@ -129,11 +129,14 @@ def test_mistakes_are_one_sentence(run: Run, world: World, subtests: pytest.Subt
             assert (outcome.code, outcome.err) == (2, f"error: {sentence}\n")
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_ray", "blank_figures")
+@pytest.mark.usefixtures("blank_figures")
 def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, here: Path, world: World) -> None:
+    """All that the study asks for is known, so that it starts no Ray."""
     words = [*small_study(world, "searcher=[one_shot,greedy]", "remove=[2]"), "study.name=late"]
     text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
+    for searcher in ("one_shot", "greedy"):
+        assert run("search", *world.search(searcher=searcher, screening="off")).code == 0
+        assert run("assess", "latest", "assess=none", text, "assess.seq_len=16", "cluster=inline").code == 0
     study = found(run("study", *words, text, "assess.seq_len=16", "--json"))
     synced = found(run("sync", "late", "tracking=mlflow", "--json"))
     assert synced["study_id"] == study["study_id"] and synced["report"] and synced["unfinished"] == []
