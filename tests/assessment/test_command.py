@@ -16,6 +16,7 @@ from raysearch.tracking.mlflow.tracker import open_tracker
 from raysearch.tracking.options import TrackingOptions
 from tests.assessment.conftest import of_text
 from tests.cli.conftest import Run, World
+from tests.tracking.conftest import closed_port
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_python(run: Run, searched: str, world: World, here: Path) -> None:
     assert isinstance(again, SearchAssessment) and again.assessments.computed == 0
 
 
-@pytest.mark.usefixtures("tables")
+@pytest.mark.usefixtures("tables", "blank_figures")
 def test_mlflow_shows_it(run: Run, world: World, words: list[str], here: Path) -> None:
     from mlflow import MlflowClient
 
@@ -101,7 +102,7 @@ def test_mlflow_shows_it(run: Run, world: World, words: list[str], here: Path) -
 
 def test_mlflow_that_cannot_be_reached_only_warns(tmp_path: Path) -> None:
     said: list[str] = []
-    options = TrackingOptions("mlflow", f"sqlite:///{tmp_path}/no/such.db", "tests", tmp_path)
+    options = TrackingOptions("mlflow", f"http://127.0.0.1:{closed_port()}", "tests", tmp_path)
     search: Any = SimpleNamespace(mlflow_run_id="x")
     open_tracker(options, said.append).assessed([(search, {"assess.a": 1.0})])
     assert len(said) == 1 and said[0].startswith("the assessment is not recorded in MLflow")

@@ -25,8 +25,9 @@ from tests.tracking.simulated import greedy_search
 pytestmark = pytest.mark.usefixtures("tables")
 
 SEARCH = greedy_search(n_layers=5)
-#: Tells of that search, at a URI and by an id that are its arguments.
+#: Tells of that search, at a URI and by ids that are its arguments, each in a process of its own.
 TELLS = """
+import os
 import sys
 from pathlib import Path
 from raysearch.search.figures import Plots
@@ -36,7 +37,11 @@ from raysearch.tracking.options import TrackingOptions
 from tests.tracking.simulated import greedy_search
 
 Plots.files = lambda _: ()  # to draw them takes seconds
-uri, search_id = sys.argv[1:]
+uri, search_id, *others = sys.argv[1:]
+for other in others:
+    if os.fork() == 0:
+        search_id = other
+        break
 tracker = MlflowTracker(TrackingOptions("mlflow", uri or None, "raysearch", Path.cwd()), print, timeout_s=300)
 repeat(greedy_search(n_layers=5, search_id=search_id), tracker)
 tracker.close()
@@ -48,6 +53,7 @@ class TestTracker(TrackerSuite):
         return Tracker()
 
 
+@pytest.mark.usefixtures("blank_figures")
 class TestMlflowTracker(TrackerSuite):
     def make_tracker(self, folder, warn):
         return MlflowTracker(place(folder), warn)
@@ -308,9 +314,9 @@ def test_rows_of_a_database_and_calls_of_a_client_make_the_same_run(tmp_path):
 def test_searches_of_a_study_start_together_on_an_empty_folder_in_silence(tmp_path):
     folder = tmp_path / "new"
     folder.mkdir()
-    one, other = (start_python(TELLS, folder, subprocess.PIPE, "", name) for name in "ab")
-    with one, other:
-        assert [process.communicate(timeout=300)[0] for process in (one, other)] == ["", ""]
+    with start_python(TELLS, folder, subprocess.PIPE, "", "a", "b") as process:
+        assert process.communicate(timeout=300)[0] == ""
+    assert [Recorded(folder, search_id=name).parent.info.status for name in "ab"] == ["FINISHED"] * 2
 
 
 def test_an_mlflow_that_never_answers_is_given_up(tmp_path):
