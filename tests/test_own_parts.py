@@ -99,7 +99,7 @@ def test_what_is_no_searcher_is_told_so(own: Any) -> None:
 
 
 def test_an_installed_package_adds_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: Path, run: Run, world: World
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, world: World
 ) -> None:
     """Named by its entry points and chosen by a file of one's own, as on the command line."""
     package = tmp_path / "site"

@@ -89,7 +89,7 @@ def test_the_ui_listens_on_this_machine_alone() -> None:
     assert inspect.signature(ui).parameters["host"].default == "127.0.0.1"
 
 
-def test_a_yaml_file_imports_nothing_of_others(tmp_path: Path) -> None:
+def test_a_yaml_file_imports_nothing_of_others() -> None:
     from raysearch.config.parts import build_searcher
 
     for kind in ("os", "os.path", "raysearch.config.compose", "../config", "base", "toolbox", "toolbox.ising"):

@@ -27,7 +27,7 @@ def words(world: World, items: Path) -> list[str]:
 
 
 @pytest.fixture
-def searched(run: Run, world: World, here: Path) -> str:
+def searched(run: Run, world: World) -> str:
     """A finished search, by its id."""
     return json.loads(run("search", *world.search(), "--json").out)["search_id"]
 
@@ -62,7 +62,7 @@ def test_another_size_of_the_path(run: Run, searched: str, words: list[str]) -> 
     assert outcome.code == 2 and "choose one of: 1, 2" in outcome.err
 
 
-def test_python(run: Run, searched: str, world: World, here: Path) -> None:
+def test_python(searched: str, world: World) -> None:
     lines: list[str] = []
 
     class Lines(Observer):

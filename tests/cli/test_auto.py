@@ -28,7 +28,7 @@ def words(world: World, **changes: object) -> list[str]:
 
 
 @pytest.fixture
-def sizes(run: Run, here: Path, world: World) -> Mapping[int, Mapping[str, Any]]:
+def sizes(run: Run, world: World) -> Mapping[int, Mapping[str, Any]]:
     """What a search of all sizes found by an objective that each layer more makes worse, by size."""
     result = found(run("search", *world.search(remove="1..4", objective="kl"), "--json"))
     return {entry["n_removed"]: entry for entry in result["path"]}

@@ -46,7 +46,7 @@ def test_any_width_of_a_terminal(run: Run, rubbish: Path, monkeypatch, subtests:
             assert "greedy-m2-aa" in run("show", "--store", rubbish / "store").out
 
 
-def test_a_name_that_is_no_text(run: Run, here: Path, world: World) -> None:
+def test_a_name_that_is_no_text(run: Run, world: World) -> None:
     store = os.fsdecode(b"\xff \xe2\x80\xa8")
     outcome = run("search", *world.search(store=store, searcher="one_shot"))
     assert outcome.code == 0, outcome.err

@@ -183,7 +183,7 @@ def test_data_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path,
             refuses_cleanly(run, ["search", *world.search(data__path=file)], expected, here, file.parent)
 
 
-def test_data_that_is_no_file(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
+def test_data_that_is_no_file(run: Run, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
     (tmp_path / "dangling.txt").symlink_to("gone")
     (tmp_path / "loop.txt").symlink_to("loop.txt")
     os.mkfifo(tmp_path / "pipe.txt")
@@ -208,7 +208,7 @@ def test_yaml_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path,
 
 
 @pytest.mark.parametrize("ending", ["txt", "jsonl", "json"])
-def test_what_editors_add_does_no_harm(run: Run, here: Path, world: World, tmp_path: Path, ending: str) -> None:
+def test_what_editors_add_does_no_harm(run: Run, world: World, tmp_path: Path, ending: str) -> None:
     text = world.text.read_text()
     rows = [{"text": line} for line in text.splitlines()]
     contents = {"txt": text, "jsonl": "\r\n".join(map(json.dumps, rows)), "json": json.dumps(rows)}
@@ -226,7 +226,7 @@ def test_what_editors_add_does_no_harm(run: Run, here: Path, world: World, tmp_p
     assert losses[0] == losses[1]
 
 
-def test_a_tokenizer_without_special_tokens_will_do(run: Run, here: Path, world: World, tmp_path: Path) -> None:
+def test_a_tokenizer_without_special_tokens_will_do(run: Run, world: World, tmp_path: Path) -> None:
     folder = tmp_path / "m"
     shutil.copytree(world.model, folder)
     file = folder / "tokenizer_config.json"

@@ -83,7 +83,7 @@ def hung_up(searches: subprocess.Popen[str], words: list[str], ignored: bool) ->
 
 
 def test_a_lost_terminal_stops_a_search_which_says_how_to_go_on(
-    run: Run, world: World, here: Path, searches: subprocess.Popen[str]
+    run: Run, world: World, searches: subprocess.Popen[str]
 ) -> None:
     slow = world.search(tracking__type="none", searcher="exhaustive", remove="2", data__samples=200)
     code, said = hung_up(searches, slow, ignored=False)
@@ -91,7 +91,7 @@ def test_a_lost_terminal_stops_a_search_which_says_how_to_go_on(
     assert "interrupted" in run("show").out
 
 
-def test_nohup_keeps_a_search_from_it(run: Run, world: World, here: Path, searches: subprocess.Popen[str]) -> None:
+def test_nohup_keeps_a_search_from_it(run: Run, world: World, searches: subprocess.Popen[str]) -> None:
     code, _ = hung_up(searches, world.search(tracking__type="none", remove="2"), ignored=True)
     assert code == 0 and "finished" in run("show").out
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ SIZES = 1, 2, 3
 
 
 @pytest.fixture
-def searched(run: Run, here: Path, world: World) -> Mapping[int, Mapping[str, Any]]:
+def searched(run: Run, world: World) -> Mapping[int, Mapping[str, Any]]:
     """What a search of three sizes found, by size; the folder has its ledger."""
     result = found(run("search", *world.search(remove="1..3"), "--json"))
     return {0: {"loss": result["dense_loss"]}, **{entry["n_removed"]: entry for entry in result["path"]}}

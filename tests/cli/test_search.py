@@ -50,7 +50,7 @@ def recorded(
     return folder, in_brief(result)
 
 
-def test_people_get_a_table_and_what_to_type_next(run: Run, here: Path, world: World) -> None:
+def test_people_get_a_table_and_what_to_type_next(run: Run, world: World) -> None:
     outcome = run("search", *world.search(store="my store", searcher="greedy"))
     result = found(run("search", *world.search(store="my store"), "--json"))
     assert outcome.code == 0

@@ -38,7 +38,7 @@ def imported(*commands: Sequence[str]) -> tuple[list[set[str]], str, str]:
     return [set(modules) for _, *modules in ends], done.stdout, done.stderr
 
 
-def test_help_and_show_import_nothing_heavy(run: Run, here: Path, world: World) -> None:
+def test_help_and_show_import_nothing_heavy(run: Run, world: World) -> None:
     assert run("search", *world.search()).code == 0
     cli: Any = typer.main.get_command(app)
     names = sorted(cli.commands)
@@ -51,7 +51,7 @@ def test_help_and_show_import_nothing_heavy(run: Run, here: Path, world: World) 
         assert f"Usage: raysearch {command}".rstrip() in printed
 
 
-def test_what_the_ledger_answers_needs_neither_torch_nor_transformers(run: Run, here: Path, world: World) -> None:
+def test_what_the_ledger_answers_needs_neither_torch_nor_transformers(run: Run, world: World) -> None:
     before = found(run("search", *world.search(), "--json"))
     for remove in (1, 2):
         assert run("search", *world.search(remove=remove, screening="off")).code == 0

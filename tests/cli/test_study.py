@@ -93,7 +93,7 @@ def test_report_writes_anew_from_the_ledger_alone(done: tuple[dict[str, Any], Pa
         assert STUDIES.find(ledger, value["study_id"][:-3]).study_id == value["study_id"]
 
 
-def test_an_address_of_mlflow_is_one_of_the_web(done: tuple[dict[str, Any], Path], run: Run, here: Path) -> None:
+def test_an_address_of_mlflow_is_one_of_the_web(done: tuple[dict[str, Any], Path], run: Run) -> None:
     _, folder = done
     refused = run("report", "latest", "--store", folder / "mlruns", "--mlflow-url", "javascript:alert(1)")
     assert refused.code == 2 and "--mlflow-url=javascript:alert(1) is not an address" in refused.err

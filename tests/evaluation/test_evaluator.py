@@ -129,7 +129,7 @@ def test_a_loss_that_is_not_finite_is_a_failure_with_its_cause(make_evaluator, m
     assert evaluation.loss is None and evaluation.failure == "the loss is nan"
 
 
-def test_two_searches_at_once_compute_everything_once(make_evaluator, tmp_path, calibration, make_replica):
+def test_two_searches_at_once_compute_everything_once(tmp_path, calibration, make_replica):
     pools: list[CountingPool] = []
 
     def make_pool():

@@ -74,7 +74,7 @@ def test_a_weighted_sum(open_evaluator, calibration, items, normalise):
         assert found[mask].loss == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_weighted_sum_uses_what_the_parts_know(open_evaluator, calibration, items, tmp_path):
+def test_a_weighted_sum_uses_what_the_parts_know(open_evaluator, calibration, items):
     first = open_evaluator(calibration, items)
     first.evaluate(Round([Mask(), *SINGLES, *MASKS]))
     again = Evaluator(

@@ -113,7 +113,7 @@ def test_killed_while_mlflow_is_told(here: Path, command: list[str]) -> None:
     assert recorded.parent.data.metrics["loss/pruned"] == result["loss"]
 
 
-def test_show_tells_a_killed_search_from_one_that_runs(run: Run, here: Path, command: list[str]) -> None:
+def test_show_tells_a_killed_search_from_one_that_runs(run: Run, command: list[str]) -> None:
     def shown() -> list[str]:
         (listed,) = json.loads(run("show", "--json").out)
         return [listed["state"], found(run("show", "latest", "--json"))["state"]]
@@ -131,7 +131,7 @@ def test_show_tells_a_killed_search_from_one_that_runs(run: Run, here: Path, com
 
 
 @pytest.mark.parametrize("ending", ["ctrl-c", "sigterm"])
-def test_stopped(run: Run, here: Path, command: list[str], undisturbed: dict[str, Any], ending: str) -> None:
+def test_stopped(run: Run, command: list[str], undisturbed: dict[str, Any], ending: str) -> None:
     mark = uuid.uuid4().hex
     on_ray = [*command, "cluster=local", "cluster.replicas=1"]
     on_ray.remove("cluster=inline")

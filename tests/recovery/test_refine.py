@@ -180,7 +180,7 @@ def test_rows_that_do_not_fit_the_model_are_refused_before_the_search(run: Run, 
     assert not list(here.iterdir())
 
 
-def test_mistakes_are_one_sentence(run: Run, words: list[str], world: World) -> None:
+def test_mistakes_are_one_sentence(run: Run, words: list[str]) -> None:
     cases = [
         (["refine.masks=1"], "refine.masks=1 should be greater than or equal to 2"),
         (["refine.steps=0"], "refine.steps=0 should be greater than 0"),

@@ -33,7 +33,7 @@ from tests.cli.studies import small_study
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_ray")
-def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: World, run: Run, here: Path) -> None:
+def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: World, run: Run) -> None:
     words = small_study(world, "searcher=[taylor,one_shot]", "remove=[1]", objective="hidden_cosine")  # no gradients
     words += ["study.retries=0"]
     for tried in range(2):

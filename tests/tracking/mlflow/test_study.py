@@ -54,7 +54,7 @@ def open_searches(client: MlflowClient, parent: str) -> dict[str, str]:
     return {name: client.create_run(experiment, tags=of).info.run_id for name, of in tags.items()}
 
 
-def test_searches_told_before_or_after_are_filed_under_the_study(options: TrackingOptions, tmp_path: Path) -> None:
+def test_searches_told_before_or_after_are_filed_under_the_study(options: TrackingOptions) -> None:
     tracker = open_tracker(options, fail)
     repeat(greedy_search(search_id="before"), tracker)
     before = tracker.close()
