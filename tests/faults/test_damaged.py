@@ -82,13 +82,6 @@ def test_a_record_that_was_edited_by_hand_is_refused_until_the_search_writes_it_
     assert json.loads(run("show", "latest", "--json").out)["result"]["removed"] == result["removed"]
 
 
-@pytest.mark.usefixtures("result")
-def test_a_ledger_of_another_format_is_refused(run: Run, command: list[str]) -> None:
-    with closing(sqlite3.connect("mlruns/ledger.db")) as ledger:
-        ledger.execute("PRAGMA user_version = 4")
-    refused(run(*command), "written by another version of raysearch (format 4, this one reads ", "name another file")
-
-
 def test_a_ledger_that_is_moved_away_meanwhile(command: list[str], undisturbed: dict[str, Any]) -> None:
     search = start(*command)
     wait_for_rows(search, "mlruns", 100)

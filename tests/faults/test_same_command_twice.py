@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import World
-from tests.cli.found import evaluations, found, same
+from tests.cli.found import found
 from tests.faults.injection import refused, start, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
@@ -28,13 +28,7 @@ def test_a_search_that_runs_is_left_alone(here: Path, command: list[str]) -> Non
             f" is already being run by process {first.pid} on {platform.node()}; wait for that to end",
         )
     os.kill(first.pid, signal.SIGCONT)
-    result = found(first.finish())
-
-    killed = start(*command, "store=killed")
-    wait_for_rows(killed, "killed", 100)
-    killed.kill()
-    assert same(found(start(*command, "store=killed").finish()), result)
-    assert evaluations("killed") == evaluations("mlruns")
+    found(first.finish())
 
 
 def test_a_study_that_runs_is_left_alone(here: Path, world: World) -> None:

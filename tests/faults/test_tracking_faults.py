@@ -88,11 +88,11 @@ def search(
     return RecordedSearch(run, words, undisturbed, server, experiment, monkeypatch)
 
 
-@pytest.mark.parametrize(("killed_after", "repair"), [(0, "sync"), (2, "resume"), (3, "search")])
+@pytest.mark.parametrize(("killed_after", "repair"), [(2, "resume"), (3, "search")])
 def test_a_server_that_is_killed_and_back_later(search: RecordedSearch, killed_after: int, repair: str) -> None:
-    server, kill = search.server, partial(search.server.send, signal.SIGKILL)
-    server.start() if killed_after else kill()
-    [warning] = warnings(search.disturb(killed_after, kill))
+    server = search.server
+    server.start()
+    [warning] = warnings(search.disturb(killed_after, partial(server.send, signal.SIGKILL)))
     assert server.url in warning and warning.endswith(f"raysearch sync {search.undisturbed['search_id']}")
     server.start()
     again = [*search.words, f"tracking.uri={server.url}"] if repair == "search" else [repair, "latest", "--json"]
