@@ -101,15 +101,6 @@ MODELS: dict[str, tuple[Spoil, list[str]]] = {
     "tokenizer of bytes": (write("tokenizer.json", b"\xff\xfe\x00"), ["the tokenizer of model=MODEL"]),
 }
 
-#: What a data file holds, what it is called, and what is said; WHERE is ``data.path=…``.
-DATA: dict[str, tuple[str, bytes, list[str]]] = {
-    "UTF-16": ("a.txt", "the of".encode("utf-16"), ["WHERE is not UTF-8", "iconv"]),
-    "NaN": ("a.jsonl", b'{"text": NaN}', ["row 1 of WHERE is not JSON (NaN is not a value of JSON)"]),
-    "1e400": ("a.jsonl", b'{"text": 1e400}', ["row 1 of WHERE holds a number in data.field=text"]),
-    "blank lines alone": ("a.jsonl", b"\n \r\n\n", ["WHERE holds no row"]),
-    "empty texts": ("a.jsonl", b'{"text": ""}\n' * 20, ["data holds no text", "choose another source"]),
-}
-
 #: A searcher's YAML, and what is said of it.
 YAML: dict[str, tuple[bytes, list[str]]] = {
     "UTF-16": ("type: beam\n".encode("utf-16"), ["mine.yaml cannot be read", "UTF-8"]),
@@ -171,16 +162,6 @@ def test_gguf_files_that_cannot_be(
         with subtests.test(wrong):
             words = ["search", *world.search(model=file)]
             refuses_cleanly(run, words, ["model=BAD/m.gguf cannot be loaded"], here, file.parent)
-
-
-def test_data_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for kind, (name, content, said) in DATA.items():
-        file = tmp_path / "data" / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(content)
-        with subtests.test(kind):
-            expected = [part.replace("WHERE", f"data.path=BAD/{name}") for part in said]
-            refuses_cleanly(run, ["search", *world.search(data__path=file)], expected, here, file.parent)
 
 
 def test_data_that_is_no_file(run: Run, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:

@@ -162,11 +162,6 @@ def test_another_searcher_runs_only_what_nobody_has(run: Run, world: World) -> N
     assert alone["search_id"].startswith("beam-m2-")
 
 
-def test_protected_layers_stay(run: Run, world: World) -> None:
-    result = found(run("search", *world.search(protect="[0,-1]", remove=3), "--json"))
-    assert result["removed"] == [1, 2, 3]
-
-
 def test_a_dry_run_says_what_it_costs_and_writes_nothing(run: Run, here: Path, world: World) -> None:
     assert run("search", *world.search(), "--dry-run").out.startswith(
         "9 masks in 2 rounds: up to about 24 layer-forwards"

@@ -90,14 +90,16 @@ def test_commits_are_synced_to_disk(ledger):
 def test_files_that_are_no_ledger_are_refused(tmp_path):
     (tmp_path / "text.db").write_text("not a database, but long enough to look at: " * 10)
     (tmp_path / "folder.db").mkdir()
-    with closing(sqlite3.connect(tmp_path / "future.db")) as connection:
-        connection.execute("PRAGMA user_version = 99")
+    for name, version in (("future.db", 99), ("old.db", 4)):
+        with closing(sqlite3.connect(tmp_path / name)) as connection:
+            connection.execute(f"PRAGMA user_version = {version}")
     assert_refused(
         lambda name: Ledger(tmp_path / name),
         [
             ("text.db", r"ledger=.*text.db cannot be used"),
             ("folder.db", "cannot be used"),
             ("future.db", "format 99, this one reads 7"),
+            ("old.db", "written by another version of raysearch .format 4, this one reads 7.*name another file"),
         ],
     )
 

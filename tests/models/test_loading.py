@@ -136,7 +136,6 @@ def pickled(folder: Path) -> None:
         (broken(lambda folder: (folder / "config.json").unlink()), "has no config.json; name a folder"),
         (broken(lambda folder: (folder / "config.json").write_text("{")), "cannot be loaded"),
         (broken(lambda folder: (folder / "adapter_config.json").touch()), "holds an adapter .*; merge it by"),
-        (broken(lambda folder: (folder / "model.safetensors").write_bytes(b"12345678")), "cannot be loaded"),
         (broken(lambda folder: (folder / "model.safetensors").unlink()), r"has no \*.safetensors weights"),
         (broken(pickled), r"has only pickled weights \(pytorch_model.bin\)"),
     ],

@@ -53,13 +53,6 @@ def test_rounds_are_given_one_by_one_and_the_result_is_on_record(spec: SearchSpe
     assert record.fingerprints.keys() == {"calibration", "model", "text"}
 
 
-def test_the_same_search_again_computes_nothing(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = run_search(spec, Observer(), Tracker())
-    monkeypatch.setattr(Replica, "evaluate", stopped)
-    again = run_search(spec, Observer(), Tracker(), resumes=first.search_id)
-    assert (again.removed, again.loss, again.trials[0].loss) == (first.removed, first.loss, first.trials[0].loss)
-
-
 def test_data_that_is_gone_by_its_end_does_not_undo_it(world: World, here: Path) -> None:
     text = here / "text.txt"
     text.write_bytes(Path(world.text).read_bytes())
