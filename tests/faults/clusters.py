@@ -6,15 +6,14 @@ import contextlib
 import json
 import os
 import random
+import secrets
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,12 +22,13 @@ from typing import Any
 from raysearch.cluster import actor
 from raysearch.evaluation import replica
 from raysearch.evaluation.unit import Unit, UnitResult
-from tests.processes import MARK, marked
+from tests.faults import injection
+from tests.processes import marked
 
 #: In the environment of a doomed node, whose replica stops at some unit: the file that it then makes, and which unit it
 #: is; 0: while it loads.
 STUCK, STUCK_AT = "RAYSEARCH_TEST_STUCK", "RAYSEARCH_TEST_STUCK_AT"
-_ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 #: Ray takes half a minute by default to miss a node that is suddenly gone.
 _HEALTH = {
     "health_check_initial_delay_ms": 0,
@@ -36,7 +36,6 @@ _HEALTH = {
     "health_check_timeout_ms": 1500,
     "health_check_failure_threshold": 3,
 }
-_MAIN = "from tests.faults.clusters import *; use_doomed_replicas(); from raysearch.cli import main; main()"
 #: What a fake autoscaler calls its head.
 _HEAD_TYPE = "ray.head.default"
 
@@ -69,12 +68,12 @@ class RayCluster:
 
     Args:
         ip: Of the head, and of other nodes unless they are given another.
-        within: What a command of the head is run by, such as ``ip netns exec x``.
+        first: What the processes of the head do first, such as to enter a namespace of the network.
     """
 
-    def __init__(self, ip: str = "127.0.0.1", within: Sequence[str] = ()) -> None:
+    def __init__(self, ip: str = "127.0.0.1", first: Sequence[Callable[[], None]] = ()) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="rs"))  # short: a socket's path has 107 characters at most
-        self.ip, self.within, self.port = ip, within, free_port()
+        self.ip, self.first, self.port = ip, first, free_port()
         self.nodes: list[Node] = []
 
     def __enter__(self) -> RayCluster:
@@ -92,20 +91,20 @@ class RayCluster:
     def start_head(self, cpus: int, *words: str, **settings: str) -> Node:
         health = f"--system-config={json.dumps(_HEALTH)}"
         head = ("--head", f"--port={self.port}", f"--temp-dir={self.folder}", "--include-dashboard=false", health)
-        return self._start(Node(self.folder), cpus, self.ip, self.within, *head, *words, **settings)
+        return self._start(Node(self.folder), cpus, self.ip, self.first, *head, *words, **settings)
 
     def add(
         self,
         cpus: int,
         doomed: bool = False,
         ip: str | None = None,
-        within: Sequence[str] | None = None,
+        first: Sequence[Callable[[], None]] = (),
         stuck_at: int = 3,
     ) -> Node:
         """Starts another, whose replica gets stuck at one of its units if it is doomed, or while it loads, at 0."""
-        node, where = Node(self.folder), self.within if within is None else within
+        node = Node(self.folder)
         fate = {STUCK: str(node.stuck), STUCK_AT: str(stuck_at)} if doomed else {}
-        return self._start(node, cpus, ip or self.ip, where, f"--address={self.address}", **fate)
+        return self._start(node, cpus, ip or self.ip, first or self.first, f"--address={self.address}", **fate)
 
     def start_autoscaling_head(self, cpus: int, most: int, idle_s: float) -> Node:
         """Starts the first node, with an autoscaler that adds nodes of one CPU, and removes those that are idle.
@@ -144,20 +143,16 @@ class RayCluster:
         settings = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
         return self.start_head(cpus, f"--autoscaling-config={file}", **settings)
 
-    def _start(self, node: Node, cpus: int, ip: str, within: Sequence[str], *words: str, **settings: str) -> Node:
+    def _start(
+        self, node: Node, cpus: int, ip: str, first: Sequence[Callable[[], None]], *words: str, **settings: str
+    ) -> Node:
         self.nodes.append(node)
-        done = subprocess.run(
-            [
-                *(*within, sys.executable, "-m", "ray.scripts.scripts", "start", *words),
-                *(f"--node-ip-address={ip}", f"--num-cpus={cpus}", f"--object-store-memory={100 * 2**20}"),
-            ],
-            env=environment(**{MARK: node.mark}, **settings),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        words += f"--node-ip-address={ip}", f"--num-cpus={cpus}", f"--object-store-memory={100 * 2**20}"
+        settings = {"PYTHONPATH": str(ROOT), **settings}  # which has the tests
+        # Forks of one process draw the same random numbers, and a node its id from them.
+        settings["RAY_OVERRIDE_NODE_ID_FOR_TESTING"] = secrets.token_hex(28)
+        done = injection.start("start", *words, program="ray", first=first, mark=node.mark, **settings).finish(120)
+        assert done.code == 0, done
         return node
 
 
@@ -168,11 +163,6 @@ def free_port() -> int:
             probe.bind(("", port))
             return port
     raise RuntimeError("no port is free")
-
-
-def environment(**settings: str) -> dict[str, str]:
-    """That of a process that can import the tests, too."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [_ROOT, os.environ.get("PYTHONPATH", "")]))} | settings
 
 
 @dataclass
@@ -221,13 +211,6 @@ def use_doomed_replicas() -> None:
     vars(replica)["make_replica"] = vars(actor)["make_there"] = make_doomed_replica
 
 
-def start(*words: object, within: Sequence[str] = ()) -> subprocess.Popen[str]:
+def start(*words: object, first: Sequence[Callable[[], None]] = (), **settings: str) -> injection.Command:
     """Types a command, whose replicas get stuck on doomed nodes, in a process of its own."""
-    return subprocess.Popen(
-        [*within, sys.executable, "-c", _MAIN, *map(str, words)],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return injection.start(*words, first=[*first, use_doomed_replicas], **settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib
 import multiprocessing
 import os
 import re
@@ -14,7 +15,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -41,6 +42,8 @@ BEAM: dict[str, object] = {**MANY, "searcher": "beam", "searcher.width": 10}
 #: A line that Ray's own code may write at any time: ``[2026-11-26 10:51:44,972 E 11821 12019] core_worker.cc:609: …``.
 _LOGGED_BY_RAY = re.compile(r"\[[\d-]+ [\d:,]+ [A-Z] \d+ \d+\]")
 _IMPORTED = ["pytest", "raysearch.api", "raysearch.cli.displays", "raysearch.cluster.pool", "raysearch.study.trials"]
+#: Where the functions are that run programs.
+_MAINS = {"raysearch": "raysearch.cli", "ray": "ray.scripts.scripts"}
 _MODEL = "transformers.models.llama.modeling_llama"
 
 
@@ -130,9 +133,14 @@ class Disk:
     def enter(self) -> None:
         """Has this process see it; it must have no second thread."""
         for kind in ["user", "mnt"] if _AS_OWNER else ["mnt"]:
-            with open(f"/proc/{self.holder}/ns/{kind}") as namespace:
-                if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0):
-                    raise OSError(ctypes.get_errno(), f"cannot enter the {kind} namespace of {self.holder}")
+            enter(Path(f"/proc/{self.holder}/ns/{kind}"))
+
+
+def enter(namespace: Path) -> None:
+    """Has this process, and all that it starts, live in a namespace of Linux."""
+    with namespace.open() as opened:
+        if ctypes.CDLL(None, use_errno=True).setns(opened.fileno(), 0):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
 
 
 #: Who is not root becomes the owner of a world of its own, in which it may mount.
@@ -154,34 +162,48 @@ def mounted(path: Path, size: str) -> Iterator[Disk]:
             holder.kill()
 
 
-def start(*words: object, disk: Disk | None = None, mark: str = "", **settings: str) -> Command:
-    """Types a command in this folder, in a process of its own that sees the disk, the mark and these variables."""
+def start(
+    *words: object,
+    program: str = "raysearch",
+    first: Sequence[Callable[[], None]] = (),
+    mark: str = "",
+    **settings: str,
+) -> Command:
+    """Types a command in this folder, in a process of its own that sees the mark and these variables.
+
+    Args:
+        words: After the program's name.
+        program: raysearch or ray.
+        first: What the process does first, such as to enter a disk.
+        mark: By which all that it starts can be told.
+        settings: Variables.
+    """
     folder = Path(tempfile.mkdtemp(prefix="outputs-", dir=Path.cwd().parent))
     for stream in "out", "err":  # also if it is killed before it says anything
         (folder / stream).touch()
-    there = [*map(str, words)], Path.cwd(), {MARK: mark, **settings}, folder, disk
+    there = [program, *map(str, words)], Path.cwd(), {MARK: mark, **settings}, folder, first
     process = _forks().Process(target=_type_in, args=there, daemon=True)
     process.start()
     return Command(process, folder)
 
 
-def do(*words: object, disk: Disk | None = None, mark: str = "") -> Outcome:
-    """Types a command in a process of its own and waits for its end."""
-    return start(*words, disk=disk, mark=mark).finish()
+def do(*words: object, disk: Disk | None = None, mark: str = "", **settings: str) -> Outcome:
+    """Types a command in a process of its own, which may see a disk, and waits for its end."""
+    return start(*words, first=[disk.enter] if disk else [], mark=mark, **settings).finish()
 
 
-def _type_in(words: list[str], here: Path, settings: Mapping[str, str], outputs: Path, disk: Disk | None) -> None:
+def _type_in(
+    words: list[str], here: Path, settings: Mapping[str, str], outputs: Path, first: Sequence[Callable[[], None]]
+) -> None:
     os.setsid()
-    if disk is not None:
-        disk.enter()
+    for one in first:
+        one()
     os.chdir(here)
     os.environ.update(settings)
     for number, name in (1, "out"), (2, "err"):
         os.dup2(os.open(outputs / name, os.O_WRONLY), number)
-    sys.argv = ["raysearch", *words]
-    from raysearch.cli import main
-
-    main()
+    sys.argv = words
+    importlib.import_module(_MAINS[words[0]]).main()
 
 
 def refused(outcome: Outcome, *said: str) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.unit import MaskUnit, UnitResult
 from raysearch.search.observer import Observer
 from raysearch.search.result import RoundSummary, in_brief
-from tests.cli.conftest import Run, World, finish
+from tests.cli.conftest import Run, World
 from tests.cli.found import evaluations, found, same
-from tests.faults.clusters import RayCluster, free_port, start
+from tests.faults.clusters import ROOT, RayCluster, free_port, start
+from tests.faults.injection import do, enter
 from tests.processes import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
@@ -61,11 +63,11 @@ def test_all_nodes_vanish_and_another_comes(world: World, undisturbed: dict[str,
         ray_cluster.start_head(0)
         nodes = [ray_cluster.add(1, doomed=True) for _ in range(2)]
         search = start("search", *world.search(**LONG, **on(ray_cluster.address)), "--json", "store=disturbed")
-        wait_for(lambda: all(node.stuck.exists() for node in nodes) or search.poll() is not None, 90)
+        search.until(lambda: all(node.stuck.exists() for node in nodes))
         for node in nodes:
             node.kill()
         ray_cluster.add(1)
-        result = found(finish(search))
+        result = found(search.finish())
     assert_same(result, undisturbed)
     assert result["pool"]["units_redone"] == 2
     assert [replica["units"] for replica in result["pool"]["replicas"][:2]] == [2, 2]
@@ -106,11 +108,6 @@ def test_nodes_come_with_the_work_and_leave_when_it_is_done(world: World, undist
     assert result.pool["units_redone"] == 0
 
 
-def in_namespace(name: str) -> list[str]:
-    """What a command is run by to be on another host."""
-    return ["ip", "netns", "exec", name]
-
-
 @pytest.fixture
 def hosts() -> Iterator[tuple[str, str]]:
     """Two network namespaces with a wire between: 10.77.0.1 and 10.77.0.2."""
@@ -119,7 +116,8 @@ def hosts() -> Iterator[tuple[str, str]]:
     names = f"rs{os.getpid()}a", f"rs{os.getpid()}b"
 
     def ip(*words: str, host: str | None = None) -> None:
-        subprocess.run([*([] if host is None else in_namespace(host)), "ip", *words], check=True, capture_output=True)
+        within = ["ip", "netns", "exec", host] if host else []
+        subprocess.run([*within, "ip", *words], check=True, capture_output=True)
 
     with ExitStack() as ending:
         for name in names:
@@ -135,22 +133,22 @@ def hosts() -> Iterator[tuple[str, str]]:
 
 
 def test_the_wire_to_a_host_is_cut(world: World, undisturbed: dict[str, Any], hosts: tuple[str, str]) -> None:
-    here_, there = map(in_namespace, hosts)
-    with RayCluster("10.77.0.1", here_) as ray_cluster:
+    here_, there = (partial(enter, Path("/run/netns", name)) for name in hosts)
+    with RayCluster("10.77.0.1", [here_]) as ray_cluster:
         ray_cluster.start_head(0)
-        cut_off = ray_cluster.add(1, True, "10.77.0.2", there)
+        cut_off = ray_cluster.add(1, True, "10.77.0.2", [there])
         keys = on(ray_cluster.address)
-        search = start("search", *world.search(**LONG, **keys), "--json", "store=disturbed", within=here_)
-        wait_for(lambda: cut_off.stuck.exists() or search.poll() is not None, 90)
-        subprocess.run([*there, "ip", "link", "set", hosts[1], "down"], check=True)
+        search = start("search", *world.search(**LONG, **keys), "--json", "store=disturbed", first=[here_])
+        search.until(cut_off.stuck.exists)
+        subprocess.run(["ip", "netns", "exec", hosts[1], "ip", "link", "set", hosts[1], "down"], check=True)
         ray_cluster.add(1)
-        result = found(finish(search))
+        result = found(search.finish())
     assert_same(result, undisturbed)
     assert result["pool"]["units_redone"] == 1
 
 
 @contextmanager
-def served_from_outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def served_from_outside() -> Iterator[str]:
     """The address of a cluster on which the first process that is to serve a client does not start."""
     pytest.importorskip("grpc", reason="needs ray[client]")
     port = free_port()
@@ -165,17 +163,16 @@ if any("specific-server" in word for word in sys.orig_argv):
         os._exit(1)
 """
         )
-        paths = {"PYTHONPATH": str(ray_cluster.folder), "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "15"}
+        path = f"{ray_cluster.folder}{os.pathsep}{ROOT}"
+        paths = {"PYTHONPATH": path, "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "15"}
         ray_cluster.start_head(1, f"--ray-client-server-port={port}", **paths)
-        monkeypatch.setenv("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "15")
         yield f"ray://127.0.0.1:{port}"
 
 
-def test_a_search_from_outside_of_the_cluster(
-    run: Run, world: World, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with served_from_outside(monkeypatch) as address:
-        result = found(finish(start("search", *world.search(**LONG, **on(address)), "--json", "store=disturbed")))
+def test_a_search_from_outside_of_the_cluster(run: Run, world: World, undisturbed: dict[str, Any]) -> None:
+    with served_from_outside() as address:
+        words = ["search", *world.search(**LONG, **on(address)), "--json", "store=disturbed"]
+        result = found(do(*words, RAY_CLIENT_RECONNECT_GRACE_PERIOD="15"))
         refused = run("study", *world.search(**on(address), data__samples=8))
     assert_same(result, undisturbed)
     assert (refused.code, refused.out) == (2, "")

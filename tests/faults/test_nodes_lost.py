@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-import shutil
+import platform
+import socket
 import sqlite3
+import subprocess
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Outcome, Run, World, finish
+from tests.cli.conftest import Outcome, Run, World, alone
 from tests.cli.found import evaluations, found, same
 from tests.faults.clusters import STUCK, STUCK_AT, RayCluster, start
 from tests.faults.test_cluster_faults import on
 from tests.faults.test_recovery_killed import TRAINING, assessments, data, how
-from tests.processes import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 STEPS = 12
-#: Runs a command on what Linux calls another machine, with this disk: a file with its boot's id, and words.
-ELSEWHERE = 'hostname node-b && mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
+_NEW_MOUNTS, _NEW_HOST = 0x00020000, 0x04000000  # of Linux's <sched.h>
 
 
 def keys_of(ray_cluster: RayCluster) -> list[str]:
@@ -34,12 +36,11 @@ def with_a_node_lost(stuck_at: int, *words: object) -> Outcome:
     with RayCluster() as ray_cluster:
         ray_cluster.start_head(0)
         node = ray_cluster.add(1, doomed=True, stuck_at=stuck_at)
-        process = start(*words, *keys_of(ray_cluster))
-        wait_for(lambda: node.stuck.exists() or process.poll() is not None, 120)
-        assert process.poll() is None, process.communicate()
+        command = start(*words, *keys_of(ray_cluster))
+        command.until(node.stuck.exists)
         node.kill()
         ray_cluster.add(1)
-        return finish(process)
+        return command.finish()
 
 
 def texts(store: str) -> list[tuple[str, str, int, bytes]]:
@@ -104,35 +105,44 @@ def test_while_several_processes_train(run: Run, world: World, here: Path) -> No
         ray_cluster.start_head(0)
         _, lost = ray_cluster.add(1), ray_cluster.add(1)
         words += keys_of(ray_cluster)
-        undisturbed = found(finish(start(*words, "--store", "undisturbed", "--out", "whole", "--json")))
-        process = start(*words, "--store", "disturbed", "--out", "healed", "--json")
+        undisturbed = found(alone(*words, "--store", "undisturbed", "--out", "whole", "--json"))
+        command = start(*words, "--store", "disturbed", "--out", "healed", "--json")
         saved = Path("disturbed/recoveries")
-        wait_for(lambda: [*saved.glob("*/checkpoints/checkpoint-2")] or process.poll() is not None, 120)
+        command.until(lambda: [*saved.glob("*/checkpoints/checkpoint-2")])
         lost.kill()
-        outcome = finish(process)
+        outcome = command.finish()
         assert (outcome.code, outcome.out) == (1, "") and "Traceback" not in outcome.err, outcome
         assert "a worker of recovery.workers=2 has died" in outcome.err.splitlines()[-1], outcome.err
         ray_cluster.add(1)
-        result = found(finish(start(*words, "--store", "disturbed", "--out", "healed", "--json")))
+        result = found(alone(*words, "--store", "disturbed", "--out", "healed", "--json"))
     assert {**result["training"], "seconds": 0} == {**undisturbed["training"], "seconds": 0}
 
 
+def go_elsewhere(boot_id: Path) -> None:
+    """Has this process live on what Linux calls another machine, with this disk; the file has its boot's id."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_MOUNTS | _NEW_HOST):
+        raise OSError(ctypes.get_errno(), "no namespace can be made")
+    socket.sethostname("node-b")
+    vars(platform)["_uname_cache"] = None  # of before the fork
+    for words in (["--make-rprivate", "/"], ["--bind", boot_id, "/proc/sys/kernel/random/boot_id"]):
+        subprocess.run(["mount", *words], check=True)
+
+
 def test_the_driver_is_lost_and_another_machine_has_its_disk(run: Run, world: World, here: Path) -> None:
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs root and unshare")
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
     search = ["search", *world.search(data__shard_samples=1), "--json"]
     undisturbed = found(run(*search, "store=undisturbed"))
     boot_id, stuck = here / "boot_id", here / "stuck"
     boot_id.write_text("f3b6ad4e-0000-4000-8000-000000000000\n")
-    elsewhere = ["unshare", "--mount", "--uts", "sh", "-c", ELSEWHERE, str(boot_id)]
-    lost = start(*search, "store=disturbed", within=[*elsewhere, "env", f"{STUCK}={stuck}", f"{STUCK_AT}=12"])
-    wait_for(lambda: stuck.exists() or lost.poll() is not None, 60)
+    fate = {STUCK: str(stuck), STUCK_AT: "12"}
+    lost = start(*search, "store=disturbed", first=[partial(go_elsewhere, boot_id)], **fate)
+    lost.until(stuck.exists)
     for command in (search, ["show"]):
         refused = run(*command, *(["--store", "disturbed"] if command == ["show"] else ["store=disturbed"]))
         assert (refused.code, refused.out) == (2, ""), refused
         assert "is in use on another machine, node-b" in refused.err and refused.err.count("\n") == 1, refused.err
     lost.kill()
-    lost.communicate()
     known = evaluations("disturbed")
     result = found(run(*search, "store=disturbed"))
     assert same(result, undisturbed) and result["evaluations"]["cached"] > 0 and known
