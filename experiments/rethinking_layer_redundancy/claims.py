@@ -45,6 +45,8 @@ GROUPS: Mapping[str, Group] = {
 }
 PAIRS = (("beam", "GA"), ("greedy", "GA"), ("greedy", "one-shot"), ("beam", "greedy"))
 CONTRASTS = ("greedy - one-shot", "beam - greedy")
+#: Of a study by the name of its folder: with budgets alike, or random numbers of their own in each draw.
+MORE_CONTRASTS = {"equal_budget": ("beam - random", "beam - GA", "beam - BO")}
 MARGIN = Margin(loss=0.02, points=1.0)
 N_LAYERS = {"SmolLM2-135M": 30, "Gemma-3-270M": 18}
 
@@ -79,7 +81,7 @@ def study(path: Path, searchers: Collection[str] | None = None) -> StudyResult:
     return StudyResult(
         *("rethinking", "rethinking", cells, n_layers, metrics, {}, {}),
         margin=MARGIN if "draw" in table else Margin(),
-        contrasts=CONTRASTS if "draw" in table else (),
+        contrasts=(*CONTRASTS, *MORE_CONTRASTS.get(path.parent.name, ())) if "draw" in table else (),
     )
 
 
@@ -156,9 +158,11 @@ def agreement_claims(seven: Analysis) -> Iterator[list[object]]:
     pairs = [(one.mean, one.chance) for one in seven.agreements if one.mean is not None]
     if pairs:  # else there is one searcher
         within, chance = map(fmean, zip(*pairs, strict=True))
-        across = fmean(one.mean for one in seven.cross)
-        what = "masks of two searchers on the same samples, against those of one on two calibrations"
-        yield [what, f"Jaccard {within:.2f} against {across:.2f}; chance {chance:.2f}", "", "a description"]
+        what, against = "masks of two searchers on the same samples", ""
+        if seven.cross:
+            what += ", against those of one on two calibrations"
+            against = f" against {fmean(one.mean for one in seven.cross):.2f}"
+        yield [what, f"Jaccard {within:.2f}{against}; chance {chance:.2f}", "", "a description"]
     for one in seven.agreements:
         if one.between_draws is not None:
             what = f"{one.setting.calibration}: masks of one searcher by two draws, M={one.setting.remove}"

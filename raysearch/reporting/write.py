@@ -129,7 +129,8 @@ def _extent(frame: pd.DataFrame) -> str:
     parts = [count(frame[what].nunique(), what) for what in ("model", "calibration", "searcher")]
     parts += [f"M ∈ {{{sizes}}}" if "," in sizes else f"M = {sizes}"]
     parts += [count(frame["draw"].nunique(), "draw")] if frame["draw"].nunique() > 1 else []
-    parts += [count(frame["seed"].nunique(), "seed")]
+    n_seeds = frame.groupby(["model", "calibration", "searcher", "remove", "draw"], observed=True)["seed"].nunique()
+    parts += [count(max(n_seeds, default=0), "seed")]
     finished = int((frame["state"] == "finished").sum())
     return f"{' × '.join(parts)}: {count(len(frame), 'search', 'searches')}, {finished} finished"
 

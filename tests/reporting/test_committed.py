@@ -83,6 +83,7 @@ def test_every_number_in_a_table_of_the_readme_is_one_of_its_claims() -> None:
     sources = {
         "Three draws": ["three_draws/claims.md"],
         "The margin with": ["three_draws/claims.md", "many_items_by_all/claims.md"],
+        "At beam's budget": ["equal_budget/claims.md"],
         "Another family": ["second_model/claims.md"],
         "How many items": ["margin_items.md"],
         "Four calibrations": ["four_calibrations/claims.md"],
