@@ -165,6 +165,12 @@ def free_port() -> int:
     raise RuntimeError("no port is free")
 
 
+def listens(port: int) -> bool:
+    """Whether a process of this machine takes connections at a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 @dataclass
 class DoomedReplica:
     """Has a unit in hand when something happens to its node, if that is doomed."""

@@ -27,7 +27,7 @@ from raysearch.search.observer import Observer
 from raysearch.search.result import RoundSummary, in_brief
 from tests.cli.conftest import Run, World
 from tests.cli.found import evaluations, found, same
-from tests.faults.clusters import ROOT, RayCluster, free_port, start
+from tests.faults.clusters import ROOT, RayCluster, free_port, listens, start
 from tests.faults.injection import do, enter
 from tests.processes import wait_for
 
@@ -166,6 +166,7 @@ if any("specific-server" in word for word in sys.orig_argv):
         path = f"{ray_cluster.folder}{os.pathsep}{ROOT}"
         paths = {"PYTHONPATH": path, "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "15"}
         ray_cluster.start_head(1, f"--ray-client-server-port={port}", **paths)
+        wait_for(lambda: listens(port), 60)  # ray start does not
         yield f"ray://127.0.0.1:{port}"
 
 
