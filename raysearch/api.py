@@ -26,6 +26,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args
 
 from raysearch.core.formatting import as_typed, count
@@ -349,15 +350,15 @@ class Shown(NamedTuple):
 
     Args:
         gap: The rank of its result among all masks of as many layers, if that was asked for.
-        evaluated: Masks that have been evaluated on its samples.
-        assessed: All assessed numbers of its mask, by the names that MLflow shows.
-        recoveries: Those of its masks, in the order in which they came about.
+        evaluated: Masks that have been evaluated on its samples so far; None once it has found a mask.
+        assessed: What `assessed` returns of it.
+        recoveries: What `recoveries` returns of it.
     """
 
     records: list[SearchRecord]
     gap: Gap | None = None
-    evaluated: int = 0
-    assessed: Mapping[str, float] = {}
+    evaluated: int | None = None
+    assessed: Mapping[str, float] = MappingProxyType({})
     recoveries: Sequence[RecoveryRecord] = ()
 
 
@@ -368,8 +369,6 @@ def show(search: str | None = None, *, gap: bool = False, store: PathLike = "mlr
         search: A search id, the start of one, an MLflow run id, or ``latest``; None for all searches.
         gap: Whether to rank what the search found among all masks of as many layers.
     """
-    from raysearch.assessment.recorded import recorded_assessments
-    from raysearch.recovery.record import recoveries_of
     from raysearch.search.record import SEARCHES, as_they_stand, count_evaluated
 
     with _opened(store) as found:
@@ -382,12 +381,13 @@ def show(search: str | None = None, *, gap: bool = False, store: PathLike = "mlr
             from raysearch.search.gap import gap_of  # which brings torch
 
             ranked = gap_of(record, found)
-        shown = Shown([record], ranked, count_evaluated(found, record))
-        if (result := record.result) is None:
-            return shown
-        masks = dict.fromkeys([result.mask, *(trial.mask for trial in result.best_by_size.values())])
-        recoveries = recoveries_of(found, result.fingerprints["model"], masks)
-        return shown._replace(assessed=recorded_assessments(found, record), recoveries=recoveries)
+        if record.result is None:
+            return Shown([record], ranked, count_evaluated(found, record))
+        from raysearch.assessment.recorded import recorded_assessments
+        from raysearch.recovery.record import recoveries_of_search
+
+        known = recorded_assessments(found, record), recoveries_of_search(found, record)
+        return Shown([record], ranked, None, *known)
 
 
 def load(search: str = "latest", *, store: PathLike = "mlruns") -> SearchResult:
@@ -407,12 +407,18 @@ def searches(*, store: PathLike = "mlruns") -> pd.DataFrame:
 
 def evaluated(search: str = "latest", *, store: PathLike = "mlruns") -> int:
     """Return how many masks have been evaluated on a search's samples: how far one is that has not finished."""
-    return show(search, store=store).evaluated
+    from raysearch.search.record import count_evaluated
+
+    with _found(search, store) as (found, record):
+        return count_evaluated(found, record)
 
 
 def assessed(search: str = "latest", *, store: PathLike = "mlruns") -> dict[str, float]:
     """Return all assessed numbers of a search's mask, by the names that MLflow shows; empty if it was not assessed."""
-    return dict(show(search, store=store).assessed)
+    from raysearch.assessment.recorded import recorded_assessments
+
+    with _found(search, store) as (found, record):
+        return {} if record.result is None else recorded_assessments(found, record)
 
 
 def recoveries(search: str = "latest", *, store: PathLike = "mlruns") -> list[RecoveryRecord]:
@@ -420,7 +426,10 @@ def recoveries(search: str = "latest", *, store: PathLike = "mlruns") -> list[Re
 
     Those of other searches that found the same masks of the model are among them; `search_id` tells whose each is.
     """
-    return [*show(search, store=store).recoveries]
+    from raysearch.recovery.record import recoveries_of_search
+
+    with _found(search, store) as (found, record):
+        return recoveries_of_search(found, record)
 
 
 def recommend(

@@ -47,7 +47,7 @@ def show(
         else:
             (record,) = shown.records
             value, parts = plain(record), tables.recorded_tables(record, most, shown.gap)
-            if record.result is None:
+            if shown.evaluated is not None:
                 value["evaluated"] = shown.evaluated
                 parts.append(f"Evaluated so far: {count(shown.evaluated, 'mask')}")
             if shown.gap is not None:

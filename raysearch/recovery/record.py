@@ -14,6 +14,7 @@ from raysearch.core.mask import Mask
 from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.observer import LossPoint, RecoveryHeader
+from raysearch.search.record import SearchRecord
 
 _RECOVERIES = "recoveries"  # in the ledger, where others are named by a fingerprint
 
@@ -153,6 +154,14 @@ def recoveries_of(ledger: Ledger, model: str, masks: Iterable[Mask]) -> list[Rec
     masks = list(masks)
     known = read_assessments(ledger, model, _RECOVERIES, masks, list[RecoveryRecord])
     return [record for mask in masks for record in known.get(mask, ())]
+
+
+def recoveries_of_search(ledger: Ledger, record: SearchRecord) -> list[RecoveryRecord]:
+    """Return the recoveries of the masks that a search found, one of each number of layers; none before its end."""
+    if (result := record.result) is None:
+        return []
+    masks = dict.fromkeys([result.mask, *(trial.mask for trial in result.path)])
+    return recoveries_of(ledger, result.fingerprints["model"], masks)
 
 
 def _share(result: Result, dense: Result) -> Estimate | None:
