@@ -355,8 +355,8 @@ def _seeds(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("Seeds", verdict, "cannot tell", "results")
     if shared := of_shared_luck(frame):
         verdict = (
-            f"Told without {listed(shared)} are ranks, calibrations and variance, for random numbers were the same in "
-            "several draws. A study without a seed in its words gives each draw its own."
+            f"Ranks, effects of calibrations and shares of variance leave out {listed(shared)}: the random numbers "
+            "were the same in several draws. A study without a seed in its words gives each draw its own."
         )
         yield Finding("Seeds", verdict, "cannot tell", "results")
 
