@@ -16,6 +16,7 @@ import pytest
 from scipy import stats
 
 from raysearch.core.estimate import Estimate
+from raysearch.reporting.stats import correlation
 from raysearch.reporting.stats.comparison import compare
 from raysearch.reporting.stats.contrast import contrasts
 from raysearch.reporting.stats.correlation import permutation_p
@@ -179,6 +180,22 @@ def test_luck_that_is_the_same_in_all_draws_is_not_taken_for_a_searchers_skill()
 @pytest.mark.parametrize("n", [6, 10])
 def test_rankings_that_have_nothing_to_do_with_each_other_are_not_seen_to(n: int) -> None:
     assert rate(lambda rng: permutation_p(rng.normal(size=n), rng.normal(size=n)) <= LEVEL) <= MOST
+
+
+def test_a_mask_that_searchers_have_in_common_is_not_a_ranking_that_two_quantities_have_in_common(monkeypatch) -> None:
+    """In each of three draws, eight searchers find one of four masks, whose loss and accuracy are chance."""
+    monkeypatch.setattr(correlation, "RESAMPLES", 999)
+    frame = frame_of("c", "abcdefgh", 3)
+
+    def rejects(rng: np.random.Generator) -> bool:
+        found = rng.integers(4, size=(8, 3))
+        loss, accuracy = rng.normal(size=(2, 3, 4))[:, range(3), found].reshape(2, -1)
+        masks = pd.Series([(0, 1 + mask) for mask in found.ravel()])
+        cells = frame.assign(removed=masks, loss=loss, **{AVERAGE.key: accuracy})
+        (one,) = correlation.correlations(cells, [CALIBRATION_LOSS, AVERAGE])
+        return one.p is not None and one.p <= LEVEL
+
+    assert rate(rejects) <= MOST
 
 
 def test_calibrations_that_are_alike_are_not_told_apart_by_their_draws() -> None:

@@ -2,8 +2,10 @@
 
 Every quantity is turned so that more is better before it is ranked: rho = +1 if the searcher that is better by the one
 is better by the other too, -1 if it is worse. Ties share the mean of their ranks. Searchers that found the same masks
-are one point, not several, and those that do not use the objective are none. The test is that of all permutations,
-exact for up to `MOST_EXACT` points; intervals only describe, for those of so few points leave out zero too often.
+are one point, not several, and those that do not use the objective are none. The test is that of all permutations of
+the searchers, exact for up to `MOST_EXACT` points. Where two of them found the same mask in a draw, their means have
+that in common, so the masks of each draw are permuted instead. Intervals only describe, for those of so few points
+leave out zero too often.
 
 Source: Kim et al. 2026 (arXiv 2604.24938), Figure 3 and section 5.3. Its printed medians and ranges come out of its
 printed averages by this sign and these ties (tests/reporting/test_published.py).
@@ -14,13 +16,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from raysearch.reporting.stats.frame import Quantity, Setting, mean_of, settings
+from raysearch.reporting.stats.frame import Quantity, Setting, settings
 
 RESAMPLES = 9999
 FEWEST = 4
@@ -56,23 +57,40 @@ def correlations(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Co
     """Every setting's rank correlation of each two quantities, where at least `FEWEST` searchers have both."""
     found = []
     for setting, cells in settings(frame[frame["uses_objective"]]):
-        means = cells.groupby("searcher", observed=True).agg({one.key: partial(mean_of, one) for one in quantities})
+        known = cells["removed"].map(len) > 0
+        searches = _distinct(cells.assign(mask=cells["removed"].where(known, cells["searcher"])))
         for first, second in itertools.combinations(quantities, 2):
-            both = means.loc[_distinct(cells)][[first.key, second.key]].dropna()
-            if len(both) >= FEWEST:
-                x, y = (one.sign * both[one.key].to_numpy() for one in (first, second))
-                found.append(Correlation(setting, first, second, len(both), *_correlate(x, y)))
+            numbers = {axis: one.sign * one.of(searches) for axis, one in (("x", first), ("y", second))}
+            both = searches[["searcher", "draw", "mask"]].assign(**numbers).dropna()
+            if (n := both["searcher"].nunique()) >= FEWEST:
+                found.append(Correlation(setting, first, second, n, *_correlate(both)))
     return found
 
 
-def _distinct(cells: pd.DataFrame) -> list[str]:
-    """The searchers of a setting, without those that found the same masks as one before; unknown masks are distinct."""
-    seen: dict[tuple[object, ...], str] = {}
-    for searcher, mine in cells.groupby("searcher", observed=True):
-        masks = tuple(sorted(set(zip(mine["draw"], mine["removed"], strict=True))))
-        known = all(mask for _, mask in masks)
-        seen.setdefault(masks if known else (searcher,), searcher)
-    return list(seen.values())
+def _distinct(searches: pd.DataFrame) -> pd.DataFrame:
+    """The searches of a setting without those of a searcher that found the same masks as one before it."""
+    first_by_masks: dict[frozenset[tuple[object, ...]], str] = {}
+    for searcher, mine in searches.groupby("searcher", observed=True):
+        first_by_masks.setdefault(frozenset(zip(mine["draw"], mine["mask"], strict=True)), searcher)
+    return searches[searches["searcher"].isin([*first_by_masks.values()])]
+
+
+def masks_p(searches: pd.DataFrame) -> float:
+    """Return the two-sided p of Spearman's rho of searchers' means, over `RESAMPLES` permutations of each draw's masks.
+
+    Args:
+        searches: One a row: its ``searcher``, ``draw`` and ``mask``, and the two numbers, ``x`` and ``y``.
+    """
+    mask = searches.groupby(["draw", "mask"], sort=False).ngroup()
+    of_mask = searches.groupby(mask)[["draw", "y"]].first()
+    weights = pd.crosstab(searches["searcher"], mask, normalize="index").to_numpy()  # in means, [searchers, masks]
+    x = searches.groupby("searcher", observed=True)["x"].mean().to_numpy()
+    rng, y = np.random.default_rng(0), of_mask["y"].to_numpy()
+    permuted = np.tile(y, (RESAMPLES, 1))
+    for of_draw in of_mask.groupby("draw").indices.values():
+        permuted[:, of_draw] = rng.permuted(permuted[:, of_draw], axis=1)
+    further = np.abs(spearman(x, permuted @ weights.T)) >= abs(spearman(x, weights @ y)) - 1e-9
+    return float((1 + further.sum()) / (1 + RESAMPLES))
 
 
 def permutation_p(x: _Numbers, y: _Numbers) -> float:
@@ -136,13 +154,15 @@ def bootstrap_interval(x: _Numbers, y: _Numbers) -> tuple[float | None, float | 
     return float(low), float(high)
 
 
-def _correlate(x: _Numbers, y: _Numbers) -> tuple[float | None, float | None, float | None, float | None]:
-    """Rho, its p, and both ends of its interval."""
+def _correlate(searches: pd.DataFrame) -> tuple[float | None, float | None, float | None, float | None]:
+    """Rho of the means of searchers, its p, and both ends of its interval."""
+    x, y = searches.groupby("searcher", observed=True)[["x", "y"]].mean().to_numpy().T
     rho = float(spearman(x, y))
     if not np.isfinite(rho):
         return None, None, None, None
+    shared = (searches.groupby(["draw", "mask"])["searcher"].nunique() > 1).any()
     interval = bootstrap_interval(x, y) if len(x) >= FEWEST_FOR_INTERVAL else (None, None)
-    return rho, permutation_p(x, y), *interval
+    return rho, masks_p(searches) if shared else permutation_p(x, y), *interval
 
 
 def _without_dust(values: _Numbers) -> _Numbers:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -83,3 +85,34 @@ def test_identical_masks_are_one_point_and_baselines_none():
     assert found.n == 5
     assert found.low is None, "five points have no interval"
     assert found.p == pytest.approx(2 / 120)
+
+
+def test_searchers_with_the_same_mask_in_some_draw_are_tested_by_permuting_masks():
+    """Against all permutations of the masks of each draw, by brute force."""
+    rows = [("a", "0", 1), ("b", "0", 1), ("c", "0", 2), ("d", "0", 3)]
+    rows += [("a", "1", 1), ("b", "1", 2), ("c", "1", 2), ("d", "1", 3)]
+    x = {("0", 1): 0.9, ("0", 2): 1.1, ("0", 3): 1.0, ("1", 1): 0.7, ("1", 2): 1.8, ("1", 3): 0.8}
+    y = {("0", 1): 1.3, ("0", 2): 0.8, ("0", 3): 0.9, ("1", 1): 1.9, ("1", 2): 0.4, ("1", 3): 1.3}
+
+    def means(numbers):
+        return [np.mean([numbers[draw, mask] for name, draw, mask in rows if name == one]) for one in "abcd"]
+
+    rhos = []
+    for first, second in itertools.product(itertools.permutations((1, 2, 3)), repeat=2):
+        new = {("0", old): ("0", of) for old, of in zip((1, 2, 3), first, strict=True)}
+        new |= {("1", old): ("1", of) for old, of in zip((1, 2, 3), second, strict=True)}
+        rhos.append(stats.spearmanr(means(x), means({key: y[other] for key, other in new.items()})).statistic)
+    expected = np.mean(np.abs(rhos) >= abs(rhos[0]) - 1e-9)
+    made = [
+        cell(
+            name,
+            outcome(x[draw, mask], removed=(0, mask), assessed={"ppl": Estimate(np.exp(y[draw, mask]))}),
+            draw=draw,
+        )
+        for name, draw, mask in rows
+    ]
+    results = study(*made, metrics=(PERPLEXITY_METRIC,))
+    (found,) = correlations(cells_frame(results), [CALIBRATION_LOSS, *averages(results)])
+    assert (found.n, found.rho) == (4, pytest.approx(rhos[0]))
+    assert found.p == pytest.approx(expected, abs=0.02)
+    assert expected == pytest.approx(2 * permutation_p(np.array(means(x)), np.array(means(y))))
