@@ -39,7 +39,7 @@ from raysearch.study.grid import Combination, combinations_of
 from raysearch.study.spec import Cell, StudyOptions, StudySpec, drawn_once, one_seed_each
 from raysearch.tracking.options import TrackingOptions
 
-_SEEDS = 100  # from those of one calibration of a study to those of the next
+_SEEDS = 100  # from those of one draw of a study to those of the next, and as many draws to the next calibration
 #: The top-level keys of the configuration of an evaluation, and those of a search.
 _OF_EVALUATIONS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
 _OF_SEARCHES = {"searcher", "screening", "refine", "tracking", "remove", "protect", "budget", "speed", *_OF_EVALUATIONS}
@@ -193,8 +193,8 @@ def _cell(
 ) -> Cell:
     """Build a search of a study; `place` is that of its model and calibration among them all.
 
-    Where an axis varies the searcher's seed, samples stay the same. Without a seed in its words a searcher draws other
-    random numbers on each set of samples, or its luck would be the same on all.
+    Where an axis varies the searcher's seed, samples stay the same. On other samples a searcher draws other random
+    numbers, or its luck would be the same on all; unless the words of another axis have a seed.
     """
     of_all = [*_chosen_by_studies(), *(word for word in words if section_of(word) not in ("study", "assess"))]
     own = [*of_all, *combination.words]
@@ -202,9 +202,10 @@ def _cell(
     if "seed" in combination.labels and "data.seed" not in given:
         own.append(f"data.seed={_given(study, 'seed')}")
     search, own_tracking = tracked_search(own, config_dir)
-    if search.searcher.stochastic and "seed" not in given:
-        draw = search.evaluation.calibrations[0].data.draw.seed if combination.label("draw") else search.seed
-        seed = _SEEDS * place + draw  # not by a word, from which data take theirs
+    fixed = "seed" not in combination.labels and any(word.startswith("seed=") for word in combination.words)
+    if search.searcher.stochastic and not fixed:
+        draw = search.evaluation.calibrations[0].data.draw.seed if combination.label("draw") else 0
+        seed = search.seed + _SEEDS * (draw + _SEEDS * place)  # not by a word, from which data take theirs
         search = dataclasses.replace(search, seed=seed, config={**search.config, "seed": seed})
     if search.budget is not None:
         raise UserError("remove=auto is of one search, not of a study's; give study.grid.remove a number or a range")

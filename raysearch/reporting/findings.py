@@ -356,7 +356,7 @@ def _seeds(analysis: Analysis) -> Iterator[Finding]:
     if shared := of_shared_luck(frame):
         verdict = (
             f"Ranks, effects of calibrations and shares of variance leave out {listed(shared)}: the random numbers "
-            "were the same in several draws. A study without a seed in its words gives each draw its own."
+            "were the same in several draws. A study gives each draw its own, unless the words of an axis have a seed."
         )
         yield Finding("Seeds", verdict, "cannot tell", "results")
 

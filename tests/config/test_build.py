@@ -118,7 +118,8 @@ def test_seeds_of_a_searcher_without_random_numbers_are_one_search():
     spec = build.study_spec(words)
     named = [(cell.searcher, cell.search.seed, cell.draw) for cell in spec.cells]
     assert sorted(named) == sorted(
-        [("greedy", 0, draw) for draw in "01"] + [("random", seed, draw) for seed in (0, 1, 2) for draw in "01"]
+        [("greedy", 0, draw) for draw in "01"]
+        + [("random", seed + first, draw) for first, draw in ((0, "0"), (100, "1")) for seed in (0, 1, 2)]
     )
     (note,) = spec.notes
     assert note == "no random numbers decide what greedy finds, so one seed is run and 4 searches are left out"
@@ -127,10 +128,15 @@ def test_seeds_of_a_searcher_without_random_numbers_are_one_search():
     assert build.study_spec(["study.grid.searcher=[greedy]", "study.grid.remove=[2,3]"]).notes == []
 
 
-def test_a_searcher_has_other_random_numbers_in_each_draw_unless_a_seed_is_given():
-    words = ["study.grid.searcher=[greedy,random]", "study.grid.draw=[3,4]", "remove=2"]
-    for seed, expected in (("", [0, 3, 0, 4]), ("seed=7", [7, 7, 7, 7])):
-        cells = build.study_spec([*words, *filter(None, [seed])]).cells
+def test_a_searcher_has_other_random_numbers_in_each_draw_unless_an_axis_gives_a_seed():
+    words = ["study.grid.searcher=[greedy,random]", "remove=2"]
+    same = "study.grid.draw={3: data.seed=3 seed=7, 4: data.seed=4 seed=7}"
+    for draws, expected in (
+        (["study.grid.draw=[3,4]"], [0, 300, 0, 400]),
+        (["study.grid.draw=[3,4]", "seed=7"], [7, 307, 7, 407]),
+        ([same], [7, 7, 7, 7]),
+    ):
+        cells = build.study_spec([*words, *draws]).cells
         found = {(cell.draw, cell.searcher): cell.search.seed for cell in cells}
         assert [found[key] for key in sorted(found)] == expected
 
@@ -138,7 +144,7 @@ def test_a_searcher_has_other_random_numbers_in_each_draw_unless_a_seed_is_given
 def test_a_searcher_has_other_random_numbers_by_each_calibration_and_all_searchers_the_same_samples():
     cells = build.study_spec(["study=two_calibrations", "study.grid.remove=[5]", "study.grid.draw=[0,1]"]).cells
     seeds = {(cell.calibration, cell.draw): cell.search.seed for cell in cells if cell.searcher == "GA"}
-    assert list(seeds.values()) == [0, 1, 100, 101]
+    assert list(seeds.values()) == [0, 100, 10_000, 10_100]
     assert {cell.search.seed for cell in cells if cell.searcher == "greedy"} == {0}
     by_samples = {(cell.calibration, cell.draw): cell.search.evaluation.calibrations for cell in cells}
     assert all(cell.search.evaluation.calibrations == by_samples[cell.calibration, cell.draw] for cell in cells)
@@ -146,7 +152,7 @@ def test_a_searcher_has_other_random_numbers_by_each_calibration_and_all_searche
     axis = ["study.grid.objective=[perplexity,kl]", "study.grid.searcher=[random]", "remove=2"]
     assert [(cell.search.seed, cell.search.config["data"]["seed"]) for cell in build.study_spec(axis).cells] == [
         (0, 0),
-        (100, 0),
+        (10_000, 0),
     ]
 
 
