@@ -57,9 +57,11 @@ def main() -> None:
 
 
 def subject(question: str, verdict: str) -> str:
-    """Return a question with the number it is about, so that each verdict is counted by itself."""
+    """Return a question with the numbers and the calibration it is about, so that each verdict is counted by itself."""
     about = [name for name in ("held-out", "calibration loss", "perplexity", "accuracy") if name in verdict]
-    return f"{question}: {', '.join(about)}" if question in ("Calibration", "Does a better loss help") else question
+    under = [f"under {name}" for name in CALIBRATIONS if f"(under {name})" in verdict]
+    named = question in ("Calibration", "Does a better loss help")
+    return f"{question}: {', '.join(about + under)}" if named else question
 
 
 def simulated_study(rng: np.random.Generator, effect: float = 0.0) -> StudyResult:

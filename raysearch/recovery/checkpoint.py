@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from raysearch.core.estimate import shown
 from raysearch.core.mask import Mask
@@ -60,10 +60,12 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
     """
     with replacing(out) as folder, quiet():
         load = partial(AutoModelForCausalLM.from_pretrained, trust_remote_code=model.trust_remote_code)
-        base: PreTrainedModel = load(model.path, dtype="auto")
-        dtype = base.dtype
-        is_full = evidence.method.method == "full"
-        tuned: Any = load(trained, dtype=dtype) if is_full else PeftModel.from_pretrained(base, str(trained))
+        if is_full := evidence.method.method == "full":  # all its weights are those that were trained
+            config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
+            tuned: Any = load(trained, dtype=config.dtype)
+        else:
+            tuned = PeftModel.from_pretrained(load(model.path, dtype="auto"), str(trained))
+        dtype = tuned.dtype
         expected = probe_logits(tuned.eval())
         if not is_full:
             tuned = tuned.merge_and_unload()
