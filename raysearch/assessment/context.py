@@ -106,8 +106,8 @@ class AssessContext:
         started = time.monotonic()
 
         def progress(now: Progress) -> None:
-            if now.masks_elsewhere:
-                return self.on_progress(f"{title}: waiting for {count(now.masks_elsewhere, 'mask')} of another process")
+            if now.waiting:
+                return self.on_progress(f"{title}: {now.waiting}")
             share = now.layer_forwards / max(now.layer_forwards_planned, 1e-9)
             passed = time.monotonic() - started
             left = f", {remaining(passed, share, 1)} left" if 0 < share < 1 else ""

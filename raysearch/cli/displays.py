@@ -121,10 +121,8 @@ class SearchDisplay(Display):
 
     @override
     def progress(self, progress: Progress) -> None:
-        if progress.masks_elsewhere:
-            whose = f": {escape(progress.elsewhere)}" if progress.elsewhere else ""
-            masks = count(progress.masks_elsewhere, "mask")
-            return self._show(f"waiting for {masks} that another search is computing{whose}")
+        if progress.waiting:
+            return self._show(escape(progress.waiting))
         if not progress.n_replicas:
             return self._show(self._waiting())
         self._alone_since = None

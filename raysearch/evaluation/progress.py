@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raysearch.core.formatting import count
+
 
 @dataclass
 class Meter:
@@ -42,6 +44,14 @@ class Progress:
     stage: int = 0  # of screening, 1-based; 0 where the round is not screened
     stages: int = 0
     tokens_written: int = 0  # by objectives that generate, since the search began
+
+    @property
+    def waiting(self) -> str:
+        """What is waited for, for people: masks that another process computes; empty where nothing is."""
+        if not self.masks_elsewhere:
+            return ""
+        whose = f": {self.elsewhere}" if self.elsewhere else ""
+        return f"waiting for {count(self.masks_elsewhere, 'mask')} that another search is computing{whose}"
 
     @property
     def tokens_per_s(self) -> float | None:

@@ -101,7 +101,7 @@ class Plots:
         figure = figure or _shown(8.0, 4.0)
         axes: Axes = figure.subplots()
         places, sizes, losses = _scored(self.seen)
-        low, high = _scale(losses)
+        low, high = style.within(losses) if losses.size else (0.0, 1.0)
         known = [int(size) for size in np.unique(sizes) if size]
         for number, size in enumerate(known):
             target, mine = size == len(self.found), sizes == size
@@ -139,7 +139,7 @@ class Plots:
         """Draw every mask that was scored by its number of layers, and through the best of each a line."""
         axes: Axes = (figure or _shown(7.0, 4.0)).subplots()
         _, sizes, losses = _scored(self.seen)
-        low, high = _scale(losses)
+        low, high = style.within(losses) if losses.size else (0.0, 1.0)
         inside = losses <= high
         for mine, colour in ((sizes != len(self.found), style.BLUE), (sizes == len(self.found), style.ORANGE)):
             axes.scatter(sizes[inside & mine], losses[inside & mine], s=18, color=colour, alpha=0.45, linewidths=0)
@@ -256,17 +256,6 @@ def _every(n_rows: int, at_most: int) -> list[int]:
     steps = (1, 2, 5, 10, 20, 50, 100, 200, 500)
     step = next((step for step in steps if n_rows / step <= at_most), n_rows)
     return [row for row in range(n_rows) if (row + 1) % step == 0 or row == 0]
-
-
-def _scale(losses: _Numbers) -> tuple[float, float]:
-    """The range of losses to show: all the best, and as many of the others as do not flatten them."""
-    known = sorted(losses.tolist())
-    if not known:
-        return 0.0, 1.0
-    middle, upper = known[len(known) // 2], known[-1 - len(known) // 20]
-    high = min(upper, middle + 3 * (middle - known[0])) if middle > known[0] else upper
-    pad = 0.04 * (high - known[0]) or 0.05
-    return known[0] - pad, high + pad
 
 
 def _rounded(number: float) -> str:

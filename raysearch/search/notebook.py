@@ -45,10 +45,8 @@ class NotebookProgress(Observer):
 
     @override
     def progress(self, progress: Progress) -> None:
-        if progress.masks_elsewhere:
-            whose = f": {progress.elsewhere}" if progress.elsewhere else ""
-            masks = count(progress.masks_elsewhere, "mask")
-            return self._show(0.0, f"waiting for {masks} that another search is computing{whose}")
+        if progress.waiting:
+            return self._show(0.0, progress.waiting)
         share = progress.masks_done / progress.masks_planned if progress.masks_planned else 0.0
         waiting = "" if progress.n_replicas else ", waiting for replicas to load"
         masks = count(progress.masks_planned, "mask")
