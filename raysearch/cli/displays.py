@@ -240,7 +240,7 @@ class StudyDisplay(Display):
     def _show_all(self, line: str = "") -> None:
         running = listed([f"{self._cells[cell]} ({standing})" for cell, standing in self._running.items()], most=3)
         said = escape(f"{self._tally()}  {line or f'running: {running}'}")
-        self._update(self._view(line), said, line.partition(":")[0])
+        self._update(self._view(line), said, line.partition(":")[0] or "running")
 
     def _view(self, line: str) -> RenderableType:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))

@@ -12,6 +12,7 @@ from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from pydantic import NonNegativeInt
 
@@ -39,7 +40,7 @@ from raysearch.study.grid import Combination, combinations_of
 from raysearch.study.spec import Cell, StudyOptions, StudySpec, drawn_once, one_seed_each
 from raysearch.tracking.options import TrackingOptions
 
-_SEEDS = 100  # from those of one draw of a study to those of the next, and as many draws to the next calibration
+_SEEDS = 1_000_000  # below this, a number of each set of samples of a study is added to the seed
 #: The top-level keys of the configuration of an evaluation, and those of a search.
 _OF_EVALUATIONS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
 _OF_SEARCHES = {"searcher", "screening", "refine", "tracking", "remove", "protect", "budget", "speed", *_OF_EVALUATIONS}
@@ -139,11 +140,9 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
     for way, its in ways.items():
         with found.mistakes:
             recoveries[way] = _recovery(way, its, config, assess, config_dir)
-    calibrated = [(one.label("model"), one.label("calibration")) for one in combinations]
-    place = {labels: number for number, labels in enumerate(dict.fromkeys(calibrated))}
-    for one, labels in zip(combinations, calibrated, strict=True):
+    for one in combinations:
         with found.mistakes:
-            cells.append(_cell(one, place[labels], found.words, config, tracking, config_dir))
+            cells.append(_cell(one, found.words, config, tracking, config_dir))
     if options is not None and len(cells) == len(combinations) > 0:
         attempt(options.check_contrasts, (cell.searcher for cell in cells))
     found.mistakes.tell()
@@ -185,13 +184,12 @@ def _recovery(
 
 def _cell(
     combination: Combination,
-    place: int,
     words: Sequence[str],
     study: Mapping[str, Any],
     tracking: TrackingOptions | None,
     config_dir: PathLike | None,
 ) -> Cell:
-    """Build a search of a study; `place` is that of its model and calibration among them all.
+    """Build a search of a study.
 
     Where an axis varies the searcher's seed, samples stay the same. On other samples a searcher draws other random
     numbers, or its luck would be the same on all; unless the words of another axis have a seed.
@@ -204,8 +202,8 @@ def _cell(
     search, own_tracking = tracked_search(own, config_dir)
     fixed = "seed" not in combination.labels and any(word.startswith("seed=") for word in combination.words)
     if search.searcher.stochastic and not fixed:
-        draw = search.evaluation.calibrations[0].data.draw.seed if combination.label("draw") else 0
-        seed = search.seed + _SEEDS * (draw + _SEEDS * place)  # not by a word, from which data take theirs
+        labels = [combination.label(of) or "" for of in ("model", "calibration", "draw")]
+        seed = search.seed + crc32("\n".join(labels).encode()) % _SEEDS * any(labels)  # not by a word: data take theirs
         search = dataclasses.replace(search, seed=seed, config={**search.config, "seed": seed})
     if search.budget is not None:
         raise UserError("remove=auto is of one search, not of a study's; give study.grid.remove a number or a range")

@@ -62,8 +62,8 @@ def test_a_wait_for_replicas_that_do_not_come_says_where_to_look(cells: Any, mon
     with StudyDisplay(console) as display:
         display.study_started(StudyHeader("my-study-1", {}, [*map(str, cells)]))
         display.cell_started(1)
+        display._last_line -= 60
         for awaited in (True, False):
-            display._last_line -= 60
             display.replicas_awaited(awaited)
     waiting, running = shown(console).splitlines()[-2:]
     assert "0 of 4 done" in waiting and "ray status tells what it lacks" in waiting

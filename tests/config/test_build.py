@@ -116,11 +116,13 @@ def test_a_search_that_another_version_recorded_is_refused_in_a_sentence() -> No
 def test_seeds_of_a_searcher_without_random_numbers_are_one_search():
     words = ["study.grid.searcher=[greedy,random]", "study.grid.seed=[0,1,2]", "study.grid.draw=[0,1]", "remove=2"]
     spec = build.study_spec(words)
-    named = [(cell.searcher, cell.search.seed, cell.draw) for cell in spec.cells]
-    assert sorted(named) == sorted(
-        [("greedy", 0, draw) for draw in "01"]
-        + [("random", seed + first, draw) for first, draw in ((0, "0"), (100, "1")) for seed in (0, 1, 2)]
-    )
+    found = {(cell.searcher, cell.draw): [] for cell in spec.cells}
+    for cell in spec.cells:
+        found[cell.searcher, cell.draw].append(cell.search.seed)
+    assert found["greedy", "0"] == found["greedy", "1"] == [0]
+    first, second = found["random", "0"], found["random", "1"]
+    assert [seeds[1:] for seeds in (first, second)] == [[seeds[0] + 1, seeds[0] + 2] for seeds in (first, second)]
+    assert not {*first} & {*second}, "other random numbers in each draw"
     (note,) = spec.notes
     assert note == "no random numbers decide what greedy finds, so one seed is run and 4 searches are left out"
     once = "each calibration is drawn once, so what other samples would give is not measured; study.grid.draw=[0,1,2] d"
@@ -128,32 +130,37 @@ def test_seeds_of_a_searcher_without_random_numbers_are_one_search():
     assert build.study_spec(["study.grid.searcher=[greedy]", "study.grid.remove=[2,3]"]).notes == []
 
 
-def test_a_searcher_has_other_random_numbers_in_each_draw_unless_an_axis_gives_a_seed():
-    words = ["study.grid.searcher=[greedy,random]", "remove=2"]
-    same = "study.grid.draw={3: data.seed=3 seed=7, 4: data.seed=4 seed=7}"
-    for draws, expected in (
-        (["study.grid.draw=[3,4]"], [0, 300, 0, 400]),
-        (["study.grid.draw=[3,4]", "seed=7"], [7, 307, 7, 407]),
-        ([same], [7, 7, 7, 7]),
-    ):
-        cells = build.study_spec([*words, *draws]).cells
-        found = {(cell.draw, cell.searcher): cell.search.seed for cell in cells}
-        assert [found[key] for key in sorted(found)] == expected
+def seeds(*words: str) -> dict[tuple[str, str], int]:
+    """Those of random subsets, by calibration and draw."""
+    cells = build.study_spec(["study.grid.searcher=[greedy,random]", "remove=2", *words]).cells
+    assert {cell.search.seed for cell in cells if cell.searcher == "greedy"} <= {0, 7}
+    return {(cell.calibration, cell.draw): cell.search.seed for cell in cells if cell.searcher == "random"}
 
 
-def test_a_searcher_has_other_random_numbers_by_each_calibration_and_all_searchers_the_same_samples():
+def test_a_searcher_has_random_numbers_of_its_own_on_each_set_of_samples():
+    whole = seeds("study.grid.objective=[perplexity,kl]", "study.grid.draw=[0,1,2]")
+    assert len({*whole.values()}) == len(whole) == 6
+    part = seeds("study.grid.objective=[kl]", "study.grid.draw=[2,0]")
+    assert part.items() < whole.items(), "the same searches, whatever else the study has"
+    based = seeds("study.grid.objective=[kl]", "study.grid.draw=[2,0]", "seed=7")
+    assert based == {place: seed + 7 for place, seed in part.items()}
+    assert [*seeds("seed=7").values()] == [7], "one set of samples"
+    named = seeds("study.grid.draw={x: data.part=rest, y: data.part=held_out}")
+    assert len({*named.values()}) == 2
+
+
+def test_words_of_an_axis_give_a_searcher_the_same_random_numbers_in_all_draws():
+    same = seeds("study.grid.draw={3: data.seed=3 seed=7, 4: data.seed=4 seed=7}")
+    assert [*same.values()] == [7, 7]
+
+
+def test_all_searchers_have_the_same_samples_whatever_their_seeds():
     cells = build.study_spec(["study=two_calibrations", "study.grid.remove=[5]", "study.grid.draw=[0,1]"]).cells
-    seeds = {(cell.calibration, cell.draw): cell.search.seed for cell in cells if cell.searcher == "GA"}
-    assert list(seeds.values()) == [0, 100, 10_000, 10_100]
-    assert {cell.search.seed for cell in cells if cell.searcher == "greedy"} == {0}
     by_samples = {(cell.calibration, cell.draw): cell.search.evaluation.calibrations for cell in cells}
     assert all(cell.search.evaluation.calibrations == by_samples[cell.calibration, cell.draw] for cell in cells)
     assert [cell.search.config["data"]["seed"] for cell in cells] == [int(cell.draw) for cell in cells]
     axis = ["study.grid.objective=[perplexity,kl]", "study.grid.searcher=[random]", "remove=2"]
-    assert [(cell.search.seed, cell.search.config["data"]["seed"]) for cell in build.study_spec(axis).cells] == [
-        (0, 0),
-        (10_000, 0),
-    ]
+    assert [cell.search.config["data"]["seed"] for cell in build.study_spec(axis).cells] == [0, 0]
 
 
 def test_a_list_of_an_axis_keeps_those_labels_of_the_file() -> None:

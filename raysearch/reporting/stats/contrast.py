@@ -22,7 +22,7 @@ class Contrast:
         gap: By how much the first is above the second.
         p: That noise alone explains it, corrected for `n_answers`; None if noise is not known.
         equivalence_p: That it is beyond the margin, corrected likewise; None without a margin, too.
-        n_answers: How many answers of this contrast, of all M together or M by M, p is corrected for.
+        n_answers: How many answers, of all contrasts for all M together or M by M, p is corrected for.
         unit: Of differences: ``nats per token``, ``points``; nats of logarithms.
         n_seeds: The most seeds that a draw has.
     """
@@ -68,18 +68,16 @@ def contrasts(
         names: The contrasts, as ``greedy - one_shot``.
         quantities: Each with the margin below which a difference does not matter.
     """
-    found: list[Contrast] = []
-    for name in names:
-        pair = sides_of(name)
+    whole, apart = list[Contrast](), list[Contrast]()
+    for pair in map(sides_of, names):
         mine = _without_used_loss(frame[frame["searcher"].isin(pair)])
-        whole, apart = list[Contrast](), list[Contrast]()
         for quantity, margin in quantities:
             known = mine[mine[quantity.key].notna()]
             of_both = (cells for _, cells in settings(known) if cells["searcher"].nunique() > 1)
             apart += [_contrast(cells, quantity, margin, *pair) for cells in of_both]
             whole += [_contrast(cells, quantity, margin, *pair) for cells in _all_sizes(known)]
-        found += [*_corrected(whole), *_corrected(apart)]
-    return found
+    places = {pair: place for place, pair in enumerate(map(sides_of, names))}
+    return sorted([*_corrected(whole), *_corrected(apart)], key=lambda one: places[one.first, one.second])
 
 
 def _all_sizes(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:

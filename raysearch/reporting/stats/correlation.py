@@ -3,9 +3,9 @@
 Every quantity is turned so that more is better before it is ranked: rho = +1 if the searcher that is better by the one
 is better by the other too, -1 if it is worse. Ties share the mean of their ranks. Searchers that found the same masks
 are one point, not several, and those that do not use the objective are none. The test is that of all permutations of
-the searchers, exact for up to `MOST_EXACT` points. Where two of them found the same mask in a draw, their means have
-that in common, so the masks of each draw are permuted instead. Intervals only describe, for those of so few points
-leave out zero too often.
+the searchers, exact for up to `MOST_EXACT` points. Where two of them found the same mask in some draw, their means have
+that in common, so masks are permuted instead. That other masks have layers in common is not allowed for. Intervals only
+describe, for those of so few points leave out zero too often.
 
 Source: Kim et al. 2026 (arXiv 2604.24938), Figure 3 and section 5.3. Its printed medians and ranges come out of its
 printed averages by this sign and these ties (tests/reporting/test_published.py).
@@ -59,7 +59,7 @@ def correlations(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Co
     for setting, cells in settings(frame[frame["uses_objective"]]):
         known = cells["removed"].map(len) > 0
         searches = _distinct(cells.assign(mask=cells["removed"].where(known, cells["searcher"])))
-        for first, second in itertools.combinations(quantities, 2):
+        for first, second in itertools.combinations(quantities, 2):  # the second is the mask's own in every draw
             numbers = {axis: one.sign * one.of(searches) for axis, one in (("x", first), ("y", second))}
             both = searches[["searcher", "draw", "mask"]].assign(**numbers).dropna()
             if (n := both["searcher"].nunique()) >= FEWEST:
@@ -76,19 +76,16 @@ def _distinct(searches: pd.DataFrame) -> pd.DataFrame:
 
 
 def masks_p(searches: pd.DataFrame) -> float:
-    """Return the two-sided p of Spearman's rho of searchers' means, over `RESAMPLES` permutations of each draw's masks.
+    """Return the two-sided p of Spearman's rho of searchers' means, over `RESAMPLES` permutations of their masks.
 
     Args:
-        searches: One a row: its ``searcher``, ``draw`` and ``mask``, and the two numbers, ``x`` and ``y``.
+        searches: One a row: its ``searcher``, its ``mask``, and the two numbers, ``x`` and ``y``, which is the mask's.
     """
-    mask = searches.groupby(["draw", "mask"], sort=False).ngroup()
-    of_mask = searches.groupby(mask)[["draw", "y"]].first()
+    mask = searches.groupby("mask", sort=False).ngroup()
+    y = searches.groupby(mask)["y"].mean().to_numpy()
     weights = pd.crosstab(searches["searcher"], mask, normalize="index").to_numpy()  # in means, [searchers, masks]
     x = searches.groupby("searcher", observed=True)["x"].mean().to_numpy()
-    rng, y = np.random.default_rng(0), of_mask["y"].to_numpy()
-    permuted = np.tile(y, (RESAMPLES, 1))
-    for of_draw in of_mask.groupby("draw").indices.values():
-        permuted[:, of_draw] = rng.permuted(permuted[:, of_draw], axis=1)
+    permuted = np.random.default_rng(0).permuted(np.tile(y, (RESAMPLES, 1)), axis=1)
     further = np.abs(spearman(x, permuted @ weights.T)) >= abs(spearman(x, weights @ y)) - 1e-9
     return float((1 + further.sum()) / (1 + RESAMPLES))
 
@@ -160,7 +157,7 @@ def _correlate(searches: pd.DataFrame) -> tuple[float | None, float | None, floa
     rho = float(spearman(x, y))
     if not np.isfinite(rho):
         return None, None, None, None
-    shared = (searches.groupby(["draw", "mask"])["searcher"].nunique() > 1).any()
+    shared = (searches.groupby("mask")["searcher"].nunique() > 1).any()
     interval = bootstrap_interval(x, y) if len(x) >= FEWEST_FOR_INTERVAL else (None, None)
     return rho, masks_p(searches) if shared else permutation_p(x, y), *interval
 

@@ -78,16 +78,17 @@ class Difference:
     def equivalence_p(self, margin: float | None) -> float | None:
         """Return the larger p of two one-sided tests that it is within the margin; None without one, or without errors.
 
+        That two sides are the same in all draws tells nothing of other ones.
+
         Source: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15(6).
         """
-        if margin is None or not self._known:
+        if margin is None:
             return None
         from scipy.special import stdtr
 
         room = margin - abs(self.value)
-        return max(
-            float(stdtr(freedom, -room / error)) if error else float(room <= 0) for error, freedom in self._known
-        )
+        noise = [(error, freedom) for error, freedom in self.errors if error > 0]
+        return max((float(stdtr(freedom, -room / error)) for error, freedom in noise), default=None)
 
     def _quantiles(self, *levels: float) -> float | None:
         """The sum of some quantiles of Student's t, times the error; None if that is not known."""

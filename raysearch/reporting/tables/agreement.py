@@ -77,7 +77,7 @@ def correlation_table(correlations: Sequence[Correlation]) -> Table | None:
     note = (
         "Spearman's ρ over searchers that use the objective, each by its mean over seeds, those with the same masks "
         "once; ties share ranks. +1: the better by the one, the better by the other. p: of all pairings, exact for up "
-        "to 10 searchers; of 9,999 permutations of each draw's masks where searchers share a mask. Intervals, from 6 "
+        "to 10 searchers; of 9,999 permutations of masks where searchers have one in common. Intervals, from 6 "
         "searchers on: percentiles of 9,999 resamples of the searchers with replacement (seeded); resamples in which "
         "one side is constant have no ρ and are left out. With so few searchers read them as rough."
     )

@@ -87,32 +87,31 @@ def test_identical_masks_are_one_point_and_baselines_none():
     assert found.p == pytest.approx(2 / 120)
 
 
-def test_searchers_with_the_same_mask_in_some_draw_are_tested_by_permuting_masks():
-    """Against all permutations of the masks of each draw, by brute force."""
-    rows = [("a", "0", 1), ("b", "0", 1), ("c", "0", 2), ("d", "0", 3)]
-    rows += [("a", "1", 1), ("b", "1", 2), ("c", "1", 2), ("d", "1", 3)]
-    x = {("0", 1): 0.9, ("0", 2): 1.1, ("0", 3): 1.0, ("1", 1): 0.7, ("1", 2): 1.8, ("1", 3): 0.8}
-    y = {("0", 1): 1.3, ("0", 2): 0.8, ("0", 3): 0.9, ("1", 1): 1.9, ("1", 2): 0.4, ("1", 3): 1.3}
+def test_searchers_with_a_mask_in_common_are_tested_by_permuting_masks():
+    """Against all permutations of five masks, by brute force: losses by searcher and draw, a perplexity by mask."""
+    found = {"a": (1, 4), "b": (1, 2), "c": (2, 5), "d": (3, 3)}
+    losses = {"a": (0.6, 0.6), "b": (0.6, 0.7), "c": (1.2, 1.5), "d": (0.4, 0.6)}
+    log_perplexities = (1.2, 1.9, 0.5, 0.9, 1.8)
+    x = [np.mean(of) for of in losses.values()]
 
-    def means(numbers):
-        return [np.mean([numbers[draw, mask] for name, draw, mask in rows if name == one]) for one in "abcd"]
+    def y(order):
+        return [np.mean([order[mask - 1] for mask in of]) for of in found.values()]
 
-    rhos = []
-    for first, second in itertools.product(itertools.permutations((1, 2, 3)), repeat=2):
-        new = {("0", old): ("0", of) for old, of in zip((1, 2, 3), first, strict=True)}
-        new |= {("1", old): ("1", of) for old, of in zip((1, 2, 3), second, strict=True)}
-        rhos.append(stats.spearmanr(means(x), means({key: y[other] for key, other in new.items()})).statistic)
-    expected = np.mean(np.abs(rhos) >= abs(rhos[0]) - 1e-9)
+    rhos = [stats.spearmanr(x, y(order)).statistic for order in itertools.permutations(log_perplexities)]
     made = [
         cell(
             name,
-            outcome(x[draw, mask], removed=(0, mask), assessed={"ppl": Estimate(np.exp(y[draw, mask]))}),
-            draw=draw,
+            outcome(
+                losses[name][draw], removed=(0, mask), assessed={"ppl": Estimate(np.exp(log_perplexities[mask - 1]))}
+            ),
+            draw=str(draw),
         )
-        for name, draw, mask in rows
+        for name, masks in found.items()
+        for draw, mask in enumerate(masks)
     ]
     results = study(*made, metrics=(PERPLEXITY_METRIC,))
-    (found,) = correlations(cells_frame(results), [CALIBRATION_LOSS, *averages(results)])
-    assert (found.n, found.rho) == (4, pytest.approx(rhos[0]))
-    assert found.p == pytest.approx(expected, abs=0.02)
-    assert expected == pytest.approx(2 * permutation_p(np.array(means(x)), np.array(means(y))))
+    (one,) = correlations(cells_frame(results), [CALIBRATION_LOSS, *averages(results)])
+    assert (one.n, one.rho) == (4, pytest.approx(rhos[0]))
+    expected = np.mean(np.abs(rhos) >= abs(rhos[0]) - 1e-9)
+    assert one.p == pytest.approx(expected, abs=0.02)
+    assert expected == pytest.approx(2 * permutation_p(np.array(x), np.array(y(log_perplexities))))
