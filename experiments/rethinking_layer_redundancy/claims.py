@@ -140,7 +140,7 @@ def calibration_claims(whole: Analysis) -> Iterator[list[object]]:
         ends = "" if one.low is None or one.high is None else f"{number(one.low)} to {number(one.high)}"
         what = f"{one.quantity.group}: {one.best} better than {one.second}, M={one.panel.remove}"
         effect = f"{number(one.gain)} {unit} ({one.n_better} of {one.n_searchers} searchers)"
-        yield [what, effect, ends, verdict(one.p)]
+        yield [what, effect, ends, verdict(one.p, drawn=one.n_draws > 1)]
 
 
 def variance_claims(seven: Analysis) -> Iterator[list[object]]:
@@ -150,7 +150,7 @@ def variance_claims(seven: Analysis) -> Iterator[list[object]]:
             low, high = one.intervals[part]
             shares = f"ω² {one.shares[part]:.2f} (η² {one.raw[part]:.2f})"
             what = f"{one.quantity.group} varies with the {part}, M={one.panel.remove}"
-            yield [what, shares, f"{low:.2f} to {high:.2f}", verdict(p)]
+            yield [what, shares, f"{low:.2f} to {high:.2f}", verdict(p, drawn=one.drawn)]
 
 
 def agreement_claims(seven: Analysis) -> Iterator[list[object]]:
@@ -223,12 +223,13 @@ def prediction_claims(whole: Analysis) -> Iterator[list[object]]:
             yield [what, effect, ends, verdict(p, f"permutations, corrected for {len(members)} M")]
 
 
-def verdict(p: float | None, test: str = "") -> str:
-    """Return the verdict of a test, with its p."""
+def verdict(p: float | None, test: str = "", drawn: bool = True) -> str:
+    """Return the verdict of a test, with its p; what differs in one draw is measured on its samples and no more."""
     if p is None or math.isnan(p):
         return "cannot be told"
     by = f"{test}, " if test else ""
-    return f"{'**clear**' if p <= 0.05 else 'not told apart'} ({by}{'p < 0.001' if p < 0.001 else f'p = {p:.3f}'})"
+    differs = "**clear**" if drawn else "measured on these samples"
+    return f"{differs if p <= 0.05 else 'not told apart'} ({by}{'p < 0.001' if p < 0.001 else f'p = {p:.3f}'})"
 
 
 def number(value: float) -> str:

@@ -7,6 +7,7 @@ would dilute the calibration's share, and so are those whose luck is the same in
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,8 @@ from raysearch.core.json import finite
 from raysearch.reporting.stats.frame import Panel, Quantity, by_own_luck, mean_of, panels
 
 _Numbers = npt.NDArray[np.float64]
+RESAMPLES = 9999
+_DUST = 1e-9  # relative; differences below it come from the order of additions
 
 #: Shares of a variance, together 1: ``calibration``, ``searcher``, and the rest as ``residual``. Where it is told apart
 #: from the rest, ``interaction``, what one calibration does to one searcher alone; with several draws also ``draw``.
@@ -35,7 +38,9 @@ class Split:
         raw: Eta squared: sums of squares over their sum. They favour the factor with more levels.
         intervals: The 95 % interval of each share in `shares` that is tested, by its name. From the noncentral F
             distribution, the other components held.
-        p: Of the F tests that calibrations, and searchers, do not differ; None without a residual to test against.
+        p: That calibrations, and searchers, do not differ. Where each calibration has several draws, one may have more
+            noise than another: by Welch's tests of the means of draws, corrected for the pairs of calibrations, and by
+            permutations of the searchers within each draw. Else by F tests; None without a residual to test against.
         stable: Whether the larger of the two shares stays the larger whichever searcher is left out; None with fewer
             than three.
         n_searchers: How many searchers have a result by every calibration and draw; others are left out.
@@ -86,7 +91,7 @@ def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
     """Split each quantity's variance for each model and M with at least two calibrations and two searchers.
 
     By least squares, with type II sums of squares. Where calibrations have several draws, a searcher counts by its mean
-    over seeds, and the draws are a random factor nested in calibrations: the F test of the calibration is against the
+    over seeds, and the draws are a random factor nested in calibrations: the F of the calibration is against the
     draws, the others against searchers times draws. With one draw, against the seeds where some searcher has several,
     else against what both together do.
     """
@@ -129,7 +134,7 @@ def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | Non
         shares=shares,
         raw=(parts["sum_sq"] / parts["sum_sq"].sum()).to_dict(),
         intervals=_intervals(parts, shares, len(data)),
-        p={name: finite(float(parts["p"][name])) for name in ("calibration", "searcher")},
+        p={name: finite(p) for name, p in _tests(data, parts).items()},
         stable=_is_stable(data, shares),
         n_searches=len(data),
         n_searchers=n_searchers,
@@ -166,6 +171,20 @@ def _analysis_of_variance(data: pd.DataFrame) -> pd.DataFrame:
     parts["error"] = (against["sum_sq"] / against["df"]).where(against["df"] > 0).to_numpy()
     parts["F"] = parts["sum_sq"] / parts["df"] / parts["error"]
     return parts.assign(p=fdtrc(parts["df"], parts["error_df"], parts["F"]))
+
+
+def _tests(data: pd.DataFrame, parts: pd.DataFrame) -> dict[str, float]:
+    """The p of calibration and searcher; see `Split`."""
+    from scipy.stats import ttest_ind
+
+    table = data.pivot_table("value", ["calibration", "draw"], "searcher")
+    means = [of.to_numpy() for _, of in table.mean(axis=1).groupby("calibration")]
+    if min(map(len, means)) < 2:
+        return {name: float(parts["p"][name]) for name in ("calibration", "searcher")}
+    pairs = [float(ttest_ind(*pair, equal_var=False).pvalue) for pair in itertools.combinations(means, 2)]
+    permuted = np.random.default_rng(0).permuted(np.tile(table, (RESAMPLES, 1, 1)), axis=2)
+    further = permuted.mean(axis=1).var(axis=1) >= table.mean().var(ddof=0) * (1 - _DUST)
+    return {"calibration": min(1.0, len(pairs) * min(pairs)), "searcher": float((1 + further.sum()) / (1 + RESAMPLES))}
 
 
 def _left_over(values: _Numbers, *factors: npt.NDArray[np.int_]) -> _Numbers:
