@@ -6,10 +6,12 @@ are fresh samples of the same kind, but for those that both draws have, which ar
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
@@ -22,18 +24,33 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.searchers.base import Round
 from raysearch.study.model_group import ModelGroup
 
+_LITTLE = 0.05  # a share of samples in common that does not matter
+
 
 @dataclass(frozen=True)
 class Draws:
     """The draws of one calibration of one model.
 
     Args:
+        calibration: Its label.
         samples: The samples of each draw, by its label.
         places: The draw of each search, by the search's place in the study.
     """
 
+    calibration: str
     samples: dict[str, Calibration]
     places: dict[int, str]
+
+    @property
+    def keys(self) -> dict[str, list[str]]:
+        """What tells the samples of each draw apart, in their order."""
+        return {draw: [key for shard in one.shards for key in shard.keys] for draw, one in self.samples.items()}
+
+    @property
+    def shared(self) -> float:
+        """The share of its samples that a draw has in common with another, the mean over all pairs."""
+        sets = [{*keys} for keys in self.keys.values()]
+        return fmean(len(one & other) / len(one) for one, other in itertools.permutations(sets, 2))
 
 
 def draws_of(group: ModelGroup) -> list[Draws]:
@@ -41,10 +58,19 @@ def draws_of(group: ModelGroup) -> list[Draws]:
     by_label: dict[str, Draws] = {}
     for number, cell in group.cells.items():
         if cell.search.evaluation.weighting is None:
-            draws = by_label.setdefault(cell.calibration, Draws({}, {}))
+            draws = by_label.setdefault(cell.calibration, Draws(cell.calibration, {}, {}))
             draws.samples[cell.draw] = group.prepared_for(cell).calibrations[0]
             draws.places[number] = cell.draw
     return [draws for draws in by_label.values() if len(draws.samples) > 1]
+
+
+def notes_on(draws: Draws) -> Iterator[str]:
+    """What to tell people of draws before they are searched on."""
+    if draws.shared > _LITTLE:
+        yield (
+            f"draws of {draws.calibration} have {draws.shared:.0%} of their samples in common, so tests over draws are "
+            "too sure; draws of a larger set, or of fewer data.samples, have less"
+        )
 
 
 def evaluate_held_out(
@@ -69,7 +95,7 @@ def held_out_losses(draws: Draws, masks: Mapping[int, Mask], ledger: Ledger) -> 
 
     A loss is of the samples that the search's own draw has not; without any, there is none.
     """
-    keys = {draw: [key for shard in one.shards for key in shard.keys] for draw, one in draws.samples.items()}
+    keys = draws.keys
     found_masks = list(dict.fromkeys(masks.values()))
     known = {draw: ledger.known(one.fingerprint, found_masks) for draw, one in draws.samples.items()}
     found = {}

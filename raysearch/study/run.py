@@ -29,7 +29,7 @@ from raysearch.search.observer import (
 )
 from raysearch.search.record import SEARCHES, SearchRecord, write_search
 from raysearch.search.run import StudyContext
-from raysearch.study.draws import draws_of, evaluate_held_out
+from raysearch.study.draws import draws_of, evaluate_held_out, notes_on
 from raysearch.study.model_group import ModelGroup, name_searches, prepare
 from raysearch.study.record import STUDIES, AssessedMasks, StudyRecord
 from raysearch.study.recorder import record_study
@@ -73,7 +73,8 @@ def run_study(
     with closing(ledger), held(ledger, spec.study_id, "STUDY"):
         observer = Observers(tracker, observer)
         observer.study_started(_header(spec, search_ids, ledger))
-        for note in spec.notes:
+        of_draws = [note for group in model_groups for draws in draws_of(group) for note in notes_on(draws)]
+        for note in (*spec.notes, *of_draws):
             observer.warn(note)
         texts = [*(one.prepared.calibrations for one in model_groups), *(one.calibrations for one in plans)]
         warn_of_unknown([one for each in texts for one in each], observer)

@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from raysearch.assessment.spec import AssessSpec
 from raysearch.core.digest import digest
-from raysearch.core.formatting import count
+from raysearch.core.formatting import count, listed
 from raysearch.core.options import Options
 from raysearch.errors import UserError, did_you_mean
 from raysearch.recovery.spec import RecoverSpec
@@ -191,13 +191,17 @@ def one_seed_each(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
 
 
 def drawn_once(cells: Sequence[Cell]) -> list[str]:
-    """Return a warning where searches are compared on one draw of each calibration's samples."""
+    """Return a warning where searches are compared on one draw of a calibration's samples."""
     compared = len({cell.searcher for cell in cells}) > 1 or len({cell.calibration for cell in cells}) > 1
-    drawn = {(cell.model, cell.calibration, cell.draw) for cell in cells}
-    if not compared or len({place[:2] for place in drawn}) < len(drawn):
+    draws: dict[str, set[str]] = {}
+    for cell in cells:
+        draws.setdefault(cell.calibration, set()).add(cell.draw)
+    once = [calibration for calibration, of in draws.items() if len(of) == 1]
+    if not compared or not once:
         return []
-    once = "each calibration is drawn once, so what other samples would give is not measured"
-    return [f"{once}; study.grid.draw=[0,1,2] draws more"]
+    which = "each calibration" if len(once) == len(draws) else listed(once)
+    drawn = f"{which} {'is' if len(once) in (1, len(draws)) else 'are'} drawn once"
+    return [f"{drawn}, so what other samples would give is not measured; study.grid.draw=[0,1,2] draws more"]
 
 
 def _same_but_seed(one: Cell, other: Cell) -> bool:

@@ -128,6 +128,11 @@ def test_seeds_of_a_searcher_without_random_numbers_are_one_search():
     once = "each calibration is drawn once, so what other samples would give is not measured; study.grid.draw=[0,1,2] d"
     assert [note.startswith(once) for note in build.study_spec(words[:1]).notes] == [True]
     assert build.study_spec(["study.grid.searcher=[greedy]", "study.grid.remove=[2,3]"]).notes == []
+    more = "study.include=[{searcher: random, objective: kl, draw: 1}]"
+    (note,) = build.study_spec(
+        ["study.grid.searcher=[random]", "study.grid.objective=[kl,perplexity]", "study.grid.draw=[0]", more]
+    ).notes
+    assert note.startswith("perplexity is drawn once, so what other samples would give is not measured")
 
 
 def seeds(*words: str) -> dict[tuple[str, str], int]:

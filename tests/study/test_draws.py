@@ -12,7 +12,7 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
-from raysearch.study.draws import Draws, held_out_losses
+from raysearch.study.draws import Draws, held_out_losses, notes_on
 
 MASK = Mask.of(1)
 LENGTHS = {"a": 3, "b": 2, "c": 4, "d": 5, "e": 3}  # of documents
@@ -36,8 +36,12 @@ def evaluated(documents: str, ledger: Ledger, n_shards: int | None = None) -> Ca
 
 
 def held_out(samples: Sequence[Calibration], ledger: Ledger) -> dict[int, dict[str, float]]:
+    return held_out_losses(draws(samples), {0: MASK}, ledger)
+
+
+def draws(samples: Sequence[Calibration]) -> Draws:
     named = {str(number): one for number, one in enumerate(samples)}
-    return held_out_losses(Draws(named, {number: str(number) for number in range(len(samples))}), {0: MASK}, ledger)
+    return Draws("prose", named, {number: str(number) for number in range(len(samples))})
 
 
 def test_what_a_search_has_seen_is_not_held_out_from_it(ledger: Ledger) -> None:
@@ -51,3 +55,12 @@ def test_without_a_sample_that_it_has_not_seen_there_is_no_loss(ledger: Ledger) 
 
 def test_without_some_of_its_shards_there_is_no_loss(ledger: Ledger) -> None:
     assert held_out([evaluated("a", ledger), evaluated("bc", ledger, n_shards=1)], ledger) == {}
+
+
+def test_draws_that_have_samples_in_common_are_told_of(ledger: Ledger) -> None:
+    (note,) = notes_on(draws([evaluated(documents, ledger) for documents in ("ab", "bc", "de")]))
+    share = (1 / 2 + 0 + 1 / 2 + 0 + 0 + 0) / 6
+    assert note.startswith(
+        f"draws of prose have {share:.0%} of their samples in common, so tests over draws are too sure"
+    )
+    assert not [*notes_on(draws([evaluated(documents, ledger) for documents in ("ab", "c")]))]
