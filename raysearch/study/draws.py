@@ -42,7 +42,7 @@ class Draws:
     places: dict[int, str]
 
     @property
-    def keys(self) -> dict[str, list[str]]:
+    def keys(self) -> dict[str, list[bytes]]:
         """What tells the samples of each draw apart, in their order."""
         return {draw: [key for shard in one.shards for key in shard.keys] for draw, one in self.samples.items()}
 

@@ -116,7 +116,7 @@ def test_a_search_that_another_version_recorded_is_refused_in_a_sentence() -> No
 def test_seeds_of_a_searcher_without_random_numbers_are_one_search():
     words = ["study.grid.searcher=[greedy,random]", "study.grid.seed=[0,1,2]", "study.grid.draw=[0,1]", "remove=2"]
     spec = build.study_spec(words)
-    found = {(cell.searcher, cell.draw): [] for cell in spec.cells}
+    found: dict[tuple[str, str], list[int]] = {(cell.searcher, cell.draw): [] for cell in spec.cells}
     for cell in spec.cells:
         found[cell.searcher, cell.draw].append(cell.search.seed)
     assert found["greedy", "0"] == found["greedy", "1"] == [0]

@@ -111,7 +111,7 @@ def test_searchers_with_a_mask_in_common_are_tested_by_permuting_masks():
     ]
     results = study(*made, metrics=(PERPLEXITY_METRIC,))
     (one,) = correlations(cells_frame(results), [CALIBRATION_LOSS, *averages(results)])
-    assert (one.n, one.rho) == (4, pytest.approx(rhos[0]))
+    assert one.n == 4 and one.rho == pytest.approx(rhos[0])
     expected = np.mean(np.abs(rhos) >= abs(rhos[0]) - 1e-9)
     assert one.p == pytest.approx(expected, abs=0.02)
     assert expected == pytest.approx(2 * permutation_p(np.array(x), np.array(y(log_perplexities))))
