@@ -62,6 +62,8 @@ def main() -> None:
     print(f"## Shape of the masks (the paper's seven searchers)\n\n{shapes(cells)}\n")
     if cells["searcher"].isin(["GA without prior", "BO without prior"]).any():
         print(f"## The prior of single layers\n\n{priors(cells)}\n")
+    if cells["calibration"].nunique() > 1 and cells["calibration"].str.fullmatch(r"\d+ windows").all():
+        print(f"## By the number of windows\n\n{by_windows(cells)}\n")
     print(f"## Objective and data apart\n\n{crossed(cells)}")
 
 
@@ -262,6 +264,21 @@ def priors(cells: pd.DataFrame) -> str:
         names = ("one-shot", "GA", "GA without prior", "BO", "BO without prior", "random")
         rows.append([calibration, remove, *(over_seeds(behind[name]) if name in behind else "" for name in names)])
     return table(["calibration", "M", "one-shot", "GA", "GA, no prior", "BO", "BO, no prior", "random"], rows)
+
+
+def by_windows(cells: pd.DataFrame) -> str:
+    """What the draws of each number of windows found: how alike masks are, and their perplexities on the same text."""
+    rows = []
+    for (calibration, searcher), group in cells.groupby(["calibration", "searcher"], sort=False, observed=True):
+        alike = [one.jaccard(other) for one, other in combinations(group["mask"], 2)]
+        perplexities = group["assessed.c4"]
+        mean, span = (
+            math.exp(fmean(map(math.log, perplexities))),
+            f"{perplexities.min():.1f} to {perplexities.max():.1f}",
+        )
+        rows.append([calibration, searcher, group["mask"].nunique(), f"{fmean(alike):.2f}", f"{mean:.1f}", span])
+    heads = ["calibration", "searcher", "masks of three draws", "mean Jaccard", "perplexity on C4, mean", "range"]
+    return table(heads, rows)
 
 
 def crossed(cells: pd.DataFrame) -> str:
