@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +20,7 @@ from raysearch.assessment.results import Assessments
 from raysearch.assessment.spec import AssessSpec, SpeedOptions
 from raysearch.config.build import search_spec
 from raysearch.core.mask import Mask
-from raysearch.ledger.ledger import opened
+from raysearch.ledger.ledger import Ledger
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def main() -> None:
     spec = AssessSpec(tasks=options.tasks, data_dir=options.data_dir, limit=options.limit, speed=speed)
     plan = plan_assessment(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
     masks = sorted({mask_of(removed) for removed in cells["removed"]})
-    with opened(evaluation.ledger) as ledger:
+    with closing(Ledger(evaluation.ledger)) as ledger:
         found = assess_masks(plan, ledger, masks, on_progress=lambda line: print(line, flush=True))
     join(options.results, cells, found)
 
