@@ -191,14 +191,14 @@ def difference(one: Side, other: Side, quantity: Quantity) -> Difference:
     value = float(_above(one.score, other.score))
     if len(draws) > 1:
         gaps = _above(*(np.array([side.by_draw[draw].mean() for draw in draws]) for side in (one, other)))
-        by_draw = float(gaps.var(ddof=1)) / len(gaps), len(gaps) - 1.0
+        by_draw = of_mean(gaps)
         few = [_held_out(one, other, *by_draw) if quantity == HELD_OUT_LOSS else by_draw]
         items = [] if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) else by_item(one, other)
     else:
         few, items = [], by_item(one, other)
     for side in (one, other):
-        if side.shares_seeds and (n_seeds := len(side.by_seed)) > 1:
-            few.append((float(side.by_seed.var(ddof=1)) / n_seeds, n_seeds - 1.0))
+        if side.shares_seeds and len(side.by_seed) > 1:
+            few.append(of_mean(side.by_seed))
         elif side.shares_seeds and side.stochastic:  # nobody knows what another seed would have found
             return replace(unknown, value=value)
     parts = [*few, *items]
@@ -210,6 +210,11 @@ def _above(one: Any, other: Any) -> Any:
     """Return by how much numbers, or arrays or tables of them, are above others; 0 where only rounding parts them."""
     gap = one - other
     return gap * (abs(gap) > _DUST * np.maximum(abs(one), abs(other)))
+
+
+def of_mean(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Return the variance of the mean of two or more numbers, and its degrees of freedom."""
+    return float(values.var(ddof=1)) / len(values), len(values) - 1.0
 
 
 def total(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from raysearch.reporting.stats.difference import LEVEL, Difference, Side, by_item, holm, total
+from raysearch.reporting.stats.difference import LEVEL, Difference, Side, by_item, holm, of_mean, total
 from raysearch.reporting.stats.frame import Panel, Quantity, by_own_luck, panels, tidy
 
 
@@ -81,7 +81,7 @@ def _pairs(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Iterator[Ca
         if n_draws > 1:
             mine = cells[cells["searcher"].isin(common)]
             items = by_item(*(Side(mine[mine["calibration"] == one], quantity) for one in (best, second)))
-            draws = [(float(of.var()) / len(of), len(of) - 1.0) for of in (better.mean(axis=1), worse.mean(axis=1))]
+            draws = [of_mean(of.mean(axis=1).to_numpy()) for of in (better, worse)]
             noise = Difference(gain, n_draws, [total([*draws, *items]), total(draws)])
             p, half = noise.p, noise.half_width() or 0.0
             ends = gain - half, gain + half

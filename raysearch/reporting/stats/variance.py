@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from raysearch.core.json import finite
+from raysearch.reporting.stats.difference import Difference, holm, of_mean, total
 from raysearch.reporting.stats.frame import Panel, Quantity, by_own_luck, mean_of, panels
 
 _Numbers = npt.NDArray[np.float64]
@@ -134,7 +135,7 @@ def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | Non
         shares=shares,
         raw=(parts["sum_sq"] / parts["sum_sq"].sum()).to_dict(),
         intervals=_intervals(parts, shares, len(data)),
-        p={name: finite(p) for name, p in _tests(data, parts).items()},
+        p=_tests(data, parts),
         stable=_is_stable(data, shares),
         n_searches=len(data),
         n_searchers=n_searchers,
@@ -173,18 +174,22 @@ def _analysis_of_variance(data: pd.DataFrame) -> pd.DataFrame:
     return parts.assign(p=fdtrc(parts["df"], parts["error_df"], parts["F"]))
 
 
-def _tests(data: pd.DataFrame, parts: pd.DataFrame) -> dict[str, float]:
+def _tests(data: pd.DataFrame, parts: pd.DataFrame) -> dict[str, float | None]:
     """The p of calibration and searcher; see `Split`."""
-    from scipy.stats import ttest_ind
-
     table = data.pivot_table("value", ["calibration", "draw"], "searcher")
     means = [of.to_numpy() for _, of in table.mean(axis=1).groupby("calibration")]
     if min(map(len, means)) < 2:
-        return {name: float(parts["p"][name]) for name in ("calibration", "searcher")}
-    pairs = [float(ttest_ind(*pair, equal_var=False).pvalue) for pair in itertools.combinations(means, 2)]
+        return {name: finite(float(parts["p"][name])) for name in ("calibration", "searcher")}
+    pairs = [
+        Difference(
+            float(one.mean() - other.mean()), min(len(one), len(other)), [total([of_mean(one), of_mean(other)])]
+        ).p
+        for one, other in itertools.combinations(means, 2)
+    ]
     permuted = np.random.default_rng(0).permuted(np.tile(table, (RESAMPLES, 1, 1)), axis=2)
     further = permuted.mean(axis=1).var(axis=1) >= table.mean().var(ddof=0) * (1 - _DUST)
-    return {"calibration": min(1.0, len(pairs) * min(pairs)), "searcher": float((1 + further.sum()) / (1 + RESAMPLES))}
+    of_calibrations = min((p for p in holm(pairs) if p is not None), default=None)
+    return {"calibration": of_calibrations, "searcher": float((1 + further.sum()) / (1 + RESAMPLES))}
 
 
 def _left_over(values: _Numbers, *factors: npt.NDArray[np.int_]) -> _Numbers:
