@@ -40,6 +40,7 @@ GROUPS: Mapping[str, Group] = {
     "c4": "perplexity",
     "lambada": "perplexity",
     "arc_easy": "accuracy",
+    "arc_challenge": "accuracy",
     "piqa": "accuracy",
     "winogrande": "accuracy",
 }

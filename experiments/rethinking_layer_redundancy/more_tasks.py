@@ -1,7 +1,7 @@
 """Further tasks for the masks that a study found: their accuracies join its ``cells.csv`` and ``items.csv``.
 
     python experiments/rethinking_layer_redundancy/more_tasks.py \\
-      experiments/rethinking_layer_redundancy/results/many_items_by_all piqa arc_challenge --limit 200
+      experiments/rethinking_layer_redundancy/results/many_items_by_all piqa arc_challenge
 
 It continues where it was stopped, from the ledger in ``--store``; files change when all is known.
 """
