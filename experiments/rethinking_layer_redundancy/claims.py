@@ -16,7 +16,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import Any
 
 import pandas as pd
@@ -273,10 +273,7 @@ def by_windows(cells: pd.DataFrame) -> str:
     for (calibration, searcher), group in cells.groupby(["calibration", "searcher"], sort=False, observed=True):
         alike = [one.jaccard(other) for one, other in combinations(group["mask"], 2)]
         perplexities = group["assessed.c4"]
-        mean, span = (
-            math.exp(fmean(map(math.log, perplexities))),
-            f"{perplexities.min():.1f} to {perplexities.max():.1f}",
-        )
+        mean, span = geometric_mean(perplexities), f"{perplexities.min():.1f} to {perplexities.max():.1f}"
         rows.append([calibration, searcher, group["mask"].nunique(), f"{fmean(alike):.2f}", f"{mean:.1f}", span])
     heads = ["calibration", "searcher", "masks of three draws", "mean Jaccard", "perplexity on C4, mean", "range"]
     return table(heads, rows)

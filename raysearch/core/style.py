@@ -30,11 +30,13 @@ _PER_INCH = 12.5  # characters of a legend, at its size
 
 
 def within(values: Iterable[float]) -> tuple[float, float]:
-    """Return the ends of an axis for one or more finite values, without those that would flatten the others.
+    """Return the ends of an axis for finite values, if any, without those that would flatten the others.
 
     These lie above the lower three quarters by more than four times their range.
     """
     ordered = sorted({*values})  # of equal values one: two searchers with one mask make no third an outlier
+    if not ordered:
+        return 0.0, 1.0
     low, upper = ordered[0], ordered[max(min(1, len(ordered) - 1), (3 * (len(ordered) - 1)) // 4)]
     room = (upper - low) or 0.02 * abs(low) or 1.0
     high = max(value for value in ordered if value <= upper + 4 * room)

@@ -101,7 +101,7 @@ class Plots:
         figure = figure or _shown(8.0, 4.0)
         axes: Axes = figure.subplots()
         places, sizes, losses = _scored(self.seen)
-        low, high = style.within(losses) if losses.size else (0.0, 1.0)
+        low, high = style.within(losses)
         known = [int(size) for size in np.unique(sizes) if size]
         for number, size in enumerate(known):
             target, mine = size == len(self.found), sizes == size
@@ -139,7 +139,7 @@ class Plots:
         """Draw every mask that was scored by its number of layers, and through the best of each a line."""
         axes: Axes = (figure or _shown(7.0, 4.0)).subplots()
         _, sizes, losses = _scored(self.seen)
-        low, high = style.within(losses) if losses.size else (0.0, 1.0)
+        low, high = style.within(losses)
         inside = losses <= high
         for mine, colour in ((sizes != len(self.found), style.BLUE), (sizes == len(self.found), style.ORANGE)):
             axes.scatter(sizes[inside & mine], losses[inside & mine], s=18, color=colour, alpha=0.45, linewidths=0)

@@ -19,6 +19,7 @@ from raysearch.study.result import StudyResult
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "rethinking_layer_redundancy"
 RESULTS = FOLDER / "results" / "four_calibrations"
+VERDICTS = ("**clear**", "not told apart", "measured", "a description")
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +58,6 @@ def test_the_main_result_is_found(committed: Analysis) -> None:
     worse = ("margin on Commonsense (659 to 1,100 times), in both", "margin on C4 (65.5 to 296 times), in both")
     assert len(found) == 2 and all(f"than {one}" in said for one, said in zip(worse, found, strict=True))
     assert any("perplexity on C4 and perplexity on Commonsense" in one for one in verdicts)
-
-
-VERDICTS = ("**clear**", "not told apart", "measured", "a description")
 
 
 def test_one_draw_is_warned_of(committed: Analysis) -> None:

@@ -3,7 +3,7 @@
 Every quantity is turned so that more is better before it is ranked: rho = +1 if the searcher that is better by the one
 is better by the other too, -1 if it is worse. Ties share the mean of their ranks. Searchers that found the same masks
 are one point, not several, and those that do not use the objective are none. The test is that of all permutations of
-the searchers, exact for up to `MOST_EXACT` points. Where two of them found the same mask in some draw, their means have
+the searchers, exact for up to `MOST_EXACT` points. Where two of them found the same mask, in whatever draws, they have
 that in common, so masks are permuted instead. That other masks have layers in common is not allowed for. Intervals only
 describe, for those of so few points leave out zero too often.
 
