@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -46,6 +47,7 @@ _TITLES = {
     "piqa": "PIQA",
     "boolq": "BoolQ",
     "openbookqa": "OpenBookQA",
+    "mmlu": "MMLU",
     "lambada_openai": "LAMBADA (last word)",
 }
 
@@ -199,7 +201,10 @@ def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -
 
 
 def _plain(found: Mapping[str, Any], task: str) -> dict[str, Any]:
-    """Return what is kept of lm-eval's answer; ``acc,none`` is ``acc``, and the first of several filters counts."""
+    """Return what is kept of lm-eval's answer; ``acc,none`` is ``acc``, and the first of several filters counts.
+
+    The items of a group are those of its tasks.
+    """
     metrics: dict[str, float] = {}
     for key, value in found["results"][task].items():
         metric, comma, _ = key.partition(",")
@@ -211,9 +216,9 @@ def _plain(found: Mapping[str, Any], task: str) -> dict[str, Any]:
         "metrics": metrics,
         "higher_is_better": {metric: better.get(metric) is not False for metric in metrics if "_stderr" not in metric},
         "n_items": sum(of["effective"] for of in ([sizes[task]] if task in sizes else sizes.values())),
-        "shots": found["n-shot"].get(task),
+        "shots": found["n-shot"].get(task, max(found["n-shot"].values(), default=None)),
         "version": found["versions"].get(task),
-        "items": _items(found["samples"].get(task, []), metrics),
+        "items": _items(found["samples"].get(task) or [*chain(*found["samples"].values())], metrics),
     }
 
 

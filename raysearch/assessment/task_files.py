@@ -143,7 +143,8 @@ def ready_tasks() -> list[str]:
 def write_task_files(data_dir: Path, store: Path) -> Path:
     """Write a task file for each set of local data that exists, and return their folder, for ``--include_path``."""
     data_dir = data_dir.resolve()
-    texts = {name: _filled_in(name, data_dir) for name in ready_tasks() if _data_file(name, data_dir).is_file()}
+    there = [name for name in ready_tasks() if all(file.is_file() for file in _data_files(name, data_dir))]
+    texts = {name: _filled_in(name, data_dir) for name in there}
     digest = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:8]
     folder = store.resolve() / "tasks" / f"{data_dir.name}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -168,39 +169,46 @@ def _ready(name: str, data_dir: Path, spec: AssessSpec, own: Sequence[str], stor
             f"{_nearest(name, [*known, *own])}; or give your own task files with assess.task_dir=…, or "
             "assess.data_dir=null for lm-eval's own and the hub"
         )
-    file = _data_file(name, data_dir)
-    if not file.is_file():
+    data_files = _data_files(name, data_dir)
+    for file in data_files:
+        if not file.is_file():
+            raise UserError(
+                f"assess.data_dir={data_dir} holds no {file.relative_to(data_dir)} for {name} of assess.tasks; put it "
+                "there, or leave the task out"
+            )
+    examples = _examples_file(data_files)
+    if spec.shots and not examples.is_file():
         raise UserError(
-            f"assess.data_dir={data_dir} holds no {file.relative_to(data_dir)} for {name} of assess.tasks; put it "
-            "there, or leave the task out"
-        )
-    train = file.with_name("train.jsonl")
-    if spec.shots and not train.is_file():
-        raise UserError(
-            f"assess.shots={spec.shots} takes examples from {train}, which is not there; put it there, or use "
+            f"assess.shots={spec.shots} takes examples from {examples}, which is not there; put it there, or use "
             "assess.shots=null"
         )
-    files = {"task": sha256(_TEMPLATES / f"{name}.yaml"), "data": sha256(file)}
-    if train.is_file():
-        files["train"] = sha256(train)
+    files = {"task": sha256(_TEMPLATES / f"{name}.yaml"), "data": sha256(data_files[0])}
+    if examples.is_file():
+        files["train"] = sha256(examples)
     return write_task_files(data_dir, store), files
 
 
 def _filled_in(name: str, data_dir: Path) -> str:
     """Return a task's file with its data's absolute path, and examples for shots where there is a training split."""
     text = (_TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
-    train = _data_file(name, data_dir).with_name("train.jsonl")
-    if train.is_file():
-        line = f"    train: '{_PLACEHOLDER}/{train.relative_to(data_dir)}'\n"
+    data_files = _data_files(name, data_dir)
+    examples = _examples_file(data_files)
+    if examples not in data_files and examples.is_file():
+        line = f"    train: '{_PLACEHOLDER}/{examples.relative_to(data_dir)}'\n"
         text = text.replace("  data_files:\n", f"  data_files:\n{line}", 1) + "training_split: train\n"
     return text.replace(_PLACEHOLDER, str(data_dir).replace("'", "''"))
 
 
-def _data_file(name: str, data_dir: Path) -> Path:
-    """Return the data file of a task, by its template."""
+def _data_files(name: str, data_dir: Path) -> list[Path]:
+    """Return the data files that a task's template names: its items, and its examples where they are apart."""
     template = (_TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
-    (path,) = (line.split("'")[1] for line in template.splitlines() if f"'{_PLACEHOLDER}/" in line)
-    return data_dir / path.removeprefix(f"{_PLACEHOLDER}/")
+    paths = [line.split("'")[1] for line in template.splitlines() if f"'{_PLACEHOLDER}/" in line]
+    return [data_dir / path.removeprefix(f"{_PLACEHOLDER}/") for path in paths]
+
+
+def _examples_file(data_files: Sequence[Path]) -> Path:
+    """Return the file of a task's worked examples: the last that its template names, or the training split."""
+    return data_files[-1] if len(data_files) > 1 else data_files[0].with_name("train.jsonl")
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

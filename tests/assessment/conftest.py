@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from raysearch.assessment.assess import assess_masks, plan_assessment
 from raysearch.assessment.context import AssessmentPlan
 from raysearch.assessment.results import Assessments
+from raysearch.assessment.task_files import own_files
 from raysearch.cluster.options import ClusterOptions
 from raysearch.config.build import assess_spec
 from raysearch.config.compose import compose
@@ -28,6 +29,10 @@ from tests.cli.conftest import World, here, prose, run, tables, world
 
 __all__ = ["here", "run", "tables", "world"]  # fixtures
 
+WORDS = ["army", "navy", "treaty", "union", "law"]
+CHOICES = ["war and peace", "power", "money", "trade"]
+#: MMLU's: each has a file of its name beside lm-eval's group of all.
+SUBJECTS = sorted(file.stem.removeprefix("mmlu_") for file in own_files()["mmlu"].parent.glob("mmlu_*.yaml"))
 #: A row of each ready task's data, in the layout of the data folder, out of words that the tiny tokenizer knows.
 ROWS: dict[str, list[dict[str, Any]]] = {
     "piqa/validation": [
@@ -85,6 +90,14 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"text": "citizens"},
         {"text": "every citizen shall pay the revenue of the government"},
     ],
+    **{
+        f"mmlu/{split}": [
+            {"subject": subject, "question": f"the {word} of the {place}?", "choices": CHOICES, "answer": place % 4}
+            for subject in SUBJECTS
+            for place, word in enumerate(WORDS[:n_rows])
+        ]
+        for split, n_rows in (("test", 2), ("dev", 5))
+    },
 }
 
 Assess = Callable[..., Assessments]

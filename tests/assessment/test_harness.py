@@ -180,7 +180,7 @@ def _as_on_the_hub(name: str, row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "label": int(row["answer"])} if name == "boolq" else row
 
 
-@pytest.mark.parametrize("name", ready_tasks())
+@pytest.mark.parametrize("name", [name for name in ready_tasks() if name != "mmlu"])
 def test_ready_tasks_ask_as_lm_eval_does(name: str, items: Path, tmp_path: Path) -> None:
     """The same prompts, choices, right answers and metrics, from rows in the layout that each reads."""
     from datasets import Dataset
