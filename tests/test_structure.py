@@ -49,7 +49,7 @@ EDGES = {
     "sqlite3": ("ledger/",),
     "statsmodels": ("reporting/",),
     "gguf": ("models/",),
-    "datasets": ("calibration/rows.py", "recovery/trainer.py"),
+    "datasets": ("assessment/subjects.py", "calibration/rows.py", "recovery/trainer.py"),
 }
 
 #: What is pure: it must run, and be tested, without any of these.
