@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -33,6 +34,8 @@ _VITAL = {"raylet": "raylet", "gcs_server": "GCS"}  # without which a Ray of our
 #: Ray's processes for autoscaling, the dashboard and the collection of logs, by the methods that start them. They take
 #: half of the time that Ray takes to start, are no use to a cluster of our own, and no option of Ray leaves them out.
 _UNUSED = ("start_monitor", "start_api_server", "start_log_monitor")
+#: How often a Ray of our own is started, and what Ray says where its node has not come up in 30 s, a fixed time.
+_STARTS, _TOO_SLOW = 3, "timed out during startup"
 _CLIENT_ATTEMPTS = 4  # at getting a process that serves us: about one of ten hangs at its start
 
 
@@ -52,17 +55,32 @@ def join_ray(address: str | None, cpus: float) -> Connection:
     if address is None:
         local = {"num_cpus": max(1, math.ceil(cpus)), "include_dashboard": False}  # Ray keeps a process for each
         _make_token()
-        try:
-            with _without_unused():
-                _start(address="local", **local)
-        except Exception as error:  # Ray has none of its own for that
-            raise UserError(
-                f"Ray does not start on this machine ({first_line(error)}); mend that, try again when it is less "
-                "busy, or use cluster=inline, which needs no Ray"
-            ) from error
+        _start_own(**local)
     else:
         _connect(address)
     return Connection(_dead if address is None else None if address.startswith("ray://") else _silent())
+
+
+def _start_own(**options: Any) -> None:
+    """Start Ray on this machine, and start it again where the machine is too busy for the time that Ray gives it."""
+    for attempt in range(1, _STARTS + 1):
+        try:
+            with _without_unused():
+                _start(address="local", **options)
+            return
+        except Exception as error:  # Ray has no class of its own for that
+            if _TOO_SLOW not in str(error):
+                remedy = "mend that, or use cluster=inline, which needs no Ray"
+            elif attempt < _STARTS:
+                warnings.warn(
+                    f"this machine is busy, and Ray did not start in 30 s; it is started again ({attempt + 1} of "
+                    f"{_STARTS})",
+                    stacklevel=2,
+                )
+                continue
+            else:
+                remedy = "try again when it is less busy, or use cluster=inline, which needs no Ray"
+            raise UserError(f"Ray does not start on this machine ({first_line(error)}); {remedy}") from error
 
 
 class Connection:

@@ -84,6 +84,28 @@ def test_a_start_that_fails_is_one_sentence_also_beside_other_work(monkeypatch: 
         joined()
 
 
+def test_a_start_that_takes_too_long_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[int] = []
+
+    def is_slow(**_: object) -> None:
+        starts.append(len(starts))
+        if len(starts) < n_needed:
+            raise Exception("The current node timed out during startup. This could happen …")
+
+    monkeypatch.setattr(ray, "init", is_slow)
+    n_needed = 2
+    with pytest.warns(UserWarning, match="Ray did not start in 30 s; it is started again"):
+        connection.join_ray(None, 1)
+    assert len(starts) == 2
+    n_needed = 9
+    with (
+        pytest.warns(UserWarning, match="started again"),
+        pytest.raises(UserError, match="timed out during startup.*less busy, or use cluster=inline"),
+    ):
+        connection.join_ray(None, 1)
+    assert len(starts) == 5
+
+
 def test_an_address_where_nobody_listens_is_one_sentence(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", nobody)  # which auto stands for
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
