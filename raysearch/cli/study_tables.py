@@ -146,9 +146,12 @@ def _notes(done: SearchAssessment) -> list[str]:
     if DECODE.name in done.pruned:
         detail = done.pruned[DECODE.name].detail
         on = detail["measured_on"]
-        alike = "" if on == str(done.mask) else f", without {on}, as layers are alike"
-        by = f"{detail['machine']}, {count(detail['threads'], 'thread')}{alike}"
-        notes.append(f"Speed: {by}; memory by {detail['memory_source']}")
+        notes.append(
+            f"Speed: {detail['machine']}, {count(detail['threads'], 'thread')}; memory by {detail['memory_source']}"
+        )
+        if on != str(done.mask):
+            n_layers = count(len(done.mask), "layer")
+            notes.append(f"Speed was measured on another mask of {n_layers}, {on}, since all layers have the same size.")
     return [
         *notes,
         *(f"Warning: the search calibrated on samples of the same text: {name}" for name in done.overlaps),

@@ -98,7 +98,7 @@ def _headline(quantity: Quantity, palette: Palette, name: str, model: str, found
     style.legend(figure, palette.point_keys(searchers))
     caption = (
         "A row a calibration, a point a searcher (the mean over draws and seeds), a bar the median of a row. Points of "
-        "a row apart: the searcher matters. Hollow, at the right edge: off the scale, which is chosen for the others. "
+        "a row apart: the searcher matters. Hollow markers at the edge lie beyond the axis. "
     )
     if of_losses:
         caption += "Losses of two calibrations have different units, so each has a scale of its own."
@@ -182,9 +182,9 @@ def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]
     )
     style.legend(figure, keys)
     caption = (
-        "Down and to the left is better. A line hangs from each searcher as far as noise reaches between it and the "
-        "best, the dashed line. Hollow: told apart from the best, corrected for all pairs. An arrow: the loss lies "
-        "above what the axis shows."
+        "Down and to the left is better. The vertical line of a searcher shows the noise: if it reaches the dashed line "
+        "(the best), the two are not significantly different. Hollow: significantly worse than the best, corrected "
+        "for all pairs. An arrow: the loss lies above what the axis shows."
     )
     return Picture(name, f"{model}: loss against what the search costs", caption, figure)
 
