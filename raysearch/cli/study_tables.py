@@ -151,7 +151,9 @@ def _notes(done: SearchAssessment) -> list[str]:
         )
         if on != str(done.mask):
             n_layers = count(len(done.mask), "layer")
-            notes.append(f"Speed was measured on another mask of {n_layers}, {on}, since all layers have the same size.")
+            notes.append(
+                f"Speed was measured on another mask of {n_layers}, {on}, since all layers have the same size."
+            )
     return [
         *notes,
         *(f"Warning: the search calibrated on samples of the same text: {name}" for name in done.overlaps),

@@ -182,9 +182,9 @@ def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]
     )
     style.legend(figure, keys)
     caption = (
-        "Down and to the left is better. The vertical line of a searcher shows the noise: if it reaches the dashed line "
-        "(the best), the two are not significantly different. Hollow: significantly worse than the best, corrected "
-        "for all pairs. An arrow: the loss lies above what the axis shows."
+        "Down and to the left is better. The vertical line of a searcher shows the noise: if it reaches the dashed "
+        "line (the best), the two are not significantly different. Hollow: significantly worse than the best, "
+        "corrected for all pairs. An arrow: the loss lies above what the axis shows."
     )
     return Picture(name, f"{model}: loss against what the search costs", caption, figure)
 
