@@ -26,6 +26,9 @@ from raysearch.errors import UserError, what_failed
 from raysearch.models.file_cache import FileCache, sha256
 from raysearch.models.spec import LocatedModel
 
+#: The number of the way in which files are read, in the names of the folders that keep them. A folder of another number
+#: is not used: before 2, what `gguf_config` reads was left out.
+READING = 2
 #: How many kept files there may be in a folder.
 MOST = 4
 _CHECKSUMS = "checksums.json"

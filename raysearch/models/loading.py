@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models import gguf
 from raysearch.models.file_cache import FileCache, identity_of_files
+from raysearch.models.gguf_config import check_tensors, complete, read_content
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 
@@ -69,9 +70,11 @@ def load_config(model: LocatedModel) -> PreTrainedConfig:
 
     with _reading(model):
         _check_code(model)
+        content = None if model.gguf is None else read_content(model.folder / model.gguf, model.name)
         config: PreTrainedConfig = AutoConfig.from_pretrained(**files)
-        if model.gguf is not None:
+        if content is not None:
             vars(config).pop("quantization_config", None)  # weights in memory and in an export have none
+            complete(config, content)
         _check_causal(model, config)
     return config
 
@@ -199,6 +202,9 @@ def _describe(model: LocatedModel) -> ModelInfo:
     if model.is_hub:  # a replica on another node may start after the next push
         model = replace(model, revision=_commit(model))
     skeleton = without_weights(model, config)
+    if model.gguf is not None:
+        with _reading(model):
+            check_tensors(read_content(model.folder / model.gguf, model.name), skeleton)
     # A vision tower may have as many blocks; the text stack is the one with the most parameters.
     layers = max(layer_lists(skeleton), key=_count)
     text, head = config.get_text_config(), skeleton.get_output_embeddings()

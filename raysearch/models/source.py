@@ -41,7 +41,8 @@ def locate(spec: ModelSpec) -> LocatedModel:
                 f"model={name} ({path}) cannot be loaded: {first_line(error)}; check that its files are complete and "
                 "of this format"
             ) from error
-        place = None if spec.cache is None else spec.cache / f"{digest[:32]}-{settings['dtype']}"
+        kept = f"{digest[:32]}-{settings['dtype']}-{gguf.READING}"
+        place = None if spec.cache is None else spec.cache / kept
         if place is not None and gguf.is_whole(place, cache):
             return LocatedModel(**settings, location=str(place), digest=digest)
         return LocatedModel(**settings, location=str(file.parent), digest=digest, gguf=file.name, keep_in=place)
