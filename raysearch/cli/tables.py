@@ -289,11 +289,18 @@ def export_lines(done: ExportResult, out: Path, prompt: str | None, public: bool
 def gguf_lines(done: GGUFExport, out: Path, public: bool) -> list[str]:
     """Return what was written to a GGUF file, as typed, and how llama.cpp and Ollama run it."""
     size, before = (f"{each / 1e6:,.1f} MB" for each in (done.size_bytes, done.source_bytes))
+    name = quote(out.stem.lower().replace(" ", "-"))
+    ollama, needed = f"Ollama: echo 'FROM ./{out.name}' > Modelfile && ollama create {name}", ""
+    if done.build is not None:
+        needed = f" (build b{done.build} or newer)"
+        ollama = (
+            "Older builds, and engines of Ollama, tell the kinds of layers from their places and run another model."
+        )
     return [
         f"Wrote {out}: {done.n_layers} layers, {size} instead of {before}.",
         f"Every tensor that is left has the bytes that it has in {done.source}.",
-        f"llama.cpp: llama-cli -m {quote(str(out.expanduser()))}",
-        f"Ollama: echo 'FROM ./{out.name}' > Modelfile && ollama create {quote(out.stem.lower().replace(' ', '-'))}",
+        f"llama.cpp{needed}: llama-cli -m {quote(str(out.expanduser()))}",
+        ollama,
         *_pushed(done.url, public),
     ]
 
