@@ -1,4 +1,4 @@
-"""Which masks of a search of a GGUF file cannot become a GGUF file: a warning before the first round, and a mark later."""
+"""Masks of a search that cannot become a GGUF file: a warning before the first round, and a mark in tables."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.table import Table
@@ -29,6 +30,7 @@ from raysearch.search.result import LayerTokens, SearchResult
 from raysearch.search.score import Score
 from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
+from tests.models.conftest import write_llama
 from tests.tracking.simulated import greedy_search
 
 WEIGHTED = Measure("weighted loss", "set")
@@ -149,6 +151,17 @@ def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
     assert isinstance(ablation, Table) and isinstance(trials, Table) and isinstance(ranked, Table)
     assert headers(trials)[1:3] == ["loss (errors per item)", "accuracy"] and len(rows(trials)) == 2
     assert headers(ranked)[-1] == "gap (errors per item)"
+
+
+def test_masks_that_export_refuses_as_gguf_have_a_mark(tmp_path: Path) -> None:
+    file = write_llama(tmp_path / "smollm3.gguf", 8, architecture="smollm3")
+    result = greedy_search(n_layers=8, n_remove=2)
+    for path, mark in ((str(file), True), ("tiny", False)):
+        marked = replace(result, config={**result.config, "model": {"name": "tiny", "path": path}})
+        _, table, *notes = recorded_tables(recorded(marked), 2, None)
+        assert isinstance(table, Table)
+        assert any(row[1].endswith(" *") for row in rows(table)) is mark
+        assert any(str(note).startswith("* export --gguf refuses this mask: ") for note in notes) is mark
 
 
 def test_assessed_bytes_are_shown_as_a_size() -> None:

@@ -54,7 +54,7 @@ def test_the_card_carries_the_evidence() -> None:
         EVIDENCE.searcher,
         f"- Search: {EVIDENCE.search_id}",
         'AutoModelForCausalLM.from_pretrained("pruned")',
-        "llama-quantize --prune-layers 1,2,5 model.gguf pruned.gguf Q8_0",
+        "`raysearch export beam-m3-3fa2c1d0 --gguf pruned.gguf --from model-Q4_K_M.gguf`",
         "\n█··██·██   layers 0 to 7: █ kept, · removed\n",
         "| vLLM | `vllm serve ./pruned` |",
         "`raysearch recover beam-m3-3fa2c1d0 --remove 3 --out pruned-healed`",
