@@ -119,10 +119,11 @@ def _refused(result: SearchResult) -> Mapping[Mask, str]:
 
 
 def _refusal_notes(refused: Mapping[Mask, str], mask: Mask) -> list[str]:
-    """Return what the mark of refused masks means, with the reason for `mask` if it is one."""
+    """Return what the mark of refused masks means, with the reason for `mask` if it is one, else for another."""
     if not refused:
         return []
-    return [f"* export --gguf refuses this mask: {refused.get(mask) or next(iter(refused.values()))}"]
+    example = mask if mask in refused else next(iter(refused))
+    return [f"* export --gguf refuses {example}: {refused[example]}"]
 
 
 def _removed(mask: Mask, refused: Mapping[Mask, str]) -> str:

@@ -29,4 +29,4 @@ def warn_of_refused_masks(model: ModelSpec, problem: Problem, remove: int | str,
     refused = refused_masks(model, [*ends, *moved])
     if refused:
         which = "all masks" if all(end in refused for end in ends) else "some masks"
-        observer.warn(f"export --gguf refuses {which} of this search, such as: {next(iter(refused.values()))}")
+        observer.warn(f"export --gguf will refuse {which} of this search: {next(iter(refused.values()))}")

@@ -11,6 +11,7 @@ from rich.table import Table
 from raysearch.cli.tables import (
     assessed_numbers,
     gap_table,
+    gguf_lines,
     path_table,
     recorded_tables,
     remark_notes,
@@ -24,6 +25,7 @@ from raysearch.cli.tables import (
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.models.gguf_pruning import GGUFExport
 from raysearch.search.gap import Gap
 from raysearch.search.record import SearchRecord
 from raysearch.search.result import LayerTokens, SearchResult
@@ -161,7 +163,16 @@ def test_masks_that_export_refuses_as_gguf_have_a_mark(tmp_path: Path) -> None:
         _, table, *notes = recorded_tables(recorded(marked), 2, None)
         assert isinstance(table, Table)
         assert any(row[1].endswith(" *") for row in rows(table)) is mark
-        assert any(str(note).startswith("* export --gguf refuses this mask: ") for note in notes) is mark
+        assert any(str(note).startswith("* export --gguf refuses {") for note in notes) is mark
+
+
+def test_the_lines_of_a_gguf_file_name_the_build_that_reads_it() -> None:
+    done = GGUFExport(Path("p.gguf"), Path("d.gguf"), 7, 8, 10, "gemma3", "greedy-m1-00000000")
+    *_, llama, ollama = gguf_lines(done, Path("p.gguf"), public=False)
+    assert llama == "llama.cpp: llama-cli -m p.gguf" and ollama.startswith("Ollama: echo 'FROM ./p.gguf'")
+    *_, llama, ollama = gguf_lines(replace(done, build=11040), Path("p.gguf"), public=False)
+    assert llama == "llama.cpp (build b11040 or newer): llama-cli -m p.gguf"
+    assert ollama.startswith("Older builds, and engines of Ollama, ") and "Ollama: " not in ollama
 
 
 def test_assessed_bytes_are_shown_as_a_size() -> None:
