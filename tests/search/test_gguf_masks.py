@@ -37,7 +37,8 @@ def test_masks_that_export_refuses_are_told_before_the_first_round(tmp_path: Pat
         (warning,) = warnings_of(smollm3, remove, n_remove)
         assert warning.startswith("export --gguf will refuse some masks of this search: ")
         assert "which layers rotate positions follows from their places, one in 4" in warning
-    shared = write_llama(tmp_path / "shared.gguf", 8, **{"attention.shared_kv_layers": 2})
+    keys: dict[str, Any] = {"attention.shared_kv_layers": 2}
+    shared = write_llama(tmp_path / "shared.gguf", 8, **keys)
     (warning,) = warnings_of(shared, 2, 2)
     assert warning.startswith("export --gguf will refuse all masks of this search: ")
 
