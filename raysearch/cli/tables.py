@@ -6,9 +6,11 @@ Losses are in the unit of their objective, beside their readout if there is one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from shlex import quote
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -16,10 +18,12 @@ from rich.table import Table
 from raysearch.cli.cells import extent, left_out, loss_cells, loss_columns, new_table, number_cell, split_notes
 from raysearch.core.estimate import Estimate
 from raysearch.core.formatting import added, as_typed, count, duration, figure, short_duration
+from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.paths import option_for, option_of
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
+from raysearch.errors import UserError
 from raysearch.search.recommendation import memory_text
 from raysearch.search.result import Refinement, SearchResult
 from raysearch.search.trial import Trial
@@ -35,15 +39,18 @@ if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
     from raysearch.tracking.sync import SyncedSearch, SyncedStudy
 
 _MOST_PARTS = 4  # losses of parts that fit into a table
+_NONE_REFUSED: Mapping[Mask, str] = MappingProxyType({})
 
 
 def search_tables(result: SearchResult) -> list[Table | str]:
     """Return the tables and lines of a finished search."""
     tables: list[Table | str] = [result_table(result)]
+    refused = _refused(result)
     if result.recommendation is not None:
-        tables += [budget_table(result.recommendation), sentence(result.recommendation.reason), ""]
+        tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason), ""]
     elif len(result.path) > 2 or len(sizes_of(result.config["remove"])) > 1:
-        tables.append(path_table(result.measure, result.path))
+        tables.append(path_table(result.measure, result.path, refused))
+    tables += _refusal_notes(refused, result.mask)
     if result.refinement is not None:
         tables += refinement_parts(result.measure, result.refinement)
     return [*tables, *result_notes(result, *places(result.config))]
@@ -100,12 +107,36 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
     return notes if in_store is None else [*notes, f"      raysearch ui{in_store}"]
 
 
-def path_table(measure: Measure, path: Sequence[Trial]) -> Table:
-    """Return the table of the best mask of each number of layers."""
+def _refused(result: SearchResult) -> Mapping[Mask, str]:
+    """Return the best masks that `export --gguf` refuses, each with the reason."""
+    from raysearch.models.spec import ModelSpec
+    from raysearch.search.gguf_masks import refused_masks
+
+    model = result.config["model"]
+    with suppress(UserError):  # the file may be damaged, or its package gone, since
+        return refused_masks(ModelSpec(model["name"], model["path"]), [trial.mask for trial in result.path])
+    return {}
+
+
+def _refusal_notes(refused: Mapping[Mask, str], mask: Mask) -> list[str]:
+    """Return what the mark of refused masks means, with the reason for `mask` if it is one, else for another."""
+    if not refused:
+        return []
+    example = mask if mask in refused else next(iter(refused))
+    return [f"* export --gguf refuses {example}: {refused[example]}"]
+
+
+def _removed(mask: Mask, refused: Mapping[Mask, str]) -> str:
+    """Return a mask for a table, with a mark if `export --gguf` refuses it."""
+    return f"{mask} *" if mask in refused else str(mask)
+
+
+def path_table(measure: Measure, path: Sequence[Trial], refused: Mapping[Mask, str] = _NONE_REFUSED) -> Table:
+    """Return the table of the best mask of each number of layers; masks that `export --gguf` refuses have a mark."""
     table = new_table("Best by number of layers removed (0-based)", "layers", "removed", *loss_columns(measure))
     for trial in path:
         assert trial.loss is not None, "the best ones have one"
-        table.add_row(str(len(trial.mask)), str(trial.mask), *loss_cells(measure, trial.loss))
+        table.add_row(str(len(trial.mask)), _removed(trial.mask, refused), *loss_cells(measure, trial.loss))
     return table
 
 
@@ -129,8 +160,11 @@ def refinement_parts(measure: Measure, found: Refinement) -> list[Table | str]:
     return [table, f"{best}.", f"All were trained on the same {rows}; {spent} together.", ""]
 
 
-def budget_table(found: Recommendation) -> Table:
-    """Return the table of what each number of layers costs and gains, with the recommended one marked."""
+def budget_table(found: Recommendation, refused: Mapping[Mask, str] = _NONE_REFUSED) -> Table:
+    """Return the table of what each number of layers costs and gains, with the recommended one marked.
+
+    Masks that `export --gguf` refuses have a mark, too.
+    """
     columns = [*loss_columns(found.measure), "loss over dense", "speed (× dense)", "memory"]
     if found.measure.readout is not None:
         columns.insert(3, f"{found.measure.readout} worse by")
@@ -146,7 +180,7 @@ def budget_table(found: Recommendation) -> Table:
         said = "recommended" if size.n_removed == found.n_removed else ", ".join(misses)
         worse = [] if found.measure.readout is None else [_worse(size)]
         cells = *loss_cells(found.measure, size.loss), added(size.delta, size.delta_error), *worse, speed, memory, said
-        table.add_row(str(size.n_removed), str(size.mask), *cells)
+        table.add_row(str(size.n_removed), _removed(size.mask, refused), *cells)
     return table
 
 
@@ -233,7 +267,9 @@ def recorded_tables(record: SearchRecord, most: int, gap: Gap | None) -> list[Ta
     if record.result is None:
         return tables
     measure, remarks = record.result.measure, record.result.remarks
-    tables += [path_table(measure, record.result.path), *remark_notes(remarks), *split_notes(record.result.data)]
+    refused = _refused(record.result)
+    tables += [path_table(measure, record.result.path, refused), *_refusal_notes(refused, record.result.mask)]
+    tables += [*remark_notes(remarks), *split_notes(record.result.data)]
     if record.result.refinement is not None:
         tables += refinement_parts(measure, record.result.refinement)
     if any(isinstance(value, list) for value in remarks.values()):
@@ -289,11 +325,18 @@ def export_lines(done: ExportResult, out: Path, prompt: str | None, public: bool
 def gguf_lines(done: GGUFExport, out: Path, public: bool) -> list[str]:
     """Return what was written to a GGUF file, as typed, and how llama.cpp and Ollama run it."""
     size, before = (f"{each / 1e6:,.1f} MB" for each in (done.size_bytes, done.source_bytes))
+    name = quote(out.stem.lower().replace(" ", "-"))
+    ollama, needed = f"Ollama: echo 'FROM ./{out.name}' > Modelfile && ollama create {name}", ""
+    if done.build is not None:
+        needed = f" (build b{done.build} or newer)"
+        ollama = (
+            "Older builds, and engines of Ollama, tell the kinds of layers from their places and run another model."
+        )
     return [
         f"Wrote {out}: {done.n_layers} layers, {size} instead of {before}.",
         f"Every tensor that is left has the bytes that it has in {done.source}.",
-        f"llama.cpp: llama-cli -m {quote(str(out.expanduser()))}",
-        f"Ollama: echo 'FROM ./{out.name}' > Modelfile && ollama create {quote(out.stem.lower().replace(' ', '-'))}",
+        f"llama.cpp{needed}: llama-cli -m {quote(str(out.expanduser()))}",
+        ollama,
         *_pushed(done.url, public),
     ]
 

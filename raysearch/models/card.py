@@ -78,10 +78,25 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
     return render_card(Path(__file__).with_name("card.md.j2"), **shown, tokenizer=tokenizer, misread=misread)
 
 
-def gguf_card(mask: Mask, n_layers: int, evidence: Evidence, name: str, source: str, sizes: tuple[int, int]) -> str:
+def gguf_card(
+    mask: Mask,
+    n_layers: int,
+    evidence: Evidence,
+    name: str,
+    source: str,
+    sizes: tuple[int, int],
+    build: int | None = None,
+) -> str:
     """Return the README.md of a repository that holds a pruned GGUF file.
 
-    The sizes, in bytes, are those of the file that the layers were taken out of, and of this one.
+    Args:
+        mask: The layers that are gone.
+        n_layers: N, the layers of the dense model.
+        evidence: The search that found the mask.
+        name: The file's name.
+        source: The name of the file that the layers were taken out of.
+        sizes: Of that file and of this one, in bytes.
+        build: The first build of llama.cpp that reads the file; None if any does.
     """
     before, after = sizes
     rows = [
@@ -89,8 +104,8 @@ def gguf_card(mask: Mask, n_layers: int, evidence: Evidence, name: str, source: 
         ("size", f"{before / 1e6:,.1f} MB", f"{after / 1e6:,.1f} MB ({after / before:.1%})"),
         *_loss_rows(evidence),
     ]
-    template = Path(__file__).with_name("gguf.md.j2")
-    return render_card(template, mask=mask, n_layers=n_layers, evidence=evidence, rows=rows, name=name, source=source)
+    shown = {"mask": mask, "n_layers": n_layers, "evidence": evidence, "rows": rows, "name": name, "source": source}
+    return render_card(Path(__file__).with_name("gguf.md.j2"), **shown, build=build)
 
 
 def _loss_rows(evidence: Evidence) -> list[tuple[str, str, str]]:

@@ -1,7 +1,8 @@
 """Takes layers out of a GGUF file as it is: every tensor that stays keeps its bytes, in its quantisation.
 
 Blocks are renumbered, and metadata that is given per layer is mended. Where the kept layers would be of another kind to
-llama.cpp, the file is refused. Needs neither torch nor transformers.
+llama.cpp, a list says of which kind each is; where llama.cpp reads no such list, the file is refused. Needs neither
+torch nor transformers.
 
 Source: the GGUF specification.
 """
@@ -9,20 +10,25 @@ Source: the GGUF specification.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.core.paths import written_whole
 from raysearch.errors import UserError, what_failed
 from raysearch.models.gguf import read_fast
-from raysearch.models.llama_cpp import SLIDING_PATTERN, differ, rules_of
+from raysearch.models.llama_cpp import Rule, differ, rules_of
 from raysearch.models.spec import ModelInfo
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _SUSPECT = re.compile(r"(pattern|interval|every_n_layers|layer_step|_layers|_period)$")
+#: Lists under these names are never one value a layer.
+_NOT_BY_LAYER = re.compile(r"(GGUF|general|tokenizer|split|quantize|imatrix|raysearch)\..*|.*[._]sections?")
+#: Lists of an architecture that may have another length than its layers.
+_OF_OTHER_LENGTH = re.compile(r"(rope|vision|audio)\..*")
 _ROUGHLY = 0.02  # a vocabulary may be padded, and a converter may drop or fold a small tensor
 
 
@@ -37,6 +43,7 @@ class GGUFExport:
     source_bytes: int
     architecture: str  #: as llama.cpp names it
     search_id: str | None
+    build: int | None = None  #: the first of llama.cpp that reads what is written; None if any does
     url: str | None = None  #: where on the Hugging Face Hub it is; None if it was not sent there
 
 
@@ -46,9 +53,11 @@ _FIXED = {
     "embedding_length_per_layer_input": "each of its layers has an embedding of its own in one tensor",
     "rescale_every_n_layers": "its weights are scaled by their places",
     "n_deepstack_layers": "its first layers are given pictures",
+    "ple.layers": "its layers with embeddings of their own are listed by number",
+    "hrm.layers_per_stack": "its layers are run more than once",
 }
 _CHECKPOINT = "a checkpoint (--out) with transformers or vLLM"
-_LEADING = "leading_dense_block_count"
+_LEADING = ("leading_dense_block_count", "hash_layer_count")  # so many layers at the start are of another kind
 _PREDICTING = "nextn_predict_layers"
 
 
@@ -66,7 +75,8 @@ def prune_gguf(
     with read_fast():
         file = _read(source)
         kept = _kept(file, mask, info)
-        metadata = {**_mended(file, kept, mask), "raysearch.search": search_id}
+        metadata = _mended(file, kept, mask)
+        metadata.changed["raysearch.search"] = search_id
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             with written_whole(out) as unfinished:
@@ -74,9 +84,26 @@ def prune_gguf(
         except OSError as error:
             raise UserError(f"--gguf={out} cannot be written ({what_failed(error)}); name another file") from error
     left = info.n_layers - len(mask)
-    return GGUFExport(
-        out.absolute(), source, left, out.stat().st_size, source.stat().st_size, file.architecture, search_id
-    )
+    sizes = out.stat().st_size, source.stat().st_size
+    return GGUFExport(out.absolute(), source, left, *sizes, file.architecture, search_id, metadata.build)
+
+
+def refusals(source: Path, masks: Iterable[Mask]) -> dict[Mask, str]:
+    """Return why a GGUF file cannot be written without the layers of a mask, for each of the masks where that is so.
+
+    A file that is gone refuses none: what it says of its layers is not known.
+    """
+    if not source.is_file():
+        return {}
+    reasons = {}
+    with read_fast():
+        file = _read(source)
+        for mask in masks:
+            try:
+                _mended(file, (*mask.kept(file.layers), *range(file.layers, file.blocks)), mask)
+            except UserError as error:
+                reasons[mask] = str(error)
+    return reasons
 
 
 @dataclass(frozen=True)
@@ -96,6 +123,11 @@ class _File:
     def blocks(self) -> int:
         """All blocks, those that predict further tokens included."""
         return int(self.get("block_count") or 0)
+
+    @property
+    def layers(self) -> int:
+        """All blocks but those that predict further tokens."""
+        return self.blocks - int(self.get(_PREDICTING) or 0)
 
     def refused(self, why: str, remedy: str = f"use {_CHECKPOINT}") -> UserError:
         """Return the sentence that refuses it."""
@@ -136,7 +168,7 @@ def _kept(file: _File, mask: Mask, info: ModelInfo) -> tuple[int, ...]:
             parameters[int(block[1])] += int(tensor.n_elements)
         elif tensor.name == "token_embd.weight":
             vocabulary = int(tensor.shape[1])
-    n_layers, hidden_size = file.blocks - (file.get(_PREDICTING) or 0), file.get("embedding_length") or 0
+    n_layers, hidden_size = file.layers, file.get("embedding_length") or 0
     if not any(parameters):
         raise file.refused(f"{file.architecture} keeps no layers as blk.N tensors")
     facts = [
@@ -155,65 +187,95 @@ def _kept(file: _File, mask: Mask, info: ModelInfo) -> tuple[int, ...]:
     return (*mask.kept(n_layers), *range(n_layers, file.blocks))
 
 
-def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
-    """Return the metadata that changes, by whole key; refuse a file where it cannot say what the kept layers are."""
-    n_layers, prefix = file.blocks, f"{file.architecture}."
-    changed: dict[str, Any] = {f"{prefix}block_count": len(kept)}
-    if differ(file.architecture, n_layers, len(kept)):
+@dataclass
+class _Metadata:
+    """What changes in a file's metadata, by whole key; what is dropped and changed is written anew."""
+
+    changed: dict[str, Any] = field(default_factory=dict)
+    dropped: set[str] = field(default_factory=set)
+    build: int | None = None  #: the first of llama.cpp that reads it; None if any does
+
+
+def _mended(file: _File, kept: Sequence[int], mask: Mask) -> _Metadata:
+    """Return the metadata that changes; refuse a file where it cannot say what the kept layers are."""
+    n_blocks, prefix = file.blocks, f"{file.architecture}."
+    n_layers, n_kept = file.layers, len(kept) - (n_blocks - file.layers)
+    metadata = _Metadata({f"{prefix}block_count": len(kept)})
+    if differ(file.architecture, n_layers, n_kept):
         raise file.refused(
-            f"llama.cpp computes a {file.architecture} of {n_layers} or {len(kept)} layers in a way of its own"
+            f"llama.cpp computes a {file.architecture} of {n_layers} or {n_kept} layers in a way of its own"
         )
     for key, why in _FIXED.items():
-        if file.get(key) and len(kept) < n_layers:
+        if file.get(key) and mask:
             raise file.refused(why)
     rules = rules_of(file.architecture, file.get)
-    known = {_LEADING, _PREDICTING, *_FIXED, *(rule.key for rule in rules)}
-    for name, found in file.reader.fields.items():
+    known = {*_LEADING, _PREDICTING, *_FIXED, *(rule.key for rule in rules)}
+    for name, stored in file.reader.fields.items():
         key = name.removeprefix(prefix)
-        if key in (name, "rope.dimension_sections"):  # of others, or a list that is never one value a layer
+        if _NOT_BY_LAYER.fullmatch(name):
             continue
-        value = found.contents()
+        value = stored.contents()
         if isinstance(value, list):
-            if len(value) == n_layers:
-                changed[name] = [value[layer] for layer in kept]
-            elif key in (SLIDING_PATTERN, "attention.recurrent_layers"):
-                raise file.refused(f"{name} has {len(value)} values for {n_layers} layers")
-        elif _SUSPECT.search(key) and key not in known and value and len(kept) < n_layers:
+            if len(value) in (n_layers, n_blocks):
+                metadata.changed[name] = [value[layer] for layer in kept if layer < len(value)]
+            elif key != name and value and not isinstance(value[0], str) and not _OF_OTHER_LENGTH.match(key):
+                raise file.refused(f"{name} has {count(len(value), 'value')} for {n_layers} layers")
+        elif key != name and _SUSPECT.search(key) and key not in known and value and mask:
             raise file.refused(f"what {name}={value} says of the layers that stay is unknown")
-    if leading := file.get(_LEADING):
-        changed[prefix + _LEADING] = sum(layer < leading for layer in kept)
+    for key in _LEADING:
+        if leading := file.get(key):
+            metadata.changed[prefix + key] = sum(layer < leading for layer in kept)
     for rule in rules:
-        if rule.changes(kept):
-            raise file.refused(
-                f"{rule.about} follows from their places, one in {rule.period}, which {mask} changes",
-                f"choose a mask that keeps the pattern, or use {_CHECKPOINT}",
-            )
-    changed["raysearch.removed_layers"] = list(mask)
-    return changed
+        _follow(rule, file, kept, mask, metadata)
+    metadata.changed["raysearch.removed_layers"] = list(mask)
+    return metadata
 
 
-def _write(file: _File, out: Path, metadata: Mapping[str, Any], kept: Sequence[int]) -> None:
+def _follow(rule: Rule, file: _File, kept: Sequence[int], mask: Mask, metadata: _Metadata) -> None:
+    """Say of which kind each kept layer is where a rule no longer tells; refuse a file that cannot say it."""
+    prefix, n_predicting = f"{file.architecture}.", file.blocks - file.layers
+    listed = None if rule.list_key is None else file.get(rule.list_key)
+    flags = [bool(flag) for flag in listed] if isinstance(listed, list) else rule.flags(file.layers)
+    left = [flags[layer] for layer in kept[: len(kept) - n_predicting]]
+    if left == rule.flags(len(left)):
+        return
+    if rule.list_key is None:
+        which = f"one in {rule.period}" if rule.period else "the last one"
+        raise file.refused(
+            f"{rule.about} follows from their places, {which}, which {mask} changes",
+            f"choose a mask that keeps the pattern, or use {_CHECKPOINT}",
+        )
+    if not isinstance(listed, list):
+        metadata.changed[prefix + rule.list_key] = left + [False] * n_predicting
+        metadata.dropped.add(prefix + rule.list_key)  # a period of the same name
+    if rule.key != rule.list_key:
+        metadata.dropped.add(f"{prefix}{rule.key}")
+    metadata.build = max(rule.since, metadata.build or 0)
+
+
+def _write(file: _File, out: Path, metadata: _Metadata, kept: Sequence[int]) -> None:
     """Write the file, one tensor in memory at a time."""
     import gguf
 
-    kinds, reader = gguf.GGUFValueType, file.reader
+    kinds, reader, changed = gguf.GGUFValueType, file.reader, metadata.changed
     writer = gguf.GGUFWriter(out, file.architecture)
     writer.data_alignment = reader.alignment
-    for name, found in reader.fields.items():
-        if name.startswith("GGUF.") or name == "general.architecture":
+    for name, stored in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture" or name in metadata.dropped:
             continue
-        kind, *rest = found.types
-        value = metadata[name] if name in metadata else _raw(found, kinds)
+        kind, *rest = stored.types
+        value = changed[name] if name in changed else _raw(stored, kinds)
         if kind is not kinds.ARRAY or value:  # the format's library writes no empty list
             writer.add_key_value(name, value, kind, rest[0] if rest else None)
-    for name in sorted(metadata.keys() - reader.fields.keys()):
-        value = metadata[name]
+    for name in sorted(changed.keys() - (reader.fields.keys() - metadata.dropped)):
+        value = changed[name]
         if isinstance(value, str):
             writer.add_string(name, value)
         elif isinstance(value, int):
             writer.add_uint32(name, value)
         elif value:
-            writer.add_key_value(name, value, kinds.ARRAY, kinds.UINT32)
+            kind = kinds.BOOL if isinstance(value[0], bool) else kinds.UINT32
+            writer.add_key_value(name, value, kinds.ARRAY, kind)
     tensors = _renumbered(reader, kept)
     for name, tensor in tensors:
         data = tensor.data

@@ -111,7 +111,7 @@ def export_search_as_gguf(
         return done
     evidence = _evidence(record, spec, chosen)
     written = (done.source_bytes, done.size_bytes)
-    card = gguf_card(chosen.mask, info.n_layers, evidence, out.name, source.name, written)
+    card = gguf_card(chosen.mask, info.n_layers, evidence, out.name, source.name, written, done.build)
     entry = export_record(chosen.mask, info.n_layers, evidence)
     return replace(done, url=push.send({out.name: out, "README.md": redact(card), RECORD: entry}, out))
 

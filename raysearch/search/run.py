@@ -24,6 +24,7 @@ from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.search.driver import exhaust, run_rounds
 from raysearch.search.forecast import Forecaster, SearchForecast
+from raysearch.search.gguf_masks import warn_of_refused_masks
 from raysearch.search.observer import Observer, Observers, Tracker, tell_of_large_files, warn_of_dtype, warn_of_unknown
 from raysearch.search.recommend import BudgetedSearch, SpeedMeter
 from raysearch.search.recommendation import Recommendation
@@ -130,6 +131,7 @@ def search_rounds(
                 if is_alone:
                     warn_of_unknown(session.calibrations, observer)
                     warn_of_dtype(info, observer)
+                    warn_of_refused_masks(spec.evaluation.model, problem, spec.remove, observer)
                 rounds = run_rounds(spec.searcher, problem, spec.seed, recorder)
                 if spec.refiner is not None:
                     result = yield from search.refined(spec.refiner, (yield from recorder.follow(rounds)))

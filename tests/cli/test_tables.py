@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.table import Table
@@ -10,6 +11,7 @@ from rich.table import Table
 from raysearch.cli.tables import (
     assessed_numbers,
     gap_table,
+    gguf_lines,
     path_table,
     recorded_tables,
     remark_notes,
@@ -23,12 +25,14 @@ from raysearch.cli.tables import (
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.models.gguf_pruning import GGUFExport
 from raysearch.search.gap import Gap
 from raysearch.search.record import SearchRecord
 from raysearch.search.result import LayerTokens, SearchResult
 from raysearch.search.score import Score
 from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
+from tests.models.conftest import write_llama
 from tests.tracking.simulated import greedy_search
 
 WEIGHTED = Measure("weighted loss", "set")
@@ -149,6 +153,26 @@ def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
     assert isinstance(ablation, Table) and isinstance(trials, Table) and isinstance(ranked, Table)
     assert headers(trials)[1:3] == ["loss (errors per item)", "accuracy"] and len(rows(trials)) == 2
     assert headers(ranked)[-1] == "gap (errors per item)"
+
+
+def test_masks_that_export_refuses_as_gguf_have_a_mark(tmp_path: Path) -> None:
+    file = write_llama(tmp_path / "smollm3.gguf", 8, architecture="smollm3")
+    result = greedy_search(n_layers=8, n_remove=2)
+    for path, mark in ((str(file), True), ("tiny", False)):
+        marked = replace(result, config={**result.config, "model": {"name": "tiny", "path": path}})
+        _, table, *notes = recorded_tables(recorded(marked), 2, None)
+        assert isinstance(table, Table)
+        assert any(row[1].endswith(" *") for row in rows(table)) is mark
+        assert any(str(note).startswith("* export --gguf refuses {") for note in notes) is mark
+
+
+def test_the_lines_of_a_gguf_file_name_the_build_that_reads_it() -> None:
+    done = GGUFExport(Path("p.gguf"), Path("d.gguf"), 7, 8, 10, "gemma3", "greedy-m1-00000000")
+    *_, llama, ollama = gguf_lines(done, Path("p.gguf"), public=False)
+    assert llama == "llama.cpp: llama-cli -m p.gguf" and ollama.startswith("Ollama: echo 'FROM ./p.gguf'")
+    *_, llama, ollama = gguf_lines(replace(done, build=11040), Path("p.gguf"), public=False)
+    assert llama == "llama.cpp (build b11040 or newer): llama-cli -m p.gguf"
+    assert ollama.startswith("Older builds, and engines of Ollama, ") and "Ollama: " not in ollama
 
 
 def test_assessed_bytes_are_shown_as_a_size() -> None:

@@ -22,9 +22,9 @@ def write_llama(
 ) -> Path:
     """Write a random Llama and a tokenizer, a character a token but for one merge, as a GGUF file.
 
-    Of another architecture it has what that has beside; `more` are keys of its metadata.
+    Of another architecture it has what that has beside; `more` are keys of its metadata, those of xIELU in whole.
     """
-    gemma, moe = architecture.startswith("gemma"), architecture == "qwen3moe"
+    gemma, moe, apertus = architecture.startswith("gemma"), architecture == "qwen3moe", architecture == "apertus"
     head, inner = 256 if gemma else WIDTH // HEADS, 96
     writer = library.GGUFWriter(path, architecture)
     writer.add_block_count(n_layers)
@@ -54,15 +54,20 @@ def write_llama(
         writer.add_expert_feed_forward_length(inner)
         dense = {"ffn_gate_exps": (2, inner, WIDTH), "ffn_up_exps": (2, inner, WIDTH)}
         dense |= {"ffn_down_exps": (2, WIDTH, inner), "ffn_gate_inp": (2, WIDTH)}
-    norms = {"attn_norm": WIDTH, "ffn_norm": WIDTH} | ({"attn_q_norm": head, "attn_k_norm": head} if moe else {})
+    elif apertus:
+        dense.pop("ffn_gate")
+    norms = {"attn_norm": WIDTH, "ffn_norm": WIDTH}
+    if moe or apertus or architecture == "gemma3":
+        norms |= {"attn_q_norm": head, "attn_k_norm": head}
     if gemma:
         norms |= {"post_attention_norm": WIDTH, "post_ffw_norm": WIDTH}
         writer.add_sliding_window(4)
+    if architecture == "gemma2":
         writer.add_attn_logit_softcapping(50.0)
         writer.add_final_logit_softcapping(30.0)
     for name, value in more.items():
         add = writer.add_array if isinstance(value, list) else writer.add_uint32
-        add(f"{architecture}.{name}", value)
+        add(name if name.startswith("xielu.") else f"{architecture}.{name}", value)
     shapes: dict[str, tuple[int, ...]] = {"token_embd": (VOCABULARY, WIDTH), "output_norm": (WIDTH,)}
     shapes |= {} if gemma else {"output": (VOCABULARY, WIDTH)}
     layer = attention | {"attn_output": (WIDTH, HEADS * head)} | dense | {name: (size,) for name, size in norms.items()}

@@ -8,7 +8,7 @@ import yaml
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.models.card import Evidence, Pruned, mask_picture, mergekit_yaml, model_card
+from raysearch.models.card import Evidence, Pruned, gguf_card, mask_picture, mergekit_yaml, model_card
 
 EVIDENCE = Evidence(
     model="tiny",
@@ -54,7 +54,7 @@ def test_the_card_carries_the_evidence() -> None:
         EVIDENCE.searcher,
         f"- Search: {EVIDENCE.search_id}",
         'AutoModelForCausalLM.from_pretrained("pruned")',
-        "llama-quantize --prune-layers 1,2,5 model.gguf pruned.gguf Q8_0",
+        "`raysearch export beam-m3-3fa2c1d0 --gguf pruned.gguf --from model-Q4_K_M.gguf`",
         "\n█··██·██   layers 0 to 7: █ kept, · removed\n",
         "| vLLM | `vllm serve ./pruned` |",
         "`raysearch recover beam-m3-3fa2c1d0 --remove 3 --out pruned-healed`",
@@ -73,3 +73,10 @@ def test_the_card_shows_what_the_loss_reads_as() -> None:
         card = model_card(PRUNED, evidence, "pruned", tokenizer=True)
         rows = [f"| loss ({measure.unit}) | 0.5000 | 0.5750 |", *readout, ""]
         assert card.partition("| parameters |")[2].splitlines()[1 : len(rows) + 1] == rows
+
+
+def test_the_card_of_a_gguf_file_names_the_build_that_reads_it() -> None:
+    for build, head in ((None, "| llama.cpp | `"), (11040, "| llama.cpp, build b11040 or newer | `")):
+        card = gguf_card(Mask.of(1), 8, EVIDENCE, "pruned.gguf", "dense.gguf", (10, 8), build)
+        assert f"{head}llama-cli -m pruned.gguf` |\n" in card
+        assert ("| Ollama |" in card, "Older builds of llama.cpp" in card) == (build is None, build is not None)

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.models.gguf_pruning import GGUFExport, prune_gguf
+from raysearch.models.gguf_pruning import GGUFExport, prune_gguf, refusals
 from raysearch.models.spec import LocatedModel, ModelInfo
 from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers
@@ -30,7 +30,8 @@ def sizes_of(path: Path) -> ModelInfo:
     reader = gguf.GGUFReader(path)
     fields = reader.fields
     architecture = fields["general.architecture"].contents()
-    n_layers = fields[f"{architecture}.block_count"].contents()
+    predicting = fields.get(f"{architecture}.nextn_predict_layers")
+    n_layers = fields[f"{architecture}.block_count"].contents() - (predicting.contents() if predicting else 0)
     parameters = [
         sum(int(tensor.n_elements) for tensor in reader.tensors if tensor.name.startswith(f"blk.{layer}."))
         for layer in range(n_layers)
@@ -43,6 +44,10 @@ def pruned(path: Path, *layers: int, **how: Any) -> GGUFExport:
     out = path.with_name(f"{path.stem}-{'-'.join(map(str, layers))}.gguf")
     how = {"info": sizes_of(path), "search_id": "greedy-m2-1", **how}
     return prune_gguf(path, Mask.of(*layers), out, **how)
+
+
+def metadata(path: Path) -> dict[str, Any]:
+    return {name: stored.contents() for name, stored in gguf.GGUFReader(path).fields.items()}
 
 
 def by_llama_cpp(path: Path) -> np.ndarray[Any, Any]:
@@ -72,17 +77,32 @@ def by_transformers(path: Path, mask: Mask) -> np.ndarray[Any, Any]:
 
 @pytest.mark.slow
 def test_llama_cpp_computes_what_transformers_does(tmp_path: Path) -> None:
-    """Of a Llama, one with windows, whose period fits without two layers, and one with experts."""
+    """Of a Llama, some with windows, whose places tell of one kept alone which they are, and one with experts."""
 
-    def check(case: tuple[str, tuple[int, ...]]) -> None:
-        architecture, layers = case
-        path = write_llama(tmp_path / f"{architecture}.gguf", architecture=architecture)
+    def check(case: tuple[str, int, tuple[int, ...]]) -> None:
+        architecture, n_layers, layers = case
+        path = write_llama(tmp_path / f"{architecture}.gguf", n_layers, architecture=architecture)
         done, mask = pruned(path, *layers), Mask.of(*layers)
         expected = by_transformers(path, mask)
         assert np.abs(by_llama_cpp(done.out) - expected).max() < 5e-3
         assert np.abs(by_transformers(path, Mask()) - expected).max() > 0.1, "the layers do matter"
 
-    assert_each([("llama", (0, 2)), ("gemma2", (1, 2)), ("qwen3moe", (1, 3))], check)
+    cases = [("llama", 4, (0, 2)), ("gemma2", 4, (1, 2)), ("gemma2", 4, (2,)), ("gemma3", 7, (1, 4))]
+    assert_each([*cases, ("qwen3moe", 4, (1, 3))], check)
+
+
+@pytest.mark.slow
+def test_llama_cpp_loads_a_file_whose_lists_were_cut(tmp_path: Path) -> None:
+    """Of an Apertus, whose activation has four lists; it does not load where one is as long as before."""
+    lists: dict[str, Any] = {f"xielu.{name}": [0.5, 0.6, 0.7, 0.8] for name in ("alpha_n", "alpha_p", "beta", "eps")}
+    path = write_llama(tmp_path / "dense.gguf", architecture="apertus", **lists)
+    done = pruned(path, 1)
+    cut = metadata(done.out)["xielu.beta"]
+    assert np.allclose(cut, [0.5, 0.7, 0.8])
+    assert np.isfinite(by_llama_cpp(done.out)).all()
+    three = write_llama(tmp_path / "three.gguf", 3, architecture="apertus", **lists)
+    with pytest.raises(RuntimeError):
+        by_llama_cpp(three)
 
 
 def test_every_tensor_keeps_its_bytes_and_its_metadata(tmp_path: Path) -> None:
@@ -110,14 +130,53 @@ def test_every_tensor_keeps_its_bytes_and_its_metadata(tmp_path: Path) -> None:
     assert (done.n_layers, done.size_bytes) == (2, done.out.stat().st_size)
 
 
-def test_a_pattern_that_llama_cpp_tells_by_places_is_kept(tmp_path: Path) -> None:
-    path = write_llama(tmp_path / "gemma.gguf", 6, architecture="gemma2")  # 1, 3 and 5 attend to all
-    assert pruned(path, 0, 1).n_layers == 4
-    pattern: dict[str, Any] = {"attention.sliding_window_pattern": [1, 0] * 3}
-    listed = write_llama(tmp_path / "listed.gguf", 6, architecture="gemma2", **pattern)
-    for file, layers in ((path, (0,)), (path, (1, 3, 5)), (listed, (1, 3, 5))):
-        with pytest.raises(UserError, match=r"attend to a window.*, which \{.* changes; choose a mask that keeps the"):
-            pruned(file, *layers)
+def test_a_list_says_of_which_kind_layers_are_whose_places_no_longer_tell(tmp_path: Path) -> None:
+    windows, recurrent, interval = (
+        "attention.sliding_window_pattern",
+        "attention.recurrent_layers",
+        "full_attention_interval",
+    )
+    linear, files = [True, True, False] * 2, (tmp_path / f"{number}.gguf" for number in range(99))
+
+    def check(case: tuple[str, dict[str, Any], tuple[int, ...], dict[str, Any], int | None]) -> None:
+        architecture, keys, layers, expected, build = case
+        path = write_llama(next(files), 6, architecture=architecture, **keys)
+        done = pruned(path, *layers)
+        values = metadata(done.out)
+        left = {key: values.get(f"{architecture}.{key}") for key in (windows, recurrent, interval)}
+        assert {key: value for key, value in left.items() if value is not None} == expected
+        assert done.build == build
+
+    sliding = {"attention.sliding_window": 4}
+    cases: list[tuple[str, dict[str, Any], tuple[int, ...], dict[str, Any], int | None]] = [
+        ("gemma2", {}, (0, 1), {}, None),  # 1, 3 and 5 attend to all, and so do 1 and 3 of what is left
+        ("gemma2", {}, (0,), {windows: [False, True, False, True, False]}, 11040),
+        ("gemma2", {windows: 3}, (2,), {windows: [True, True, True, True, False]}, 11040),
+        ("gemma2", {windows: [1, 0] * 3}, (1, 3, 5), {windows: [1, 1, 1]}, 11040),
+        ("gemma2", {windows: [1, 0] * 3}, (0, 1), {windows: [1, 0] * 2}, None),
+        ("olmo2", {**sliding, windows: [True] * 3 + [False] + [True] * 2}, (3,), {windows: [True] * 5}, 11040),
+        ("gpt-oss", sliding, (1,), {windows: [True, True, False, True, False]}, 11040),
+        ("smallthinker", {"attention.sliding_window": 0}, (1,), {}, None),
+        ("qwen35", {recurrent: linear, interval: 3}, (1, 4), {recurrent: [True, False] * 2}, 9509),
+        ("qwen35", {recurrent: linear, interval: 3}, (0, 1, 2), {recurrent: linear[:3], interval: 3}, None),
+        ("qwen35", {interval: 3}, (0,), {recurrent: [True, False, True, True, False]}, 9509),
+        ("qwen3next", {}, (5, 0), {recurrent: [True, True, False, True]}, 9509),
+        ("qwen35", {interval: 3, "nextn_predict_layers": 1}, (0,), {recurrent: [True, False, True, True, False]}, 9509),
+    ]
+    assert_each(cases, check)
+
+
+def test_lists_by_layer_are_cut_whatever_they_are_called(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "xielu.eps": [1, 2, 3, 4],
+        "of_tomorrow": [1, 2, 3, 4],
+        "rope.dimension_sections": [1, 2, 1, 0],
+    }
+    keys |= {"leading_dense_block_count": 2, "hash_layer_count": 3}
+    values = metadata(pruned(write_llama(tmp_path / "lists.gguf", **keys), 1).out)
+    assert (values["xielu.eps"], values["llama.of_tomorrow"]) == ([1, 3, 4], [1, 3, 4])
+    assert values["llama.rope.dimension_sections"] == [1, 2, 1, 0]
+    assert (values["llama.leading_dense_block_count"], values["llama.hash_layer_count"]) == (1, 2)
 
 
 def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
@@ -147,9 +206,18 @@ def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
         ("text", {}, "cannot be read as GGUF"),
         ("nowhere", {}, "is not a GGUF file; check the path"),
         ("shared", {"keys": {"attention.shared_kv_layers": 2}}, "its last layers share the keys of others"),
+        ("long", {"keys": {"of_tomorrow": [1, 2, 3]}}, "llama.of_tomorrow has 3 values for 4 layers"),
+        ("numbers", {"keys": {"ple.layers": [1, 2]}}, "embeddings of their own are listed by number"),
         ("new", {"keys": {"some_interval": 2}}, "llama.some_interval=2 says of the layers that stay is unknown"),
     ]
     assert_each(cases, check)
+    smollm3 = write_llama(tmp_path / "smollm3.gguf", 8, architecture="smollm3")
+    with pytest.raises(
+        UserError, match=r"rotate positions.*, one in 4, which \{1\} changes; choose a mask that keeps the"
+    ):
+        pruned(smollm3, 1)
+    assert [str(mask) for mask in refusals(smollm3, [Mask.of(1), Mask.of(6, 7), Mask.of(0, 1, 2, 3)])] == ["{1}"]
+    assert refusals(tmp_path / "gone.gguf", [Mask.of(1)]) == {}
     with pytest.raises(UserError, match=r"dense-3\.gguf is there already; name another file.*--overwrite"):
         pruned(path, 3)
     assert pruned(path, 3, overwrite=True).n_layers == 3

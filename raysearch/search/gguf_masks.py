@@ -1,0 +1,32 @@
+"""Masks of a search that cannot become a GGUF file: a warning before the first round, and a mark in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from raysearch.core.mask import Mask
+from raysearch.core.problem import AUTO, Problem, sizes_of
+from raysearch.models.gguf_pruning import refusals
+from raysearch.models.source import gguf_file
+from raysearch.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from raysearch.search.observer import Observer
+
+
+def refused_masks(model: ModelSpec, masks: Sequence[Mask]) -> dict[Mask, str]:
+    """Return the masks that `export --gguf` refuses, each with the reason; none where the model is no GGUF file."""
+    source = gguf_file(model)
+    return {} if source is None else refusals(source, masks)
+
+
+def warn_of_refused_masks(model: ModelSpec, problem: Problem, remove: int | str, observer: Observer) -> None:
+    """Warn that `export --gguf` would refuse some or all masks of as many layers as `remove` says."""
+    sizes = range(1, problem.n_remove + 1) if remove == AUTO else sizes_of(remove)
+    ends = [Mask.of(*range(problem.n_layers - size, problem.n_layers)) for size in sizes]  # no layer gets another place
+    moved = [Mask.of(0, *list(end)[1:]) for end in ends]  # each layer gets the place before its own
+    refused = refused_masks(model, [*ends, *moved])
+    if refused:
+        which = "all masks" if all(end in refused for end in ends) else "some masks"
+        observer.warn(f"export --gguf will refuse {which} of this search: {next(iter(refused.values()))}")
