@@ -19,6 +19,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.search.figures import Plots
 from raysearch.search.recommendation import Recommendation
+from raysearch.search.separation import Separation
 from raysearch.search.trial import Trial, best_by_size
 
 if TYPE_CHECKING:
@@ -221,6 +222,7 @@ class SearchResult(SearchHeader):
         recommendation: The number of layers that a budget allows, for ``remove=auto``; else None.
         refinement: Its best masks before and after a short recovery, for ``refine=recover``, where `removed` is the
             best after it, and `loss` that mask's before; else None.
+        separation: Which other masks are not significantly worse; None where that is not known.
         complete: Whether the searcher came to its end; else this is the best mask so far when its budget was spent.
         ended: When, in seconds since the epoch.
         mlflow_run_id: The parent run, if the tracker wrote one.
@@ -248,6 +250,7 @@ class SearchResult(SearchHeader):
     pool: Mapping[str, Any] = field(default_factory=dict)
     recommendation: Recommendation | None = None
     refinement: Refinement | None = None
+    separation: Separation | None = None
     complete: bool = True
     ended: float = 0.0
     mlflow_run_id: str | None = None
