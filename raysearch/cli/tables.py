@@ -142,7 +142,7 @@ def budget_table(found: Recommendation) -> Table:
         if size.speed is not None:
             spread = "" if size.speed.error is None else f" ± {size.speed.error:.2f}"
             speed, memory = f"{size.speed.speedup:.2f}{spread}", memory_text(size.speed, found.budget)
-        misses = [f"misses {part}" for part in size.misses]
+        misses = [f"misses {part}" for part in size.misses] + [f"{part} within error" for part in size.unsure]
         said = "recommended" if size.n_removed == found.n_removed else ", ".join(misses)
         worse = [] if found.measure.readout is None else [_worse(size)]
         cells = *loss_cells(found.measure, size.loss), added(size.delta, size.delta_error), *worse, speed, memory, said
