@@ -89,13 +89,18 @@ def open_session(
     is_kept = prepared is not None or cache.folder is None or (cache.is_open and info.model.gguf is None)
     prepared = prepared or prepare_data(spec, info)
     calibrations = prepared.calibrations
+
+    def open_pool() -> Pool:
+        on_progress(Progress(loading=_loading(info)))
+        return spec.cluster.open(info, sum(calibration.n_shards for calibration in calibrations))
+
     with ExitStack() as unless_it_opens:
         ledger = unless_it_opens.enter_context(closing(Ledger(spec.ledger)))
         evaluator = Evaluator(
             calibrations=calibrations,
             n_layers=info.n_layers,
             ledger=ledger,
-            make_pool=make_pool or (lambda: spec.cluster.open(info, sum(one.n_shards for one in calibrations))),
+            make_pool=make_pool or open_pool,
             weighting=spec.weighting,
             screening=spec.screening,
             on_progress=on_progress,
@@ -119,3 +124,11 @@ def open_session(
             prepare_data(replace(spec, calibrations=local), describe(spec.model))  # of a GGUF file, as safetensors now
 
     return EvaluationSession(info, calibrations, measure, fingerprints, ledger, evaluator, keep)
+
+
+def _loading(info: ModelInfo) -> str:
+    """Return what is read before there is a replica, for people."""
+    model = info.model
+    if model.gguf is None:
+        return f"reading {model.name}"
+    return f"reading and converting {model.gguf} ({'each time' if model.keep_in is None else 'once'})"

@@ -6,8 +6,10 @@ import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from html import escape
 from statistics import NormalDist
 
+from raysearch.core.formatting import added, listed
 from raysearch.core.formatting import size as size_text
 from raysearch.core.json import Number
 from raysearch.core.mask import Mask
@@ -187,3 +189,20 @@ class Recommendation:
     removed: Mask
     reason: str
     confidence: float = CONFIDENCE
+
+    def __str__(self) -> str:
+        """Return the reason as a sentence."""
+        return f"{self.search_id}, {self.budget}: {self.reason}"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the reason, and the best mask of each number of layers."""
+        head = "".join(f"<th>{name}</th>" for name in ("layers", "removed", "loss over dense", "budget"))
+        rows = ""
+        for size in self.sizes:
+            parts = (*size.misses, *size.unsure, *size.unknown)
+            verdict = (
+                "recommended" if size.mask == self.removed else "keeps to it" if size.keeps else f"not {listed(parts)}"
+            )
+            cells = size.n_removed, size.mask, added(size.delta, size.delta_error), verdict
+            rows += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+        return f"<p>{escape(str(self))}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
