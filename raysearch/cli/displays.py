@@ -244,7 +244,7 @@ class StudyDisplay(Display):
         failed = f", {len(self._failed)} failed" if self._failed else ""
         elapsed = time.monotonic() - self._started
         ended, all_now = len(self._done | self._failed.keys()) - self._n_before, len(self._cells) - self._n_before
-        left = f"  left about {remaining(elapsed, ended, all_now)}" if 0 < ended < all_now else ""
+        left = f"  left about {remaining(elapsed, ended, all_now)}" if elapsed >= 1 and 0 < ended < all_now else ""
         return f"{len(self._done)} of {len(self._cells)} done{failed}  {duration(elapsed)}{left}"
 
     def _show_all(self, line: str = "") -> None:

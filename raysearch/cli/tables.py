@@ -256,7 +256,7 @@ def searches_table(
         "Searches, the newest first (layers are 0-based)",
         *columns,
         left=[column for column in columns if column not in numbers],
-        expendable=("updated (UTC)", "model", "study", "samples", "draw", "loss"),
+        expendable=("updated (UTC)", "model", "loss", "study", "samples", "draw"),
     )
     for record in records:
         result, (study, cell) = record.result, cells.get(record.search_id, ("", None))
@@ -332,9 +332,9 @@ def facts_table(record: SearchRecord, cell: tuple[str, CellRecord] | None) -> Ta
         facts["study"] = f"{cell[0]}: {cell[1].searcher}, {cell[1].calibration}{draw}, seed {cell[1].seed}"
     for section in ("model", "data", "objective", "searcher", "screening", "refine", "budget"):
         facts[section] = _section_text(section, config)
-    facts |= {key: as_typed(config[key]) for key in ("remove", "protect", "seed") if key in config}
+    facts |= {key: as_typed(config[key]) for key in ("remove", "protect", "seed") if config.get(key) not in (None, [])}
     if result is not None:
-        facts["evaluated on"] = f"{extent(result.measure, result.n_tokens, result.n_samples)}"
+        facts["evaluated on"] = extent(result.measure, result.n_tokens, result.n_samples)
         facts["time"] = duration(result.seconds)
     table = new_table(record.search_id, "what", "value", left=("what", "value"))
     for what, value in facts.items():
@@ -345,12 +345,15 @@ def facts_table(record: SearchRecord, cell: tuple[str, CellRecord] | None) -> Ta
 
 def _section_text(section: str, config: Mapping[str, Any]) -> str:
     """Return the chosen file of a section and its options, without those that are not set."""
+    chosen = config["choices"].get(section, "")
     options = {key: value for key, value in (config.get(section) or {}).items() if value not in (None, [], {}, False)}
-    name = config["choices"].get(section, "")
-    told = {"type", "name", *(["path"] if options.get("path") == options.get("name") else [])}
-    listed = [f"{key}={as_typed(value)}" for key, value in options.items() if key not in told]
-    name = options.get("name", name) if section == "model" else name
-    return ", ".join([name, *listed] if name else listed)
+    if section == "model":
+        chosen = options.get("name", "")
+        options = {key: value for key, value in options.items() if key != "path" or value != chosen}
+    elif section in ("screening", "refine"):
+        options = {}
+    settings = [f"{key}={as_typed(value)}" for key, value in options.items() if key not in ("type", "name", "cache")]
+    return ", ".join([chosen, *settings] if chosen else settings)
 
 
 def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:

@@ -369,7 +369,7 @@ class SearchResult(SearchHeader):
         if self.loss >= self.dense_loss:
             return []
         below = None if self.separation is None else self.separation.below_dense
-        remedy = f"measure it on other data, as by raysearch assess {self.search_id}{option_of(self.config)}"
+        remedy = f"measure it on other data: raysearch assess {self.search_id}{option_of(self.config)}"
         if self.choices["objective"] != "perplexity":
             masks = f"masks=[[],{[*self.removed]}]".replace(" ", "")
             model = self.config["model"]["path"] if self.choices.get("model") == "custom" else self.model

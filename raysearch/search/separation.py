@@ -50,7 +50,7 @@ class Separation:
             sentence += f"{count(self.n_others, 'layer')} that stay"
         else:
             others = f"{count(self.n_others, 'other mask')} of {count(len(self.reference), 'layer')}"
-            sentence = f"Not significantly worse {on}: {number} of the {others}"
+            sentence = f"Not significantly worse than this mask {on}: {number} of the {others}"
         if self.samples_needed is None:
             return sentence
         return f"{sentence}; about {self.samples_needed:,} samples would separate the best from the next"

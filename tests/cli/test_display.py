@@ -95,11 +95,11 @@ def test_a_wait_for_replicas_that_do_not_come_says_where_to_look(
 
 
 def test_the_live_line_names_the_round_of_the_best(display: SearchDisplay, said: io.StringIO) -> None:
-    display.round_done(SEARCH.rounds[0])
+    display.round_done(replace(SEARCH.rounds[0], round_best=Mask.of(4)))
     display._last_line -= 60
     display.progress(Progress(10, 100, 0, 7, 0, 7, n_replicas=2, computing_s=15.0))
     line = said.getvalue().splitlines()[-1]
-    assert line.startswith("round 2/3  10% of 7 masks  best of round 1: {") and "best of the round" not in line
+    assert line.startswith("round 2/3  10% of 7 masks  best of round 1: {4} ") and "best of the round" not in line
 
 
 def test_a_search_by_budget_says_what_is_left_at_most_of_all_rounds(display: SearchDisplay, said: io.StringIO) -> None:

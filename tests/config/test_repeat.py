@@ -24,7 +24,7 @@ from raysearch.config.repeat import command_of
         ("calibration=paper_perplexity data.samples=8", None),
         ("objective=task_margin data=multiple_choice data.path=q.csv data.choices=[A,B]", None),
         ("refine=recover screening=off store='my store'", None),
-        ("searcher={type:beam,width:2} data.seed=9", None),
+        ("data.seed=9 model.dtype=bfloat16 cluster=inline", None),
     ],
 )
 def test_it_composes_the_same(words: str, command: str | None) -> None:

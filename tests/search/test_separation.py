@@ -93,7 +93,8 @@ def test_screened_masks_are_compared_on_the_samples_that_they_have_seen(ledger: 
     assert separation is not None and (separation.n_others, separation.n_not_worse) == (2, 0)
     assert separation.samples_needed is None
     assert str(separation) == (
-        "Not significantly worse on these 64 samples (95% confidence): none of the 2 other masks of 2 layers"
+        "Not significantly worse than this mask on these 64 samples (95% confidence): none of the 2 other masks of 2 "
+        "layers"
     )
 
 
