@@ -122,20 +122,20 @@ def assessed_table(results: StudyResult) -> Table | None:
 def best_searches(results: StudyResult) -> dict[int, str]:
     """Return by number of removed layers the search whose mask is best; a size without a clear measure has none.
 
-    Masks are compared by the first assessed number; or, of one model and one set of samples, by their loss.
+    Masks of one model are compared by the first assessed perplexity or accuracy; else, on one draw of one calibration,
+    by their losses.
     """
+    quality = next((metric for metric in results.metrics if metric.group in ("perplexity", "accuracy")), None)
     best: dict[int, str] = {}
     for size in sorted({cell.remove for cell in results.cells}):
         cells = [(cell, cell.outcome) for cell in results.cells if cell.remove == size and cell.outcome is not None]
-        if len({(cell.model, cell.calibration, cell.draw) for cell, _ in cells}) == 1:
+        values: dict[str, float] = {}
+        if len({cell.model for cell, _ in cells}) == 1 and quality is not None:
+            sign = -1 if quality.higher_is_better else 1
+            numbers = {cell.search_id: outcome.assessed.get(quality.name) for cell, outcome in cells}
+            values = {name: sign * number.value for name, number in numbers.items() if number is not None}
+        if not values and len({(cell.model, cell.calibration, cell.draw) for cell, _ in cells}) == 1:
             values = {cell.search_id: outcome.loss for cell, outcome in cells}
-        else:
-            values = {}
-        if results.metrics and len({cell.model for cell, _ in cells}) == 1:
-            metric = results.metrics[0]
-            sign = -1 if metric.higher_is_better else 1
-            numbers = {cell.search_id: outcome.assessed.get(metric.name) for cell, outcome in cells}
-            values = {name: sign * number.value for name, number in numbers.items() if number is not None} or values
         if values:
             best[size] = min(values, key=lambda name: (values[name], name))
     return best
