@@ -79,7 +79,7 @@ def _whole(column: Column) -> int:
 def _least(column: Column) -> int:
     """Return the width that a column needs: of its longest word where it has sentences, else of its longest cell."""
     cells = [str(cell) for cell in column.cells]
-    has_sentences = any(re.search(r"[a-z]{3,} ", cell) for cell in cells)
+    has_sentences = any(re.search(r"[A-Za-z]{3,}\S* ", cell) for cell in cells)
     words = [word for text in (str(column.header), *(cells if has_sentences else [])) for word in text.split()]
     lengths = [cell_len(word) if "{" in word else min(cell_len(word), _MOST_OF_A_WORD) for word in words]
     return max([*lengths, *([] if has_sentences else map(cell_len, cells)), 1])

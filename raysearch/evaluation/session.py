@@ -91,7 +91,9 @@ def open_session(
     calibrations = prepared.calibrations
 
     def open_pool() -> Pool:
-        on_progress(Progress(loading=_loading(info)))
+        if info.model.gguf is not None:
+            often = "each time" if info.model.keep_in is None else "once"
+            on_progress(Progress(loading=f"reading and converting {info.model.gguf} ({often})"))
         return spec.cluster.open(info, sum(calibration.n_shards for calibration in calibrations))
 
     with ExitStack() as unless_it_opens:
@@ -124,11 +126,3 @@ def open_session(
             prepare_data(replace(spec, calibrations=local), describe(spec.model))  # of a GGUF file, as safetensors now
 
     return EvaluationSession(info, calibrations, measure, fingerprints, ledger, evaluator, keep)
-
-
-def _loading(info: ModelInfo) -> str:
-    """Return what is read before there is a replica, for people."""
-    model = info.model
-    if model.gguf is None:
-        return f"reading {model.name}"
-    return f"reading and converting {model.gguf} ({'each time' if model.keep_in is None else 'once'})"

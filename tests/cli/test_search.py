@@ -227,7 +227,7 @@ def test_scores_are_those_of_the_search(run: Run, world: World) -> None:
     assert [scores[0]["loss"], scores[1]["loss"]] == [result["loss"], result["dense_loss"]], "bit for bit"
     assert scores[3] == scores[1]
     readable = run("score", *world.words(store="two", masks="[[]]"))
-    assert [cell.strip() for cell in table(readable.out)[0]][:2] == ["{}", f"{result['dense_loss']:.6f}"]
+    assert [cell.strip() for cell in table(readable.out)[0]][:2] == ["{}", f"{result['dense_loss']:.4f}"]
 
 
 def test_a_model_that_computes_nonsense_is_refused(run: Run, here: Path, world: World) -> None:
