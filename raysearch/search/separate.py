@@ -101,26 +101,29 @@ def _differences(
 ) -> Iterator[_Difference]:
     """Yield the difference of each mask from the reference, on the shards that were evaluated of it."""
     order = shard_order(calibration)
-    ours = ledger.known(calibration.fingerprint, [reference])[reference]
-    every = [*shards_seen]
-    for start in range(0, len(every), _AT_ONCE):
-        masks = every[start : start + _AT_ONCE]
+    reference_losses = ledger.known(calibration.fingerprint, [reference])[reference]
+    others = [*shards_seen]
+    for start in range(0, len(others), _AT_ONCE):
+        masks = others[start : start + _AT_ONCE]
         losses = ledger.known(calibration.fingerprint, masks)
         for mask in masks:
             shards = order[: shards_seen[mask]]
-            samples = np.concatenate([losses[mask][shard] - ours[shard] for shard in shards])
-            if len(samples) > 1:
-                weights = np.concatenate([calibration.weights(shard) for shard in shards])
-                mean = float(samples.sum() / weights.sum())
-                yield _Difference(mean, standard_error(samples, weights), len(samples))
+            samples = np.concatenate([losses[mask][shard] - reference_losses[shard] for shard in shards])
+            weights = np.concatenate([calibration.weights(shard) for shard in shards])
+            mean = float(samples.sum() / weights.sum())
+            yield _Difference(mean, standard_error(samples, weights), len(samples))
 
 
 def _samples_needed(not_worse: Sequence[_Difference], probability_of_error: float) -> int | None:
-    """Return about how many samples would separate the next best mask, in two digits."""
+    """Return about how many samples would separate the next best mask, rounded up to two digits."""
     from scipy.special import ndtri
 
     closest = min(not_worse, key=lambda difference: difference.mean, default=None)
     if closest is None or closest.mean <= 0:
         return None
     needed = closest.n_samples * (ndtri(1 - probability_of_error) * closest.error / closest.mean) ** 2
-    return int(float(f"{max(needed, closest.n_samples + 1):.2g}")) if math.isfinite(needed) else None
+    if not math.isfinite(needed):
+        return None
+    needed = max(needed, closest.n_samples + 1)
+    unit: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)
+    return math.ceil(needed / unit) * unit

@@ -32,7 +32,7 @@ from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.search.gap import Gap
 from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed
 from raysearch.search.record import SearchRecord
-from raysearch.search.result import LayerTokens, SearchResult
+from raysearch.search.result import LayerForwards, LayerTokens, SearchResult
 from raysearch.search.score import Score
 from raysearch.search.separation import Separation
 from raysearch.search.trial import Trial
@@ -287,3 +287,17 @@ def test_lists_of_different_lengths_share_a_table() -> None:
         ["0.25", "not finite", ""],
         ["504,544", "2", "3"],
     ]
+
+
+def test_the_cost_of_a_search_is_the_same_number_in_the_terminal_and_on_the_card() -> None:
+    result = greedy_search()
+
+    def note(computed: float, alone: float, naive_computed: float) -> tuple[str, float]:
+        forwards = LayerForwards(computed, alone, 900, naive_computed)
+        shown = notes(replace(result, layer_forwards=forwards))
+        return next(line for line in shown if line.startswith("Layer-forwards: ")), forwards.whole
+
+    fresh = "Layer-forwards: 583 computed, 900 by a full forward per mask (1.54x fewer)"
+    assert note(583, 577, 900) == (fresh, 583), "replicas that share a round run some layers twice"
+    assert note(27, 577, 27) == ("Layer-forwards: 27 computed, 577 with what was cached", 577)
+    assert note(0, 577, 0) == ("Layer-forwards: 0 computed, 577 with what was cached", 577)
