@@ -31,7 +31,7 @@ def new_table(
         *columns: The headers.
         left: The columns that are aligned left; all others (numbers) are aligned right.
         at: The side of the title.
-        expendable: The columns that a narrow terminal may leave out, those that go first first.
+        expendable: The columns that a narrow terminal may leave out, in the order in which they go.
     """
     table = FittingTable(title=title, title_justify=at, expendable=expendable)
     for column in columns:

@@ -9,7 +9,8 @@ from rich.cells import cell_len
 from rich.table import Column, Table
 from typing_extensions import override
 
-_MOST_OF_A_WORD = 30  # characters; a longer word, such as a path, is folded
+#: Characters of a word, such as a path, that is not folded: where there is room, else where there is less. No mask is.
+_WHOLE_WORDS = (32, 24, 16)
 _BESIDE_A_CELL = 3  # characters: a space at each side, and a line
 
 
@@ -17,7 +18,7 @@ class FittingTable(Table):
     """A table that names columns which a narrow terminal may leave out.
 
     Attributes:
-        expendable: The headers of these columns, those that go first first.
+        expendable: The headers of these columns, in the order in which they go.
     """
 
     expendable: Sequence[str] = ()
@@ -38,11 +39,15 @@ class FittingTable(Table):
             return self
         left_out = []
         for header in self.expendable:
-            if _width_of(map(_least, columns)) <= width:
+            if _width_of(_needed(columns, _WHOLE_WORDS[0])) <= width:
                 break
             left_out += [header] if any(column.header == header for column in columns) else []
             columns = [column for column in columns if column.header != header]
-        return self._with(columns, _widths(columns, width), left_out)
+        widths = next(
+            (needed for word in _WHOLE_WORDS if _width_of(needed := _needed(columns, word)) <= width),
+            _needed(columns, _WHOLE_WORDS[-1]),
+        )
+        return self._with(columns, _filled(columns, widths, width), left_out)
 
     def _with(self, columns: Sequence[Column], widths: Sequence[int], left_out: Sequence[str]) -> Table:
         """Return a copy with some of the columns."""
@@ -57,16 +62,16 @@ class FittingTable(Table):
         return copy
 
 
-def _widths(columns: Sequence[Column], width: int) -> list[int]:
-    """Return the width of each column: what it needs, and of what is left over as much as it can use."""
-    widths = [*map(_least, columns)]
+def _filled(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:
+    """Return the widths of columns with what is left over of a terminal's, as far as they can use it."""
+    filled = [*widths]
     for place, column in enumerate(columns):
-        spare = max(0, width - _width_of(widths))
-        widths[place] += min(spare, max(0, _whole(column) - widths[place]))
-    return widths
+        spare = max(0, width - _width_of(filled))
+        filled[place] += min(spare, max(0, _whole(column) - filled[place]))
+    return filled
 
 
-def _width_of(widths: Sequence[int] | map[int]) -> int:
+def _width_of(widths: Sequence[int]) -> int:
     """Return the width of a table by that of its columns."""
     return sum(width + _BESIDE_A_CELL for width in widths) + 1
 
@@ -76,10 +81,15 @@ def _whole(column: Column) -> int:
     return max(cell_len(str(text)) for text in (column.header, *column.cells))
 
 
-def _least(column: Column) -> int:
-    """Return the width that a column needs: of its longest word where it has sentences, else of its longest cell."""
+def _needed(columns: Sequence[Column], longest_word: int) -> list[int]:
+    """Return the widths that columns need if words are folded that are longer than so many characters."""
+    return [_least(column, longest_word) for column in columns]
+
+
+def _least(column: Column, longest_word: int) -> int:
+    """Return the width that a column needs: of its longest word where texts stand, else of its longest cell."""
     cells = [str(cell) for cell in column.cells]
-    has_sentences = any(re.search(r"[A-Za-z]{3,}\S* ", cell) for cell in cells)
-    words = [word for text in (str(column.header), *(cells if has_sentences else [])) for word in text.split()]
-    lengths = [cell_len(word) if "{" in word else min(cell_len(word), _MOST_OF_A_WORD) for word in words]
-    return max([*lengths, *([] if has_sentences else map(cell_len, cells)), 1])
+    has_texts = column.justify == "left" or any(re.search(r"[A-Za-z]{3,}\S* ", cell) for cell in cells)
+    words = [word for text in (str(column.header), *(cells if has_texts else [])) for word in text.split()]
+    lengths = [cell_len(word) if "{" in word else min(cell_len(word), longest_word) for word in words]
+    return max([*lengths, *([] if has_texts else map(cell_len, cells)), 1])

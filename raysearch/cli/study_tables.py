@@ -30,7 +30,8 @@ def plan_table(plan: StudyPlan) -> Table:
     words = "model", "calibration", "searcher"
     costs = "masks", "in this study", "by itself", "a forward a mask"
     columns = *words, "M", "seed", *(["draw"] if drawn else []), *costs
-    table = new_table("Expected cost, in layer-forwards over the calibration", *columns, left=words, at="left")
+    title, expendable = "Expected cost, in layer-forwards over the calibration", ("a forward a mask", "model", "seed")
+    table = new_table(title, *columns, left=words, at="left", expendable=expendable)
     for one in plan.cells:
         numbers = (one.evaluations, one.shared, one.separate, one.naive)
         table.add_row(*one.cell.labels.values(), *(f"{number:,}" for number in numbers))

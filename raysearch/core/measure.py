@@ -58,7 +58,7 @@ def readout_text(measure: Measure, readout: float) -> str:
     """Format a readout for people: a perplexity with two decimals, and none from 10,000 on."""
     if measure.readout != "perplexity":
         return f"{readout:.4f}"
-    return f"{readout:.2f}" if readout < 10_000 else figure(round(readout) if math.isfinite(readout) else readout)
+    return f"{readout:.2f}" if readout < 10_000 else figure(readout)
 
 
 PERPLEXITY = Measure("nats per token", "token", "perplexity")
