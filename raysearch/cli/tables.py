@@ -24,6 +24,7 @@ from raysearch.cli.cells import (
     number_cell,
     split_notes,
 )
+from raysearch.cli.fitting import FittingTable
 from raysearch.core.estimate import Estimate
 from raysearch.core.formatting import added, as_typed, count, duration, figure, short_duration
 from raysearch.core.json import plain
@@ -131,7 +132,7 @@ def _forwards_note(result: SearchResult) -> str:
     return note if forwards.whole == forwards.computed else f"{note}, {forwards.whole:,.0f} with what was cached"
 
 
-def path_table(measure: Measure, path: Sequence[Trial]) -> Table:
+def path_table(measure: Measure, path: Sequence[Trial]) -> FittingTable:
     """Return the table of the best mask of each number of layers."""
     columns = "layers", "removed", *loss_columns(measure)
     table = new_table("Best by number of layers removed (0-based)", *columns, expendable=("layers",))
@@ -163,7 +164,7 @@ def refinement_parts(measure: Measure, found: Refinement) -> list[Table | str]:
     return [table, f"{best}.", f"All were trained on the same {rows}; {spent} together.", ""]
 
 
-def budget_table(found: Recommendation) -> Table:
+def budget_table(found: Recommendation) -> FittingTable:
     """Return the table of what each number of layers costs and gains, with the recommended one marked."""
     columns = [*loss_columns(found.measure), "loss over dense", "speed (× dense)", "memory"]
     if found.measure.readout is not None:
