@@ -71,7 +71,7 @@ def test_the_largest_number_within_a_loss_is_found(
     assert again["evaluations"]["computed"] == 0 and again["recommendation"] == advice
     shown = run("recommend", "latest").out
     assert "recommended" in shown and ("misses loss" in shown or "loss within error" in shown)
-    assert raysearch.recommend("latest", f"budget.speedup={1 + 1e-9}", "budget.loss=9").sizes[0].speed is not None
+    assert raysearch.recommend("latest", "budget.loss=9").sizes[0].speed is not None
     exported = found(run("export", "latest", "--out", "pruned", "--json"))
     assert exported["n_layers"] == 5 - result["n_remove"]
 
