@@ -12,7 +12,8 @@ Arguments that mean the same in all of them:
     push          the repository of the Hugging Face Hub that an export is sent to as well, ``OWNER/NAME``
     public        whether that is one that everyone may read; a new one is private without
     store         the folder that searches write to, or the file of a ledger that is elsewhere
-    observer      watches; without one, a notebook shows a bar, and warnings become Python warnings
+    observer      watches; without one, a notebook shows a bar, a script on a terminal prints a line a round, any other
+                  one logs it (``logging.getLogger("raysearch")``), and warnings become Python warnings
 
 Every function raises `UserError` where a key or a value is not understood, or does not fit the model, the data or the
 machine; those that compute raise `EvaluationError` where something cannot be evaluated.
@@ -31,10 +32,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args
 
 from raysearch.core.formatting import as_typed, count
 from raysearch.core.options import checked
-from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path
+from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path, option_of
 from raysearch.errors import EvaluationError, UserError, hidden_keys
 from raysearch.search.notebook import NotebookProgress, in_notebook
 from raysearch.search.observer import Observer, Observers, Tracker
+from raysearch.search.progress_lines import ProgressLines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
     from raysearch.search.spec import SearchSpec
     from raysearch.search.sweep import Sweep
     from raysearch.study.plan import StudyPlan
-    from raysearch.study.record import StudyRecord
+    from raysearch.study.record import CellRecord, StudyRecord
     from raysearch.study.result import StudyResult
     from raysearch.tracking.options import TrackingOptions
     from raysearch.tracking.sync import SyncedSearch, SyncedStudy
@@ -353,6 +355,8 @@ class Shown(NamedTuple):
         evaluated: Masks that have been evaluated on its samples so far; None once it has found a mask.
         assessed: What `assessed` returns of it.
         recoveries: What `recoveries` returns of it.
+        cells: By search id, the study that it is part of, and its place there.
+        command: The command that repeats it; None if no search was named.
     """
 
     records: list[SearchRecord]
@@ -360,6 +364,8 @@ class Shown(NamedTuple):
     evaluated: int | None = None
     assessed: Mapping[str, float] = MappingProxyType({})
     recoveries: Sequence[RecoveryRecord] = ()
+    cells: Mapping[str, tuple[str, CellRecord]] = MappingProxyType({})
+    command: str | None = None
 
 
 def show(search: str | None = None, *, gap: bool = False, store: PathLike = "mlruns") -> Shown:
@@ -370,24 +376,31 @@ def show(search: str | None = None, *, gap: bool = False, store: PathLike = "mlr
         gap: Whether to rank what the search found among all masks of as many layers.
     """
     from raysearch.search.record import SEARCHES, as_they_stand, count_evaluated
+    from raysearch.study.record import cells_by_search
 
     with _opened(store) as found:
+        cells = cells_by_search(found)
         if search is None:
             if gap:
                 raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
-            return Shown(as_they_stand(found, SEARCHES.all(found)))
+            return Shown(as_they_stand(found, SEARCHES.all(found)), cells=cells)
         record, ranked = _search_of(found, search), None
         if gap:
             from raysearch.search.gap import gap_of  # which brings torch
 
             ranked = gap_of(record, found)
+        from raysearch.config.repeat import command_of
+
+        command = command_of(record.config) or f"raysearch resume {record.search_id}{option_of(record.config)}"
+        shown = Shown([record], ranked, cells=cells, command=command)
         if record.result is None:
-            return Shown([record], ranked, count_evaluated(found, record))
+            return shown._replace(evaluated=count_evaluated(found, record))
         from raysearch.assessment.recorded import recorded_assessments
         from raysearch.recovery.record import recoveries_of_search
 
-        known = recorded_assessments(found, record), recoveries_of_search(found, record)
-        return Shown([record], ranked, None, *known)
+        return shown._replace(
+            assessed=recorded_assessments(found, record), recoveries=recoveries_of_search(found, record)
+        )
 
 
 def load(search: str = "latest", *, store: PathLike = "mlruns") -> SearchResult:
@@ -847,7 +860,7 @@ def _report(
 
 
 def _observer(given: Observer | None) -> Observer:
-    """Return the observer that was given; else a notebook's, or one that says nothing but warnings."""
+    """Return the observer that was given; else a notebook's, or a script's."""
     if given is not None and not isinstance(given, Observer):
         raise UserError(f"observer={reprlib.repr(given)} is not an Observer; give an object of a class derived from it")
-    return given or (NotebookProgress() if in_notebook() else Observer())
+    return given or (NotebookProgress() if in_notebook() else ProgressLines())

@@ -8,17 +8,32 @@ from typing import Any, Literal
 
 from rich.table import Table
 
+from raysearch.cli.fitting import FittingTable
 from raysearch.core.estimate import Estimate, Metric, shown
 from raysearch.core.formatting import size
-from raysearch.core.measure import Measure
+from raysearch.core.measure import Measure, readout_text
 from raysearch.search.result import uses_evaluation_split
 
 Side = Literal["left", "center"]
 
 
-def new_table(title: str, *columns: str, left: Sequence[str] = ("removed", "best"), at: Side = "center") -> Table:
-    """Return an empty table, its title `at` a side; columns in `left` are aligned left, all others (numbers) right."""
-    table = Table(title=title, title_justify=at)
+def new_table(
+    title: str,
+    *columns: str,
+    left: Sequence[str] = ("removed", "best"),
+    at: Side = "center",
+    expendable: Sequence[str] = (),
+) -> FittingTable:
+    """Return an empty table.
+
+    Args:
+        title: What it shows.
+        *columns: The headers.
+        left: The columns that are aligned left; all others (numbers) are aligned right.
+        at: The side of the title.
+        expendable: The columns that a narrow terminal may leave out, in the order in which they go.
+    """
+    table = FittingTable(title=title, title_justify=at, expendable=expendable)
     for column in columns:
         table.add_column(column, justify="left" if column in left else "right")
     return table
@@ -37,12 +52,11 @@ def loss_columns(measure: Measure) -> list[str]:
     return [f"loss ({measure.unit})", *([] if measure.readout is None else [measure.readout])]
 
 
-def loss_cells(measure: Measure, loss: float, more_decimals: int = 0) -> list[str]:
+def loss_cells(measure: Measure, loss: float) -> list[str]:
     """Return the cells under `loss_columns`."""
-    cells = [f"{loss:.{4 + more_decimals}f}"]
+    cells = [f"{loss:.4f}"]
     if measure.readout is not None:
-        decimals = 2 if measure.readout == "perplexity" else 4
-        cells.append(f"{measure.read(loss):.{decimals + more_decimals}f}")
+        cells.append(readout_text(measure, measure.read(loss)))
     return cells
 
 
@@ -72,6 +86,12 @@ def split_notes(data: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         "Warning: these samples are of an evaluation split (data.allow_evaluation_split=true): report no results on it"
     ]
+
+
+def next_lines(commands: Sequence[str]) -> list[str]:
+    """Return the lines that say which commands come next."""
+    openings = ["Next:", *["     "] * len(commands)]
+    return [f"{opening} raysearch {command}" for opening, command in zip(openings, commands, strict=False)]
 
 
 def left_out(reasons: Mapping[str, int]) -> str:

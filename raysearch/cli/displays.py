@@ -16,7 +16,8 @@ from rich.table import Table
 from typing_extensions import override
 
 from raysearch.cli.output import say
-from raysearch.core.formatting import count, duration, listed, written
+from raysearch.core.formatting import count, duration, listed, remaining, written
+from raysearch.core.paths import option_of
 from raysearch.core.problem import AUTO
 from raysearch.search.forecast import SearchForecast
 from raysearch.search.observer import Observer, StudyHeader
@@ -42,6 +43,7 @@ class Display(Observer):
     def __enter__(self) -> Self:
         if self._live:
             self._live.start()
+            self._show("reading the configuration and the model's files")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,7 +124,7 @@ class SearchDisplay(Display):
     @override
     def progress(self, progress: Progress) -> None:
         if progress.waiting:
-            return self._show(escape(progress.waiting))
+            return self._show(escape(progress.waiting), progress.loading)
         if not progress.n_replicas:
             return self._show(self._waiting())
         self._alone_since = None
@@ -133,24 +135,27 @@ class SearchDisplay(Display):
             self._cost_done += cost - self._cost_before
         self._cost_before = cost
         self._seconds_computing = progress.computing_s / max(1, progress.n_replicas)
-        n_expected = 0 if self._expected.by_budget else len(self._expected.rounds or [])
-        rounds = f"/{n_expected}" if self._round <= n_expected else ""
+        n_expected = len(self._expected.rounds or [])
+        most = " at most" if self._expected.by_budget else ""
+        rounds = f"/{n_expected}{most}" if self._round <= n_expected else ""
         left = self._seconds_left(max(planned - cost, self._later_stages(progress)))
         stage = f"  stage {progress.stage}/{progress.stages}" if progress.stage else ""
         self._show(
             f"round {self._round}{rounds}{stage}  {cost / max(1.0, planned):.0%} of "
-            f"{count(progress.masks_planned, 'mask')}  {self._best}left {duration(left)}  "
+            f"{count(progress.masks_planned, 'mask')}  {self._best}left {duration(left)}{most}  "
             f"replicas {progress.n_replicas}{written(progress.tokens_per_s)}"
         )
 
     @override
     def round_done(self, summary: RoundSummary) -> None:
-        self._best = f"best of the round {summary.best_of_round}  " if summary.best_of_round else ""
+        best = summary.best_of_round
+        self._best = f"best of round {summary.round}: {best}  " if best else ""  # the next round's line shows it
         left = self._seconds_left(0.0)
+        about = "at most " if self._expected.by_budget else "about "
         self._say(
-            f"round {summary.round} done  {self._best}"
+            f"round {summary.round} done  {f'best of the round {best}  ' if best else ''}"
             f"{summary.n_computed} computed, {summary.n_cached} cached  {duration(summary.seconds)}"
-            + (f"  left about {duration(left)}" if left and left >= 1 else "")
+            + (f"  left {about}{duration(left)}" if left and left >= 1 else "")
         )
         if not summary.n_cached and (expected := self._expected_cost(self._round)):
             self._share = min(1.0, (self._cost_done - self._cost_of_rounds) / expected)
@@ -174,9 +179,8 @@ class SearchDisplay(Display):
         """Return the seconds left of the search, given the layer-forwards left of this round; None without a speed."""
         if not self._cost_done:
             return None
-        if not self._expected.by_budget:
-            later = range(self._round + 1, len(self._expected.rounds or []) + 1)
-            left += self._share * sum(map(self._expected_cost, later))
+        later = range(self._round + 1, len(self._expected.rounds or []) + 1)
+        left += self._share * sum(map(self._expected_cost, later))
         return left * self._seconds_computing / self._cost_done
 
 
@@ -190,10 +194,14 @@ class StudyDisplay(Display):
         self._done: set[int] = set()
         self._failed: dict[int, str] = {}
         self._started = time.monotonic()
+        self._n_before = 0  # searches that were done when it started
+        self.in_ledger = ""  # the option that leads a later command to the study's ledger
 
     @override
     def study_started(self, header: StudyHeader) -> None:
         self._cells, self._done, self._started = header.cells, set(header.done), time.monotonic()
+        self._n_before = len(self._done)
+        self.in_ledger = option_of(header.config)
         known = f", of which {count(len(header.done), 'search', 'searches')} done already" if header.done else ""
         self._say(f"[bold]{escape(header.study_id)}[/]: {count(len(header.cells), 'search', 'searches')}{known}")
 
@@ -234,8 +242,10 @@ class StudyDisplay(Display):
 
     def _tally(self) -> str:
         failed = f", {len(self._failed)} failed" if self._failed else ""
-        elapsed = duration(time.monotonic() - self._started)
-        return f"{len(self._done)} of {len(self._cells)} done{failed}  {elapsed}"
+        elapsed = time.monotonic() - self._started
+        ended, all_now = len(self._done | self._failed.keys()) - self._n_before, len(self._cells) - self._n_before
+        left = f"  left about {remaining(elapsed, ended, all_now)}" if elapsed >= 1 and 0 < ended < all_now else ""
+        return f"{len(self._done)} of {len(self._cells)} done{failed}  {duration(elapsed)}{left}"
 
     def _show_all(self, line: str = "") -> None:
         running = listed([f"{self._cells[cell]} ({standing})" for cell, standing in self._running.items()], most=3)
@@ -260,14 +270,15 @@ def forecast_line(expected: SearchForecast) -> str:
     heads = sum(cost.head_forwards for cost in expected.rounds)
     naive = sum(cost.naive_layer_forwards for cost in expected.rounds)
     by_budget, open_ended = expected.by_budget, expected.open_ended
-    screened = expected.screened and not by_budget
     # Replicas that share a round each run the layers that begin their part of it: some more than are counted here.
-    about, some = "up to about " if screened and not open_ended else "about ", "about " if open_ended else ""
+    some = "about " if open_ended else ""
     instead = f" instead of {naive:,}" if layers < naive else ""
+    if expected.screened and not by_budget:
+        instead += ", fewer with screening"
     most, ends = ("at most ", ", as far as the budget allows") if by_budget else ("", "")
     limit = "" if open_ended else " at most"
     rounds = count(len(expected.rounds), "round")
     return (
-        f"{most}{some}{count(masks, 'mask')} in {rounds}{ends}: {about}{layers:,} layer-forwards over the calibration"
+        f"{most}{some}{count(masks, 'mask')} in {rounds}{ends}: about {layers:,} layer-forwards over the calibration"
         f"{instead}, and {some}{count(heads, 'head-forward')}{limit}{then}"
     )

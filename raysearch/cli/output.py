@@ -43,8 +43,11 @@ class Output:
             shown = [plain(one) for one in value] if isinstance(value, list) else plain(value)
             self.out.file.write(json.dumps(shown) + "\n")
         else:
+            from raysearch.cli.fitting import FittingTable
+
             for part in readable:
-                self.out.print(part, highlight=False, soft_wrap=isinstance(part, str))
+                shown = part.fitted(self.out.width) if isinstance(part, FittingTable) else part
+                self.out.print(shown, highlight=False, soft_wrap=isinstance(part, str), crop=False)
 
 
 class LastingStream(io.TextIOWrapper):

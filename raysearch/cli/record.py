@@ -40,13 +40,20 @@ def show(
         shown = api.show(search, gap=gap, store=store)
         if search is None:
             listing = [
-                {"search_id": one.search_id, "state": one.state, "result": one.result and in_brief(one.result)}
+                {
+                    "search_id": one.search_id,
+                    "state": one.state,
+                    "study": tables.place_in_study(shown.cells.get(one.search_id)),
+                    "result": one.result and in_brief(one.result),
+                }
                 for one in shown.records
             ]
-            out.answer(listing, tables.searches_table(shown.records))
+            out.answer(listing, tables.searches_table(shown.records, shown.cells))
         else:
             (record,) = shown.records
-            value, parts = plain(record), tables.recorded_tables(record, most, shown.gap)
+            cell = shown.cells.get(record.search_id)
+            value = {**plain(record), "study": tables.place_in_study(cell), "command": shown.command}
+            parts = tables.recorded_tables(record, most, shown.gap, cell)
             if shown.evaluated is not None:
                 value["evaluated"] = shown.evaluated
                 parts.append(f"Evaluated so far: {count(shown.evaluated, 'mask')}")
@@ -58,7 +65,7 @@ def show(
             if shown.recoveries:
                 value["recoveries"] = [plain(one) for one in shown.recoveries]
                 parts += [part for one in shown.recoveries for part in recovery_parts(one, record.search_id)]
-            out.answer(value, *parts)
+            out.answer(value, *parts, f"Repeat: {shown.command}")
 
 
 @app.command(short_help="Tell how many layers can go by a budget.")

@@ -12,6 +12,7 @@ from raysearch import api
 from raysearch.cli.app import ConfigDir, Json, Overrides, Remove, SearchOrStudy, Store, app
 from raysearch.cli.output import GOES_ON, Output, output
 from raysearch.core.json import plain
+from raysearch.core.paths import option_for
 from raysearch.errors import EvaluationError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def study(
         answers.when_stopped = GOES_ON
         with StudyDisplay(answers.err) as following:
             done = api.study(*overrides, config_dir=config_dir, out=out, observer=following)
-        _answer(answers, *done)
+        _answer(answers, *done, following.in_ledger)
 
 
 @app.command(short_help="Write the report of a study, as far as it is done.")
@@ -78,7 +79,7 @@ def report(
 
         with Display(answers.err) as live:
             done = api.report(study, store=store, out=out, mlflow_url=mlflow_url, observer=live)
-        _answer(answers, *done)
+        _answer(answers, *done, option_for(store))
 
 
 @app.command(short_help="Measure the pruned and the dense model side by side.")
@@ -108,16 +109,18 @@ def assess(
                 name, *overrides, remove=remove, config_dir=config_dir, out=out, store=store, observer=live
             )
         if isinstance(done, tuple):
-            _answer(answers, *done)
+            _answer(answers, *done, option_for(store))
         else:
             answers.answer(done, *assessment_tables(done))
 
 
-def _answer(answers: Output, results: StudyResult, files: Sequence[Path]) -> None:
-    """Print what a study found and where its report is; fail if a search did."""
-    from raysearch.cli.study_tables import study_lines, study_table
+def _answer(answers: Output, results: StudyResult, files: Sequence[Path], in_ledger: str) -> None:
+    """Print what a study found, its assessed numbers and where its report is; fail if a search did."""
+    from raysearch.cli.study_tables import assessed_table, study_lines, study_table
 
-    answers.answer({**plain(results), "report": str(files[0])}, study_table(results), *study_lines(results, files))
+    tables = [table for table in (study_table(results), assessed_table(results)) if table is not None]
+    value = {**plain(results), "report": str(files[0])}
+    answers.answer(value, *tables, *study_lines(results, files, in_ledger))
     failed = [cell for cell in results.cells if cell.state == "failed"]
     if failed:
         raise EvaluationError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from raysearch.cli.cells import add_sections, metric_head, new_table, number_cell
+from raysearch.cli.cells import add_sections, metric_head, new_table, next_lines, number_cell
 from raysearch.core.estimate import Estimate, shown
 from raysearch.core.formatting import added, count, duration
 from raysearch.core.mask import Mask
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from raysearch.study.result import StudyResult
 
 _SHOWN = 200  # characters of an example
+_MOST_EXPORTS = 3  # next commands, of the largest numbers of layers
 
 
 def plan_table(plan: StudyPlan) -> Table:
@@ -29,7 +30,8 @@ def plan_table(plan: StudyPlan) -> Table:
     words = "model", "calibration", "searcher"
     costs = "masks", "in this study", "by itself", "a forward a mask"
     columns = *words, "M", "seed", *(["draw"] if drawn else []), *costs
-    table = new_table("Expected cost, in layer-forwards over the calibration", *columns, left=words, at="left")
+    title, expendable = "Expected cost, in layer-forwards over the calibration", ("a forward a mask", "model", "seed")
+    table = new_table(title, *columns, left=words, at="left", expendable=expendable)
     for one in plan.cells:
         numbers = (one.evaluations, one.shared, one.separate, one.naive)
         table.add_row(*one.cell.labels.values(), *(f"{number:,}" for number in numbers))
@@ -66,9 +68,9 @@ def assessment_lines(plan: StudyPlan) -> list[str]:
 
 def study_table(results: StudyResult) -> Table:
     """Return the table of the results of a study; ± is one standard error over the samples."""
-    words = "calibration", "searcher", "removed layers (0-based)"
-    columns = "calibration", "M", "searcher", "loss over dense", "removed layers (0-based)", "masks"
-    table = new_table(results.study_id, *columns, left=words, at="left")
+    words = "calibration", "searcher", "removed layers (0-based)", "search"
+    columns = "calibration", "M", "searcher", "loss over dense", "removed layers (0-based)", "masks", "search"
+    table = new_table(results.study_id, *columns, left=words, at="left", expendable=("masks", "M"))
     several_models = len({cell.model for cell in results.cells}) > 1
     several_seeds = len({cell.seed for cell in results.cells}) > 1
     several_draws = len({cell.draw for cell in results.cells}) > 1
@@ -85,13 +87,72 @@ def study_table(results: StudyResult) -> Table:
             stopped = " (budget spent)" if cell.state == "stopped" else ""
             found = over, f"{{{','.join(map(str, outcome.removed))}}}{stopped}", f"{outcome.evaluations:,}"
         section = cell.model, cell.calibration, cell.remove
-        rows.append((section, (calibration, str(cell.remove), searcher, *found)))
+        rows.append((section, (calibration, str(cell.remove), searcher, *found, cell.search_id)))
     add_sections(table, rows)
     return table
 
 
-def study_lines(results: StudyResult, files: Sequence[Path]) -> list[str]:
-    """Return the lines under the table of a study: answers to contrasts, the cost, and the place of the report."""
+def assessed_table(results: StudyResult) -> Table | None:
+    """Return the table of the assessed numbers of a study's masks, the dense models first; None without numbers.
+
+    ± is one standard error over the windows, documents or items.
+    """
+    if not results.metrics:
+        return None
+    heads = [metric_head(metric) for metric in results.metrics]
+    words = "search", "removed layers (0-based)"
+    table = new_table("Assessed", *words, *heads, left=words, at="left", expendable=heads[:1:-1])
+
+    def numbers(assessed: Mapping[str, Estimate]) -> list[str]:
+        return [number_cell(assessed.get(metric.name), metric.unit) for metric in results.metrics]
+
+    models = dict.fromkeys(cell.model for cell in results.cells)
+    dense = [("", ("dense" if len(models) == 1 else f"dense {model}", "{}")) for model in models]
+    rows = [
+        (section, (*cells, *numbers(results.dense.get(model, {}))))
+        for model, (section, cells) in zip(models, dense, strict=True)
+    ]
+    for cell in sorted(results.cells, key=lambda cell: (cell.model, cell.remove, cell.calibration)):
+        if cell.outcome is not None and cell.outcome.assessed:
+            mask = str(Mask(cell.outcome.removed))
+            rows.append((f"{cell.model} {cell.remove}", (cell.search_id, mask, *numbers(cell.outcome.assessed))))
+    add_sections(table, rows)
+    return table
+
+
+def best_searches(results: StudyResult) -> dict[int, str]:
+    """Return by number of removed layers the search whose mask is best; a size without a clear measure has none.
+
+    Masks of one model are compared by the first assessed perplexity or accuracy; else, on one draw of one calibration,
+    by their losses.
+    """
+    quality = next((metric for metric in results.metrics if metric.group in ("perplexity", "accuracy")), None)
+    best: dict[int, str] = {}
+    for size in sorted({cell.remove for cell in results.cells}):
+        cells = [(cell, cell.outcome) for cell in results.cells if cell.remove == size and cell.outcome is not None]
+        values: dict[str, float] = {}
+        if len({cell.model for cell, _ in cells}) == 1 and quality is not None:
+            sign = -1 if quality.higher_is_better else 1
+            numbers = {cell.search_id: outcome.assessed.get(quality.name) for cell, outcome in cells}
+            values = {name: sign * number.value for name, number in numbers.items() if number is not None}
+        if not values and len({(cell.model, cell.calibration, cell.draw) for cell, _ in cells}) == 1:
+            values = {cell.search_id: outcome.loss for cell, outcome in cells}
+        if values:
+            best[size] = min(values, key=lambda name: (values[name], name))
+    return best
+
+
+def study_lines(results: StudyResult, files: Sequence[Path], in_store: str) -> list[str]:
+    """Return the lines under the tables of a study.
+
+    Args:
+        results: The study.
+        files: Its report, the page first.
+        in_store: The option that leads a later command to its ledger.
+
+    Returns:
+        Answers to contrasts, the cost, the place of the report, and the next commands.
+    """
     totals = results.layer_forwards
     lines = []
     if totals["separate"]:
@@ -102,12 +163,16 @@ def study_lines(results: StudyResult, files: Sequence[Path]) -> list[str]:
     from raysearch.reporting.findings import contrast_findings
 
     answers = [f"{one.verdict} [{one.sure}]" for one in contrast_findings(results)]
-    return [*answers, *lines, f"Report: {files[0]}"]
+    best = best_searches(results)
+    exports = [f"export {name} --out pruned-by-{size}{in_store}" for size, name in best.items()][-_MOST_EXPORTS:]
+    measure = [] if results.metrics else [f"assess {results.study_id}{in_store}"]
+    return [*answers, *lines, f"Report: {files[0]}", *next_lines([*exports, *measure])]
 
 
 def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned: Mapping[str, Result]) -> Table:
     """Return the table of a mask beside the dense model; ± is one standard error over the items."""
-    table = new_table(title, "", "dense", f"without {mask}", "retention", "over", left=("", "over"))
+    columns = "", "dense", f"without {mask}", "retention", "over"
+    table = new_table(title, *columns, left=("", "over"), expendable=("over", "retention"))
     rows = []
     for name, result in pruned.items():
         # the dense model's speed comes from the same measurement

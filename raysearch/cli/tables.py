@@ -8,16 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
-from pathlib import Path
+from pathlib import Path, PurePath
 from shlex import quote
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from raysearch.cli.cells import extent, left_out, loss_cells, loss_columns, new_table, number_cell, split_notes
+from raysearch.cli.cells import (
+    extent,
+    left_out,
+    loss_cells,
+    loss_columns,
+    new_table,
+    next_lines,
+    number_cell,
+    split_notes,
+)
+from raysearch.cli.fitting import FittingTable
 from raysearch.core.estimate import Estimate
 from raysearch.core.formatting import added, as_typed, count, duration, figure, short_duration
+from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.paths import option_for, option_of
@@ -36,6 +47,7 @@ if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
     from raysearch.search.recommendation import Recommendation, SizeFacts
     from raysearch.search.record import SearchRecord
     from raysearch.search.score import Score
+    from raysearch.study.record import CellRecord
     from raysearch.tracking.sync import SyncedSearch, SyncedStudy
 
 _MOST_PARTS = 4  # losses of parts that fit into a table
@@ -82,29 +94,26 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
     notes = [f"Removed layers (0-based): {result.mask}"]
     if result.removal_order:
         notes.append(f"In this order: {', '.join(map(str, result.removal_order))}")
-    evaluations, forwards = result.evaluations, result.layer_forwards
-    naive, computed = forwards.naive_computed, forwards.computed
+    evaluations = result.evaluations
     notes += [
+        *certainty_notes(result),
         f"Evaluations: {evaluations.requested:,} requested, {evaluations.computed:,} computed, "
         f"{evaluations.cached:,} cached, each on {extent(result.measure, result.n_tokens, result.n_samples)}",
-        f"Layer-forwards: {computed:,.0f} computed"
-        + (f", {naive:,.0f} by a full forward per mask" if naive else "")
-        + (f" ({naive / computed:.2f}x fewer)" if 0 < computed < naive else ""),
+        _forwards_note(result),
         *_screening_notes(result),
         *_packing_notes(result),
         f"Time: {duration(result.seconds)} (the searcher itself {short_duration(result.searcher_seconds)}, "
         f"{short_duration(result.searcher_seconds / max(1, evaluations.requested))} a mask requested)"
-        + (f", replicas busy {result.busy_share:.0%}" if computed else ""),
+        + (f", replicas busy {result.busy_share:.0%}" if result.layer_forwards.computed else ""),
         *remark_notes(result.remarks),
         *split_notes(result.data),
-        "",
-        f"Next: raysearch export {result.search_id} --out pruned-model{in_ledger}",
-        f"      raysearch show {result.search_id}{in_ledger}",
     ]
     if result.recommendation is not None:
         place = Path(result.config["store"]) / "reports" / result.search_id
-        notes.insert(-2, f"Loss, speed and memory by number of layers: {place / 'knee.png'}")
-    return notes if in_store is None else [*notes, f"      raysearch ui{in_store}"]
+        notes.append(f"Loss, speed and memory by number of layers: {place / 'knee.png'}")
+    commands = [*_export_commands(result), f"assess {result.search_id}", f"recover {result.search_id} --out healed"]
+    commands = [f"{command}{in_ledger}" for command in (*commands, f"show {result.search_id}")]
+    return [*notes, "", *next_lines([*commands, *([] if in_store is None else [f"ui{in_store}"])])]
 
 
 def _refused(result: SearchResult) -> Mapping[Mask, str]:
@@ -131,9 +140,32 @@ def _removed(mask: Mask, refused: Mapping[Mask, str]) -> str:
     return f"{mask} *" if mask in refused else str(mask)
 
 
-def path_table(measure: Measure, path: Sequence[Trial], refused: Mapping[Mask, str] = _NONE_REFUSED) -> Table:
+def _export_commands(result: SearchResult) -> list[str]:
+    """Return how the mask is exported: of a GGUF file, as one first."""
+    path = str(result.config["model"].get("path", ""))
+    is_gguf = path.startswith("installed:") or path.lower().endswith(".gguf")
+    forms = [*(["--gguf pruned.gguf"] if is_gguf else []), "--out pruned-model"]
+    return [f"export {result.search_id} {form}" for form in forms]
+
+
+def certainty_notes(result: SearchResult) -> list[str]:
+    """Return how sure the choice of the mask is, and what speaks against it."""
+    return [*([] if result.separation is None else [str(result.separation)]), *result.warnings]
+
+
+def _forwards_note(result: SearchResult) -> str:
+    """Return the cost of a search in layer-forwards."""
+    forwards = result.layer_forwards
+    note, naive = f"Layer-forwards: {forwards.computed:,.0f} computed", forwards.naive_computed
+    if 0 < forwards.computed < naive:
+        note += f", {naive:,.0f} by a full forward per mask ({naive / forwards.computed:.2f}x fewer)"
+    return note if forwards.whole == forwards.computed else f"{note}, {forwards.whole:,.0f} with what was cached"
+
+
+def path_table(measure: Measure, path: Sequence[Trial], refused: Mapping[Mask, str] = _NONE_REFUSED) -> FittingTable:
     """Return the table of the best mask of each number of layers; masks that `export --gguf` refuses have a mark."""
-    table = new_table("Best by number of layers removed (0-based)", "layers", "removed", *loss_columns(measure))
+    columns = "layers", "removed", *loss_columns(measure)
+    table = new_table("Best by number of layers removed (0-based)", *columns, expendable=("layers",))
     for trial in path:
         assert trial.loss is not None, "the best ones have one"
         table.add_row(str(len(trial.mask)), _removed(trial.mask, refused), *loss_cells(measure, trial.loss))
@@ -145,7 +177,9 @@ def refinement_parts(measure: Measure, found: Refinement) -> list[Table | str]:
     after = ["loss after"] if measure.readout is None else ["loss after", f"{measure.readout} after"]
     columns = *loss_columns(measure), *after, "steps", "tokens", ""
     title = f"{found.refinement_id}: the best masks before and after a short recovery (0-based)"
-    table = new_table(title, "removed", *columns)
+    table = new_table(
+        title, "removed", *columns, expendable=("tokens", "steps", *loss_columns(measure)[1:], *after[1:])
+    )
     for one in found.masks:
         cells = *loss_cells(measure, one.loss), *loss_cells(measure, one.recovered_loss)
         said = "best after" if one == found.best else ""
@@ -160,7 +194,7 @@ def refinement_parts(measure: Measure, found: Refinement) -> list[Table | str]:
     return [table, f"{best}.", f"All were trained on the same {rows}; {spent} together.", ""]
 
 
-def budget_table(found: Recommendation, refused: Mapping[Mask, str] = _NONE_REFUSED) -> Table:
+def budget_table(found: Recommendation, refused: Mapping[Mask, str] = _NONE_REFUSED) -> FittingTable:
     """Return the table of what each number of layers costs and gains, with the recommended one marked.
 
     Masks that `export --gguf` refuses have a mark, too.
@@ -168,7 +202,11 @@ def budget_table(found: Recommendation, refused: Mapping[Mask, str] = _NONE_REFU
     columns = [*loss_columns(found.measure), "loss over dense", "speed (× dense)", "memory"]
     if found.measure.readout is not None:
         columns.insert(3, f"{found.measure.readout} worse by")
-    table = new_table(f"{found.search_id}: {found.budget}", "layers", "removed", *columns, "")
+    parts = {"speed (× dense)": "speedup", "memory": "memory", f"{found.measure.readout} worse by": "readout"}
+    expendable = [*loss_columns(found.measure), *reversed(parts)]
+    expendable = [column for column in expendable if parts.get(column) not in found.budget.given]
+    title = f"{found.search_id}: {found.budget}"
+    table = new_table(title, "layers", "removed", *columns, "", expendable=expendable)
     blank = [""] * (len(columns) - len(loss_columns(found.measure)) - 2)
     table.add_row("0", "{}", *loss_cells(found.measure, found.dense_loss), *blank, "1.00", "", "", end_section=True)
     for size in found.sizes:
@@ -176,7 +214,7 @@ def budget_table(found: Recommendation, refused: Mapping[Mask, str] = _NONE_REFU
         if size.speed is not None:
             spread = "" if size.speed.error is None else f" ± {size.speed.error:.2f}"
             speed, memory = f"{size.speed.speedup:.2f}{spread}", memory_text(size.speed, found.budget)
-        misses = [f"misses {part}" for part in size.misses]
+        misses = [f"misses {part}" for part in size.misses] + [f"{part} within error" for part in size.unsure]
         said = "recommended" if size.n_removed == found.n_removed else ", ".join(misses)
         worse = [] if found.measure.readout is None else [_worse(size)]
         cells = *loss_cells(found.measure, size.loss), added(size.delta, size.delta_error), *worse, speed, memory, said
@@ -206,7 +244,7 @@ def settings_table(settings: Sequence[Setting]) -> Table:
 def gap_table(measure: Measure, gap: Gap) -> Table:
     """Return the table of a mask's rank among all masks."""
     columns = "layers", "removed", "rank", "of", "percentile", "best", f"gap ({measure.unit})"
-    table = new_table("Rank among all masks of as many layers (0-based)", *columns)
+    table = new_table("Rank among all masks of as many layers (0-based)", *columns, expendable=("layers", "percentile"))
     rank = str(gap.rank), f"{gap.n_masks:,}", f"{gap.percentile:.4g}", str(gap.best), f"{gap.gap:.4f}"
     table.add_row(str(len(gap.mask)), str(gap.mask), *rank)
     return table
@@ -234,26 +272,36 @@ def remark_table(remarks: Mapping[str, Any]) -> Table:
 def score_table(scores: Sequence[Score]) -> Table:
     """Return the table of the losses of masks, at least one."""
     measure = scores[0].measure
-    table = new_table("Layers are 0-based", "removed", *loss_columns(measure), "evaluated on", "cached")
+    columns = "removed", *loss_columns(measure), "evaluated on", "cached"
+    table = new_table("Layers are 0-based", *columns, expendable=("cached", "evaluated on"))
     for score in scores:
-        cells = *loss_cells(measure, score.loss, more_decimals=2), extent(measure, score.n_tokens, score.n_samples)
+        cells = *loss_cells(measure, score.loss), extent(measure, score.n_tokens, score.n_samples)
         table.add_row(str(score.mask), *cells, "yes" if score.cached else "no")
     return table
 
 
-def searches_table(records: Sequence[SearchRecord]) -> Table:
-    """Return the table of all searches of a ledger."""
-    table = Table(title="Searches, the newest first (layers are 0-based)")
-    for column in ("search", "state", "model", "data", "objective", "removed", "loss", "updated (UTC)"):
-        table.add_column(column, overflow="fold", no_wrap=column == "search")  # ids are there to be copied
+def searches_table(
+    records: Sequence[SearchRecord], cells: Mapping[str, tuple[str, CellRecord]] = MappingProxyType({})
+) -> Table:
+    """Return the table of all searches of a ledger, with the places that some have in a study."""
+    columns = "search", "state", "model", "calibration", "samples", "draw", "study", "removed", "loss", "updated (UTC)"
+    numbers = "samples", "draw", "loss"
+    table = new_table(
+        "Searches, the newest first (layers are 0-based)",
+        *columns,
+        left=[column for column in columns if column not in numbers],
+        expendable=("updated (UTC)", "model", "loss", "study", "samples", "draw"),
+    )
     for record in records:
-        result, choices = record.result, record.config["choices"]
+        result, (study, cell) = record.result, cells.get(record.search_id, ("", None))
         table.add_row(
             record.search_id,
             record.state,
-            record.config["model"]["name"],
-            choices["data"],
-            choices["objective"],
+            PurePath(record.config["model"]["name"]).name,
+            _calibration(record) if cell is None else cell.calibration,
+            _of_data(record.config, "samples"),
+            _of_data(record.config, "seed") if cell is None or not cell.draw else cell.draw,
+            study,
             str(result.mask) if result else "",
             f"{result.loss:.4f}" if result else "",
             record.updated[:19],
@@ -261,35 +309,105 @@ def searches_table(records: Sequence[SearchRecord]) -> Table:
     return table
 
 
-def recorded_tables(record: SearchRecord, most: int, gap: Gap | None) -> list[Table | str]:
-    """Return all tables of a recorded search, with at most `most` of its masks."""
-    tables: list[Table | str] = [searches_table([record])]
-    if record.result is None:
+def place_in_study(cell: tuple[str, CellRecord] | None) -> dict[str, Any] | None:
+    """Return the study that a search is part of, with the search's labels there, as JSON shows it."""
+    return None if cell is None else {"study_id": cell[0], **plain(cell[1])}
+
+
+def _calibration(record: SearchRecord) -> str:
+    choices = record.config["choices"]
+    return f"{choices['objective']} on {choices['data']}"
+
+
+def _of_data(config: Mapping[str, Any], key: str) -> str:
+    """Return a value of the section ``data``; empty where there is none."""
+    value = (config.get("data") or {}).get(key)
+    return "" if value is None else as_typed(value)
+
+
+def recorded_tables(
+    record: SearchRecord, most: int, gap: Gap | None, cell: tuple[str, CellRecord] | None = None
+) -> list[Table | str]:
+    """Return all tables of a recorded search.
+
+    Args:
+        record: The search.
+        most: The number of masks that are shown at most.
+        gap: The rank of its mask, if that was asked for.
+        cell: The study that it is part of, and its place there; None if there is none.
+    """
+    tables: list[Table | str] = [facts_table(record, cell)]
+    result = record.result
+    if result is None:
         return tables
-    measure, remarks = record.result.measure, record.result.remarks
-    refused = _refused(record.result)
-    tables += [path_table(measure, record.result.path, refused), *_refusal_notes(refused, record.result.mask)]
-    tables += [*remark_notes(remarks), *split_notes(record.result.data)]
-    if record.result.refinement is not None:
-        tables += refinement_parts(measure, record.result.refinement)
+    measure, remarks = result.measure, result.remarks
+    refused = _refused(result)
+    tables.append(result_table(result))
+    if result.recommendation is not None:
+        tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason)]
+    else:
+        tables.append(path_table(measure, result.path, refused))
+    tables += [
+        *_refusal_notes(refused, result.mask),
+        *certainty_notes(result),
+        *remark_notes(remarks),
+        *split_notes(result.data),
+    ]
+    if result.refinement is not None:
+        tables += refinement_parts(measure, result.refinement)
     if any(isinstance(value, list) for value in remarks.values()):
         tables.append(remark_table(remarks))
-    tables.append(trials_table(measure, record.result.trials, most))
+    tables.append(trials_table(measure, result.trials, most))
     if gap is not None:
         tables.append(gap_table(measure, gap))
     return tables
 
 
+def facts_table(record: SearchRecord, cell: tuple[str, CellRecord] | None) -> Table:
+    """Return the table of what a search was asked for, and how far it came."""
+    config, result = record.config, record.result
+    facts = {"state": f"{record.state}, {record.updated[:19]} UTC", "failure": record.failure or ""}
+    if cell is not None:
+        draw = f", draw {cell[1].draw}" if cell[1].draw else ""
+        facts["study"] = f"{cell[0]}: {cell[1].searcher}, {cell[1].calibration}{draw}, seed {cell[1].seed}"
+    for section in ("model", "data", "objective", "searcher", "screening", "refine", "budget"):
+        facts[section] = _section_text(section, config)
+    facts |= {key: as_typed(config[key]) for key in ("remove", "protect", "seed") if config.get(key) not in (None, [])}
+    if result is not None:
+        facts["evaluated on"] = extent(result.measure, result.n_tokens, result.n_samples)
+        facts["time"] = duration(result.seconds)
+    table = new_table(record.search_id, "what", "value", left=("what", "value"))
+    for what, value in facts.items():
+        if value:
+            table.add_row(what, value)
+    return table
+
+
+def _section_text(section: str, config: Mapping[str, Any]) -> str:
+    """Return the chosen file of a section and its options, without those that are not set."""
+    chosen = config["choices"].get(section, "")
+    options = {key: value for key, value in (config.get(section) or {}).items() if value not in (None, [], {}, False)}
+    if section == "model":
+        chosen = options.get("name", "")
+        options = {key: value for key, value in options.items() if key != "path" or value != chosen}
+    elif section in ("screening", "refine"):
+        options = {}
+    settings = [f"{key}={as_typed(value)}" for key, value in options.items() if key not in ("type", "name", "cache")]
+    return ", ".join([chosen, *settings] if chosen else settings)
+
+
 def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:
     """Return the table of the best masks of a search, largest first, each with the round that first proposed it."""
-    masks = [*{(one.mask, one.loss, one.failure, one.screened): one for one in reversed(trials)}.values()]
+    pruned = [trial for trial in reversed(trials) if trial.mask]
+    masks = [*{(trial.mask, trial.loss, trial.failure, trial.screened): trial for trial in pruned}.values()]
     best = sorted(masks, key=lambda one: (-len(one.mask), one.loss is None, one.loss or 0, one.round))[:most]
     parts = list(dict.fromkeys(name for trial in trials for name in trial.parts))
     parts = parts if len(parts) <= _MOST_PARTS else []
     losses, of_parts = loss_columns(measure), [f"loss of {name}" for name in parts]
     which = f"{len(masks)}" if len(best) == len(masks) else f"{len(best)} of {len(masks)}"
     title = f"{which} masks, those of the most layers first, then by loss (layers are 0-based)"
-    table = new_table(title, "removed", *losses, "over dense", *of_parts, "round")
+    columns = "removed", *losses, "over dense", *of_parts, "round"
+    table = new_table(title, *columns, expendable=(*of_parts, "round", *losses[1:], "over dense"))
     for trial in best:
         if trial.screened is not None:
             cells = [screened_note(trial.screened), *[""] * (len(losses) + len(parts))]

@@ -20,10 +20,12 @@ def listed(items: Sequence[str], most: int = 6) -> str:
 
 
 def figure(value: float | None) -> str:
-    """Format a number of any size with about four significant digits."""
+    """Format a number of any size with about four significant digits, and with no decimals from 10,000 on."""
     if value is None:
         return "not finite"
-    if float(value).is_integer():
+    if abs(value) >= 1e15:
+        return f"{value:.3g}"
+    if float(value).is_integer() or abs(value) >= 10_000:
         return f"{value:,.0f}"
     return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
 

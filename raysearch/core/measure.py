@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from raysearch.core.formatting import figure
 from raysearch.errors import UserError
 
 #: What the sum of the samples' losses is divided by: scored tokens, samples, or nothing.
@@ -51,6 +52,13 @@ class Measure:
     def divisor(self, n_tokens: int, n_samples: int) -> int:
         """Return what the sum of the samples' losses is divided by."""
         return {"token": n_tokens, "sample": n_samples, "set": 1}[self.per]
+
+
+def readout_text(measure: Measure, readout: float) -> str:
+    """Format a readout for people: a perplexity with two decimals, and none from 10,000 on."""
+    if measure.readout != "perplexity":
+        return f"{readout:.4f}"
+    return f"{readout:.2f}" if readout < 10_000 else figure(readout)
 
 
 PERPLEXITY = Measure("nats per token", "token", "perplexity")

@@ -44,12 +44,13 @@ class Progress:
     stage: int = 0  # of screening, 1-based; 0 where the round is not screened
     stages: int = 0
     tokens_written: int = 0  # by objectives that generate, since the search began
+    loading: str = ""  # what is read before there is any replica
 
     @property
     def waiting(self) -> str:
-        """What is waited for, for people: masks that another process computes; empty where nothing is."""
+        """What is waited for, for people: a model, or masks that another process computes; empty where nothing is."""
         if not self.masks_elsewhere:
-            return ""
+            return self.loading
         whose = f": {self.elsewhere}" if self.elsewhere else ""
         return f"waiting for {count(self.masks_elsewhere, 'mask')} that another search is computing{whose}"
 

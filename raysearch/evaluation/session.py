@@ -89,13 +89,20 @@ def open_session(
     is_kept = prepared is not None or cache.folder is None or (cache.is_open and info.model.gguf is None)
     prepared = prepared or prepare_data(spec, info)
     calibrations = prepared.calibrations
+
+    def open_pool() -> Pool:
+        if info.model.gguf is not None:
+            often = "each time" if info.model.keep_in is None else "once"
+            on_progress(Progress(loading=f"reading and converting {info.model.gguf} ({often})"))
+        return spec.cluster.open(info, sum(calibration.n_shards for calibration in calibrations))
+
     with ExitStack() as unless_it_opens:
         ledger = unless_it_opens.enter_context(closing(Ledger(spec.ledger)))
         evaluator = Evaluator(
             calibrations=calibrations,
             n_layers=info.n_layers,
             ledger=ledger,
-            make_pool=make_pool or (lambda: spec.cluster.open(info, sum(one.n_shards for one in calibrations))),
+            make_pool=make_pool or open_pool,
             weighting=spec.weighting,
             screening=spec.screening,
             on_progress=on_progress,

@@ -173,6 +173,7 @@ def heal(
             data = replace(data, top_logits=top_logits)
     setup = TrainingSetup(model, recovery.tokenizer, data, spec.options, recovery.folder, recovery.on_gpu)
     with timed(stages, "training"):
+        observer.assessing("training: loading the model, then step 1")
         training = train(setup, spec.cluster, on_progress=observer.assessing, warn=observer.warn)
     evidence = RecoveryEvidence(
         recovery_id=recovery.name,

@@ -71,7 +71,7 @@ def _evidence(record: SearchRecord, spec: SearchSpec, chosen: Trial) -> Evidence
         loss=chosen.loss,
         delta_error=result.delta_error if chosen.mask == result.mask else None,
         evaluations=result.evaluations.requested,
-        layer_forwards=round(result.layer_forwards.alone),
+        layer_forwards=round(result.layer_forwards.whole),
         search_s=result.seconds,
         search_id=record.search_id,
         version=importlib.metadata.version("raysearch"),

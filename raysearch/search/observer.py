@@ -211,7 +211,10 @@ class Prefixed(Observers):
 
 
 def tell_of_large_files(spec: EvaluationSpec, observer: Observer) -> None:
-    """Tell, once for each, of files of data that take a while to read."""
+    """Tell, once for each, of data that take a while to read: of large files, and of the hub, which may not answer."""
+    for name in dict.fromkeys(one.data.rows.name for one in spec.calibrations if one.data.rows.path is None):
+        if name is not None:
+            observer.reading(f"reading data.name={name} from the Hugging Face hub, or its copy on this machine")
     for path in dict.fromkeys(one.data.rows.path for one in spec.calibrations):
         with suppress(OSError):  # which is explained where it is read
             if path is not None and (n_bytes := Path(path).expanduser().stat().st_size) >= _LARGE:

@@ -17,7 +17,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
 from raysearch.ledger.assessments import assessments_with
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed, memory_text
+from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed, Z, memory_text
 from raysearch.search.recorder import SearchRecorder
 from raysearch.search.result import SearchResult
 from raysearch.search.trial import Trial, best_by_size
@@ -59,7 +59,8 @@ class BudgetedSearch:
     def found(self) -> Mask | None:
         """Return the best mask of the last round if the budget is spent, at which the search ends; else None.
 
-        Where the budget names what may be lost, it is spent when that mask loses more; else when it gains enough.
+        Where the budget names what may be lost, it is spent when that mask may lose more; else when it surely gains
+        enough.
         """
         best = self._best()
         if not best:
@@ -67,8 +68,9 @@ class BudgetedSearch:
         mask, only_gains = best[-1].mask, self.budget.only_gains
         speed = self.meter(self.session, [mask])[mask] if only_gains else None
         losses = self.recorder.losses[mask], self.recorder.dense_loss
-        facts = facts_of(mask, *losses, self.session.measure, self.budget, speed=speed)
-        is_spent = not facts.misses if only_gains else not {"loss", "readout"}.isdisjoint(facts.misses)
+        (error,) = self.session.delta_errors([mask])
+        facts = facts_of(mask, *losses, self.session.measure, self.budget, error=error, speed=speed)
+        is_spent = facts.keeps if only_gains else not {"loss", "readout"}.isdisjoint(facts.misses + facts.unsure)
         return mask if is_spent else None
 
     def recommend(self, result: SearchResult) -> Recommendation:
@@ -86,7 +88,8 @@ def recommend(
 ) -> Recommendation:
     """Return the number of layers to remove: of those that keep to the budget, the largest that only loses what it may.
 
-    Where the budget names only what must be gained, it is the smallest that gains that. Speeds of masks that are not
+    Where the budget names only what must be gained, it is the smallest that gains that. What has an error keeps to the
+    budget only beyond that. Speeds of masks that are not
     `measured` now are those of the search's own recommendation, or in the ledger.
 
     Raises:
@@ -104,10 +107,17 @@ def recommend(
     for size in sizes:
         if size.speed is not None:
             _check_memory(budget, size.speed)
-    good = [size for size in sizes if not size.misses and not size.unknown]
+    good = [size for size in sizes if size.keeps]
     if not good:
-        other = "give another budget" if result.config["remove"] == AUTO else _OTHER_SIZES
-        raise UserError(f"SEARCH={result.search_id} has no mask within {budget}; {_nearest(sizes, budget)}; {other}")
+        near = _nearest(sizes)
+        remedies = ["give another budget" if result.config["remove"] == AUTO else _OTHER_SIZES]
+        if not near.misses and not near.unknown:
+            remedies.insert(0, _more_exact(near.unsure))
+        raise UserError(
+            f"SEARCH={result.search_id} has no mask within {budget}; the nearest, of "
+            f"{count(near.n_removed, 'layer')}, {_shortfall(near)}: {_facts(near, budget, result.measure)}; "
+            + ", or ".join(remedies)
+        )
     chosen = good[0] if budget.only_gains else good[-1]
     return Recommendation(
         result.search_id,
@@ -156,20 +166,30 @@ def facts_of(
     `error` is the standard error of the difference of the losses, if it is known; `speed` None if it was not measured.
     """
     delta, readout, dense = loss - dense_loss, measure.read(loss), measure.read(dense_loss)
-    change = change_error = None
-    if measure.readout is not None and dense != 0:
-        change = math.copysign((readout - dense) / dense, delta)
-        if error is not None:
-            change_error = abs(measure.read(loss + error) - measure.read(loss - error)) / 2 / abs(dense)
-    reached: dict[str, float | None] = {"loss": delta, "readout": change}
+
+    def readout_change(at: float) -> float | None:
+        if measure.readout is None or dense == 0:
+            return None
+        return math.copysign((measure.read(at) - dense) / dense, at - dense_loss)
+
+    change_error = None
+    if error is not None and readout_change(loss) is not None:
+        change_error = abs(measure.read(loss + error) - measure.read(loss - error)) / 2 / abs(dense)
+    margin = Z * (error or 0.0)
+    reached: dict[str, tuple[float | None, float | None]] = {  # by part what was measured, and the bound of that
+        "loss": (delta, delta + margin),
+        "readout": (readout_change(loss), readout_change(loss + margin)),
+    }
     if speed is not None:
-        reached |= {"speedup": speed.speedup, "memory": speed.memory_bytes if budget.is_of_bytes else speed.memory}
-    known = {part: value for part, value in reached.items() if value is not None and part in budget.given}
-    misses = [
-        part
-        for part, value in known.items()
-        if (value < budget.given[part] if part == "speedup" else value > budget.given[part])
-    ]
+        memory = speed.memory_bytes if budget.is_of_bytes else speed.memory
+        reached |= {"speedup": (speed.speedup, speed.speedup - Z * (speed.error or 0.0)), "memory": (memory, memory)}
+    known = [part for part in budget.given if reached.get(part, (None,))[0] is not None]
+
+    def missed(part: str, value: float | None) -> bool:
+        assert value is not None, "it is known"
+        return value < budget.given[part] if part == "speedup" else value > budget.given[part]
+
+    misses = tuple(part for part in known if missed(part, reached[part][0]))
     return SizeFacts(
         len(mask),
         mask,
@@ -177,11 +197,12 @@ def facts_of(
         delta,
         error,
         readout,
-        change,
+        readout_change(loss),
         change_error,
         speed,
-        tuple(misses),
-        tuple(part for part in budget.given if part not in known),
+        misses,
+        unknown=tuple(part for part in budget.given if part not in known),
+        unsure=tuple(part for part in known if part not in misses and missed(part, reached[part][1])),
     )
 
 
@@ -228,21 +249,39 @@ def _reason(chosen: SizeFacts, sizes: Sequence[SizeFacts], budget: Budget, measu
     other = next((size for size in sizes if size.n_removed == chosen.n_removed + beside), None)
     if other is None:
         return f"{said}; it is the {ends} number that was searched"
-    why = [f"it misses budget.{part}" for part in other.misses]
-    why += [f"its {part} is not measured" for part in other.unknown]
-    return f"{said}; with {other.n_removed} {' and '.join(why)}: {_facts(other, budget, measure)}"
+    if other.keeps:
+        return said
+    why = f"{said}; with {other.n_removed} it {_shortfall(other)}: {_facts(other, budget, measure)}"
+    return why if other.misses or other.unknown else f"{why}; {_more_exact(other.unsure)}"
 
 
-def _nearest(sizes: Sequence[SizeFacts], budget: Budget) -> str:
-    """Return what the mask that misses least has."""
+def _shortfall(size: SizeFacts) -> str:
+    """Return which parts of the budget a size does not keep to, as the end of a sentence."""
+    clauses = [f"misses {part}" for part in _keys(size.misses)]
+    clauses += [f"keeps to {part}, but not beyond the error" for part in _keys(size.unsure)]
+    clauses += [f"has no measured {part}" for part in size.unknown]
+    return " and ".join(clauses)
+
+
+def _keys(parts: Sequence[str]) -> list[str]:
+    return [f"budget.{part}" for part in parts]
+
+
+def _more_exact(parts: Sequence[str]) -> str:
+    """Return how parts of a budget are measured with a smaller error."""
+    ways = ["take more samples (data.samples)"] if {"loss", "readout"}.intersection(parts) else []
+    ways += ["measure the speed on an idle machine, with more repeats"] if "speedup" in parts else []
+    return " and ".join(ways)
+
+
+def _nearest(sizes: Sequence[SizeFacts]) -> SizeFacts:
+    """Return the size that is nearest to a budget which none keeps to."""
     known = [size for size in sizes if not size.unknown] or sizes
+    unsure = [size for size in known if not size.misses]
+    if unsure:
+        return unsure[0]
     loses = {"loss", "readout"}.intersection(*(size.misses for size in known))
-    near = (min if loses else max)(known, key=lambda size: (size.delta if loses else -len(size.misses), size.n_removed))
-    missed = " and ".join(f"budget.{part}" for part in (*near.misses, *near.unknown))
-    facts = f"the nearest, of {count(near.n_removed, 'layer')}, misses {missed}: {_change(near)}"
-    if near.speed is not None:
-        facts += f", {near.speed.speedup:.2f} times as fast, memory {memory_text(near.speed, budget)}"
-    return facts
+    return (min if loses else max)(known, key=lambda size: (size.delta if loses else -len(size.misses), size.n_removed))
 
 
 def _facts(size: SizeFacts, budget: Budget, measure: Measure) -> str:

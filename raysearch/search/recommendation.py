@@ -6,7 +6,10 @@ import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from html import escape
+from statistics import NormalDist
 
+from raysearch.core.formatting import added, listed
 from raysearch.core.formatting import size as size_text
 from raysearch.core.json import Number
 from raysearch.core.mask import Mask
@@ -24,9 +27,16 @@ _PARTS: dict[str, tuple[Collection[str | None], tuple[str, str], Callable[[float
 }
 
 
+#: A budget is kept beyond the error of what was measured, at this confidence, one-sided.
+CONFIDENCE = 0.95
+Z = NormalDist().inv_cdf(CONFIDENCE)
+
+
 @dataclass(frozen=True)
 class Budget:
     """The most that a pruned model may lose, and the least that it must gain. None of a part: it does not matter.
+
+    A number with a standard error keeps to it if the bound of its 95 % confidence does, and not the number alone.
 
     Args:
         loss: The most that the loss may rise over the dense model's, in the measure's unit.
@@ -136,6 +146,7 @@ class SizeFacts:
         delta: Its loss over the dense model's, with the standard error by the choice of samples.
         readout_change: By how much its readout is worse than the dense model's, as a share of it, with that error.
         misses: The parts of the budget that it misses.
+        unsure: The parts that it keeps to, but not beyond the error of what was measured.
         unknown: The parts of the budget that nothing is known of.
     """
 
@@ -150,6 +161,12 @@ class SizeFacts:
     speed: Speed | None = None
     misses: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it keeps to every part of the budget, beyond all errors."""
+        return not (self.misses or self.unknown or self.unsure)
 
 
 def memory_text(speed: Speed, budget: Budget) -> str:
@@ -171,3 +188,21 @@ class Recommendation:
     n_removed: int
     removed: Mask
     reason: str
+    confidence: float = CONFIDENCE
+
+    def __str__(self) -> str:
+        """Return the reason as a sentence."""
+        return f"{self.search_id}, {self.budget}: {self.reason}"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the reason, and the best mask of each number of layers."""
+        head = "".join(f"<th>{name}</th>" for name in ("layers", "removed", "loss over dense", "budget"))
+        rows = ""
+        for size in self.sizes:
+            parts = (*size.misses, *size.unsure, *size.unknown)
+            verdict = (
+                "recommended" if size.mask == self.removed else "keeps to it" if size.keeps else f"not {listed(parts)}"
+            )
+            cells = size.n_removed, size.mask, added(size.delta, size.delta_error), verdict
+            rows += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+        return f"<p>{escape(str(self))}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"

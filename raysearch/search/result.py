@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializationInfo, SerializerFunctionWrapHandler, model_serializer
@@ -16,9 +17,11 @@ from pydantic import SerializationInfo, SerializerFunctionWrapHandler, model_ser
 from raysearch.core.formatting import added
 from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
-from raysearch.core.measure import Measure
+from raysearch.core.measure import Measure, readout_text
+from raysearch.core.paths import option_of
 from raysearch.search.figures import Plots
 from raysearch.search.recommendation import Recommendation
+from raysearch.search.separation import Separation
 from raysearch.search.trial import Trial, best_by_size
 
 if TYPE_CHECKING:
@@ -135,6 +138,11 @@ class LayerForwards:
     naive: float
     naive_computed: float = 0.0
 
+    @property
+    def whole(self) -> float:
+        """All work of the search: `computed`, or `alone` where the ledger knew a part of it."""
+        return max(self.computed, self.alone)  # replicas that share a round run some layers twice
+
 
 @dataclass(frozen=True)
 class LayerTokens:
@@ -221,6 +229,7 @@ class SearchResult(SearchHeader):
         recommendation: The number of layers that a budget allows, for ``remove=auto``; else None.
         refinement: Its best masks before and after a short recovery, for ``refine=recover``, where `removed` is the
             best after it, and `loss` that mask's before; else None.
+        separation: Which other masks are not significantly worse; None where that is not known.
         complete: Whether the searcher came to its end; else this is the best mask so far when its budget was spent.
         ended: When, in seconds since the epoch.
         mlflow_run_id: The parent run, if the tracker wrote one.
@@ -248,6 +257,7 @@ class SearchResult(SearchHeader):
     pool: Mapping[str, Any] = field(default_factory=dict)
     recommendation: Recommendation | None = None
     refinement: Refinement | None = None
+    separation: Separation | None = None
     complete: bool = True
     ended: float = 0.0
     mlflow_run_id: str | None = None
@@ -335,11 +345,41 @@ class SearchResult(SearchHeader):
         rows = ""
         for mask, loss in [(Mask(), self.dense_loss), *((trial.mask, trial.loss) for trial in self.path)]:
             assert loss is not None, "best masks have one"
-            losses = (loss, *named_readout(self.measure, loss).values())
-            cells = [len(mask), mask, *(f"{number:.4f}" for number in losses)]
+            readouts = [readout_text(self.measure, value) for value in named_readout(self.measure, loss).values()]
+            cells = [len(mask), mask, f"{loss:.4f}", *readouts]
             rows += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
         title = f"<b>{escape(self.search_id)}</b> on {escape(self.model)}: {said}"
+        notes = [*([] if self.separation is None else [str(self.separation)]), *self.warnings]
+        title += "".join(f"<br>{escape(note)}" for note in notes)
         return f"<p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+    def __str__(self) -> str:
+        """Return what was found in a few lines."""
+        parts = [f"{self.search_id}: removed {self.mask} of {self.n_layers} layers (0-based) of {self.model}"]
+        parts.append(f"loss over dense {added(self.loss - self.dense_loss, self.delta_error)} {self.measure.unit}")
+        if self.measure.readout is not None:
+            readouts = (readout_text(self.measure, readout) for readout in (self.dense_readout, self.readout))
+            parts.append(f"{self.measure.readout} {' -> '.join(readouts)}")
+        lines = [", ".join(parts), *([] if self.separation is None else [str(self.separation)])]
+        return "\n".join([*lines, *self.warnings])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader must know before the mask is used, in sentences; empty if there is nothing."""
+        if self.loss >= self.dense_loss:
+            return []
+        below = None if self.separation is None else self.separation.below_dense
+        remedy = f"measure it on other data: raysearch assess {self.search_id}{option_of(self.config)}"
+        if self.choices["objective"] != "perplexity":
+            masks = f"masks=[[],{[*self.removed]}]".replace(" ", "")
+            model = self.config["model"]["path"] if self.choices.get("model") == "custom" else self.model
+            remedy = f"compare perplexities: raysearch score {quote(f'model={model}')} {quote(masks)}"
+        if below != "beyond noise":
+            remedy = f"take more samples (data.samples), and {remedy}"
+        return [
+            f"Warning: without {self.mask} the loss is lower than the dense model's{f', {below}' if below else ''}; "
+            f"these samples do not show what the mask costs. Before you use it, {remedy}"
+        ]
 
     @property
     def plot(self) -> Plots:

@@ -39,6 +39,8 @@ from raysearch.search.result import (
     SearchHeader,
     SearchResult,
 )
+from raysearch.search.separate import separation_of
+from raysearch.search.separation import Separation
 from raysearch.search.spec import Refiner, SearchSpec
 
 
@@ -176,6 +178,7 @@ class _Search:
                 f"all masks of {count(len(result.removed), 'layer')} have the same loss, so there is no reason to "
                 "prefer the one named; use more or other samples, or another objective"
             )
+        result = replace(result, separation=self._separation(result))
         # Before the tracker has its last word: a search that is stopped while it waits for that has finished.
         self._write(state, result)
         self.observer.search_ended(result)
@@ -270,6 +273,12 @@ class _Search:
         by_mask = session.delta_errors([trial.mask for trial in result.path])
         errors = {size: error for size, error in zip(result.best_by_size, by_mask, strict=True) if error is not None}
         return replace(result, delta_error=errors.get(len(found)), delta_errors=errors)
+
+    def _separation(self, result: SearchResult) -> Separation | None:
+        """Compare the mask with the others; not where a recovery chose it, or where several losses are weighed."""
+        if result.refinement is not None or len(self.session.calibrations) > 1:
+            return None
+        return separation_of(result.mask, result.trials, self.session.calibrations[0], self.session.ledger)
 
     def _write(self, state: State, result: SearchResult | None = None, failure: str | None = None) -> None:
         write_search(self.session.ledger, self.header.search_id, self.spec.config, state, result, failure)

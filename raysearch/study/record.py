@@ -128,3 +128,11 @@ def add_assessed(ledger: Ledger, study: StudyRecord, new: Mapping[str, AssessedM
         return replace(record, assessed=record.with_assessed(new), updated=now())
 
     STUDIES.change(ledger, study.study_id, changed)
+
+
+def cells_by_search(ledger: Ledger) -> dict[str, tuple[str, CellRecord]]:
+    """Return by search id the newest study that a search is part of, and its place there; damaged studies have none."""
+    damaged = STUDIES.damaged(ledger)
+    studies = STUDIES.some(ledger, [study_id for study_id in STUDIES.ids(ledger) if study_id not in damaged])
+    by_age = sorted(studies.values(), key=lambda study: study.updated)
+    return {cell.search_id: (study.study_id, cell) for study in by_age for cell in study.cells}

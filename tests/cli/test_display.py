@@ -92,3 +92,25 @@ def test_a_wait_for_replicas_that_do_not_come_says_where_to_look(
         display._last_line -= 60
         display.progress(Progress(n_replicas=0))
         assert expected in said.getvalue().splitlines()[-1]
+
+
+def test_the_live_line_names_the_round_of_the_best(display: SearchDisplay, said: io.StringIO) -> None:
+    display.round_done(replace(SEARCH.rounds[0], round_best=Mask.of(4)))
+    display._last_line -= 60
+    display.progress(Progress(10, 100, 0, 7, 0, 7, n_replicas=2, computing_s=15.0))
+    line = said.getvalue().splitlines()[-1]
+    assert line.startswith("round 2/3  10% of 7 masks  best of round 1: {4} ") and "best of the round" not in line
+
+
+def test_a_search_by_budget_says_what_is_left_at_most_of_all_rounds(display: SearchDisplay, said: io.StringIO) -> None:
+    display._expected = replace(EXPECTED, by_budget=True)
+    display.round_done(SEARCH.rounds[0])
+    assert said.getvalue().endswith("left at most 1 min 40 s\n")
+    display._last_line -= 60
+    display.progress(Progress(0, 100, 0, 7, 0, 7, n_replicas=2, computing_s=10.0))
+    assert "round 2/3 at most" in said.getvalue() and "left 1 min 40 s at most" in said.getvalue()
+
+
+def test_a_model_that_is_converted_is_told_at_once(display: SearchDisplay, said: io.StringIO) -> None:
+    display.progress(Progress(loading="reading and converting x.gguf (once)"))
+    assert said.getvalue() == "reading and converting x.gguf (once)\n"

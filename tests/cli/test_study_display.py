@@ -10,8 +10,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from raysearch.cli.cells import number_cell
 from raysearch.cli.displays import StudyDisplay
-from raysearch.cli.study_tables import plan_line, plan_table, study_lines, study_table
+from raysearch.cli.study_tables import (
+    assessed_table,
+    best_searches,
+    plan_line,
+    plan_table,
+    study_lines,
+    study_table,
+)
 from raysearch.config import build
 from raysearch.core.json import plain
 from raysearch.search.observer import StudyHeader
@@ -118,5 +126,47 @@ def test_the_closing_table_tells_every_search_and_why_some_found_nothing() -> No
     for cell in results.cells:
         if cell.failure:
             assert cell.failure.split()[0] in text
-    (*_, last) = study_lines(results, [Path("r/report.html")])
-    assert last == "Report: r/report.html"
+        else:
+            assert cell.search_id in text
+    lines = study_lines(results, [Path("r/report.html")], " --store s")
+    assert "Report: r/report.html" in lines
+    *exports, last = (line for line in lines if "raysearch " in line)
+    assert last == f"Next: raysearch assess {results.study_id} --store s" or "export" in last, exports
+
+
+def test_the_assessed_numbers_of_a_study_are_a_table_and_the_best_is_exported_next() -> None:
+    results: StudyResult = synthetic_study()
+    table = assessed_table(results)
+    assert table is not None and results.metrics
+    first = results.metrics[0]
+    numbers = {
+        cell.search_id: number_cell(cell.outcome.assessed[first.name], first.unit)
+        for cell in results.cells
+        if cell.outcome is not None and first.name in cell.outcome.assessed
+    }
+    searches, _, shown, *_ = ([*column.cells] for column in table.columns)
+    assert dict(zip(searches[1:], shown[1:], strict=True)) == numbers and searches[0] == "dense"
+    assert shown[0] == number_cell(next(iter(results.dense.values()))[first.name], first.unit), (
+        "the dense model is first"
+    )
+    best = best_searches(results)
+    sign = -1 if first.higher_is_better else 1
+    for size, search_id in best.items():
+        values = {
+            cell.search_id: sign * cell.outcome.assessed[first.name].value
+            for cell in results.cells
+            if cell.remove == size and cell.outcome is not None and cell.search_id in numbers
+        }
+        assert values[search_id] == min(values.values())
+        assert f"raysearch export {search_id} --out pruned-by-{size}" in "\n".join(
+            study_lines(results, [Path("r")], "")
+        )
+
+
+def test_a_study_says_what_time_is_left(cells: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    with StudyDisplay(console) as display:
+        tell(display, cells)
+        display._started -= 60
+        display.cell_started(2)
+        assert "2 of 4 done  1 min 00 s  left about 2 min 00 s" in display._tally()

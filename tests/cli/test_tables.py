@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from rich.table import Table
 
+from raysearch.cli.cells import loss_cells
 from raysearch.cli.tables import (
     assessed_numbers,
+    budget_table,
     gap_table,
     gguf_lines,
     path_table,
@@ -22,15 +27,19 @@ from raysearch.cli.tables import (
     searches_table,
     trials_table,
 )
+from raysearch.core.formatting import figure
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.models.gguf_pruning import GGUFExport
 from raysearch.search.gap import Gap
+from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed
 from raysearch.search.record import SearchRecord
-from raysearch.search.result import LayerTokens, SearchResult
+from raysearch.search.result import LayerForwards, LayerTokens, SearchResult
 from raysearch.search.score import Score
+from raysearch.search.separation import Separation
 from raysearch.search.trial import Trial
+from raysearch.study.record import CellRecord
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
 from tests.models.conftest import write_llama
 from tests.tracking.simulated import greedy_search
@@ -88,13 +97,22 @@ def test_paths_and_trials_are_shown_in_the_same_way(measure: Measure, columns: l
 
 
 @EVERY_MEASURE
-def test_scores_have_more_decimals(measure: Measure, columns: list[str], cells: list[str]) -> None:
+def test_scores_have_the_decimals_of_all_else(measure: Measure, columns: list[str], cells: list[str]) -> None:
     table = score_table([Score(Mask.of(4), measure, 0.575, 1203, 64, cached=True)])
     assert headers(table) == ["removed", *columns, "evaluated on", "cached"]
     ((_, *shown, extent, known),) = rows(table)
-    assert [len(one) - len(cell) for one, cell in zip(shown, cells, strict=True)] == [2] * len(cells)
+    assert shown == cells
     assert extent == ("64 items (1,203 scored tokens)" if measure.per == "sample" else "1,203 scored tokens")
     assert known == "yes"
+
+
+def test_large_perplexities_are_rounded() -> None:
+    shown = {
+        readout: loss_cells(PERPLEXITY, math.log(readout))[1] for readout in (41.128, 9999.4, 12345.6, 253480915.7)
+    }
+    assert [*shown.values()] == ["41.13", "9999.40", "12,346", "253,480,916"]
+    assert loss_cells(PERPLEXITY, 700.0)[1] == "1.01e+304" and loss_cells(PERPLEXITY, 800.0)[1] == "inf"
+    assert figure(253480915.73) == "253,480,916" and figure(1e300) == "1e+300"
 
 
 @pytest.mark.parametrize("measure", [PERPLEXITY, ACCURACY], ids=["perplexity", "accuracy"])
@@ -146,13 +164,81 @@ def test_what_packing_saved_is_said() -> None:
 def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
     result = greedy_search(measure=ACCURACY)
     gap = Gap(result.mask, result.loss, 56, 1, 100.0, result.mask, result.loss)
-    runs, path, *rest = recorded_tables(recorded(result), 2, gap)
-    assert isinstance(runs, Table) and headers(runs)[-2] == "loss" and rows(runs)[0][-2] == f"{result.loss:.4f}"
-    assert isinstance(path, Table) and rows(path)[-1][-1] == f"{1 - result.loss:.4f}"
-    ablation, trials, ranked = (part for part in rest if part not in remark_notes(result.remarks))
-    assert isinstance(ablation, Table) and isinstance(trials, Table) and isinstance(ranked, Table)
+    parts = recorded_tables(recorded(result), 2, gap)
+    facts, closing, path, ablation, trials, ranked = (part for part in parts if isinstance(part, Table))
+    assert dict(rows(facts))["objective"] == "x" and dict(rows(facts))["evaluated on"].startswith("64 items")
+    assert rows(closing)[0][1:] == [f"{result.dense_loss:.4f}", f"{result.loss:.4f}"], "the dense loss, too"
+    assert rows(path)[-1][-1] == f"{1 - result.loss:.4f}" and headers(ablation)[0] == "layer"
     assert headers(trials)[1:3] == ["loss (errors per item)", "accuracy"] and len(rows(trials)) == 2
     assert headers(ranked)[-1] == "gap (errors per item)"
+    counted = len({trial.mask for trial in result.trials if trial.mask})
+    assert str(trials.title).startswith(f"2 of {counted} masks"), "the dense model is none of them"
+
+
+def test_the_list_tells_the_searches_of_a_study_apart() -> None:
+    record = recorded(greedy_search())
+    cell = CellRecord("tiny", "KL on chats", "greedy", 3, 0, record.search_id, draw="2")
+    table = searches_table([record], {record.search_id: ("my-study-1", cell)})
+    row = dict(zip(headers(table), *rows(table), strict=True))
+    assert (row["study"], row["calibration"], row["draw"]) == ("my-study-1", "KL on chats", "2")
+    facts = next(part for part in recorded_tables(record, 2, None, ("my-study-1", cell)) if isinstance(part, Table))
+    assert dict(rows(facts))["study"] == "my-study-1: greedy, KL on chats, draw 2, seed 0"
+
+
+def test_a_search_says_how_sure_its_mask_is_and_warns_of_one_that_seems_better_than_dense() -> None:
+    separation = Separation(Mask.of(1, 2, 3), False, 26, 11, 16, 1200, "within noise")
+    result = replace(greedy_search(), separation=separation)
+    said = (
+        "Not significantly worse than this mask on these 16 samples (95% confidence): 11 of the 26 other masks of 3 "
+        "layers; about 1,200 samples would separate the best from the next"
+    )
+    assert said in notes(result) and not any("Warning" in note for note in notes(result))
+    better = replace(result, loss=result.dense_loss - 0.5, choices={**result.choices, "objective": "task_margin"})
+    (warning,) = better.warnings
+    removed = ",".join(map(str, result.removed))
+    assert warning in notes(better) and warning.startswith(
+        f"Warning: without {result.mask} the loss is lower than the dense model's, within noise; these samples do not "
+    )
+    assert warning.endswith(
+        "take more samples (data.samples), and compare perplexities: raysearch score model=tiny "
+        f"'masks=[[],[{removed}]]'"
+    )
+    assert said in str(better) and warning in str(better) and len(str(better)) < 800
+    beyond = replace(better, separation=replace(separation, below_dense="beyond noise"))
+    assert ", beyond noise; " in beyond.warnings[0] and "more samples" not in beyond.warnings[0]
+    assert "lower than the dense model's; these samples" in replace(better, separation=None).warnings[0]
+
+
+@pytest.mark.parametrize(("path", "first"), [("/m/x.gguf", "--gguf pruned.gguf"), ("/m/x", "--out pruned-model")])
+def test_the_next_commands_fit_the_model(path: str, first: str) -> None:
+    result = replace(greedy_search(), config={"model": {"name": "x", "path": path}})
+    commands = [note.removeprefix("Next:").strip() for note in notes(result) if "raysearch " in note]
+    assert commands[0] == f"raysearch export {result.search_id} {first}"
+    assert [command.split()[1] for command in commands[-3:]] == ["assess", "recover", "show"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_a_narrow_terminal_cuts_no_mask_and_no_number(width: int) -> None:
+    sizes = tuple(
+        SizeFacts(size, Mask(tuple(range(size))), 4.5, 0.25, 0.1, 88.25, 0.192, 0.053, Speed(1.1, 0.02, -0.1, 8e8))
+        for size in (1, 5, 8)
+    )
+    advice = Recommendation(
+        "greedy-auto-5a3c9d11", "tiny", PERPLEXITY, Budget(loss=0.2), 4.3, 74.0, sizes, 5, sizes[1].mask, "5 can go"
+    )
+    path = path_table(PERPLEXITY, [Trial(0, 1, size.mask, 4.5, 0.25, None, cached=False) for size in sizes])
+    for table in (budget_table(advice), path):
+        console = Console(file=io.StringIO(), width=width)
+        console.print(table.fitted(width), crop=False)
+        assert isinstance(console.file, io.StringIO)
+        lines = console.file.getvalue().splitlines()
+        cells = {cell.strip() for line in lines for cell in line.split("│")}
+        assert {str(size.mask) for size in sizes} < cells and not any("…" in line for line in lines)
+        assert {cell for cell in cells if cell.startswith("+0")} <= {"+0.2500 ± 0.1000", "+19.2% ± 5.3%"}
+        assert width < 80 or max(map(len, lines)) <= width
+    assert ("+0.2500 ± 0.1000" in rows(budget_table(advice).fitted(80))[1]) and "left" not in str(
+        path.fitted(80).caption
+    )
 
 
 def test_masks_that_export_refuses_as_gguf_have_a_mark(tmp_path: Path) -> None:
@@ -223,5 +309,19 @@ def test_lists_of_different_lengths_share_a_table() -> None:
     assert [list(column.cells) for column in table.columns] == [
         ["0", "1", "2"],
         ["0.25", "not finite", ""],
-        ["504,543.9", "2", "3"],
+        ["504,544", "2", "3"],
     ]
+
+
+def test_the_cost_of_a_search_is_the_same_number_in_the_terminal_and_on_the_card() -> None:
+    result = greedy_search()
+
+    def note(computed: float, alone: float, naive_computed: float) -> tuple[str, float]:
+        forwards = LayerForwards(computed, alone, 900, naive_computed)
+        shown = notes(replace(result, layer_forwards=forwards))
+        return next(line for line in shown if line.startswith("Layer-forwards: ")), forwards.whole
+
+    fresh = "Layer-forwards: 583 computed, 900 by a full forward per mask (1.54x fewer)"
+    assert note(583, 577, 900) == (fresh, 583), "replicas that share a round run some layers twice"
+    assert note(27, 577, 27) == ("Layer-forwards: 27 computed, 577 with what was cached", 577)
+    assert note(0, 577, 0) == ("Layer-forwards: 0 computed, 577 with what was cached", 577)

@@ -24,7 +24,7 @@ def test_a_large_file_is_told_of_before_it_is_read(tmp_path: Path) -> None:
             file.truncate(n_bytes)
     large = str(tmp_path / "large.txt")
     paths = [str(tmp_path / "small.txt"), large, large, str(tmp_path / "none.txt"), None]
-    parts: Any = [SimpleNamespace(data=SimpleNamespace(rows=SimpleNamespace(path=path))) for path in paths]
+    parts: Any = [SimpleNamespace(data=SimpleNamespace(rows=SimpleNamespace(path=path, name=None))) for path in paths]
     observer = Mock()
     tell_of_large_files(SimpleNamespace(calibrations=parts), observer)  # type: ignore[arg-type]
     assert observer.mock_calls == [call.reading(f"reading and tokenising data.path={large} (48 MB)")]

@@ -27,3 +27,15 @@ def test_a_perplexity_beyond_all_numbers_comes_back_from_the_record(ledger: Ledg
     found = recommend(search, Budget(loss=1000.0), ledger)
     assert found.sizes[0].readout == float("inf")
     assert from_json(Recommendation, to_json(found)).sizes[0].readout == float("inf")
+
+
+def test_a_recommendation_reads_as_a_sentence_and_shows_itself_in_a_notebook(ledger: Ledger) -> None:
+    search = replace(greedy_search(6, 3), config={"remove": "1..3"}, delta_errors={1: 0.01, 2: 0.01, 3: 0.01})
+    rises = [trial.loss - search.dense_loss for trial in search.path if trial.loss is not None]
+    found = recommend(search, Budget(loss=rises[1] + 0.01), ledger)
+    assert (found.n_removed, found.sizes[1].unsure, found.sizes[2].misses) == (1, ("loss",), ("loss",))
+    assert str(found).startswith(f"{search.search_id}, budget.loss=") and len(str(found)) < 400
+    assert "with 2 it keeps to budget.loss, but not beyond the error: the loss rises by" in str(found)
+    assert str(found).endswith("take more samples (data.samples)")
+    shown = found._repr_html_()
+    assert f"<td>1</td><td>{found.removed}</td>" in shown and "recommended" in shown and "not loss" in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from raysearch.ledger.locks import held
 from raysearch.search.record import SEARCHES, SearchRecord, State, as_they_stand, write_search
 from raysearch.study.record import STUDIES, CellRecord, StudyRecord
 
-CONFIG = {"model": {"name": "tiny"}, "remove": 1}
+CONFIG: dict[str, Any] = {"model": {"name": "tiny"}, "remove": 1, "choices": {}}
 
 
 def states(store: Path) -> dict[str, State]:

@@ -53,6 +53,17 @@ def test_rounds_are_given_one_by_one_and_the_result_is_on_record(spec: SearchSpe
     assert record.fingerprints.keys() == {"calibration", "model", "text"}
 
 
+def test_a_result_says_how_sure_its_mask_is_and_says_the_same_again(spec: SearchSpec, world: World) -> None:
+    result = run_search(spec, Observer(), Tracker())
+    separation = result.separation
+    assert separation is not None and (separation.reference, separation.by_layer) == (result.mask, False)
+    assert separation.n_others == 3 >= separation.n_not_worse, "greedy tries four masks of two of five layers"
+    assert separation.n_samples == result.n_samples and str(separation) in str(result)
+    assert on_record(spec).found.separation == separation == run_search(spec, Observer(), Tracker()).separation
+    alone = run_search(build.search_spec(world.search(searcher="one_shot")), Observer(), Tracker()).separation
+    assert alone is not None and alone.by_layer and alone.n_others == 3, "of five layers, two are removed"
+
+
 def test_data_that_is_gone_by_its_end_does_not_undo_it(world: World, here: Path) -> None:
     text = here / "text.txt"
     text.write_bytes(Path(world.text).read_bytes())
