@@ -52,7 +52,9 @@ def _by_quantity(quantity: Quantity, effects: Sequence[CalibrationEffect], leads
     if len(similar) > 1:
         names = [" and ".join(sorted(pair)) for pair in similar]
         more = f"; and {len(names) - _MOST_PAIRS} more" if len(names) > _MOST_PAIRS else ""
-        verdict = f"By {quantity.title}, these pairs do not differ significantly: {'; '.join(names[:_MOST_PAIRS])}{more}."
+        verdict = (
+            f"By {quantity.title}, these pairs do not differ significantly: {'; '.join(names[:_MOST_PAIRS])}{more}."
+        )
         yield Finding(_QUESTION, verdict, "not significant", "verdicts", leads)
 
 

@@ -124,7 +124,7 @@ def correlation_pictures(correlations: Sequence[Correlation]) -> list[Picture]:
     pairs = list(dict.fromkeys((one.first.title, one.second.title) for one in known))
     places = list(dict.fromkeys(one.setting for one in known))
     several = len({place.model for place in places}) > 1
-    figure, every = grid(len(pairs), 0.3 * len(places), 10.4, columns=len(pairs), foot=1.2, sharey=True)
+    figure, every = grid(len(pairs), 0.3 * len(places), 10.4, columns=len(pairs), foot=1.6, sharey=True)
     panels: dict[tuple[str, str], Any] = dict(zip(pairs, every, strict=True))
     for one in known:
         axes, row = panels[one.first.title, one.second.title], places.index(one.setting)
@@ -135,7 +135,7 @@ def correlation_pictures(correlations: Sequence[Correlation]) -> list[Picture]:
         axes.axvline(0, color=style.GREY, lw=0.9)
         axes.set_xlim(-1.08, 1.08)
         axes.set_xticks([-1, -0.5, 0, 0.5, 1])
-        style.name_axes(axes, "\nand ".join(titles), "Spearman's ρ")
+        style.name_axes(axes, "\nand ".join(style.short(title, 40) for title in titles), "Spearman's ρ")
         style.finish(axes, "x")
     labels = [
         (f"{style.short(place.model, 18)}, " if several else "")
@@ -166,7 +166,8 @@ def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
                 middle, label = left + share / 2, numbers.percent(share)
                 axes.text(middle, row, label, color=colour, fontsize=style.TEXT, ha="center", va="center")
     labels = [
-        (f"{style.short(one.panel.model, 20)}, " if several else "") + f"{one.title}, M = {one.panel.remove}"
+        (f"{style.short(one.panel.model, 20)}, " if several else "")
+        + f"{style.short(one.title, 40)}, M = {one.panel.remove}"
         for one in splits
     ]
     name_rows(axes, labels)
