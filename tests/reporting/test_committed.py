@@ -55,9 +55,11 @@ def test_the_main_result_is_found(committed: Analysis) -> None:
     """Perplexity gives far better perplexities than the margin, on whatever data, in both M."""
     verdicts = [one.verdict for one in findings(committed) if one.question == "Which calibration?"]
     found = [one for one in verdicts if one.startswith("By average perplexity, perplexity on C4 gives better")]
-    worse = ("margin on Commonsense (659 to 1,100 times), in both", "margin on C4 (65.5 to 296 times), in both")
-    assert len(found) == 2 and all(f"than {one}" in said for one, said in zip(worse, found, strict=True))
-    assert any("perplexity on C4 and perplexity on Commonsense" in one for one in verdicts)
+    worse = {"margin on Commonsense": ("1,100 times", "659 times"), "margin on C4": ("296 times", "65.5 times")}
+    for (calibration, (five, seven)), verdict in zip(worse.items(), found, strict=True):
+        assert f"than {calibration}: significantly at M = 5 ({five}, p = " in verdict
+        assert f"; significantly at M = 7 ({seven}, p = " in verdict
+    assert any("do not differ significantly: perplexity on C4 and perplexity on Commonsense" in one for one in verdicts)
 
 
 def test_one_draw_is_warned_of(committed: Analysis) -> None:

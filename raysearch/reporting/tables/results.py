@@ -54,9 +54,10 @@ LOSS_NOTE = (
 )
 RESULT_NOTE = (
     "Of several searches the mean, of perplexities the geometric one. Bold: the best of its M. Shaded: not "
-    "significantly worse. Small print: ± one standard error, by the choice of items and, where there are several, of draws; sd, "
-    "the standard deviation over the seeds of a draw; the percentage of the dense model's accuracy that is kept; × "
-    "the dense model's. Speeds of two models here are of different times: raysearch show has the ratio of neighbours."
+    "significantly worse. Small print: ± one standard error, by the choice of items and, where there are several, of "
+    "draws; sd, the standard deviation over the seeds of a draw; the percentage of the dense model's accuracy that is "
+    "kept; × the dense model's. Speeds of two models here are of different times: raysearch show has the ratio of "
+    "neighbours."
 )
 TEXTS_NOTE = (
     "A description, of which nothing is best: a model that has broken down may repeat nothing. Small print: × the "
