@@ -108,7 +108,7 @@ def blend(colour: str, strength: float) -> tuple[float, float, float]:
 
 def name_axes(axes: Axes, title: str, x: str = "", y: str = "") -> None:
     """Write a panel's title and the names of its axes, broken into lines that fit into its share of the figure."""
-    width, height = axes.figure.get_size_inches()
+    width, height = axes.get_figure(root=True).get_size_inches()
     if place := axes.get_subplotspec():
         rows, columns = place.get_gridspec().get_geometry()
         width, height = width / columns, height / rows

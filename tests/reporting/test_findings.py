@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -133,7 +134,7 @@ def test_a_study_of_which_each_searcher_has_done_another_draw_has_findings() -> 
     assert findings(analyse(study(*made)))
 
 
-def paired(levels: dict[str, tuple[float, ...]], calibration: str, remove: int) -> list[CellResult]:
+def paired(levels: Mapping[str, tuple[float, ...]], calibration: str, remove: int) -> list[CellResult]:
     """Searches by the losses of each searcher's draws, which stand for its perplexities, too."""
     return [
         cell(

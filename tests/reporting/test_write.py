@@ -13,7 +13,6 @@ from html import unescape
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
-from statistics import fmean
 
 import pandas as pd
 import pytest
@@ -389,10 +388,8 @@ def test_a_report_opens_with_the_calibration_the_searcher_and_the_command_of_a_c
     assert len(commands) == 2, "one for each M"
     assert page.ids.index("answers") < page.ids.index("leaderboard") < page.ids.index("findings")
     assert all(command in page.text for command in commands)
-    cells = [cell for cell in synthetic_study().cells if cell.outcome is not None and cell.remove == 5]
-    best = min(
-        cells, key=lambda cell: fmean(cell.outcome.assessed[name].value for name in ("wikitext2", "c4", "lambada"))
-    )
+    frame = cells_frame(synthetic_study())
+    best = frame.loc[frame.loc[frame["remove"] == 5, "perplexity_average"].idxmin()]
     assert commands[0] == f"raysearch export {best.search_id} --out pruned-model"
     elsewhere = findings(analyse(replace(synthetic_study(), option=" --store other")))
     assert all(one.command.endswith(" --store other") for one in elsewhere if one.command)
