@@ -1,4 +1,4 @@
-"""How often a report says "clear", or "clear in part", of nothing: studies of random numbers, with searchers and calibrations alike.
+"""How often a report says "clear" or "clear in part" of nothing: studies of random numbers, in which all are alike.
 
 Each study has 2 calibrations x 2 M x 5 searchers x 3 draws. A mask has a quality of its own, that of the draw of its
 samples, and noise wherever it is measured, of which all masks that a searcher finds have a part in common on the same

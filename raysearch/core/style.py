@@ -108,7 +108,9 @@ def blend(colour: str, strength: float) -> tuple[float, float, float]:
 
 def name_axes(axes: Axes, title: str, x: str = "", y: str = "") -> None:
     """Write a panel's title and the names of its axes, broken into lines that fit into its share of the figure."""
-    width, height = axes.get_figure(root=True).get_size_inches()
+    figure = axes.get_figure(root=True)
+    assert figure is not None, "axes are drawn in one"
+    width, height = figure.get_size_inches()
     if place := axes.get_subplotspec():
         rows, columns = place.get_gridspec().get_geometry()
         width, height = width / columns, height / rows
