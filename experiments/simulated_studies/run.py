@@ -1,4 +1,4 @@
-"""How often a report says "clear" of nothing: studies of random numbers, with searchers and calibrations alike.
+"""How often a report says "clear" or "clear in part" of nothing: studies of random numbers, in which all are alike.
 
 Each study has 2 calibrations x 2 M x 5 searchers x 3 draws. A mask has a quality of its own, that of the draw of its
 samples, and noise wherever it is measured, of which all masks that a searcher finds have a part in common on the same
@@ -48,7 +48,8 @@ def main() -> None:
     told: Counter[str] = Counter()
     for seed in range(options.studies):
         found = findings(analyse(simulated_study(np.random.default_rng(seed), options.effect * ERROR)))
-        told.update({subject(one.question, one.verdict) for one in found if one.sure == "clear"})
+        clear = [one for one in found if one.sure in ("clear", "clear in part")]
+        told.update({f"{subject(one.question, one.verdict)} ({one.sure})" for one in clear})
         if (seed + 1) % 50 == 0:
             print(f"{seed + 1} studies", dict(told), flush=True)
     print("\n| verdict | clear, share of studies |\n| --- | --- |")
@@ -60,7 +61,7 @@ def subject(question: str, verdict: str) -> str:
     """Return a question with the numbers and the calibration it is about, so that each verdict is counted by itself."""
     about = [name for name in ("held-out", "calibration loss", "perplexity", "accuracy") if name in verdict]
     under = [f"under {name}" for name in CALIBRATIONS if f"(under {name})" in verdict]
-    named = question in ("Calibration", "Does a better loss help")
+    named = question in ("Which calibration?", "Which searcher?", "Does a better loss help")
     return f"{question}: {', '.join(about + under)}" if named else question
 
 

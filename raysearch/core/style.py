@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ FILLINGS = ("full", "none", "left", "bottom", "right", "top")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 SIZES = "viridis_r"  # colour map: from few to many layers
 _PER_INCH = 12.5  # characters of a legend, at its size
+_HEADING = 12  # points
+_WIDTH, _HEIGHT = 0.8, 0.6  # of a panel's share of the figure, what ticks, titles and legends leave
+_EM = 0.68  # of the size of letters, how wide one is; bold ones too
 
 
 def within(values: Iterable[float]) -> tuple[float, float]:
@@ -69,6 +73,24 @@ def short(label: str, most: int = 26) -> str:
     return plain(label)
 
 
+def wrapped(text: str, inches: float, points: float) -> str:
+    """Break a text into lines: at spaces, or in a word that is longer than a line, as a path may be.
+
+    Args:
+        text: What to break; its own lines stay apart.
+        inches: How long a line may be.
+        points: The size of the letters.
+    """
+    most = max(8, int(72 * inches / (_EM * points)))
+    return "\n".join(line for part in text.splitlines() for line in textwrap.wrap(part, most))
+
+
+def name_figure(figure: Figure, title: str) -> None:
+    """Write a figure's title, in as many lines as it takes."""
+    lines = plain(wrapped(title, 0.96 * figure.get_figwidth(), _HEADING))
+    figure.suptitle(lines, color=INK, weight="bold", fontsize=_HEADING)
+
+
 def plain(label: str) -> str:
     """A label in which nothing is read as a formula."""
     return re.sub(r"(?<!\\)\$", r"\\$", label)
@@ -85,10 +107,16 @@ def blend(colour: str, strength: float) -> tuple[float, float, float]:
 
 
 def name_axes(axes: Axes, title: str, x: str = "", y: str = "") -> None:
-    """Write a panel's title and the names of its axes."""
-    axes.set_title(plain(title), fontsize=TITLE, color=INK, loc="left")
-    axes.set_xlabel(plain(x), fontsize=TEXT, color=INK)
-    axes.set_ylabel(plain(y), fontsize=TEXT, color=INK)
+    """Write a panel's title and the names of its axes, broken into lines that fit into its share of the figure."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None, "axes are drawn in one"
+    width, height = figure.get_size_inches()
+    if place := axes.get_subplotspec():
+        rows, columns = place.get_gridspec().get_geometry()
+        width, height = width / columns, height / rows
+    axes.set_title(plain(wrapped(title, _WIDTH * width, TITLE)), fontsize=TITLE, color=INK, loc="left")
+    axes.set_xlabel(plain(wrapped(x, _WIDTH * width, TEXT)), fontsize=TEXT, color=INK)
+    axes.set_ylabel(plain(wrapped(y, _HEIGHT * height, TEXT)), fontsize=TEXT, color=INK)
 
 
 def finish(axes: Axes, grid: str = "both") -> None:

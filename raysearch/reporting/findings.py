@@ -9,56 +9,34 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from raysearch.core.formatting import count, listed
+from raysearch.core.formatting import listed
+from raysearch.reporting.calibration_findings import calibration_findings
+from raysearch.reporting.checkpoints import checkpoint_findings
+from raysearch.reporting.finding import MISSED, Finding, Sure, of_all
+from raysearch.reporting.searcher_findings import searcher_findings
 from raysearch.reporting.stats.analysis import Analysis, study_contrasts
-from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.contrast import Contrast
 from raysearch.reporting.stats.correlation import Correlation
 from raysearch.reporting.stats.difference import LEVEL, holm
-from raysearch.reporting.stats.effect import CalibrationEffect
 from raysearch.reporting.stats.frame import Quantity, cells_frame, is_ruined, of_shared_luck
-from raysearch.reporting.stats.ranking import Ranking
 from raysearch.reporting.stats.variance import Split, Spread
 from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
 from raysearch.study.spec import sides_of
 
-#: How sure a finding is: ``clear`` if a test rejects that noise explains it, ``not told apart`` if none does;
-#: ``measured`` is a count or a description without noise.
-Sure = Literal["clear", "not told apart", "cannot tell", "measured"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A row of the table of findings.
-
-    Args:
-        verdict: The answer, one sentence.
-        section: The part of the report with the evidence; empty where there is none.
-    """
-
-    question: str
-    verdict: str
-    sure: Sure
-    section: str = ""
-
-
-_MISSED = "would be missed more often than one time in five with these samples"
-
 
 def findings(analysis: Analysis) -> list[Finding]:
-    """Return the findings, the recommendation first; a study too small for one of them says so or leaves it out."""
+    """Return the findings, named contrasts first; a study too small for one of them says so or leaves it out."""
     if not analysis.by_loss and not analysis.by_average:
-        return [Finding("Searcher", "No search has found a mask yet.", "cannot tell", "searches")]
+        return [Finding("Which checkpoint?", "No search has found a mask yet.", "cannot tell", "searches", leads=True)]
     leading, by_size = _parted(analysis.contrasts)
     return [
         *_contrasts(analysis.results, leading),
-        *_searchers(analysis),
+        *calibration_findings(analysis),
+        *searcher_findings(analysis),
+        *checkpoint_findings(analysis),
         *_draws(analysis),
-        *_calibrations(analysis),
         *_variance(analysis),
         *_predictions(analysis),
         *_seeds(analysis),
@@ -127,80 +105,12 @@ def _contrast(one: Contrast) -> Finding:
         verdict = f"{one.first} is as good as {one.second} within the margin {where}: {found} ({test})."
     else:
         verdict = (
-            f"{one.first} and {one.second} are not told apart {where}: {one.first} is {found} "
-            f"({test}). A difference below {numbers.figure(one.gap.detectable)} {one.unit} {_MISSED}."
+            f"{one.first} and {one.second} do not differ significantly {where}: {one.first} is {found} "
+            f"({test}). A difference below {numbers.figure(one.gap.detectable)} {one.unit} {MISSED}."
         )
     if one.gap.n_draws < 2:
         verdict += " With one draw this is of these masks, not of other samples."
-    return Finding(question, verdict, "clear" if one.told or one.equivalent else "not told apart", "verdicts")
-
-
-def _searchers(analysis: Analysis) -> Iterator[Finding]:
-    """Which searchers are told apart: over all settings, and setting by setting."""
-    basis = analysis.by_fresh_loss or [one for one in analysis.by_average if one.quantity == analysis.averages[-1]]
-    several = [one for one in basis if len(one.rivals) > 1]
-    if not several:
-        only = listed(list(dict.fromkeys(one.best.searcher for one in basis)))
-        verdict = f"Only one searcher has a mask in each setting ({only}): there is nothing to compare it with."
-        yield Finding("Searcher", verdict, "cannot tell", "results")
-        return
-    for quantity in dict.fromkeys(one.quantity for one in several):
-        yield from (_over_settings(one) for one in analysis.rankings if one.quantity == quantity)
-        yield from _in_settings(quantity, [one for one in several if one.quantity == quantity], len(several))
-
-
-def _in_settings(quantity: Quantity, several: Sequence[Comparison], n_all: int) -> Iterator[Finding]:
-    """Which searchers are told apart from the best of a setting by a quantity, corrected for all settings."""
-    n, verdicts = len(several), Counter(one.verdict for one in several)
-    told = Counter(
-        rival.searcher for one in several for rival in one.rivals if rival.p is not None and n_all * rival.p <= LEVEL
-    )
-    if verdicts["cannot tell"]:
-        where = of_all(verdicts["cannot tell"], n, "setting")
-        why = "no error is known, or a searcher that draws random numbers has one seed"
-        verdict = f"Whether searchers differ by {quantity.title} within a setting cannot be told {where}: {why}."
-        yield Finding("Searchers in a setting", verdict, "cannot tell", "verdicts")
-    if told:
-        names = listed([f"{name} ({times} of {n})" for name, times in told.most_common()], most=12)
-        corrected = "" if n_all == 1 else f" (corrected for {n_all} settings)"
-        verdict = (
-            f"Worse than the best by {quantity.title} beyond noise, with the number of settings: {names}{corrected}."
-        )
-        yield Finding("Searchers in a setting", verdict, "clear", "verdicts")
-    elif verdicts["cannot tell"] < n:
-        sizes: dict[str, list[float]] = {}
-        for one in several:
-            if one.detectable:
-                sizes.setdefault(one.unit, []).append(one.detectable)
-        seen = [_span(numbers.figure(min(of)), numbers.figure(max(of)), unit) for unit, of in sizes.items()]
-        fine = f"; a difference below {' or '.join(seen)} {_MISSED}" if seen else ""
-        verdict = f"By {quantity.title} no searcher is told apart from the best {of_all(n, n, 'setting')}{fine}."
-        yield Finding("Searchers in a setting", verdict, "not told apart", "verdicts")
-
-
-def _span(least: str, most: str, unit: str) -> str:
-    """Return sizes in words, from the least to the largest of several settings."""
-    return f"{most} {unit}".rstrip() if least == most else f"{least} to {most} {unit}, by the setting,"
-
-
-def _over_settings(ranking: Ranking) -> Finding:
-    """The searcher of the best mean rank, and what is told apart from it."""
-    best, told = ranking.best, ranking.behind(ranking.best)
-    lead = (
-        f"{numbers.capital(best)} has the best mean rank by {ranking.quantity.title}, "
-        f"{numbers.figure(ranking.ranks[best])} of {len(ranking.ranks)} over {count(ranking.n_sets, 'set')} of samples"
-    )
-    if ranking.p is None:
-        return Finding("Searcher", f"{lead}, which are too few for a test.", "measured", "verdicts")
-    worse = [pair.worse for pair in ranking.pairs if pair.better == best and pair.wins == ranking.n_sets]
-    always = f" Worse by every set: {listed(worse)}." if worse else ""
-    if not told:
-        verdict = f"{lead}, but no searcher is told apart from it (Friedman {numbers.probability(ranking.p)}).{always}"
-        return Finding("Searcher", verdict, "not told apart", "verdicts")
-    rest = [name for name in ranking.ranks if name not in (best, *told)]
-    apart = f" Not told apart from it: {listed(rest, most=12)}." if rest else ""
-    verdict = f"{lead}. Worse beyond noise (Nemenyi's test, p ≤ {LEVEL}): {listed(told, most=12)}.{apart}{always}"
-    return Finding("Searcher", verdict, "clear", "verdicts")
+    return Finding(question, verdict, "clear" if one.told or one.equivalent else "not significant", "verdicts")
 
 
 def _draws(analysis: Analysis) -> Iterator[Finding]:
@@ -213,52 +123,6 @@ def _draws(analysis: Analysis) -> Iterator[Finding]:
             "kind would give is not measured. study.grid.draw=[0,1,2] draws more."
         )
         yield Finding("Draws", verdict, "cannot tell", "verdicts")
-
-
-def _calibrations(analysis: Analysis) -> Iterator[Finding]:
-    """Which calibrations give better checkpoints than which, by each average."""
-    if analysis.frame["calibration"].nunique() < 2:
-        verdict = "One calibration was tried: how much it matters is not measured."
-        yield Finding("Calibration", verdict, "cannot tell")
-    elif not analysis.averages:
-        verdict = (
-            "Which calibration is better cannot be told: no checkpoint was assessed, and the losses of two "
-            "calibrations have different units."
-        )
-        yield Finding("Calibration", verdict, "cannot tell")
-    for quantity in analysis.averages:
-        pairs: dict[frozenset[str], list[CalibrationEffect]] = {}
-        for one in analysis.effects:
-            if one.quantity == quantity:
-                pairs.setdefault(frozenset((one.best, one.second)), []).append(one)
-        if not pairs:
-            continue
-        told = [of for of in pairs.values() if all(one.clear and one.best == of[0].best for one in of)]
-        yield from (_better_calibration(quantity, of) for of in told)
-        if all(one.p is None for of in pairs.values() for one in of):
-            why = "one searcher is too little to say how sure"
-            verdict = f"By {quantity.title} calibrations cannot be told apart: {why}."
-            yield Finding("Calibration", verdict, "cannot tell", "verdicts")
-        elif len(told) < len(pairs):
-            rest = listed([" and ".join(sorted(pair)) for pair, of in pairs.items() if of not in told])
-            verdict = f"By {quantity.title} not told apart, or not in all cases and one direction: {rest}."
-            yield Finding("Calibration", verdict, "not told apart", "verdicts")
-
-
-def _better_calibration(quantity: Quantity, cases: Sequence[CalibrationEffect]) -> Finding:
-    """Which of two calibrations is told to be better in all cases, and by how much."""
-    best, second, n_draws = cases[0].best, cases[0].second, min(one.n_draws for one in cases)
-    least, most = (numbers.difference(end(one.gain for one in cases), quantity) for end in (min, max))
-    size = least if least == most else f"{least.removesuffix(' times').removesuffix(' points')} to {most}"
-    least_sure = numbers.probability(max(one.p for one in cases if one.p is not None))
-    verdict = (
-        f"By {quantity.title}, {best} gives better checkpoints than {second} ({size}), "
-        f"{of_all(len(cases), len(cases), 'case')} ({least_sure} or less, "
-    )
-    if n_draws > 1:
-        return Finding("Calibration", f"{verdict}{n_draws} draws).", "clear", "verdicts")
-    verdict += "over searchers; one draw of each). Whether other samples of the same kind do so is not measured."
-    return Finding("Calibration", verdict, "measured", "verdicts")
 
 
 def _variance(analysis: Analysis) -> Iterator[Finding]:
@@ -281,7 +145,7 @@ def _variance(analysis: Analysis) -> Iterator[Finding]:
             f"{medians}{drawn}."
         )
         apart = {_larger_share(one) for one in parts}
-        sure: Sure = "clear" if len(apart) == 1 and None not in apart else "not told apart"
+        sure: Sure = "clear" if len(apart) == 1 and None not in apart else "not significant"
         if any(one.stable is None for one in parts):
             sure = "cannot tell"
         elif sure == "clear" and drawn:
@@ -323,15 +187,15 @@ def _predictions(analysis: Analysis) -> Iterator[Finding]:
         told = [one.rho for one, p in zip(members, corrected, strict=True) if one.rho and p is not None and p <= LEVEL]
         above = sum(rho > 0 for rho in told)
         if not told:
-            means = f"Among searchers, {first} is not seen to tell {second}"
+            means = f"Among searchers, {first} does not significantly predict {second}"
         elif 0 < above < len(told):
             means = f"Whether {first} predicts {second} depends on the setting"
         else:
             means = f"The better by {first}, the {'better' if above else 'worse'} by {second}"
             if len(told) < len(members):
-                means += f" {of_all(len(told), len(members), 'setting')}, else not told apart from chance"
+                means += f" {of_all(len(told), len(members), 'setting')}, else not significantly"
         verdict = f"{means} (under {calibration}): {correlation_sentence(members)}"
-        yield Finding("Does a better loss help", verdict, "clear" if told else "not told apart", "correlations")
+        yield Finding("Does a better loss help", verdict, "clear" if told else "not significant", "correlations")
 
 
 def correlation_sentence(members: Sequence[Correlation]) -> str:
@@ -382,12 +246,3 @@ def _unfinished(analysis: Analysis) -> Iterator[Finding]:
         verb = "is" if missing == 1 else "are"
         verdict = f"{missing} of {len(analysis.frame)} searches {verb} not finished; the findings are about the others."
         yield Finding("Completeness", verdict, "measured", "unfinished")
-
-
-def of_all(part: int, whole: int, what: str) -> str:
-    """Return a part of several in words: ``in the one setting``, ``in all 4 settings``, ``in 3 of 4 settings``."""
-    if whole == 1:
-        return f"in the one {what}" if part else f"not in the one {what}"
-    if part == whole:
-        return f"in both {what}s" if whole == 2 else f"in all {whole} {what}s"
-    return f"in {part or 'none'} of {whole} {what}s"

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from raysearch.reporting.figures.courses import path_pictures, progress_pictures, recovery_pictures
+from raysearch.reporting.figures.headline import headline_pictures
 from raysearch.reporting.figures.masks import mask_pictures
 from raysearch.reporting.figures.picture import Palette, Picture
 from raysearch.reporting.figures.quality import (
     correlation_pictures,
     cost_pictures,
-    headline_pictures,
     tradeoff_pictures,
     variance_pictures,
 )
@@ -74,7 +74,7 @@ def sections(analysis: Analysis) -> list[Section]:
         ),
         Section(
             "verdicts", "Verdicts", "Which searcher, which calibration",
-            intro="Named contrasts; searchers over all settings; setting by setting, what is told apart from the best.",
+            intro="Named contrasts; searchers over all settings; setting by setting, which are significantly worse.",
             needs="No search has finished.",
             tables=present(
                 contrast_table(analysis.contrasts),

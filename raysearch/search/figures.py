@@ -129,8 +129,8 @@ class Plots:
         title = f"Best loss so far, removing {len(self.found)} layers"
         self._finish(axes, title, "evaluations asked for by the searcher")
         if n_above := int(((losses > high) & (sizes > 0)).sum()):
-            note = f"▲ {count(n_above, 'mask')} above the scale"
-            axes.set_title(note, color=style.GREY, fontsize=style.SMALL, loc="right")
+            label = f"{count(n_above, 'mask')} above the scale"
+            axes.plot([], [], "^", color=style.GREY, ms=4, label=label)
         if axes.get_legend_handles_labels()[0]:
             figure.legend(loc="outside right upper", **_LEGEND)
         return axes

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raysearch.core.mask import Mask
+from raysearch.core.paths import option_of
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_held
 from raysearch.search.record import SEARCHES, SearchRecord
@@ -36,6 +37,7 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
         margin=Margin(**(section.get("margin") or {})),
         contrasts=section.get("contrasts") or (),
         recovered=recovered_masks(known, ledger),
+        option=option_of(study.config),
     )
 
 

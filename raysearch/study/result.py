@@ -117,6 +117,7 @@ class StudyResult:
         facts: What a reader must know to trust it, by subject: command, data, versions, machine, date.
         link: Where the study's MLflow run is to be seen; None if it was not recorded.
         searchers: The options of each searcher, by its label; those that differ between its searches are left out.
+        option: What a later command needs to find the study's ledger, as in `` --store other``; empty for the default.
     """
 
     study_id: str
@@ -131,6 +132,7 @@ class StudyResult:
     margin: Margin = field(default_factory=Margin)
     contrasts: Sequence[str] = ()
     recovered: Sequence[RecoveredMask] = ()
+    option: Annotated[str, _NOT_WRITTEN] = ""
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import Measure
+from raysearch.reporting.finding import of_all
 from raysearch.reporting.findings import contrast_findings, findings
 from raysearch.reporting.stats.analysis import analyse
-from raysearch.study.result import StudyResult
+from raysearch.reporting.tables.table import present
+from raysearch.reporting.tables.verdict import effect_table, verdict_tables
+from raysearch.study.result import CellResult, StudyResult
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, compared, grid, outcome, study
+from tests.reporting.synthetic import synthetic_study
 
 MARGIN = Measure("nats of margin per question", "sample", "margin")
 
@@ -42,7 +49,7 @@ def test_what_would_be_missed_is_the_least_of_the_rivals_in_its_unit() -> None:
         cell(name, outcome(loss, delta_error=0.2, measure=MARGIN), "questions")
         for name, loss in (("a", -1.0), ("b", -1.1))
     ]
-    (verdict,) = verdicts(study(*losses, *margins), "Searchers in a setting")
+    (verdict,) = verdicts(study(*losses, *margins), "Which searcher?")
     assert "a difference below 0.03962 nats per token or 0.7924 nats of margin per question would be missed" in verdict
 
 
@@ -55,8 +62,8 @@ def test_each_setting_is_told_by_held_out_loss_or_else_by_that_on_the_calibratio
     results = replace(study(*made), contrasts=["a - b"])
     of = {one.setting.calibration: one.quantity.key for one in analyse(results).contrasts}
     assert of == {"drawn": "held_out", "once": "loss"}
-    found = verdicts(results, "Searchers in a setting")
-    assert [" by held-out calibration loss" in one for one in found] == [True, False]
+    found = verdicts(results, "Which searcher?")
+    assert ["By held-out calibration loss" in one for one in found] == [True, False]
     assert len(contrast_findings(results)) == 2
 
 
@@ -70,7 +77,7 @@ def test_a_contrast_is_by_calibration_loss_where_one_side_has_no_held_out_loss()
 def test_a_searcher_without_held_out_losses_is_compared_all_the_same() -> None:
     made = [cell(name, outcome(loss), draw=draw) for name, loss in (("a", 1.0), ("b", 2.0)) for draw in "01"]
     made = [replace(one, held_out=1.5) if one.searcher == "a" else one for one in made]
-    assert not any("Only one searcher" in one for one in verdicts(study(*made), "Searcher"))
+    assert not any("Only one searcher" in one for one in verdicts(study(*made), "Which searcher?"))
 
 
 def test_ruined_models_are_counted() -> None:
@@ -94,10 +101,10 @@ def test_equal_losses_are_those_of_one_mask_or_neither_better_nor_worse() -> Non
     assert "a is neither better nor worse ± 0.2772 nats per token" in two.verdict
 
 
-def test_searchers_that_are_equal_in_every_set_are_not_told_apart() -> None:
+def test_searchers_that_are_equal_in_every_set_do_not_differ_significantly() -> None:
     every = study(*(cell(name, outcome(), calibration) for name in "abc" for calibration in "xyz"))
-    (verdict,) = verdicts(every, "Searcher")
-    assert "2 of 3 over 3 sets of samples, but no searcher is told apart from it (Friedman p = 1.00)" in verdict
+    (verdict,) = verdicts(every, "Searchers over all settings")
+    assert "2 of 3 over 3 sets of samples, but no searcher is significantly worse (Friedman p = 1.00)" in verdict
 
 
 def test_equal_shares_are_as_much() -> None:
@@ -125,3 +132,98 @@ def test_a_stopped_search_is_one_of_those_that_findings_are_about() -> None:
 def test_a_study_of_which_each_searcher_has_done_another_draw_has_findings() -> None:
     made = [cell(name, outcome(), draw=draw) for name, draw in zip("ab", "01", strict=True)]
     assert findings(analyse(study(*made)))
+
+
+def paired(levels: Mapping[str, tuple[float, ...]], calibration: str, remove: int) -> list[CellResult]:
+    """Searches by the losses of each searcher's draws, which stand for its perplexities, too."""
+    return [
+        cell(
+            searcher,
+            outcome(loss, removed=tuple(range(remove)), assessed={"ppl": Estimate(math.exp(loss))}),
+            calibration,
+            remove,
+            draw=str(draw),
+        )
+        for searcher, losses in levels.items()
+        for draw, loss in enumerate(losses)
+    ]
+
+
+NOISY, FAR = {"a": (1.0, 1.2, 1.1), "b": (1.1, 1.0, 1.3)}, {"a": (1.0, 1.2, 1.1), "b": (1.5, 1.71, 1.6)}
+GRIDS = {
+    "nowhere": study(*paired(NOISY, "x", 2), *paired(NOISY, "x", 3), metrics=(PERPLEXITY_METRIC,)),
+    "in part": study(*paired(NOISY, "x", 2), *paired(FAR, "x", 3), metrics=(PERPLEXITY_METRIC,)),
+    "everywhere": study(*paired(FAR, "x", 2), *paired(FAR, "x", 3), metrics=(PERPLEXITY_METRIC,)),
+    "two calibrations": study(
+        *(one for name, part in (("x", NOISY), ("y", FAR)) for size in (2, 3) for one in paired(part, name, size)),
+        metrics=(PERPLEXITY_METRIC,),
+    ),
+    "all kinds": synthetic_study(),
+    "no flaws": synthetic_study(flaws=False),
+    "nothing assessed": synthetic_study(assessed=False),
+}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_findings_about_searchers_are_the_rows_of_the_tables(name: str) -> None:
+    """Each rival that a row has as worse is named with its p, no other is, and how sure follows from the rows."""
+    analysis = analyse(GRIDS[name])
+    said = findings(analysis)
+    by_table = {
+        table.name: table for table in present(*verdict_tables([*analysis.by_fresh_loss, *analysis.by_average]))
+    }
+    assert by_table
+    for quantity in dict.fromkeys(one.quantity for one in (*analysis.by_fresh_loss, *analysis.by_average)):
+        table = by_table[f"verdicts_{quantity.key}"]
+        places = {column.title: place for place, column in enumerate(table.columns)}
+        rows = [{title: row[place].text for title, place in places.items()} for row in table.rows]
+        decided = [row for row in rows if row["How sure"] not in ("cannot tell", "one searcher")]
+        about = [
+            one for one in said if one.question == "Which searcher?" and one.verdict.startswith(f"By {quantity.title},")
+        ]
+        assert len(about) == bool(decided)
+        if not decided:
+            continue
+        worse = [
+            pair
+            for row in decided
+            for pair in re.findall(r"(\w[^()]*) \((p [=<] [\d.]+)\)", row["Significantly worse"])
+        ]
+        clear = sum(row["Significantly worse"] != "none" for row in decided)
+        assert about[0].sure == (
+            "not significant" if not clear else "clear" if clear == len(decided) else "clear in part"
+        )
+        assert ("No searcher is significantly worse" in about[0].verdict) == (not worse)
+        for searcher, times in Counter(searcher.strip(", ") for searcher, _ in worse).items():
+            assert f"{searcher} {of_all(times, len(decided), 'setting')}" in about[0].verdict
+        named = re.findall(r"p [=<] [\d.]+\d", about[0].verdict)
+        assert Counter(named) <= Counter(p for _, p in worse)
+
+
+def test_findings_about_calibrations_are_the_rows_of_the_table() -> None:
+    better = {"a": (1.0, 1.02, 1.01), "b": (1.0, 1.01, 1.02)}
+    worse = {name: tuple(loss + 0.5 for loss in losses) for name, losses in better.items()}
+    noisy = dict.fromkeys("ab", (1.0, 1.6, 1.3))
+    made = [
+        *(*paired(better, "keep", 3), *paired(worse, "prose", 3)),
+        *(*paired(better, "keep", 2), *paired(noisy, "prose", 2)),
+    ]
+    analysis = analyse(study(*made, metrics=(PERPLEXITY_METRIC,)))
+    (finding,) = (one for one in findings(analysis) if one.question == "Which calibration?")
+    table = effect_table(analysis.effects)
+    assert table is not None and finding.sure == "clear in part" and finding.leads
+    places = {column.title: place for place, column in enumerate(table.columns)}
+    rows = {row[places["M"]].text: {title: row[place] for title, place in places.items()} for row in table.rows}
+    assert [rows[size]["Better calibration"].best for size in "23"] == [False, True]
+    two, three = (f"({rows[size]['Better by'].text}, {rows[size]['p'].text})" for size in "23")
+    assert f"keep gives better checkpoints than prose: significantly at M = 3 {three}; " in finding.verdict
+    assert f"in the same direction at M = 2 {two}." in finding.verdict
+
+
+def test_noise_that_is_not_known_of_one_searcher_makes_none_worse() -> None:
+    levels = (("a", 1.0, False), ("b", 1.1, False), ("random", 1.2, True))
+    compared_all = compared(
+        *(cell(name, outcome(loss, delta_error=0.2), stochastic=random) for name, loss, random in levels)
+    )
+    assert [rival.tied for rival in compared_all.rivals] == [True, True, None]
+    assert compared_all.verdict == "cannot tell"

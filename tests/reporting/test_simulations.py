@@ -132,7 +132,7 @@ def test_among_searchers_that_are_alike_none_is_told_from_the_best() -> None:
     def rejects(rng: np.random.Generator) -> bool:
         found = compare(setting, frame.assign(loss=rng.normal(size=5)), CALIBRATION_LOSS)
         assert found is not None
-        return found.verdict != "none told apart"
+        return found.verdict != "no significant difference"
 
     assert rate(rejects) <= MOST
 

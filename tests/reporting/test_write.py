@@ -363,24 +363,36 @@ def test_study_of_no_searches_is_a_page_too(tmp_path: Path) -> None:
     assert "No search has found a mask yet." in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_findings_say_what_is_told_apart_and_how_sure() -> None:
+def test_findings_say_what_differs_and_how_sure() -> None:
     found = findings(analyse(synthetic_study()))
-    assert found[0].verdict.startswith("Beam width=5 has the best mean rank by calibration loss")
-    assert found[0].sure == "measured" and found[0].verdict.endswith(
-        "over 2 sets of samples, which are too few for a test."
-    )
+    over = next(finding for finding in found if finding.question == "Searchers over all settings")
+    assert over.verdict.startswith("Beam width=5 has the best mean rank by calibration loss")
+    assert over.sure == "measured" and over.verdict.endswith("over 2 sets of samples, which are too few for a test.")
     titles = " ".join(finding.verdict for finding in found)
     assert "By average perplexity, perplexity on C4 gives better checkpoints than" in titles
     assert "2 of 44 searches are not finished" in titles
 
 
-def test_searchers_that_are_not_told_apart_are_said_to_be_and_how_fine_that_is() -> None:
+def test_searchers_that_do_not_differ_significantly_are_said_not_to_and_how_fine_that_is() -> None:
     results = synthetic_study(calibrations=(PPL,), searchers=("greedy", "beam width=5"), flaws=False)
-    found = {finding.question: finding for finding in findings(analyse(results))}
-    finding = found["Searchers in a setting"]
-    assert finding.sure == "not told apart"
-    assert "no searcher is told apart from the best in both settings; a difference below" in finding.verdict
+    finding = next(one for one in findings(analyse(results)) if one.question == "Which searcher?")
+    assert finding.sure == "not significant"
+    assert "best in both settings. No searcher is significantly worse than the best; a difference" in finding.verdict
     assert "nats per token would be missed more often than one time in five" in finding.verdict
+
+
+def test_a_report_opens_with_the_calibration_the_searcher_and_the_command_of_a_checkpoint(page: Page) -> None:
+    leading = [finding for finding in findings(analyse(synthetic_study())) if finding.leads]
+    assert [finding.question.split()[1] for finding in leading][:2] == ["calibration?", "searcher?"]
+    commands = [finding.command for finding in leading if finding.command]
+    assert len(commands) == 2, "one for each M"
+    assert page.ids.index("answers") < page.ids.index("leaderboard") < page.ids.index("findings")
+    assert all(command in page.text for command in commands)
+    frame = cells_frame(synthetic_study())
+    best = frame.loc[frame.loc[frame["remove"] == 5, "perplexity_average"].idxmin()]
+    assert commands[0] == f"raysearch export {best.search_id} --out pruned-model"
+    elsewhere = findings(analyse(replace(synthetic_study(), option=" --store other")))
+    assert all(one.command.endswith(" --store other") for one in elsewhere if one.command)
 
 
 def test_contrasts_are_answered_first() -> None:

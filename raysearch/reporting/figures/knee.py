@@ -39,8 +39,7 @@ def knee(found: Recommendation) -> Figure:
     heights = [2, 1, 1] if speeds else [1]
     figure = Figure(figsize=(8.0, 6.6 if speeds else 4.0), layout="constrained")
     panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    title = style.plain(f"{found.model}: {found.n_removed} layers can go by {found.budget}")
-    figure.suptitle(title, color=style.INK, weight="bold")
+    style.name_figure(figure, f"{found.model}: {found.n_removed} layers can go by {found.budget}")
     losses = {size.n_removed: (size.delta, size.delta_error) for size in found.sizes}
     _draw(panels[0], found, f"loss over dense\n({found.measure.unit})", losses, found.budget.loss)
     if speeds:

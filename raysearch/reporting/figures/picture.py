@@ -133,13 +133,14 @@ def grid(
 
 
 def log_scale(axes: Axes) -> None:
-    """Set a logarithmic scale whose ticks are 1, 2 and 5 of each power of ten, or more where it is short."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    """Set a logarithmic scale with ticks at 1, 2 and 5 of each power of ten; on a short one at even steps."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     parts = (1.0, 2.0, 3.0, 5.0, 7.0) if high / low < 8 else (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
-    axes.xaxis.set_major_locator(LogLocator(10, subs=parts, numticks=5))
+    is_short = high / low < 3
+    axes.xaxis.set_major_locator(MaxNLocator(5) if is_short else LogLocator(10, subs=parts, numticks=5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: numbers.amount(number)))
     axes.xaxis.set_minor_formatter(NullFormatter())
 

@@ -1,16 +1,14 @@
-"""Figures of quality: checkpoints at a glance, perplexity against accuracy, loss against cost, rankings, variance.
+"""Figures of quality: perplexity against accuracy, loss against cost, rankings, variance.
 
-Source: Kim et al. 2026 (arXiv 2604.24938), Figures 2 (in version 1: between methods, by calibration) and 3, Table 4.
+Source: Kim et al. 2026 (arXiv 2604.24938), Figure 3, Table 4.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from raysearch.core import style
@@ -18,19 +16,11 @@ from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scal
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.correlation import Correlation
-from raysearch.reporting.stats.frame import (
-    CALIBRATION_LOSS,
-    HELD_OUT_LOSS,
-    Quantity,
-    by_column,
-    fresh_loss,
-    searcher_means,
-)
+from raysearch.reporting.stats.frame import Quantity, by_column, searcher_means
 from raysearch.reporting.stats.variance import Split
 from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
 
-_SPREAD = 0.62  # of a calibration's row, over which its searchers are laid out
 _PARTS = {
     "calibration": style.BLUE,
     "draw": style.STEEL,
@@ -44,67 +34,6 @@ _PART_NAMES = {
     "residual": "the rest: seeds or noise",
 }
 _Points = tuple[int, pd.DataFrame]  # M, and a row a searcher of a calibration
-
-
-def headline_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
-    """For each model a row of points a calibration, a point a searcher, a panel an M; none without a mask.
-
-    They show the first average that checkpoints were assessed by. Where there is none they show the held-out loss, or
-    where some have none the loss over the dense model's: a panel a calibration too, as these have different units.
-    """
-    quantity = analysis.averages[0] if analysis.averages else fresh_loss(analysis.frame)
-    key = "delta" if quantity is CALIBRATION_LOSS else quantity.key
-    means = searcher_means(analysis.frame, quantity)[key].rename("value").dropna().reset_index()
-    labels = ["model", "remove"] if analysis.averages else ["model", "remove", "calibration"]
-    found = ((model, (remove, of)) for (model, remove, *_), of in means.groupby(labels, observed=True))
-    return pictures("headline", found, partial(_headline, quantity, palette))
-
-
-def _headline(quantity: Quantity, palette: Palette, name: str, model: str, found: Sequence[_Points]) -> Picture:
-    searchers = list(dict.fromkeys(one for _, means in found for one in means["searcher"]))
-    of_losses = quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS)
-    what = "loss over the dense model's" if quantity is CALIBRATION_LOSS else quantity.title
-    every = list(dict.fromkeys(one for _, means in found for one in means["calibration"]))
-    figure, places = grid(len(found), 0.75 + 0.5 * (1 if of_losses else len(every)), sharey=not of_losses)
-    for axes, (remove, means) in zip(places, found, strict=True):
-        calibrations = [means["calibration"].iloc[0]] if of_losses else every
-        high = math.inf
-        if not quantity.higher_is_better:  # of shares of right answers none flattens the others
-            values = means["value"]
-            low, high = np.exp(style.within(np.log(values))) if quantity.ratio else style.within(values)
-            axes.set_xlim(low, high)
-        for one in means.itertuples():
-            step = searchers.index(one.searcher) / max(1, len(searchers) - 1) - 0.5
-            row = calibrations.index(one.calibration) + _SPREAD * step
-            x, look = one.value, {**palette.point(one.searcher), "ms": 6, "mew": 1.2}
-            if one.value > high:
-                x, edge = 1.0, axes.get_yaxis_transform()
-                look |= {"transform": edge, "clip_on": False, "fillstyle": "none"}
-            axes.plot(x, row, **look)
-        for row, calibration in enumerate(calibrations):
-            values = means.loc[means["calibration"] == calibration, "value"]
-            if len(values):
-                middle = values.median()
-                axes.plot([middle, middle], [row - 0.42, row + 0.42], color=style.INK, lw=1.2, zorder=0)
-            if row:
-                axes.axhline(row - 0.5, color=style.LINE, lw=0.8)
-        axes.set_yticks(range(len(calibrations)), [style.short(one, 30) for one in calibrations])
-        axes.set_ylim(len(calibrations) - 0.5, -0.5)
-        better = "right" if quantity.higher_is_better else "left"
-        style.name_axes(axes, f"M = {remove}", f"{what}{' (log scale)' if quantity.ratio else ''}; better: {better}")
-        if quantity.ratio:
-            log_scale(axes)
-        style.finish(axes, "x")
-    style.legend(figure, palette.point_keys(searchers))
-    caption = (
-        "A row a calibration, a point a searcher (the mean over draws and seeds), a bar the median of a row. Points of "
-        "a row apart: the searcher matters. Hollow markers at the edge lie beyond the axis. "
-    )
-    if of_losses:
-        caption += "Losses of two calibrations have different units, so each has a scale of its own."
-    else:
-        caption += "Rows apart: the calibration matters."
-    return Picture(name, f"{model}: what came of each calibration and searcher", caption, figure)
 
 
 def tradeoff_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
@@ -148,7 +77,7 @@ def _tradeoff(
 
 
 def cost_pictures(comparisons: Sequence[Comparison], palette: Palette) -> list[Picture]:
-    """For each model the loss against what a search costs, a panel a setting; hollow where told apart from the best."""
+    """For each model the loss against what a search costs, a panel a setting; hollow where significantly worse."""
     priced = [one for one in comparisons if any(rival.cost > 0 for rival in one.rivals)]
     return pictures("cost", ((one.setting.model, one) for one in priced), partial(_cost, palette))
 
@@ -177,9 +106,7 @@ def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]
         style.name_axes(axes, title, "layer-forwards of the search alone (log scale)", "calibration loss")
         style.finish(axes)
     keys = palette.point_keys(dict.fromkeys(rival.searcher for one in comparisons for rival in one.rivals))
-    keys.append(
-        Line2D([], [], ls="", marker="o", mfc=style.WHITE, mec=style.INK, label="hollow: told apart from the best")
-    )
+    keys.append(Line2D([], [], ls="", marker="o", mfc=style.WHITE, mec=style.INK, label="hollow: significantly worse"))
     style.legend(figure, keys)
     caption = (
         "Down and to the left is better. The vertical line of a searcher shows the noise: if it reaches the dashed "
@@ -197,7 +124,7 @@ def correlation_pictures(correlations: Sequence[Correlation]) -> list[Picture]:
     pairs = list(dict.fromkeys((one.first.title, one.second.title) for one in known))
     places = list(dict.fromkeys(one.setting for one in known))
     several = len({place.model for place in places}) > 1
-    figure, every = grid(len(pairs), 0.3 * len(places), 10.4, columns=len(pairs), foot=1.2, sharey=True)
+    figure, every = grid(len(pairs), 0.3 * len(places), 10.4, columns=len(pairs), foot=1.6, sharey=True)
     panels: dict[tuple[str, str], Any] = dict(zip(pairs, every, strict=True))
     for one in known:
         axes, row = panels[one.first.title, one.second.title], places.index(one.setting)
@@ -208,7 +135,7 @@ def correlation_pictures(correlations: Sequence[Correlation]) -> list[Picture]:
         axes.axvline(0, color=style.GREY, lw=0.9)
         axes.set_xlim(-1.08, 1.08)
         axes.set_xticks([-1, -0.5, 0, 0.5, 1])
-        style.name_axes(axes, "\nand ".join(titles), "Spearman's ρ")
+        style.name_axes(axes, "\nand ".join(style.short(title, 40) for title in titles), "Spearman's ρ")
         style.finish(axes, "x")
     labels = [
         (f"{style.short(place.model, 18)}, " if several else "")
@@ -239,7 +166,8 @@ def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
                 middle, label = left + share / 2, numbers.percent(share)
                 axes.text(middle, row, label, color=colour, fontsize=style.TEXT, ha="center", va="center")
     labels = [
-        (f"{style.short(one.panel.model, 20)}, " if several else "") + f"{one.title}, M = {one.panel.remove}"
+        (f"{style.short(one.panel.model, 20)}, " if several else "")
+        + f"{style.short(one.title, 40)}, M = {one.panel.remove}"
         for one in splits
     ]
     name_rows(axes, labels)
@@ -251,6 +179,6 @@ def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
     style.legend(figure, [Patch(color=_PARTS[part], label=_PART_NAMES.get(part, part)) for part in used])
     caption = (
         "What the differences between checkpoints of one model and M go back to. With one seed the interaction cannot "
-        "be told apart from noise and is in the rest."
+        "be separated from noise and is in the rest."
     )
     return [Picture("variance", "What results vary with", caption, figure)]

@@ -78,7 +78,7 @@ def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:
     panels[-1].set_xlabel("layer removed (0-based)", color=style.INK)
     panels[-1].set_xticks(range(0, n_layers, 1 if n_layers <= 40 else 5))
     panels[-1].set_xlim(-0.7, n_layers - 0.3)
-    figure.suptitle(style.plain(f"What each single layer is worth to {sweep.model}"), color=style.INK, weight="bold")
+    style.name_figure(figure, f"What each single layer is worth to {sweep.model}")
     key = [Patch(color=_FIRST, label=f"the {n_remove} missed least"), Patch(color=_BAR, label="others")]
     if any(_TIED in _colours(profile, n_remove) for profile in sweep.calibrations):
         key.insert(1, Patch(color=_TIED, label="tied for the last of these places"))
@@ -97,9 +97,8 @@ def _draw(axes: Axes, profile: Profile, n_remove: int) -> None:
     if 0 < _MOST_RANGE * middle < max(added) and min(added) > -middle:
         axes.set_yscale("symlog", linthresh=middle)
     axes.axhline(0, color=style.GREY, lw=0.8)
-    title = style.plain(f"{profile.calibration} (dense {numbers.loss(profile.dense_loss)})")
-    axes.set_title(title, color=style.INK, fontsize=10, loc="left")
-    axes.set_ylabel(style.plain(f"over dense\n({profile.measure.unit})"), color=style.INK, fontsize=8)
+    title = f"{profile.calibration} (dense {numbers.loss(profile.dense_loss)})"
+    style.name_axes(axes, title, y=f"over dense\n({profile.measure.unit})")
     style.finish(axes, "y")
 
 

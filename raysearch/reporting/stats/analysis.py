@@ -12,7 +12,15 @@ from raysearch.reporting.stats.comparison import Comparison, comparisons
 from raysearch.reporting.stats.contrast import Contrast, contrasts
 from raysearch.reporting.stats.correlation import Correlation, correlations
 from raysearch.reporting.stats.effect import CalibrationEffect, calibration_effects
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Quantity, averages, cells_frame, has
+from raysearch.reporting.stats.frame import (
+    CALIBRATION_LOSS,
+    HELD_OUT_LOSS,
+    Quantity,
+    averages,
+    cells_frame,
+    fresh_loss,
+    has,
+)
 from raysearch.reporting.stats.ranking import Ranking, ranking
 from raysearch.reporting.stats.variance import Split, Spread, splits, spreads
 from raysearch.study.result import StudyResult
@@ -46,6 +54,11 @@ class Analysis:
     correlations: Sequence[Correlation]
     splits: Sequence[Split]
     spreads: Sequence[Spread]
+
+    @property
+    def headline(self) -> Quantity:
+        """The number that a report opens with: the first average; where nothing was assessed, a loss of a setting."""
+        return self.averages[0] if self.averages else fresh_loss(self.frame)
 
     @property
     def by_fresh_loss(self) -> Sequence[Comparison]:

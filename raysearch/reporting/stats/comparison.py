@@ -1,9 +1,9 @@
-"""Which searcher is best in a setting, and which others are told apart from it beyond noise.
+"""Which searcher is best in a setting, and which others are significantly worse.
 
 The best is chosen among all, so each pair of searchers is tested (see `difference`), and the p values are corrected for
-the number of pairs by Holm's method: where searchers are alike, some other is told apart from the best in one of twenty
-settings at most. That a searcher is not told apart from the best does not show that it is as good. Only a margin, below
-which a difference does not matter, lets two searchers tie: by two one-sided tests.
+the number of pairs by Holm's method: where searchers are alike, some other is significantly worse than the best in one
+of twenty settings at most. That a searcher is not significantly worse does not show that it is as good. Only a margin,
+below which a difference does not matter, lets two searchers tie: by two one-sided tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raysearch.core.json import finite
 from raysearch.reporting.stats.difference import LEVEL, Side, difference, holm
 from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, Setting, mean_of, settings, tidy
 
-Verdict = Literal["none told apart", "some told apart", "one is best", "cannot tell", "one searcher"]
+Verdict = Literal["no significant difference", "some are worse", "one is best", "cannot tell", "one searcher"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Rival:
 
     @property
     def tied(self) -> bool | None:
-        """Whether it is not told apart from the best; None if that is not known."""
+        """Whether it is not significantly worse than the best; None if that is not known."""
         return None if self.p is None else self.p > LEVEL
 
 
@@ -93,12 +93,10 @@ class Comparison:
         """How sure the best is, by the rivals that differ from it beyond noise."""
         if len(self.rivals) == 1:
             return "one searcher"
-        others = self.rivals[1:]
-        if all(rival.tied for rival in others):
-            return "none told apart"
-        if all(rival.behind == 0 for rival in others if rival.tied is not None):
-            return "cannot tell"  # equal numbers tell nothing of the others
-        return "some told apart" if any(rival.tied is not False for rival in others) else "one is best"
+        ties = [rival.tied for rival in self.rivals[1:]]
+        if False in ties:
+            return "some are worse" if True in ties or None in ties else "one is best"
+        return "no significant difference" if all(ties) else "cannot tell"  # where noise is not known of some
 
 
 def compare(

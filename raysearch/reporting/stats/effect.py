@@ -1,4 +1,4 @@
-"""Which calibration gives the better checkpoints: every two of them, paired by searcher or told apart by draws."""
+"""Which calibration gives the better checkpoints: every two of them, paired by searcher or tested over draws."""
 
 from __future__ import annotations
 

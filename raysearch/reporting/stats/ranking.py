@@ -1,4 +1,4 @@
-"""Searchers over all settings: their ranks, and which of them are told apart.
+"""Searchers over all settings: their ranks, and which of them differ significantly.
 
 Losses of different calibrations have different units, so searchers are compared by their ranks: Friedman's test that
 none differs, and Nemenyi's critical difference for every pair, which corrects for their number.

@@ -24,7 +24,7 @@ _Numbers = npt.NDArray[np.float64]
 RESAMPLES = 9999
 _DUST = 1e-9  # relative; differences below it come from the order of additions
 
-#: Shares of a variance, together 1: ``calibration``, ``searcher``, and the rest as ``residual``. Where it is told apart
+#: Shares of a variance, together 1: ``calibration``, ``searcher``, and the rest as ``residual``. Where it is separated
 #: from the rest, ``interaction``, what one calibration does to one searcher alone; with several draws also ``draw``.
 Shares = Mapping[str, float]
 
@@ -67,7 +67,7 @@ class Split:
 
     @property
     def drawn(self) -> bool:
-        """Whether some calibration has several draws, so that a calibration is told apart from its samples."""
+        """Whether some calibration has several draws, so that a calibration is separated from its samples."""
         return self.n_draws > self.n_calibrations
 
 

@@ -42,10 +42,10 @@ LEADERBOARD_NOTE = (
     "Means over the draws that all searchers have, and over seeds; bold: the lowest. A held-out loss is that on the "
     "samples of the other draws, which the search has not seen. Ranks count from 1, the lowest loss, and equal "
     "losses share theirs; the mean is over the settings in which the searcher has a mask. It is a description: "
-    "which differences are beyond noise is told under Verdicts."
+    "which differences are significant is said under Verdicts."
 )
 LOSS_NOTE = (
-    "Over the draws that all searchers have. Bold: the lowest loss of its M. Shaded: not told apart from it. ± is one "
+    "Over the draws that all searchers have. Bold: the lowest loss of its M. Shaded: not significantly worse. ± is one "
     "standard error of the loss over dense, by the choice of samples, over draws where there are several; sd is the "
     "standard deviation over the seeds of a draw; noise is what explains 19 of 20 differences of this pair alone, "
     "where the shading is corrected for all pairs. Held-out loss: on the samples of the other draws, where the mask is "
@@ -53,10 +53,11 @@ LOSS_NOTE = (
     "over dense are shown."
 )
 RESULT_NOTE = (
-    "Of several searches the mean, of perplexities the geometric one. Bold: the best of its M. Shaded: not told apart "
-    "from it. Small print: ± one standard error, by the choice of items and, where there are several, of draws; sd, "
-    "the standard deviation over the seeds of a draw; the percentage of the dense model's accuracy that is kept; × "
-    "the dense model's. Speeds of two models here are of different times: raysearch show has the ratio of neighbours."
+    "Of several searches the mean, of perplexities the geometric one. Bold: the best of its M. Shaded: not "
+    "significantly worse. Small print: ± one standard error, by the choice of items and, where there are several, of "
+    "draws; sd, the standard deviation over the seeds of a draw; the percentage of the dense model's accuracy that is "
+    "kept; × the dense model's. Speeds of two models here are of different times: raysearch show has the ratio of "
+    "neighbours."
 )
 TEXTS_NOTE = (
     "A description, of which nothing is best: a model that has broken down may repeat nothing. Small print: × the "

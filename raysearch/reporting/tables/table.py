@@ -26,7 +26,7 @@ class Cell:
         error: Its standard error, a column of its own in the CSV file.
         small: Smaller lines under the text: the error, what is kept of the dense model.
         best: Whether it is the best of its group.
-        tied: Whether it is not told apart from the best.
+        tied: Whether it is not significantly worse than the best.
         link: Where it leads.
     """
 

@@ -17,7 +17,7 @@ from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
 
 _NOTE = (
-    "Not told apart from it: p > 0.05, corrected by Holm's method for all pairs of searchers of the setting. That "
+    "Not significantly worse: p > 0.05, corrected by Holm's method for all pairs of searchers of the setting. That "
     "does not make them as good: a difference below that of the last column would be missed more often than one time "
     "in five, even if it were the only one tested. As good: only with study.margin, by two one-sided tests. The best "
     "of several is chosen by the same numbers that are shown, so it is flattered."
@@ -25,14 +25,15 @@ _NOTE = (
 
 
 def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
-    """For each quantity: in each setting the best searcher, which are not told apart from it, and how fine that is."""
+    """For each quantity: in each setting the best searcher, which are not significantly worse, and how fine that is."""
     columns = [
         *labels("setting."),
         Column("Best", lambda one: Cell(one.best.searcher, small=_level(one), best=one.best.behind == 0), kind="name"),
         words(
-            "Not told apart from it",
+            "Not significantly worse",
             lambda one: ", ".join(of.searcher for of in one.rivals[1:] if of.tied) or "none",
         ),
+        words("Significantly worse", _significantly_worse),
         words("As good", lambda one: ", ".join(of.searcher for of in one.rivals if of.equivalent), may_hide=True),
         Column("How sure", lambda one: Cell(one.verdict, small=_unpredictable(one)), kind="w"),
         Column("Would be seen", lambda one: Cell(_size(one.detectable, one.unit), one.detectable)),
@@ -44,6 +45,11 @@ def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
     return found
 
 
+def _significantly_worse(comparison: Comparison) -> str:
+    worse = [rival for rival in comparison.rivals if rival.tied is False]
+    return ", ".join(f"{rival.searcher} ({numbers.probability(rival.p)})" for rival in worse) or "none"
+
+
 def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
     """The searchers over all settings."""
     columns = [
@@ -51,12 +57,12 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
         words("Searcher", lambda row: row[1], kind="who"),
         number("Mean rank", lambda row: row[0].ranks[row[1]], numbers.figure),
         Column("Beside the best", _beside_the_best),
-        words("Better beyond noise than", lambda row: ", ".join(row[0].behind(row[1])) or "none"),
+        words("Significantly better than", lambda row: ", ".join(row[0].behind(row[1])) or "none"),
     ]
     note = (
         "The searchers that use the objective and have a number everywhere, ranked for each model, calibration and "
         "draw by their mean rank over M, 1 the best; by held-out loss, for which draws share samples, for each model "
-        "and calibration. Told apart: Friedman's test rejects that none differs (p <= 0.05; it takes three such sets "
+        "and calibration. Significant: Friedman's test rejects that none differs (p <= 0.05; it takes three such sets "
         "of samples), and the mean ranks are further apart than Nemenyi's critical difference."
     )
     records = [(one, name) for one in rankings for name in one.ranks]
@@ -107,7 +113,7 @@ def _level(one: Comparison) -> str:
 
 def _unpredictable(one: Comparison) -> str:
     unknown = [rival.searcher for rival in one.rivals if rival.tied is None]
-    return f"not told of {', '.join(unknown)}" if 0 < len(unknown) < len(one.rivals) - 1 else ""
+    return f"not known of {', '.join(unknown)}" if 0 < len(unknown) < len(one.rivals) - 1 else ""
 
 
 def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:
@@ -161,9 +167,9 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
         "η², of sums of squares as they are, favours the factor with more levels (here calibration / searcher). Small "
         "print: 95 % intervals by the noncentral F, and p. With several draws of a calibration these are nested in it, "
         "and p is Welch's over their means, and that of permutations of the searchers within each draw, which allow "
-        "for more noise by one calibration than by another. With one, p is of the F test; a calibration cannot be told "
-        "apart from its samples, and the test holds for these alone. With one draw and several seeds the rest is the "
-        "seeds'; with one seed it holds interaction and noise together. All of it is about the items that were "
+        "for more noise by one calibration than by another. With one, p is of the F test; a calibration cannot be "
+        "separated from its samples, and the test holds for these alone. With one draw and several seeds the rest is "
+        "the seeds'; with one seed it holds interaction and noise together. All of it is about the items that were "
         "assessed, the same ones for all; others have noise of their own. Calibration losses are not split: their "
         "units differ."
     )

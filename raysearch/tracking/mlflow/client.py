@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -34,6 +34,7 @@ _ENVIRONMENT = {
     "PGCONNECT_TIMEOUT": "10",
 }
 _TIMEOUT_S = 60.0
+_PAGE = 1000  # runs that are asked for at once
 
 # What MLflow's pages open with: runs and charts, where they would otherwise guess at language model traces.
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
@@ -89,10 +90,21 @@ def log(
     )
 
 
-def keep_view(client: MlflowClient, experiment: Experiment) -> None:
-    """Give an experiment the view of its searches if it lacks that: made by hand, or by an older version."""
-    for key, value in view_tags().items() - experiment.tags.items():
+def keep_views(client: MlflowClient, experiment: Experiment, runs: Iterable[Run] = ()) -> None:
+    """Give an experiment the views of its searches, made for these runs, that it lacks or has otherwise."""
+    for key, value in view_tags(runs=runs).items() - experiment.tags.items():
         client.set_experiment_tag(experiment.experiment_id, key, value)
+
+
+def search_all(client: MlflowClient, experiment: str, condition: str) -> Iterator[Run]:
+    """Yield the runs of an experiment that meet a condition, however many."""
+    token = None
+    while True:
+        page = client.search_runs([experiment], condition, max_results=_PAGE, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def only_one(client: MlflowClient, runs: Iterable[Run]) -> Run | None:
@@ -145,7 +157,8 @@ def _experiment_id(client: MlflowClient, store: Store, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
     if found := client.get_experiment_by_name(name):
-        keep_view(client, found)
+        if not view_tags().keys() <= found.tags.keys():  # made by hand
+            keep_views(client, found)
         return str(found.experiment_id)
     artifacts = None if store.is_server else store.artifacts.as_uri()
     try:

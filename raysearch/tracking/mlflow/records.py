@@ -99,8 +99,8 @@ def search_name(search_id: str, labels: Mapping[str, str]) -> str:
     """Return the name of a search's run: its labels in a study if it has some, as legends of charts show them."""
     if not labels:
         return search_id
-    # What tells searches apart most comes first.
-    before = {"searcher": "", "remove": "M=", "seed": "seed ", "draw": "draw ", "calibration": "", "model": ""}
+    # MLflow's tables cut names at their end, so what differs most often comes first.
+    before = {"draw": "draw ", "calibration": "", "searcher": "", "remove": "M=", "seed": "seed ", "model": ""}
     return clip(", ".join(f"{word}{labels[axis]}" for axis, word in before.items() if axis in labels), MAX_KEY)
 
 

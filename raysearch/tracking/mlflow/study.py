@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.assessments import record_assessments
-from raysearch.tracking.mlflow.client import client_of, connect, log, only_one
-from raysearch.tracking.mlflow.views import study_condition, study_note, view_tags
+from raysearch.tracking.mlflow.client import client_of, connect, log, only_one, search_all
+from raysearch.tracking.mlflow.views import objectives_of, study_condition, study_note, view_tags
 from raysearch.tracking.options import Store
 
 if TYPE_CHECKING:  # heavy; it is imported after `quiet`
+    from mlflow import MlflowClient
     from mlflow.entities import Run
 
 
@@ -32,9 +33,7 @@ def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[st
     run_id = str(run.info.run_id)
     if "mlflow.note.content" not in run.data.tags:  # the last that is written
         log(client, run_id, params=records.flatten({"study": config["study"]}))
-        for key, value in view_tags(study_condition(run_id), study_id).items():
-            client.set_experiment_tag(experiment_id, key, value)
-        client.set_tag(run_id, "mlflow.note.content", study_note(study_id, run_id, experiment_id))
+        _describe(client, run)
     return run_id
 
 
@@ -55,10 +54,22 @@ def record_report(store: Store, run_id: str, metrics: Mapping[str, float], files
     """Put numbers, as of `record_assessments`, and files and folders on the study's run, and end it if it has ended."""
     record_assessments(store, {run_id: metrics})
     client = client_of(store)
+    _describe(client, client.get_run(run_id))
     for file in files:
         client.log_artifact(run_id, str(file))
     if ended and client.get_run(run_id).info.status == "RUNNING":  # not one that was stopped meanwhile
         client.set_terminated(run_id, "FINISHED")
+
+
+def _describe(client: MlflowClient, study: Run) -> None:
+    """Write the views of a study's searches, and the description with links to them, by what is there now."""
+    run_id, experiment_id, study_id = study.info.run_id, study.info.experiment_id, study.data.tags["raysearch.study"]
+    condition = study_condition(run_id)
+    searches = list(search_all(client, experiment_id, condition))
+    for key, value in view_tags(condition, study_id, searches).items():
+        client.set_experiment_tag(experiment_id, key, value)
+    note = study_note(study_id, run_id, experiment_id, objectives_of(searches))
+    client.set_tag(run_id, "mlflow.note.content", note)
 
 
 def end_failed(store: Store, run_id: str, failure: str) -> None:

@@ -14,8 +14,8 @@ from typing import NoReturn
 
 from raysearch.core.escaping import visible
 from raysearch.errors import UserError, what_failed
-from raysearch.tracking.mlflow.client import attempt, cause_of, client_of, keep_view
-from raysearch.tracking.mlflow.views import SEARCHES, view_link
+from raysearch.tracking.mlflow.client import attempt, cause_of, client_of, keep_views, search_all
+from raysearch.tracking.mlflow.views import SEARCHES, objective_key, objectives_of, view_link
 from raysearch.tracking.options import Store
 
 # Job workers serve MLflow's GenAI features only, and cost seven processes of 250 MiB each.
@@ -79,11 +79,14 @@ def _links(store: Store, address: str) -> list[str]:
     """Return what to open in a browser, in lines; MLflow's own address leads to another page."""
     client, lines = client_of(store), list[str]()
     for one in client.search_experiments():
-        if client.search_runs([one.experiment_id], SEARCHES, max_results=1):
-            keep_view(client, one)
-            table, charts = (view_link(one.experiment_id, mode) for mode in ("TABLE", "CHART"))
-            lines.append(f"{one.name}: searches, the lowest loss first: {address}/{table}")
-            lines.append(f"{one.name}: charts that compare them: {address}/{charts}")
+        if runs := list(search_all(client, one.experiment_id, SEARCHES)):
+            keep_views(client, one, runs)
+            lines.append(f"{one.name}: all searches: {address}/{view_link(one.experiment_id, 'TABLE')}")
+            for objective in objectives_of(runs):
+                key = objective_key(objective)
+                table, charts = (view_link(one.experiment_id, mode, key) for mode in ("TABLE", "CHART"))
+                lines.append(f"{one.name}, {objective}: the lowest loss first: {address}/{table}")
+                lines.append(f"{one.name}, {objective}: charts: {address}/{charts}")
     return lines or ["There is no search here yet; make one with raysearch search."]
 
 

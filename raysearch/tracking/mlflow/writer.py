@@ -30,13 +30,12 @@ from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
 from raysearch.search.trial import Trial
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.bulk import Child, complete, make_children
-from raysearch.tracking.mlflow.client import connect, log, only_one
+from raysearch.tracking.mlflow.client import connect, log, only_one, search_all
 from raysearch.tracking.options import TrackingOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_PAGE = 1000
 _AT_ONCE = 200  # child runs
 #: Metrics that tell one result of a search from another, whatever the ledger had answered.
 _TELLING = ("loss/pruned", "layer_forwards/alone")
@@ -173,13 +172,7 @@ class MlflowWriter:
         return {index: run for index, run in kept.items() if run}
 
     def _search(self, wanted: str) -> Iterator[Run]:
-        token = None
-        while True:
-            page = self._client.search_runs([self._experiment], wanted, max_results=_PAGE, page_token=token)
-            yield from page
-            token = page.token
-            if not token:
-                return
+        return search_all(self._client, self._experiment, wanted)
 
     def take_up(self) -> None:
         """Write what the parent run lacks, and set it running again unless it was finished; call this first.

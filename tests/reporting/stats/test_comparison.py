@@ -14,13 +14,13 @@ from raysearch.reporting.stats.difference import holm
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, compared, outcome
 
 
-def test_two_searchers_are_told_apart_beyond_the_normal_quantile_of_their_errors():
+def test_two_searchers_differ_significantly_beyond_the_normal_quantile_of_their_errors():
     noise = stats.norm.ppf(0.975) * math.hypot(0.03, 0.04)
     for gap, tied in ((noise - 1e-6, True), (noise + 1e-6, False)):
         found = compared(cell("a", outcome(1.0, delta_error=0.03)), cell("b", outcome(1.0 + gap, delta_error=0.04)))
         assert [rival.tied for rival in found.rivals] == [True, tied]
         assert found.rivals[1].noise == pytest.approx(noise)
-        assert found.verdict == ("none told apart" if tied else "one is best")
+        assert found.verdict == ("no significant difference" if tied else "one is best")
 
 
 def test_error_of_the_difference_on_the_same_samples_comes_first():

@@ -78,15 +78,16 @@ def test_a_server_holds_the_runs_and_their_files(tmp_path, served: Served, capfd
 def test_it_prints_where_searches_are_and_what_to_pick(served: Served) -> None:
     MlflowClient(served.url).set_experiment_tag("1", "mlflow.sharedViewState.raysearch", "of an older version")
     lines = _links(Store.locate(None, served.folder), served.url)
-    table, charts = (line for line in lines if line.startswith("tests:"))
-    assert table.startswith(f"tests: searches, the lowest loss first: {served.url}/#/experiments/1/runs?")
-    assert table.endswith("?viewStateShareKey=raysearch&compareRunsMode=TABLE")
-    assert charts == table.replace("TABLE", "CHART").replace(
-        "searches, the lowest loss first", "charts that compare them"
-    )
+    whole, table, charts = (line for line in lines if line.startswith("tests"))
+    assert whole.startswith(f"tests: all searches: {served.url}/#/experiments/1/runs?")
+    assert whole.endswith("?viewStateShareKey=raysearch&compareRunsMode=TABLE")
+    assert table.startswith(f"tests, perplexity: the lowest loss first: {served.url}/#/experiments/1/runs?")
+    assert table.endswith("?viewStateShareKey=raysearch-perplexity&compareRunsMode=TABLE")
+    assert charts == table.replace("TABLE", "CHART").replace("the lowest loss first", "charts")
     experiment = json.loads(get(f"{served.url}/api/2.0/mlflow/experiments/get?experiment_id=1"))["experiment"]
     tags = {tag["key"]: tag["value"] for tag in experiment["tags"]}
-    view = json.loads(tags["mlflow.sharedViewState.raysearch"])
+    assert "tags.`raysearch.objective`" in json.loads(tags["mlflow.sharedViewState.raysearch"])["orderByKey"]
+    view = json.loads(tags["mlflow.sharedViewState.raysearch-perplexity"])
     assert "tags.`raysearch.searcher`" in view["selectedColumns"] and len(view["compareRunCharts"]) == 4
     order = f"{view['orderByKey']} ASC"
     asked = {"experiment_ids": ["1"], "filter": view["searchFilter"], "order_by": [order]}

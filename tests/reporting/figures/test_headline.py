@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from raysearch.reporting.figures.headline import headline_pictures
 from raysearch.reporting.figures.picture import Palette
-from raysearch.reporting.figures.quality import headline_pictures
 from raysearch.reporting.stats.analysis import analyse
 from tests.reporting.cells import ACCURACY, grid
 

@@ -1,0 +1,82 @@
+"""Words of figures stay inside them, whatever models, calibrations and tasks are called."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from raysearch.core import style
+from raysearch.core.estimate import Estimate
+from raysearch.reporting.figures.sweep import sweep_figure
+from raysearch.reporting.sections import sections
+from raysearch.reporting.stats.analysis import analyse
+from raysearch.search.sweep import Sweep
+from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, outcome, study
+from tests.search.test_sweep import ONE
+from tests.tracking.simulated import greedy_search
+
+PATH = "/home/somebody/projects/pruning/models/quantised/gemma-3-270m-it-q4_k_m-from-the-hub.gguf"
+WORDS = "perplexity on the minutes of the meetings of our own committee, 16 windows of 512 tokens, seed 0"
+
+
+def texts_of(figure: Figure) -> list[Text]:
+    """The words of a figure that has been laid out; without those of ticks, of which some are never drawn."""
+    style.place(figure, FigureCanvasAgg)
+    FigureCanvasAgg(figure).draw()
+    ticks = [axis.get_ticklabels() for axis in figure.findobj(Axis) if isinstance(axis, Axis)]
+    skipped = {*itertools.chain(*ticks)}
+    return [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_text() and text not in skipped]
+
+
+def cut(figure: Figure) -> list[str]:
+    """The words that reach over the edge of a figure."""
+    (left, bottom), (right, top) = figure.bbox.get_points()
+    offenders = []
+    for text in texts_of(figure):
+        extent = text.get_window_extent()
+        if extent.x0 < left - 1 or extent.x1 > right + 1 or extent.y0 < bottom - 1 or extent.y1 > top + 1:
+            offenders.append(text.get_text())
+    return offenders
+
+
+def long_study():
+    metrics = replace(PERPLEXITY_METRIC, title=WORDS), replace(ACCURACY, title=WORDS)
+    courses = {"path": {1: 0.6, 2: 1.0}, "best_so_far": ((1, 2.0), (10, 1.0))}
+    cells = []
+    for (place, searcher), calibration in itertools.product(enumerate((WORDS, "b", "c", "d")), (WORDS, f"{WORDS} x")):
+        assessed = {"ppl": Estimate(10.0 + place, 0.1), "acc": Estimate(50.0 - place, 1.0)}
+        found = outcome(1.0 + place, removed=(place, 9), assessed=assessed, delta_error=0.1, **courses)
+        cells.append(replace(cell(searcher, found, calibration), model=PATH))
+    dense = {PATH: {"ppl": Estimate(8.0), "acc": Estimate(60.0)}}
+    return replace(study(*cells, metrics=metrics), n_layers={PATH: 12}, dense=dense)
+
+
+def test_words_of_a_report_stay_inside_its_figures() -> None:
+    drawn = [picture for section in sections(analyse(long_study())) for picture in section.pictures]
+    assert {"headline", "masks", "tradeoff", "cost", "paths", "progress"} <= {
+        one.name.partition("_")[0] for one in drawn
+    }
+    assert {picture.name: offenders for picture in drawn if (offenders := cut(picture.figure))} == {}
+
+
+def test_a_sweep_of_a_model_that_is_named_by_a_path_has_its_whole_title() -> None:
+    figure = sweep_figure(Sweep(PATH, (replace(ONE, calibration=WORDS),)), 2)
+    assert cut(figure) == []
+    assert PATH in "".join(figure.get_suptitle().splitlines())
+
+
+def test_words_of_the_progress_of_a_search_do_not_overlap() -> None:
+    search = greedy_search(n_layers=30, n_remove=5)
+    figure = Figure(figsize=(8.0, 4.0), layout="constrained")
+    search.plot.progress(figure)
+    texts = texts_of(figure)
+    (note,) = (text for text in texts if "above the scale" in text.get_text())
+    (title,) = (text for text in texts if text.get_text().startswith("Best loss so far"))
+    for text, other in itertools.product((note, title), texts):
+        assert text is other or not text.get_window_extent().overlaps(other.get_window_extent()), other
+    assert cut(figure) == []
