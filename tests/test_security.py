@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,17 @@ ALLOWED = {
 }
 #: What runs generated code, in a process that it has shut off before (tests/generation/test_sandbox.py).
 SANDBOX = "generation/sandbox_child.py"
+
+
+def test_nobody_is_told_to_install_the_program_that_has_our_name_on_the_package_index() -> None:
+    folders = ("raysearch", "conf", "docs", "clusters", "docker", "tests", "examples", "experiments", ".ci")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*")] + [*ROOT.glob("*.*"), ROOT / "Makefile"]
+    texts = [file for file in files if file.is_file() and file.suffix not in (".pyc", ".png")]
+    assert {"build.py", "evaluation.yaml", "aws.yaml", "Dockerfile", "README.md", "Makefile"} <= {
+        file.name for file in texts
+    }
+    other = re.compile(rb"raysearch\[[a-z]|pip3? install [^\n`]*['\" ]raysearch(?![-\w./:])")
+    assert not [str(file.relative_to(ROOT)) for file in texts if other.search(file.read_bytes())]
 
 
 def test_nothing_foreign_is_run() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from raysearch.core.versions import VERSION
 
 
 def _words(context: typer.Context, words: list[str]) -> list[str]:
@@ -58,7 +59,7 @@ app = typer.Typer(
 
 def _say_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"raysearch {version('raysearch')}")
+        typer.echo(f"raysearch {VERSION}")
         raise typer.Exit
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from raysearch.core.versions import version_of
 from raysearch.errors import UserError
 
 if TYPE_CHECKING:
@@ -101,14 +102,14 @@ def make_there(*args: Any) -> Replica:
 def own_versions(fused_head: bool = False) -> dict[str, str]:
     """Return our versions of the packages that compute numbers, and of the fused head if it is used."""
     names = (*_PACKAGES, "liger-kernel") if fused_head else _PACKAGES
-    return {name: importlib.metadata.version(name) for name in names}
+    return {name: version_of(name) for name in names}
 
 
 def _check_versions(wanted: Mapping[str, str]) -> None:
     """Refuse to compute with other packages than the driver's."""
     for name, version in wanted.items():
         try:
-            own = importlib.metadata.version(name)
+            own = version_of(name)
         except importlib.metadata.PackageNotFoundError:
             own = "not installed"
         if own != version:

@@ -251,7 +251,7 @@ def _connect(address: str) -> None:
         address, named = known, f"{named} (RAY_ADDRESS={known})"
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", str(_ANSWER_S // 10))
     if address.startswith("ray://") and importlib.util.find_spec("grpc") is None:
-        raise UserError(f"{named} needs Ray's client; install it with pip install 'raysearch[cluster]'")
+        raise UserError(f"{named} needs Ray's client; install it with: pip install 'ray[client]'")
     os.environ.setdefault("RAY_CLIENT_RECONNECT_GRACE_PERIOD", str(_ANSWER_S))
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:

@@ -267,9 +267,8 @@ def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
 
     Its models are assessed by what the section ``assess`` asks for, which may be nothing.
     """
-    install = "pip install 'raysearch[recovery]'"
     if missing := [name for name in ("peft", "trl") if find_spec(name) is None]:
-        raise UserError(f"recover needs {' and '.join(missing)}; install it with: {install}")
+        raise UserError(f"recover needs {' and '.join(missing)}; install with: pip install {' '.join(missing)}")
     parts = together(
         data=lambda: build_data(_section(config, "data")),
         options=lambda: _build(RecoveryOptions, config, "recovery"),
@@ -277,7 +276,7 @@ def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
         cluster=lambda: _build(ClusterOptions, config, "cluster"),
     )
     if parts["options"].method == "qlora" and find_spec("bitsandbytes") is None:
-        raise UserError(f"recovery.method=qlora needs bitsandbytes; install it with: {install}")
+        raise UserError("recovery.method=qlora needs bitsandbytes; install it with: pip install bitsandbytes")
     choices = {f"choices.{group}": config.get("choices", {}).get(group) for group in ("data", "recovery")}
     keys = {f"{group}.{key}": value for group in ("data", "recovery") for key, value in config[group].items()}
     return RecoverSpec(**parts, settings=redacted({**choices, **keys}))

@@ -62,7 +62,7 @@ def check_fused_head(device: str) -> None:
             "model.fused_head=true is a kernel for GPUs, but the model runs on the CPU; use model.fused_head=false"
         )
     if importlib.util.find_spec("liger_kernel") is None:
-        raise UserError("model.fused_head=true needs liger-kernel; install it with: pip install 'raysearch[kernels]'")
+        raise UserError("model.fused_head=true needs liger-kernel; install it with: pip install liger-kernel")
 
 
 def _may_have_gpus() -> bool:

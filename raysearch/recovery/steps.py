@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import json
 import shutil
 from collections import Counter
@@ -24,6 +23,7 @@ from raysearch.core.digest import digest
 from raysearch.core.formatting import size
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_whole
+from raysearch.core.versions import VERSION
 from raysearch.errors import UserError, redacted
 from raysearch.evaluation.pool import Pool, opening
 from raysearch.evaluation.prepared_data import prepare_data
@@ -186,7 +186,7 @@ def heal(
         data=_described(spec),
         left_out=left_out,
         training=training,
-        version=importlib.metadata.version("raysearch"),
+        version=VERSION,
     )
     if written_by(out) != recovery.name:
         observer.assessing("writing the recovered checkpoint")

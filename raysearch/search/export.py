@@ -5,11 +5,11 @@ A GGUF file is written without torch and transformers, which take longer to impo
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raysearch.core.versions import VERSION
 from raysearch.errors import UserError, redact
 from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.models.card import RECORD, Evidence, export_record, gguf_card
@@ -74,7 +74,7 @@ def _evidence(record: SearchRecord, spec: SearchSpec, chosen: Trial) -> Evidence
         layer_forwards=round(result.layer_forwards.whole),
         search_s=result.seconds,
         search_id=record.search_id,
-        version=importlib.metadata.version("raysearch"),
+        version=VERSION,
     )
 
 

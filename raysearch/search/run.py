@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from subprocess import DEVNULL, SubprocessError, check_output
 
 from raysearch.core.formatting import count
 from raysearch.core.json import plain, without_secrets
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_folder
+from raysearch.core.versions import version_of
 from raysearch.errors import EvaluationError, UserError, first_line, redact
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.pool import Pool
@@ -321,7 +321,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
         measure=session.measure,
         data=[one.description for one in session.calibrations],
         fingerprints=session.fingerprints,
-        versions={name: version(name) for name in packages} | {"python": platform.python_version()},
+        versions={name: version_of(name) for name in packages} | {"python": platform.python_version()},
         git_commit=_git_commit(),
         n_layers=session.info.n_layers,
         n_remove=n_remove,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -15,6 +14,7 @@ from raysearch.core.formatting import count
 from raysearch.core.machine import n_cores
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic, Subject
+from raysearch.core.versions import version_of
 from raysearch.errors import redact
 from raysearch.evaluation.costs import layer_forwards
 from raysearch.evaluation.totals import standard_errors
@@ -163,7 +163,7 @@ def _facts(study: StudySpec, model_groups: Sequence[ModelGroup]) -> dict[str, st
                 )
                 parts.setdefault(f"calibration {cell.calibration}{of_model}", {})[fact] = None
         facts |= {subject: "; ".join(of) for subject, of in parts.items()}
-    versions = [f"{name} {version(name)}" for name in _PACKAGES]
+    versions = [f"{name} {version_of(name)}" for name in _PACKAGES]
     facts["versions"] = ", ".join([*versions, f"Python {platform.python_version()}"])
     facts["machine"] = _machine(model_groups)
     return {subject: redact(fact) for subject, fact in facts.items()}

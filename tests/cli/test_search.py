@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 import raysearch
+from raysearch.core.versions import VERSION
 from raysearch.search.result import in_brief
 from tests.cli.conftest import MAIN, N_LAYERS, Run, World
 from tests.cli.found import found
@@ -250,4 +250,4 @@ def test_a_shell_completes_commands_and_options() -> None:
 
 def test_version(run: Run) -> None:
     outcome = run("--version")
-    assert (outcome.code, outcome.out, outcome.err) == (0, f"raysearch {version('raysearch')}\n", "")
+    assert (outcome.code, outcome.out, outcome.err) == (0, f"raysearch {VERSION}\n", "")

@@ -114,6 +114,12 @@ def test_an_address_where_nobody_listens_is_one_sentence(nobody: str, monkeypatc
             connection.join_ray(address, 1)
 
 
+def test_a_client_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"needs Ray's client; install it with: pip install 'ray\[client\]'"):
+        connection.join_ray("ray://head:10001", 1)
+
+
 def test_a_server_for_clients_is_asked_again_before_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
 

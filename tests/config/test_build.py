@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -232,3 +233,18 @@ def test_words_that_choose_a_file_without_their_section_are_refused(
     (tmp_path / "objective" / "mine.yaml").write_text("# @package _global_\nseed: 2\n", encoding="utf-8")
     with pytest.raises(UserError, match=f"^{where}objective=null is not a section; choose one of conf/objective/"):
         build.evaluation_spec(words, also, tmp_path)
+
+
+def test_recover_names_the_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose("recover", ["recovery.method=qlora"])
+    for missing, sentence in {
+        ("peft", "trl"): "recover needs peft and trl; install with: pip install peft trl",
+        ("trl",): "recover needs trl; install with: pip install trl",
+        ("bitsandbytes",): "recovery.method=qlora needs bitsandbytes; install it with: pip install bitsandbytes",
+    }.items():
+        monkeypatch.setattr(
+            build, "find_spec", lambda name, missing=missing: None if name in missing else find_spec(name)
+        )
+        with pytest.raises(UserError) as refusal:
+            build.recover_spec(config)
+        assert str(refusal.value) == sentence
