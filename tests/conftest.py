@@ -19,14 +19,30 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+#: Names the home of a test session, and tells processes that one of its processes started that they have it.
+TEST_HOME = "RAYSEARCH_TEST_HOME"
+#: Beginnings of variables that bring the developer's settings, caches and servers into a test.
+_OWN_SETTINGS = ("HF_", "HUGGING", "MLFLOW_", "RAY_", "TRANSFORMERS_", "XDG_")
+
 DATA_FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
 
+
+def _move_into_a_home_of_its_own() -> None:
+    """Have this process, and all that it starts, keep caches, tokens and settings in an empty folder."""
+    for name in list(os.environ):
+        if name.startswith(_OWN_SETTINGS) or name in ("MPLCONFIGDIR", "NLTK_DATA"):
+            del os.environ[name]
+    home = tempfile.mkdtemp(prefix="raysearch-")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    os.environ |= {TEST_HOME: home, "HOME": home, "RAY_TMPDIR": home}
+
+
 # Before anything imports the libraries that read these once.
+if TEST_HOME not in os.environ:
+    _move_into_a_home_of_its_own()
 os.environ["HF_HUB_OFFLINE"] = "1"
-for one in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS", "LINES", "RAY_ADDRESS"):  # of the developer's own terminal
+for one in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS", "LINES"):  # of the developer's own terminal
     os.environ.pop(one, None)
-os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="raysearch-datasets-")
-atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["OMP_NUM_THREADS"] = "1"  # CPU kernels add in another order with another thread count
 os.environ["MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR"] = "0"  # a server that is gone is asked again at once

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.dynamic_module_utils import HF_MODULES_CACHE
 
 from raysearch.models.shared_weights import attach, detach
 from tests.cases import assert_each
@@ -45,8 +46,8 @@ def test_tied_weights_stay_tied():
 
 
 def test_a_model_of_own_code_goes_to_a_process_that_has_not_loaded_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    before = [folder for folder in sys.path if folder != HF_MODULES_CACHE]  # another test may have filled that
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    before = [*sys.path]
     monkeypatch.setattr(sys, "path", [*before])
     FAMILIES["llama"]().save_pretrained(tmp_path / "own")
     give_own_code(tmp_path / "own")
