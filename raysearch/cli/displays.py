@@ -118,7 +118,8 @@ class SearchDisplay(Display):
         layers = f"{asked} of {header.n_layers} layers"
         if asked == AUTO:
             layers = f"as many of {header.n_layers} layers as the budget allows"
-        self._say(f"[bold]{escape(header.search_id)}[/]: remove {layers} (0-based) by {escape(of)}")
+        dtype = f", in {header.dtype}" if header.dtype else ""
+        self._say(f"[bold]{escape(header.search_id)}[/]: remove {layers} (0-based) by {escape(of)}{dtype}")
         self._say(forecast_line(self._expected))
 
     @override

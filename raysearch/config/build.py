@@ -31,6 +31,7 @@ from raysearch.core.problem import AUTO, sizes_of
 from raysearch.errors import UserError, hidden_keys, redact, redacted, together, within
 from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
+from raysearch.models.source import with_dtype
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
@@ -93,7 +94,10 @@ def _search_spec(config: Mapping[str, Any], *, refines: bool = True) -> SearchSp
     screening, name = parts.pop("screening"), config["choices"]["searcher"]
     if screening.stages:
         parts["evaluation"] = dataclasses.replace(parts["evaluation"], screening=screening)
-    return SearchSpec(searcher_name=redact(name), seed=config["seed"], config=redacted(config), **parts)
+    # The dtype that this machine takes for `auto` is kept, so that the search goes on in it on any other.
+    model = {**config["model"], "dtype": parts["evaluation"].model.dtype}
+    recorded = redacted({**config, "model": model})
+    return SearchSpec(searcher_name=redact(name), seed=config["seed"], config=recorded, **parts)
 
 
 def score_spec(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[EvaluationSpec, list[Mask]]:
@@ -304,7 +308,7 @@ def _evaluation_spec(config: Mapping[str, Any], keys: set[str] = _OF_EVALUATIONS
         ledger=lambda: _ledger(config),
     )
     calibrations, weighting = parts.pop("calibrations")
-    model = parts["cluster"].place(parts.pop("model"))
+    model = with_dtype(parts["cluster"].place(parts.pop("model")))
     return EvaluationSpec(model, calibrations, weighting=weighting, **parts)
 
 

@@ -78,10 +78,12 @@ def processor() -> str:
     return _told_of_cpu("model name") or platform.processor() or platform.machine()
 
 
-def emulates(dtype: str) -> bool:
-    """Return whether this machine's CPU has no instructions for a dtype; False where Linux does not tell."""
-    told = _told_of_cpu("flags", "Features")
-    return told is not None and dtype in _INSTRUCTIONS and _INSTRUCTIONS[dtype].isdisjoint(told.split())
+def has_instructions(dtype: str) -> bool | None:
+    """Return whether this machine's CPU multiplies in a dtype by instructions of its own; None where nothing tells."""
+    flags = _told_of_cpu("flags", "Features")
+    if dtype not in _INSTRUCTIONS or flags is None:
+        return None
+    return not _INSTRUCTIONS[dtype].isdisjoint(flags.split())
 
 
 def _told_of_cpu(*names: str) -> str | None:

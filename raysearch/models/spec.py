@@ -23,7 +23,7 @@ class ModelSpec:
         name: The user's name for it, for messages, e.g. ``smollm2-135m``.
         path: A hub id, a folder, a ``.gguf`` file, or ``installed:<package>`` for a GGUF file inside a package.
         dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own, and for GGUF (whose weights are
-            dequantised) bfloat16 on CUDA and float32 on the CPU.
+            dequantised) bfloat16, but float32 on a CPU without instructions for that.
         device: auto, cpu, cuda or, with the backend inline, cuda:<index>; auto is CUDA when there is one.
         attention: auto, sdpa, eager or flash_attention_2; auto is sdpa where the architecture has it, else eager.
         revision: A branch, tag or commit of a hub id; None for its main branch.

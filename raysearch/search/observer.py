@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from raysearch.core.formatting import size
-from raysearch.models.devices import emulates
+from raysearch.models.devices import has_instructions
 
 if TYPE_CHECKING:  # an observer needs none of what these bring along
     from raysearch.calibration.calibration import Calibration
@@ -237,7 +237,7 @@ def warn_of_unknown(calibrations: Sequence[Calibration], observer: Observer) -> 
 
 def warn_of_dtype(info: ModelInfo, observer: Observer) -> None:
     """Warn of a dtype that this machine's CPU has no instructions for, where the model runs on it."""
-    if info.model.device == "cpu" and emulates(info.dtype):
+    if info.model.device == "cpu" and has_instructions(info.dtype) is False:
         observer.warn(
             f"this machine's CPU has no instructions for {info.dtype} and takes longer than in float32; "
             "model.dtype=float32 is faster on it, in more memory"

@@ -48,6 +48,7 @@ class SearchHeader:
         fingerprints: Hex digests by subject: ``calibration``, ``model``, ``text``, and ``parts`` where it is weighted.
         versions: Version by package: raysearch, torch, transformers, ray, mlflow, python.
         git_commit: The commit of the working folder, when it is a git checkout.
+        dtype: Of the weights in memory, e.g. ``bfloat16``; empty in records of searches that did not note it.
         n_remove: M; before the result of ``remove=auto`` the most that may go.
         labels: What the search is called in its study, by axis; empty where it is part of none.
         parent: The tracker's id of the study, if it has one.
@@ -64,6 +65,7 @@ class SearchHeader:
     git_commit: str | None
     n_layers: int
     n_remove: int
+    dtype: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
 

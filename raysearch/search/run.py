@@ -325,6 +325,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
         git_commit=_git_commit(),
         n_layers=session.info.n_layers,
         n_remove=n_remove,
+        dtype=session.info.dtype,
         labels=context.labels,
         parent=context.parent,
     )

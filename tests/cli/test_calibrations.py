@@ -206,7 +206,7 @@ def test_text_that_is_unknown_to_the_tokenizer_is_told_of_once(run, world, here)
 
 
 def test_a_dtype_without_instructions_is_told_of_once(run, world, monkeypatch):
-    monkeypatch.setattr(observer, "emulates", lambda dtype: dtype == "bfloat16")
+    monkeypatch.setattr(observer, "has_instructions", lambda dtype: dtype != "bfloat16")
     said = "warning: this machine's CPU has no instructions for bfloat16 and takes longer than in float32; "
     for command in (world.search(model__dtype="bfloat16"), world.search(model__dtype="bfloat16", searcher="one_shot")):
         done = run("search", *command)

@@ -19,9 +19,11 @@ from safetensors.torch import load_file, save_file
 
 import raysearch
 from raysearch.core.versions import VERSION
+from raysearch.models import source
 from raysearch.search.result import in_brief
 from tests.cli.conftest import MAIN, N_LAYERS, Run, World
 from tests.cli.found import found
+from tests.models.conftest import write_llama
 from tests.tracking.recorded import Recorded
 
 #: What may differ between two runs of the same search.
@@ -251,3 +253,18 @@ def test_a_shell_completes_commands_and_options() -> None:
 def test_version(run: Run) -> None:
     outcome = run("--version")
     assert (outcome.code, outcome.out, outcome.err) == (0, f"raysearch {VERSION}\n", "")
+
+
+def test_a_search_goes_on_in_its_dtype_on_a_machine_that_would_take_another(
+    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["search", *world.search(model=write_llama(here / "model.gguf"), searcher="one_shot"), "--json"]
+    monkeypatch.setattr(source, "has_instructions", lambda dtype: dtype == "bfloat16")
+    begun = run(*command)
+    assert "remove 2 of 4 layers (0-based) by perplexity on file, in bfloat16\n" in begun.err, begun.err
+    monkeypatch.setattr(source, "has_instructions", lambda _: False)
+    resumed = found(run("resume", "latest", "--json"))
+    assert resumed["search_id"] == found(begun)["search_id"] and resumed["evaluations"]["computed"] == 0
+    assert resumed["config"]["model"]["dtype"] == resumed["dtype"] == "bfloat16"
+    again = run(*command)
+    assert ", in float32\n" in again.err and found(again)["search_id"] != resumed["search_id"]

@@ -34,7 +34,7 @@ def done(world: World, tmp_path_factory: pytest.TempPathFactory, one_ray: None) 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(observer, "emulates", lambda dtype: dtype == "float32")
+        patch.setattr(observer, "has_instructions", lambda dtype: dtype != "float32")
         result, (page, *_) = raysearch.study(*study_words(world), observer=Warned())
     return {**plain(result), "report": str(page), "warned": warned}, folder
 

