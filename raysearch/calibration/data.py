@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,11 @@ class Data:
         if (first := self.rows.check()) is not None:
             where, row = first
             self.format.read(row, where)
+        if self.rows.is_one_text and isinstance(self.draw, ItemOptions) and 1 < self.draw.most < math.inf:
+            raise UserError(
+                f"data.path={self.rows.path} is one document, and a document makes one of data.samples="
+                f"{self.draw.samples} items; put its chapters into files of a folder, and give that folder"
+            )
 
     def check_form(self, form: Form) -> None:
         """Refuse an objective whose form is not offered."""
@@ -99,7 +105,7 @@ class Data:
     def items(self) -> DrawnItems:
         """Draw items, dialogues or tasks in words."""
         assert isinstance(self.draw, ItemOptions), "windows of text are drawn in tokens"
-        return draw_items(self._samples(), self.draw)
+        return draw_items(self._samples(), self.draw, self.format.needs)
 
     def _samples(self) -> Iterator[Located | None]:
         """Read each row's sample; None for a row that is skipped."""

@@ -27,7 +27,8 @@ def take_text(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
     """Return the value of a field, as `take`, and refuse what is no text."""
     value = take(row, key, field, where)
     if not isinstance(value, str):
-        raise UserError(f"{where} holds {kind_of(value)} in data.{key}={field}; name a field that holds text")
+        remedy = remedy_for(value, "name a field that holds text")
+        raise UserError(f"{where} holds {kind_of(value)} in data.{key}={field}; {remedy}")
     return value
 
 
@@ -36,7 +37,8 @@ def take_answer(row: Mapping[str, Any], key: str, field: str, where: str) -> str
     value = take(row, key, field, where)
     text = as_text(value)
     if text is None:
-        raise UserError(f"{where} holds {kind_of(value)} in data.{key}={field}; name a field of text or numbers")
+        remedy = remedy_for(value, "name a field of text or numbers")
+        raise UserError(f"{where} holds {kind_of(value)} in data.{key}={field}; {remedy}")
     if not text.strip():
         raise UserError(f"{where} has an empty data.{key}={field}; fill it in, or leave the row out")
     return text
@@ -45,6 +47,11 @@ def take_answer(row: Mapping[str, Any], key: str, field: str, where: str) -> str
 def as_text(value: Any) -> str | None:
     """Return a text or a number as text; None for anything else."""
     return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
+
+
+def remedy_for(value: Any, other_kind: str) -> str:
+    """Return what to do about a value of the wrong kind: a null is a gap in a row, another kind is `other_kind`'s."""
+    return "fill it in, or leave the row out" if value is None else other_kind
 
 
 def kind_of(value: Any) -> str:
@@ -68,7 +75,8 @@ def fill(template: str, row: Mapping[str, Any], where: str, into: str = "prompt"
             raise UserError(f"{where} has no {name}, which data.{into} uses; {did_you_mean(name, map(str, row))}")
         text = as_text(found[0])
         if text is None:
-            raise UserError(f"{where} holds {kind_of(found[0])} in {name}, which data.{into} uses; use a field of text")
+            remedy = remedy_for(found[0], "use a field of text")
+            raise UserError(f"{where} holds {kind_of(found[0])} in {name}, which data.{into} uses; {remedy}")
         if filter_ and filter_ not in _FILTERS:
             raise UserError(f"data.{into} has the unknown filter {match[0]}; {did_you_mean(filter_, _FILTERS)}")
         return _FILTERS[filter_](text) if filter_ else text

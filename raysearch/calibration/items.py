@@ -56,10 +56,11 @@ class DrawnItems:
     groups: Mapping[str, int]  #: samples drawn of each sub-task of the data; empty where there is only one
 
 
-def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> DrawnItems:
+def draw_items(samples: Iterable[Located | None], options: ItemOptions, needs: str = "") -> DrawnItems:
     """Draw samples without duplicates, and refuse too few; a row that is skipped is None among them.
 
-    A random draw depends on the set of items and the seed, not on their order.
+    A random draw depends on the set of items and the seed, not on their order. `needs` says what a row needs to make a
+    sample, for the message where none does.
     """
     known: dict[Sample, Located] = {}
     rows_read = skipped = 0
@@ -71,7 +72,7 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> Drawn
             known.setdefault(located.sample, located)
     duplicates = rows_read - skipped - len(known)
     wanted = max(1, int(min(options.most, len(known)))) if options.samples == "all" else options.samples
-    _check_enough(wanted, len(known), duplicates, skipped)
+    _check_enough(wanted, len(known), duplicates, skipped, needs)
 
     groups: dict[str, list[Located]] = {}
     for located in known.values():
@@ -103,9 +104,10 @@ def _group(located: Located) -> str:
     return located.sample.group if isinstance(located.sample, Item | Task) else ""
 
 
-def _check_enough(samples: int, found: int, duplicates: int, skipped: int) -> None:
+def _check_enough(samples: int, found: int, duplicates: int, skipped: int, needs: str) -> None:
     if not found and skipped:
-        raise UserError(f"none of the {skipped} rows of the data makes an item; give longer documents or other rows")
+        remedy = f"it takes {needs}" if needs else "give other rows"
+        raise UserError(f"none of the {skipped} rows of the data makes an item; {remedy}")
     if not found:
         raise UserError("data holds no rows; choose another source")
     if found < samples:

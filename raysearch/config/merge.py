@@ -25,13 +25,17 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from raysearch.calibration.rows import ENDINGS
 from raysearch.config.parts import OBJECTS, check_names, conf_dir
 from raysearch.core.formatting import as_typed
 from raysearch.core.paths import PathLike, as_path
 from raysearch.errors import Mistakes, UserError, did_you_mean, first_line
+from raysearch.models.spec import DTYPE_ALIASES
 
 #: Mappings whose keys are the user's own: the axes of a study, and the texts and tasks of an assessment.
 AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.", "study.recover.")
+#: The file of a group that takes a path in place of its name.
+_OF_A_PATH = {"model": "custom", "data": "file"}
 _OPEN = "???"  # a value that is yet to be given, as OmegaConf writes it
 #: Hydra's own groups, of logs, sweeps and help, which are no use here: to read them takes a third of its time.
 _HYDRAS_OWN = ("env", "help", "hydra_help", "hydra_logging", "job_logging", "launcher", "output", "sweeper")
@@ -83,7 +87,7 @@ def merge(job: str, words: Sequence[str], config_dir: PathLike | None) -> Merged
             elif (name := _read_choice(word, groups[key])) is not None:
                 choices[key] = name
             else:
-                choices[key], values["model.path"] = "custom", word.partition("=")[2]
+                choices[key], values[f"{key}.path"] = _OF_A_PATH[key], word.partition("=")[2]
     unknown = (last.keys() & taken) - {*choices, *sections}
     unknown |= {"objective", "data"} if "calibration" in unknown else set()  # it chooses these
     values = {key: value for key, value in values.items() if section_of(key) not in unknown}
@@ -129,7 +133,7 @@ def _set_values(config: DictConfig, values: Mapping[str, Any], known: set[str], 
             if not free:
                 section = key.rpartition(".")[0]
                 beside = {one for one in known if section and one.rpartition(".")[0] == section}
-                check_names("", [key], beside or known)
+                _check_key(key, value, beside or known)
             found[key] = value
             if value == _OPEN:
                 raise UserError(f"{key} has no value; give {key}=…")
@@ -140,6 +144,19 @@ def _set_values(config: DictConfig, values: Mapping[str, Any], known: set[str], 
                     f"{key}={as_typed(value)} cannot be set; give a value of the kind that {key} has"
                 ) from error
     return found
+
+
+def _check_key(key: str, value: Any, known: set[str]) -> None:
+    """Refuse a key that is unknown, with what it may have meant."""
+    if key == "data.path" and key not in known:
+        raise UserError(
+            f"{key}={as_typed(value)} needs data that are read from a file; give data=file {key}={as_typed(value)}"
+        )
+    inner = sorted(name for name in known if name.rpartition(".")[2] == key)
+    if key not in known and len(inner) == 1:
+        meant = DTYPE_ALIASES.get(str(value), value) if key == "dtype" else value
+        raise UserError(f"{key} is not a key of this configuration; did you mean {inner[0]}={as_typed(meant)}?")
+    check_names("", [key], known)
 
 
 @functools.cache
@@ -201,13 +218,21 @@ def _split(word: str) -> tuple[str, str]:
 
 
 def _read_choice(word: str, names: Sequence[str]) -> str | None:
-    """Return the file that a word chooses; None for a model that is a hub id, a folder or a GGUF file."""
+    """Return the file of a group that a word chooses; None for a path of the user's own, or for a model's hub id."""
     group, name = _split(word)
     if name in names:
         return name
-    if group == "model" and ("/" in name or name.endswith(".gguf") or os.path.exists(name)):
+    if name[:1] in ("'", '"') and name[1:].endswith(name[0]):
+        raise UserError(f"{word} has quotes inside its quotes; drop them: {group}={name[1:-1]}")
+    ending = os.path.splitext(name)[1].lower()
+    if group == "model" and ("/" in name or ending == ".gguf" or os.path.exists(name)):
         return None
-    also = "; or give a hub id (owner/name), a folder or a .gguf file" if group == "model" else ""
+    if group == "data" and (ending in ENDINGS or os.path.exists(name)):
+        return None
+    also = {
+        "model": "; or give a hub id (owner/name), a folder or a .gguf file",
+        "data": f"; or give a file ({', '.join(ENDINGS)}), a folder of texts, or data=hub data.name=OWNER/NAME",
+    }.get(group, "")
     raise UserError(f"{word} is unknown; {did_you_mean(name, names)}{also}")
 
 

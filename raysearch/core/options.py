@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from contextlib import suppress
 from functools import cache
@@ -56,11 +57,23 @@ def checked(expected: Any, name: str, value: Any) -> Any:
         remedy = _nearest(value, error)
         if "a valid string" in wanted:
             remedy = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
+        elif isinstance(value, str) and (unquoted := _read(value)) != value:
+            with suppress(ValidationError):
+                _adapter(expected).validate_python(unquoted, strict=True)
+                remedy = f"; drop the quotes around it: write {name}={value}"
         if "a valid list" in wanted:
             with suppress(ValidationError):
                 _adapter(expected).validate_python([value], strict=True)
                 remedy = f"; write {name}={as_typed([value])}"
         raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
+
+
+def _read(text: str) -> Any:
+    """Return what a text is without its quotes: a list, a number or such; the text itself where it is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 @cache

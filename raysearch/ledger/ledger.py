@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import sqlite3
 import zlib
 from collections import defaultdict
@@ -346,6 +347,10 @@ def opened(path: Path) -> Iterator[Ledger]:
         UserError: There is none, or it cannot be used.
     """
     if not path.is_file():
-        raise UserError(f"there is no ledger at {path}; start a search with raysearch search, or name it with --store")
+        below = sorted(file.parent for file in path.parent.glob(f"*/{path.name}"))
+        remedy = "start a search with raysearch search, or name it with --store"
+        if below:
+            remedy = f"did you mean --store {shlex.quote(str(below[0]))}?"
+        raise UserError(f"there is no ledger at {path}; {remedy}")
     with closing(Ledger(path)) as ledger:
         yield ledger

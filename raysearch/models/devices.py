@@ -26,7 +26,8 @@ def resolve_device(device: str) -> str:
         UserError: The name is unknown.
     """
     if not re.fullmatch(r"auto|cpu|cuda(:(0|[1-9][0-9]*))?", device):  # as torch reads it
-        raise UserError(f"model.device={device} is unknown; {did_you_mean(device, ['auto', 'cpu', 'cuda', 'cuda:0'])}")
+        meant = re.sub("^gpu", "cuda", device.lower())
+        raise UserError(f"model.device={device} is unknown; {did_you_mean(meant, ['auto', 'cpu', 'cuda', 'cuda:0'])}")
     if device != "auto":
         return device
     return "cuda" if n_gpus() else "cpu"

@@ -364,11 +364,21 @@ def _reading(model: LocatedModel, part: str = "") -> Iterator[None]:
         elif "does not recognize this architecture" in said:
             kind = UnsupportedModelError
             message = f"{known} is of a kind that this transformers does not know: {reason}"
+        elif part and _lacks_tokenizer(model):
+            message = (
+                f"{failed}: its folder has no tokenizer.json; copy the tokenizer's files of the original model there"
+            )
         elif isinstance(error, ImportError):
             message = f"{failed}: {reason}; install what it names"
         else:
             message = f"{failed}: {reason}; check that its files are complete and of this format"
         raise kind(message) from error
+
+
+def _lacks_tokenizer(model: LocatedModel) -> bool:
+    """Return whether a model is a folder without the vocabulary of a tokenizer."""
+    is_folder = not model.is_hub and model.gguf is None
+    return is_folder and not any((*model.folder.glob("tokenizer.json"), *model.folder.glob("*.model")))
 
 
 def _check_code(model: LocatedModel) -> None:

@@ -9,6 +9,12 @@ from typing import Any
 from raysearch.errors import UserError, did_you_mean
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
+#: Other names of dtypes, by which a message knows what was meant.
+DTYPE_ALIASES = {
+    **dict.fromkeys(("bf16", "bfloat", "torch.bfloat16"), "bfloat16"),
+    **dict.fromkeys(("f16", "fp16", "half", "torch.float16"), "float16"),
+    **dict.fromkeys(("f32", "fp32", "float", "full", "torch.float32"), "float32"),
+}
 _ATTENTIONS = ("auto", "sdpa", "eager", "flash_attention_2")
 #: The most that a replica on a CPU copies into the layout of fast kernels, in bytes: larger models share one copy of
 #: their weights among the replicas of a machine. A loss must not depend on how much memory there is, so nor does this.
@@ -51,7 +57,8 @@ class ModelSpec:
     def __post_init__(self) -> None:
         for argument, value, known in (("dtype", self.dtype, _DTYPES), ("attention", self.attention, _ATTENTIONS)):
             if value not in known:
-                raise UserError(f"model.{argument}={value} is unknown; {did_you_mean(value, known)}")
+                meant = DTYPE_ALIASES.get(value.lower(), value)
+                raise UserError(f"model.{argument}={value} is unknown; {did_you_mean(meant, known)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[MG]
 _UNITS = {None: 1.0, "%": 0.01, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30}
 #: The units of each part, two examples, and what is true of a number that it takes.
 _PARTS: dict[str, tuple[Collection[str | None], tuple[str, str], Callable[[float], bool]]] = {
-    "loss": ({None}, ("0.1", "0.05"), math.isfinite),
+    "loss": ({None}, ("0.1", "0.05"), lambda rise: rise >= 0),
     "readout": ({None, "%"}, ("0.1", "10%"), lambda share: share >= 0),
     "speedup": ({None, "%"}, ("1.2", "120%"), lambda times: times > 1),
     "memory": (_UNITS, ("-15%", "6GB"), lambda change: -1 < change < 0 or change >= 1),
@@ -79,6 +79,11 @@ class Budget:
                 raise UserError(f"{key} is not a part of a budget; {did_you_mean(key, known)}")
             part, number = known[key], _NUMBER.fullmatch(text.strip())
             units, (one, other), _ = _PARTS[part]
+            if part == "loss" and number is not None and number[2] == "%":
+                raise UserError(
+                    f"{word} is no such number: a loss is in nats, not a share; write budget.loss={one}, or "
+                    f"budget.readout={text} for a share of the readout, such as perplexity"
+                )
             if number is None or number[2] not in units:
                 raise UserError(f"{word} is no such number; write {key}={one}, or {key}={other}")
             given[part] = float(number[1]) * _UNITS[number[2]]

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from raysearch.calibration.rows import Rows, evaluation_word
@@ -85,6 +86,36 @@ class TestFile:
                 (f"row 3 of data.path={path}", {"id": "2", "body": ""}),
             ]
 
+    def test_a_cell_of_a_table_may_be_a_long_text(self, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_text(f'text\n"{"word " * 40_000}"\n')
+        assert contents(Rows(str(tmp_path / "a.csv"))) == [{"text": "word " * 40_000}]
+
+    def test_an_ending_may_have_capitals(self, tmp_path: Path) -> None:
+        for name, content in (("A.TXT", "a"), ("A.Md", "a"), ("A.JSONL", '{"text": "a"}'), ("A.CSV", "text\na\n")):
+            (tmp_path / name).write_text(content)
+        for name in ("A.TXT", "A.Md", "A.JSONL", "A.CSV"):
+            assert [row["text"].strip() for row in contents(Rows(str(tmp_path / name)))] == ["a"], name
+
+    def test_parquet_gives_its_rows(self, tmp_path: Path) -> None:
+        rows = [{"text": "a", "turns": [{"role": "user", "content": "b"}]}, {"text": None, "turns": []}]
+        pd.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
+        path = str(tmp_path / "a.parquet")
+        assert located(Rows(path)) == [(f"row {number} of data.path={path}", row) for number, row in enumerate(rows, 1)]
+
+    def test_a_folder_is_a_row_a_text(self, tmp_path: Path) -> None:
+        for name in ("b.txt", "a.md", ".hidden.txt", "c.png", "inner/d.txt"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(name)
+        rows = Rows(str(tmp_path))
+        assert located(rows) == [
+            (f"a.md of data.path={tmp_path}", {"text": "a.md"}),
+            (f"b.txt of data.path={tmp_path}", {"text": "b.txt"}),
+        ]
+        assert rows.files() == [tmp_path / "a.md", tmp_path / "b.txt"]
+        (tmp_path / "test.txt").write_text("d")
+        with pytest.raises(UserError, match=r"data\.path=.*test\.txt is kept for evaluation, as 'test' in its name"):
+            Rows(str(tmp_path))
+
     def test_reads_no_further_than_asked(self, tmp_path: Path) -> None:
         path = write(tmp_path / "a.jsonl", {"text": "a"}, "broken")
         Rows(path).check()
@@ -92,18 +123,12 @@ class TestFile:
 
     def test_names_what_is_no_file_of_rows(self, tmp_path: Path) -> None:
         assert_fails(Rows(str(tmp_path / "no.txt")), "data.path=", "no.txt does not exist", "give the path of")
-        (tmp_path / "d.txt").mkdir()
-        assert_fails(Rows(str(tmp_path / "d.txt")), "d.txt is a folder")
-        (tmp_path / "d").mkdir()
-        assert_fails(Rows(str(tmp_path / "d")), "d is a folder; give the path of a .csv")
-        for name, wrong in (
-            ("a.xlsx", "the ending '.xlsx'"),
-            ("a.parquet", "the ending '.parquet'"),
-            ("a", "no ending"),
-        ):
+        for name in ("d.txt", "d"):
+            (tmp_path / name).mkdir()
+            assert_fails(Rows(str(tmp_path / name)), f"{name} is a folder without .txt or .md files; name one of its")
+        for name, wrong in (("a.xlsx", "the ending '.xlsx'"), ("a", "no ending")):
             (tmp_path / name).write_text("a")
-            assert_fails(Rows(str(tmp_path / name)), f"{name} has {wrong}; use a", ".txt or a .jsonl")
-        assert_fails(Rows(str(tmp_path / "a.parquet")), 'read_parquet("in.parquet").to_json("out.jsonl", orient="rec')
+            assert_fails(Rows(str(tmp_path / name)), f"{name} has {wrong}; use a .txt, .md, .jsonl")
 
     def test_names_what_is_no_row(self, tmp_path: Path) -> None:
         for name, content, wrong in [
@@ -133,7 +158,7 @@ class TestFile:
             ),
             ("a.csv", b"a,a\n1,2\n", "a.csv names a column twice in its first row"),
             ("a.csv", b'a\n1\n"2', "a.csv cannot be read (unexpected end of data); mend it"),
-            ("a.csv", b"a\n" + b"9" * 200_000, "a.csv cannot be read (field larger than field limit"),
+            ("a.parquet", b"PAR1", "a.parquet cannot be read (Parquet file size is 4 bytes"),
             ("a.csv", b"a\n\xe9", "a.csv is not UTF-8; convert"),
             ("a.txt", "the of".encode("utf-16-le"), "a.txt holds NUL characters"),
             ("a.txt", b"the\0of", "a.txt holds NUL characters"),

@@ -116,19 +116,26 @@ def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "short.txt": b"the of and",
         "rows.jsonl": b'{"body": "the of"}\n',
         "text.db": b"this is no database, but long enough to be looked at. " * 20,
+        "chats.jsonl": b'{"messages": [{"role": "user", "content": "the"}, {"role": "assistant", "content": "of"}]}\n',
+        "nulls.jsonl": b'{"text": "the of and people"}\n{"text": null}\n',
+        "letters.csv": b"question,A,B,C,D,answer\nthe,of,and,law,war,A\n",
+        "chinese.jsonl": '{"text": "山高。水長。"}\n'.encode() * 3,
         "conf-shadow/searcher/greedy.yaml": b"type: beam\nwidth: 2\n",
     }.items():
         (bad / name).parent.mkdir(parents=True, exist_ok=True)
         (bad / name).write_bytes(content)
-    (bad / "folder.txt").mkdir()
+    for folder in ("folder.txt", "empty"):
+        (bad / folder).mkdir()
     shutil.copytree(world.model, bad / "dumb")
     (bad / "dumb" / "tokenizer.json").write_text("{")
+    shutil.copytree(world.model, bad / "wordless", ignore=shutil.ignore_patterns("tokenizer*"))
     with closing(sqlite3.connect(bad / "other.db")) as other:
         other.execute("CREATE TABLE people (name TEXT)")
     asked = config.compose("search", world.search())
     with closing(Ledger(bad / "store" / "ledger.db")) as ledger:
         write_search(ledger, "greedy-m2-aa", asked, "failed")
         write_search(ledger, "greedy-m2-bb", asked, "interrupted")
+    shutil.copytree(bad / "store", bad / "above" / "mlruns")
     with closing(Ledger(bad / "grid" / "ledger.db")) as ledger:
         asked = config.compose("study", ["study.grid.remove=[1]"])
         STUDIES.write(ledger, StudyRecord("some-study", asked, (), {}, {}, "2026-01-01"))

@@ -28,6 +28,11 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("score WORLD masks=[[0],[-1]]", ["mask=[-1] holds a negative layer", "0-based"]),
     ("resume greedy", ["there is no ledger at mlruns/ledger.db", "--store"]),
     ("show --store BAD/none", ["there is no ledger at BAD/none/ledger.db", "--store"]),
+    ("show --store BAD/above", ["there is no ledger at BAD/above/ledger.db; did you mean --store BAD/above/mlruns?"]),
+    (
+        "search model=smollm2-135m data.path=my.txt",
+        ["data.path=my.txt needs data that are read from a file", "data=file data.path=my.txt"],
+    ),
     ("show --store BAD/text.db", ["ledger=BAD/text.db cannot be used"]),
     ("show --most 0", ["--most", "show --help"]),
     ("show --gap --store BAD/store", ["--gap ranks what one search found", "raysearch show latest --gap"]),

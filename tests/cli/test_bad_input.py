@@ -36,6 +36,8 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("searcher.width=\x1b[31m searcher=beam", ["searcher.width=\\x1b[31m should be a valid integer"]),
     ("study.grid.remove=[1]", ["study.grid.remove is not a key"]),
     ("assess=none", ["assess is not a key"]),
+    ("remove=auto budget.loss=-1", ["budget.loss=-1 is not a budget; use a value such as 0.1"]),
+    ("remove=auto budget.loss=10%", ["budget.loss=10% is no such number: a loss is in nats", "budget.readout=10%"]),
     ("speed=5", ["speed=5 is not a section; set speed.key=value"]),
     ("objective=weighted objective.parts=null", ["objective.parts has no value", "write each part as"]),
     (
@@ -64,6 +66,11 @@ SEARCHES: list[tuple[str, list[str]]] = [
     # types and ranges
     ("remove=abc", ["remove=abc should be a valid integer, or a range such as 1..9"]),
     ("remove=true", ["remove=true should be a valid integer"]),
+    (
+        "protect='[0,-1]'",
+        ["protect=[0,-1] should be a valid list", "drop the quotes around it: write protect=[0,-1]"],
+    ),
+    ("searcher=beam searcher.width='2'", ["searcher.width=2 should be", "drop the quotes around it"]),
     ("remove=0", ["remove=0 removes nothing", "use 1..4"]),
     ("remove=1..4 protect=[0,-1]", ["remove=1..4 is more than can go", "2 protected", "use 1..3"]),
     ("protect=[9]", ["protect=[9] names layer 9", "use indices from -5 to 4"]),
@@ -75,14 +82,35 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("data.sampling=foo", ["data.sampling=foo", "'documents', 'truncated' or 'whole'"]),
     # data
     ("data=file", ["data.path has no value", "give data.path="]),
+    ("data=none.docx", ["data=none.docx is unknown", "or give a file (.txt, .md, .jsonl", "a folder of texts"]),
+    ("data='file'", ["data='file' has quotes inside its quotes; drop them: data=file"]),
+    ("data=BAD/none.txt", ["data.path=BAD/none.txt does not exist", ".md"]),
+    ("data=BAD/empty", ["data.path=BAD/empty is a folder without .txt or .md files"]),
+    (
+        "data=BAD/chats.jsonl",
+        ["row 1 of data.path=BAD/chats.jsonl has no data.field=text, but a conversation", "data=chat"],
+    ),
+    ("data=BAD/nulls.jsonl data.samples=1 data.seq_len=4", ["holds null in data.field=text; fill it in, or leave"]),
+    (
+        "data=multiple_choice data.path=BAD/letters.csv objective=task_margin",
+        ["has no data.choices=choices", "such as data.choices=[A,B,C,D]"],
+    ),
+    (
+        "data=continuation data.path=BAD/blank.txt objective=task_margin",
+        ["data.path=BAD/blank.txt is one document", "data.samples=64 items", "files of a folder"],
+    ),
+    (
+        "data=continuation data.path=BAD/chinese.jsonl objective=task_margin data.seq_len=32",
+        ["none of the 3 rows of the data makes an item", "begin with a capital (Chinese has none)", "data=file"],
+    ),
     ("data=hub", ["data.name has no value", "give data.name="]),
-    ("data.path=BAD/none.txt", ["data.path=BAD/none.txt does not exist", ".txt or .jsonl"]),
+    ("data.path=BAD/none.txt", ["data.path=BAD/none.txt does not exist", ".jsonl"]),
     ("data.path=BAD/empty.txt", ["data.path=BAD/empty.txt holds no text"]),
     ("data.path=BAD/blank.txt data.samples=1", ["data holds no text", "choose another source"]),
-    ("data.path=BAD/folder.txt", ["data.path=BAD/folder.txt is a folder"]),
+    ("data.path=BAD/folder.txt", ["data.path=BAD/folder.txt is a folder without .txt or .md files"]),
     ("data.path=BAD/rows.jsonl", ["row 1 of data.path=BAD/rows.jsonl has no data.field=text", "choose one of: body"]),
     ("data.path=BAD/rows.jsonl data.field=boddy", ["data.field=boddy", "did you mean 'body'?"]),
-    ("data.path=BAD/short.txt", ["data.samples=8 windows", "the text holds 0 (3 tokens)", "more text"]),
+    ("data.path=BAD/short.txt", ["data.samples=8 windows", "the text holds 0 (3 tokens); use more text"]),
     # replicas
     ("cluster.backend=foo", ["cluster.backend=foo", "'ray' or 'inline'"]),
     ("cluster.replicas=0", ["cluster.replicas=0 should be greater than 0"]),
@@ -98,6 +126,12 @@ SEARCHES: list[tuple[str, list[str]]] = [
     # models
     ("model.dtype=float8", ["model.dtype=float8 is unknown", "did you mean 'float32'?"]),
     ("model.attention=foo", ["model.attention=foo is unknown", "choose one of"]),
+    ("model.dtype=fp16", ["model.dtype=fp16 is unknown; did you mean 'float16'?"]),
+    ("dtype=bf16", ["dtype is not a key of this configuration; did you mean model.dtype=bfloat16?"]),
+    ("device=cpu", ["device is not a key of this configuration; did you mean model.device=cpu?"]),
+    ("model.device=gpu", ["model.device=gpu is unknown; did you mean 'cuda'?"]),
+    ("model='BAD/dumb'", ["has quotes inside its quotes; drop them: model=BAD/dumb"]),
+    ("model=BAD/wordless", ["the tokenizer of model=BAD/wordless cannot be loaded: its folder has no tokenizer.json"]),
     ("model.device=tpu", ["model.device=tpu is unknown", "did you mean"]),
     ("model=custom", ["model.path has no value", "give model.path="]),
     ("model=BAD/none", ["model=BAD/none", "there is no folder", "check the path"]),

@@ -265,6 +265,6 @@ def test_a_search_goes_on_in_its_dtype_on_a_machine_that_would_take_another(
     monkeypatch.setattr(source, "has_instructions", lambda _: False)
     resumed = found(run("resume", "latest", "--json"))
     assert resumed["search_id"] == found(begun)["search_id"] and resumed["evaluations"]["computed"] == 0
-    assert raysearch.show("latest").config["model"]["dtype"] == resumed["dtype"] == "bfloat16"
+    assert found(run("show", "latest", "--json"))["config"]["model"]["dtype"] == resumed["dtype"] == "bfloat16"
     again = run(*command)
     assert ", in float32\n" in again.err and found(again)["search_id"] != resumed["search_id"]

@@ -90,11 +90,13 @@ class Format(Options, ABC):
     Attributes:
         offers: The forms that its samples can take, each for other objectives.
         draws: The options by which samples are drawn: `WindowOptions` for texts, `ItemOptions` for the others.
+        needs: What a row needs to make a sample, for the message where none does; empty where every row makes one.
     """
 
     section = "data"
     offers: ClassVar[frozenset[Form]]
     draws: ClassVar[type]
+    needs: ClassVar[str] = ""
 
     @abstractmethod
     def read(self, row: Mapping[str, Any], where: str) -> Sample | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from raysearch.calibration.batch import Form
-from raysearch.calibration.fields import kind_of, take
+from raysearch.calibration.fields import kind_of, remedy_for, take
 from raysearch.calibration.formats.base import Dialogue, Format
 from raysearch.calibration.items import ItemOptions
 from raysearch.errors import UserError, did_you_mean
@@ -26,6 +26,7 @@ class ChatFormat(Format):
 
     Args:
         messages: The field of the turns: a list of ``{"role": …, "content": …}``, or of ``{"from": …, "value": …}``.
+            A content may be a list of parts of text, which are joined by line breaks.
         unusable: What becomes of conversations with tools, with empty turns, or without an answer: ``refuse`` names
             the first one and stops, ``skip`` leaves them out.
         thinking: Whether the chat template asks for thinking before the answer; None for its own way.
@@ -43,9 +44,8 @@ class ChatFormat(Format):
         turns = take(row, "messages", self.messages, where)
         if not isinstance(turns, list) or not turns:
             kind = "an empty list" if turns == [] else kind_of(turns)
-            raise UserError(
-                f'{where} holds {kind} in data.messages={self.messages}; write [{{"role": "user", "content": …}}, …]'
-            )
+            remedy = remedy_for(turns, 'write [{"role": "user", "content": …}, …]')
+            raise UserError(f"{where} holds {kind} in data.messages={self.messages}; {remedy}")
         for number, turn in enumerate(turns, start=1):
             if not isinstance(turn, Mapping) or not {"role", "from"} & set(turn):  # of the data, not of this row
                 raise UserError(_no_message(number, where))
@@ -58,6 +58,18 @@ class ChatFormat(Format):
                 return None
             raise
         return Dialogue(messages, self.thinking)
+
+
+def _joined(parts: list[Any], number: int, where: str) -> str:
+    """Return the text of a turn that is written as parts: ``[{"type": "text", "text": …}, …]``."""
+    for part in parts:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, Mapping) else kind_of(part)
+            raise UserError(
+                f'turn {number} of {where} has a part that is not text ({kind}); write {{"type": "text", "text": …}}, '
+                f"or {_LEAVE_OUT}"
+            )
+    return "\n".join(part["text"] for part in parts)
 
 
 def _no_message(number: int, where: str) -> str:
@@ -74,6 +86,8 @@ def _turn(turn: Mapping[str, Any], number: int, where: str) -> tuple[str, str]:
         )
     if any(turn.get(key) for key in _CALLS):
         raise UserError(f"turn {number} of {where} calls a tool, which is not in its text; {_LEAVE_OUT}")
+    if isinstance(content, list):
+        content = _joined(content, number, where)
     if not isinstance(content, str) or not content.strip():
         raise UserError(f"turn {number} of {where} has no text; {_LEAVE_OUT}")
     return _ROLES[role], content

@@ -56,6 +56,7 @@ class ContinuationFormat(Format):
 
     offers = frozenset({Form.TEXT, Form.CHOICES})  # no model generates the very sentence
     draws = ItemOptions
+    needs = "long documents of sentences that begin with a capital (Chinese has none); use such, or data=file"
 
     @override
     def read(self, row: Mapping[str, Any], where: str) -> Item | None:

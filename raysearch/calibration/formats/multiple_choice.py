@@ -11,7 +11,7 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from raysearch.calibration.batch import Form
-from raysearch.calibration.fields import as_text, check_prompt, fill, kind_of, take, take_text
+from raysearch.calibration.fields import as_text, check_prompt, fill, kind_of, remedy_for, take, take_text
 from raysearch.calibration.formats.base import Format, Item
 from raysearch.calibration.items import ItemOptions
 from raysearch.core.formatting import count
@@ -95,6 +95,11 @@ class MultipleChoiceFormat(Format):
             return self.fixed, None
         if not isinstance(self.choices, str):
             return [take(row, "choices", field, where) for field in self.choices], None
+        if self.choices not in row and (columns := _alike([name for name in row if name != self.answer])):
+            raise UserError(
+                f"{where} has no data.choices={self.choices}; where each choice has a field of its own, name them all, "
+                f"such as data.choices=[{','.join(columns)}]"
+            )
         value = take(row, "choices", self.choices, where)
         if isinstance(value, Mapping) and {"text", "label"} <= set(value):
             texts, labels = value["text"], value["label"]
@@ -106,10 +111,8 @@ class MultipleChoiceFormat(Format):
         if isinstance(value, Mapping):
             return list(value.values()), list(value)
         if not isinstance(value, list):
-            raise UserError(
-                f"{where} holds {kind_of(value)} in data.choices={self.choices}; name a field that holds a "
-                "list, or one field a choice: data.choices=[a,b]"
-            )
+            remedy = remedy_for(value, "name a field that holds a list, or one field a choice: data.choices=[a,b]")
+            raise UserError(f"{where} holds {kind_of(value)} in data.choices={self.choices}; {remedy}")
         if value and all(isinstance(choice, Mapping) and {"text", "label"} <= set(choice) for choice in value):
             return [choice["text"] for choice in value], [choice["label"] for choice in value]
         return value, None
@@ -117,7 +120,7 @@ class MultipleChoiceFormat(Format):
     def _choice(self, choice: Any, place: int, where: str) -> str:
         text = as_text(choice)
         if text is None:
-            raise UserError(f"{where} has {kind_of(choice)} as choice {place}; write texts")
+            raise UserError(f"{where} has {kind_of(choice)} as choice {place}; {remedy_for(choice, 'write texts')}")
         text = self._clean(text)
         if not text.strip():
             raise UserError(f"{where} has an empty choice {place}, counted from 0; fill it in, or leave the row out")
@@ -128,6 +131,14 @@ class MultipleChoiceFormat(Format):
         if not self.clean:
             return text
         return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ")
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """Return the names that differ in their last letter or digit alone: ``A, B, C``, ``option1, option2``."""
+    numbered = [name for name in names if re.fullmatch(r"(.*[^a-zA-Z])?[a-zA-Z]|.*\d", str(name))]
+    families = [[other for other in numbered if other[:-1] == name[:-1]] for name in numbered]
+    largest = max(families, key=len, default=[])
+    return largest if len(largest) > 1 else []
 
 
 def fill_blank(

@@ -25,6 +25,12 @@ def test_reads_turns() -> None:
         assert ChatFormat(**options).read(row, WHERE) == Dialogue((("user", "hi"), ("assistant", "yo")))
 
 
+def test_joins_the_parts_of_a_turn() -> None:
+    parts = [{"type": "text", "text": "hi"}, {"type": "text", "text": "you"}]
+    turns = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts[:1]}]
+    assert ChatFormat().read({"messages": turns}, WHERE) == Dialogue((("user", "hi\nyou"), ("assistant", "hi")))
+
+
 def test_names_the_row_and_the_way_out() -> None:
     cases: list[tuple[Any, str]] = [
         ("hi", f"{WHERE} holds a text in data.messages=messages; write "),
@@ -43,7 +49,12 @@ def test_names_the_row_and_the_way_out() -> None:
             [{"role": "user", "content": "a"}, {"role": "assistant", "content": " "}],
             f"turn 2 of {WHERE} has no text; leave",
         ),
-        ([{"role": "user", "content": [{"type": "image"}]}], f"turn 1 of {WHERE} has no text; leave"),
+        (
+            [{"role": "user", "content": [{"type": "image"}]}],
+            f"turn 1 of {WHERE} has a part that is not text (image); write ",
+        ),
+        ([{"role": "user", "content": ["a"]}], f"turn 1 of {WHERE} has a part that is not text (a text); write "),
+        ([{"role": "user", "content": []}], f"turn 1 of {WHERE} has no text; leave"),
         (
             [{"role": "user", "content": "a"}],
             f"{WHERE} has no turn of the assistant, so nothing is answered; leave the",

@@ -165,7 +165,11 @@ class TestData:
     @pytest.mark.parametrize(
         ("documents", "message"),
         [
-            ([RAIN, ""], "none of the 2 rows of the data makes an item; give longer documents or other rows"),
+            (
+                [RAIN, ""],
+                "none of the 2 rows of the data makes an item; it takes long documents of "
+                "sentences that begin with a capital (Chinese has none); use such, or data=file",
+            ),
             (
                 [*DOCUMENTS, DOCUMENTS[0], RAIN],
                 "data.samples=64 items were asked for, but the data holds 8, without 1 duplicates and 1 rows that make "

@@ -124,7 +124,7 @@ GOOD = {"question": "Who?", "choices": ["dog", "cat"], "answer": 1}
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"choices": None}, {}, f"{WHERE} holds null in data.choices=choices; name a field that holds a list"),
+    ({"choices": None}, {}, f"{WHERE} holds null in data.choices=choices; fill it in, or leave the row out"),
     ({"choices": "dog"}, {}, f"{WHERE} holds a text in data.choices=choices; name a field that holds a list"),
     (
         {"choices": {"text": "ab", "label": "AB"}},
@@ -140,7 +140,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"choices": ["dog"]}, {}, f"{WHERE} has 1 choice; give 2 … 26"),
     ({"choices": ["x"] * 27}, {}, f"{WHERE} has 27 choices; give 2 … 26"),
     ({"choices": ["dog", " "]}, {}, f"{WHERE} has an empty choice 1, counted from 0; fill it in, or leave the row"),
-    ({"choices": ["dog", None]}, {}, f"{WHERE} has null as choice 1; write texts"),
+    ({"choices": ["dog", None]}, {}, f"{WHERE} has null as choice 1; fill it in, or leave the row out"),
     ({"choices": ["dog", ["cat"]]}, {}, f"{WHERE} has a list as choice 1; write texts"),
     ({}, {"choices": "options"}, f"{WHERE} has no data.choices=options; choose one of: answer, choices, question"),
     ({}, {"choices": ["a", "b"]}, f"{WHERE} has no data.choices=a; choose one of"),

@@ -30,7 +30,7 @@ def test_numbers_short_answers_and_groups() -> None:
 def test_names_the_row_and_the_way_out() -> None:
     cases: list[tuple[Any, str]] = [
         ({"answer": " "}, f"{WHERE} has an empty data.answer=answer; fill it in, or leave the row out"),
-        ({"answer": None}, f"{WHERE} holds null in data.answer=answer; name a field of text or numbers"),
+        ({"answer": None}, f"{WHERE} holds null in data.answer=answer; fill it in, or leave the row out"),
         ({"answer": ["a"]}, f"{WHERE} holds a list in data.answer=answer; name a field of text or numbers"),
         ({"question": 1.5, "answer": {}}, f"{WHERE} holds an object in data.answer=answer"),
         ({"question": ["a"]}, f"{WHERE} holds a list in question, which data.prompt uses"),

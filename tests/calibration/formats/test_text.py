@@ -17,8 +17,10 @@ def test_reads_a_document() -> None:
 def test_names_the_row() -> None:
     cases: list[tuple[Any, str]] = [
         ({"texts": "b"}, f"{WHERE} has no data.field=text; did you mean 'texts'?"),
-        ({"text": None}, f"{WHERE} holds null in data.field=text; name a field that holds text"),
+        ({"text": None}, f"{WHERE} holds null in data.field=text; fill it in, or leave the row out"),
         ({"text": float("inf")}, f"{WHERE} holds a number in data.field=text"),  # as JSON's 1e400
         ({"text": ["b"]}, f"{WHERE} holds a list in data.field=text; name a field that holds text"),
     ]
+    chats = {"conversations": [{"from": "human", "value": "a"}]}
+    cases.append((chats, "but a conversation in conversations; use data=chat data.messages=conversations"))
     assert_refused(lambda **row: TextFormat().read(row, WHERE), cases)
