@@ -152,7 +152,7 @@ def assess_search(
     files = {source.name: source.folder for source in plan.sources if source.folder is not None}
     of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
     overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in record.found.data))
-    return SearchAssessment(record.search_id, evaluation.model.name, mask, assessments, files, overlaps)
+    return SearchAssessment(record.search_id, evaluation.model.label, mask, assessments, files, overlaps)
 
 
 def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Observer) -> SpeedMeter:

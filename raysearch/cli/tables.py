@@ -35,6 +35,7 @@ from raysearch.core.paths import option_for, option_of
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
 from raysearch.errors import UserError
+from raysearch.models.spec import label_of
 from raysearch.search.recommendation import memory_text
 from raysearch.search.result import Refinement, SearchResult
 from raysearch.search.trial import Trial
@@ -297,7 +298,7 @@ def searches_table(
         table.add_row(
             record.search_id,
             record.state,
-            PurePath(record.config["model"]["name"]).name,
+            label_of(record.config["model"]["name"], record.config["model"]["path"]),
             _calibration(record) if cell is None else cell.calibration,
             _of_data(record.config, "samples"),
             _of_data(record.config, "seed") if cell is None or not cell.draw else cell.draw,

@@ -32,7 +32,7 @@ from raysearch.errors import UserError, hidden_keys, redact, redacted, together,
 from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.source import with_dtype
-from raysearch.models.spec import ModelSpec
+from raysearch.models.spec import ModelSpec, label_of
 from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.search.recommendation import Budget
@@ -152,7 +152,7 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
     found.mistakes.tell()
     assert options is not None and tracking is not None, "else they would be among the mistakes"
     typed = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *words]
-    kept, notes = one_seed_each(cells)
+    kept, notes = one_seed_each(_with_short_names(cells))
     notes += drawn_once(kept)
     record = redacted(config), [*map(redact, typed)]
     return StudySpec(options, kept, assess, _store(config), *record, notes, recoveries), tracking
@@ -228,6 +228,14 @@ def _cell(
         search=search,
         draw=redact(combination.label("draw") or ""),
     )
+
+
+def _with_short_names(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells with their models called without folders, unless two would be called alike."""
+    labels = {cell.model: label_of(cell.model, cell.search.evaluation.model.path) for cell in cells}
+    if len({*labels.values()}) < len(labels):
+        return [*cells]
+    return [dataclasses.replace(cell, model=labels[cell.model]) for cell in cells]
 
 
 @cache

@@ -49,7 +49,7 @@ class Pruned:
     parameters_dense: int
     parameters: int
     dtype: str  #: of the weights, e.g. ``bfloat16``
-    source: str | None  #: the dense model as transformers and mergekit are given it; None when that is a GGUF file
+    source: str | None  #: the dense model as transformers and mergekit are given it; None for local files
 
 
 def mergekit_yaml(pruned: Pruned) -> str:
@@ -57,7 +57,7 @@ def mergekit_yaml(pruned: Pruned) -> str:
     source = pruned.source or "path/to/the/dense/model"
     lines = ["# mergekit-yaml mergekit.yaml ./pruned    (layer_range is half-open and 0-based)"]
     if pruned.source is None:
-        lines.append("# The search read a GGUF file: name the same model in Hugging Face format here.")
+        lines.append("# The search read local files: name the same model in Hugging Face format here.")
     lines += ["merge_method: passthrough", f"dtype: {pruned.dtype}", "slices:"]
     for before, after in pairwise([-1, *pruned.mask, pruned.n_layers_dense]):  # between two are layers that stay
         if before + 1 < after:

@@ -90,7 +90,7 @@ def export_checkpoint(
 
     with replacing(out) as folder:
         model = remove_layers(stack, mask)
-        source = None if located.digest else located.path
+        source = located.path if located.is_hub else None  # a local path says nothing to others
         dtype = str(model.dtype).removeprefix("torch.")
         pruned = Pruned(mask, n_layers, parameters_dense, model.num_parameters(), dtype, source)
         with quiet():

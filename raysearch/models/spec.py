@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysearch.errors import UserError, did_you_mean
+from raysearch.errors import UserError, did_you_mean, redact
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 #: Other names of dtypes, by which a message knows what was meant.
@@ -19,6 +20,20 @@ _ATTENTIONS = ("auto", "sdpa", "eager", "flash_attention_2")
 #: The most that a replica on a CPU copies into the layout of fast kernels, in bytes: larger models share one copy of
 #: their weights among the replicas of a machine. A loss must not depend on how much memory there is, so nor does this.
 MOST_COPIED = 2**31
+
+
+def label_of(name: str, path: str) -> str:
+    """Return how a model is called where people read it.
+
+    A file or a folder that has no name of its own is called by the last part of its path; a hub id stays as it is.
+    """
+    if name != redact(path):
+        return name
+    local = Path(os.path.expanduser(name))
+    if local.suffix.lower() == ".gguf":
+        return local.stem
+    is_folder = name.startswith((".", "/", "~")) or name.count("/") > 1 or local.is_dir()
+    return local.resolve().name if is_folder else name
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,11 @@ class ModelSpec:
             if value not in known:
                 meant = DTYPE_ALIASES.get(value.lower(), value)
                 raise UserError(f"model.{argument}={value} is unknown; {did_you_mean(meant, known)}")
+
+    @property
+    def label(self) -> str:
+        """The name in titles, cards and tables: without folders where the user named the model by a local path."""
+        return label_of(self.name, self.path)
 
 
 @dataclass(frozen=True, kw_only=True)

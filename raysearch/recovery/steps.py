@@ -90,7 +90,7 @@ class Recovery:
     def model_in(self, folder: Path, what: str = "") -> ModelSpec:
         """The searched model with the weights of a folder, and with another name if it is to be measured."""
         model = self.search.evaluation.model
-        return replace(model, name=f"{model.name} {what}".rstrip(), path=str(folder), dtype="auto", revision=None)
+        return replace(model, name=f"{model.label} {what}".rstrip(), path=str(folder), dtype="auto", revision=None)
 
     @functools.cached_property
     def tokenizer(self) -> Any:
@@ -178,7 +178,7 @@ def heal(
     evidence = RecoveryEvidence(
         recovery_id=recovery.name,
         search_id=record.search_id,
-        model=recovery.search.evaluation.model.name,
+        model=recovery.search.evaluation.model.label,
         mask=recovery.mask,
         n_layers_dense=recovery.assessment.info.n_layers,
         method=spec.options,
@@ -251,7 +251,10 @@ def draw(recovery: Recovery) -> Prompts:
 
 def _described(spec: RecoverSpec) -> dict[str, Any]:
     is_text = isinstance(spec.data.draw, WindowOptions)
-    return {**spec.data.rows.describe(), "responses": None if is_text else spec.options.responses}
+    described = {**spec.data.rows.describe(), "responses": None if is_text else spec.options.responses}
+    if "path" in described:  # the card may be read by anybody
+        described["path"] = Path(described["path"]).name
+    return described
 
 
 def check_room(recovery: Recovery) -> None:

@@ -62,7 +62,7 @@ def _evidence(record: SearchRecord, spec: SearchSpec, chosen: Trial) -> Evidence
     evaluation, result = spec.evaluation, record.found
     assert chosen.loss is not None, "best masks have one"
     return Evidence(
-        model=evaluation.model.name,
+        model=evaluation.model.label,
         searcher=_in_brief(spec),
         objective=record.config["choices"]["objective"],
         calibration="; ".join(_calibration_in_brief(one) for one in evaluation.calibrations),

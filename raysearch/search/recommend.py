@@ -52,7 +52,7 @@ class BudgetedSearch:
         if missed := [self.budget.word(part) for part in facts.misses if part in self.budget.gains]:
             raise UserError(
                 f"no mask meets {' and '.join(missed)}: without {count(len(mask), 'layer')}, the most that may go, "
-                f"{self.session.info.model.name} is {speed.speedup:.2f} times as fast, "
+                f"{self.session.info.model.label} is {speed.speedup:.2f} times as fast, "
                 f"memory {memory_text(speed, self.budget)}; ask for less"
             )
 

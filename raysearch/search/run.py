@@ -315,7 +315,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
     packages = ("raysearch", "torch", "transformers", "ray", "mlflow")
     header = SearchHeader(
         search_id=spec.search_id(session.fingerprint),
-        model=spec.evaluation.model.name,
+        model=spec.evaluation.model.label,
         choices=spec.config["choices"],
         config=spec.config,
         measure=session.measure,

@@ -132,7 +132,7 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
             errors = tuple(standard_errors(calibration, session.ledger, singles, Mask()))
             texts = tuple(_described(calibration, session.ledger, masks))
             profiles.append(Profile(one.name, calibration.measure, dense, tuple(losses), errors, texts))
-        return Sweep(spec.model.name, tuple(profiles))
+        return Sweep(spec.model.label, tuple(profiles))
 
 
 def _described(calibration: Calibration, ledger: Ledger, masks: Sequence[Mask]) -> Iterator[Mapping[str, Any]]:

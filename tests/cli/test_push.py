@@ -115,7 +115,8 @@ def test_a_checkpoint_is_sent_private_and_replaced_on_demand(run: Run, world: Wo
 
 
 def test_a_gguf_file_is_sent_with_a_card(run: Run, world: World, here: Path, hub: Hub) -> None:
-    model = write_llama(here / "model.gguf")
+    (folder := here / "secret-folder").mkdir()
+    model = write_llama(folder / "tiny-llama.gguf")
     assert run("search", *world.search(model=model)).code == 0
     done = run("export", "latest", "--gguf", "small.gguf", "--push", "me/small-gguf", "--public")
     assert done.code == 0 and f"Sent to {hub.url}/me/small-gguf (public)." in done.out, done.err
@@ -125,6 +126,8 @@ def test_a_gguf_file_is_sent_with_a_card(run: Run, world: World, here: Path, hub
     card = sent["README.md"].decode()
     assert "| layers | 4 | 2 |" in card and "| with | |" in card and "layers 0 to 3: █ kept, · removed" in card
     assert len(json.loads(sent["raysearch.json"])["mask"]) == 2
+    assert "# tiny-llama without 2 of its 4 layers" in card.replace("\\", "")
+    assert not any(b"secret-folder" in sent[name] for name in ("README.md", "raysearch.json")), "nobody else has it"
 
 
 def test_what_the_hub_refuses_is_one_sentence_and_the_export_stays(

@@ -248,3 +248,21 @@ def test_recover_names_the_packages_that_are_missing(monkeypatch: pytest.MonkeyP
         with pytest.raises(UserError) as refusal:
             build.recover_spec(config)
         assert str(refusal.value) == sentence
+
+
+def test_a_path_of_data_chooses_the_data_of_files(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.md").write_text("The text.")
+    for path in ("notes.txt", "rows.JSONL", str(tmp_path / "texts")):
+        spec = build.search_spec([f"data={path}", "data.samples=2"])
+        assert spec.config["choices"]["data"] == "file" and spec.config["data"]["path"] == path
+        assert spec.evaluation.calibrations[0].name == f"perplexity on file {Path(path).name}"
+
+
+def test_models_of_a_study_are_called_without_their_folders_where_that_tells_them_apart() -> None:
+    for paths, models in {
+        ("a/tiny.gguf", "b/other.gguf"): {"tiny", "other"},
+        ("a/tiny.gguf", "b/tiny.gguf"): {"a/tiny.gguf", "b/tiny.gguf"},
+    }.items():
+        cells = build.study_spec([f"study.grid.model=[{','.join(paths)}]", "study.grid.remove=[1]"]).cells
+        assert {cell.model for cell in cells} == models

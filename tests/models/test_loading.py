@@ -304,3 +304,20 @@ def test_the_demo_model(smollm2: Any, smollm2_tokenizer: Any) -> None:
     assert (info.n_layers, info.parameters, info.vocab_size, info.max_positions) == (30, 134_515_008, 49_152, 8_192)
     assert info.parameters == sum(parameter.numel() for parameter in smollm2.parameters())
     assert smollm2_tokenizer.decode(smollm2_tokenizer("The capital of France")["input_ids"]) == "The capital of France"
+
+
+def test_a_model_named_by_a_path_is_called_by_its_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    labels = {
+        "models/gemma-3-270m.Q4_K_M.gguf": "gemma-3-270m.Q4_K_M",
+        str(tmp_path / "a" / "TINY.GGUF"): "TINY",
+        "./models/mine/": "mine",
+        "models/mine": "mine",
+        str(tmp_path / "gone"): "gone",
+        "Qwen/Qwen3-0.6B": "Qwen/Qwen3-0.6B",
+    }
+    assert {path: ModelSpec(path, path).label for path in labels} == labels
+    assert ModelSpec("ours", "models/mine").label == "ours"
+    monkeypatch.chdir("models/mine")
+    assert ModelSpec(".", ".").label == "mine"
