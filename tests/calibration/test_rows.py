@@ -103,18 +103,19 @@ class TestFile:
         assert located(Rows(path)) == [(f"row {number} of data.path={path}", row) for number, row in enumerate(rows, 1)]
 
     def test_a_folder_is_a_row_a_text(self, tmp_path: Path) -> None:
+        folder = tmp_path / "texts"
         for name in ("b.txt", "a.md", ".hidden.txt", "c.png", "inner/d.txt"):
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(name)
-        rows = Rows(str(tmp_path))
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(name)
+        rows = Rows(str(folder))
         assert located(rows) == [
-            (f"a.md of data.path={tmp_path}", {"text": "a.md"}),
-            (f"b.txt of data.path={tmp_path}", {"text": "b.txt"}),
+            (f"a.md of data.path={folder}", {"text": "a.md"}),
+            (f"b.txt of data.path={folder}", {"text": "b.txt"}),
         ]
-        assert rows.files() == [tmp_path / "a.md", tmp_path / "b.txt"]
-        (tmp_path / "test.txt").write_text("d")
+        assert rows.files() == [folder / "a.md", folder / "b.txt"]
+        (folder / "test.txt").write_text("d")
         with pytest.raises(UserError, match=r"data\.path=.*test\.txt is kept for evaluation, as 'test' in its name"):
-            Rows(str(tmp_path))
+            Rows(str(folder))
 
     def test_reads_no_further_than_asked(self, tmp_path: Path) -> None:
         path = write(tmp_path / "a.jsonl", {"text": "a"}, "broken")

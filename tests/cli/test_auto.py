@@ -116,7 +116,7 @@ def test_gains_end_a_search_as_soon_as_a_mask_has_them(run: Run, world: World, m
 
 def test_what_no_mask_meets_is_one_sentence(run: Run, world: World) -> None:
     for changed, sentence in {
-        "budget.loss=-5": "has no mask within budget.loss=-5; the nearest, of 1 layer, misses budget.loss: the loss",
+        "budget.loss=-5": "budget.loss=-5 is not a budget; use a value such as 0.1 or 0.05",
         "budget.speedup=1000": "no mask meets budget.speedup=1000: without 4 layers, the most that may go,",
         "budget.memory=-99.9%": "no mask meets budget.memory=-99.9%",
         "": "the budget is empty",

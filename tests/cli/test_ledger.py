@@ -20,6 +20,11 @@ def test_a_ledger_is_checked_merged_exported_and_cleaned(run: Run, here: Path, w
     assert {Path(one["path"]).name: one["rows"] for one in files}["searches.csv"] == 1
     assert all(Path(one["path"]).is_file() for one in files)
 
+    for words, sentence in {
+        (): "Nothing to clean in mlruns/ledger.db: no search was named that it should forget; --yes gives back unused",
+        ("--yes",): "Nothing to clean in mlruns/ledger.db: no search was named that it should forget; ",
+    }.items():
+        assert sentence in run("ledger", "clean", *words).out
     asked = run("ledger", "clean", "latest")
     assert f"1 search ({first['search_id']}) with " in asked.out and "do it with --yes" in asked.out
     assert json.loads(run("ledger", "check", "--json").out)["rows"]["searches"] == 1

@@ -9,7 +9,10 @@ import pytest
 
 import raysearch
 from raysearch.core.formatting import size as size_text
+from raysearch.core.mask import Mask
 from raysearch.errors import UserError
+from raysearch.search import recommend
+from raysearch.search.recommend import facts_of
 from raysearch.search.recommendation import Budget
 from tests.cases import assert_refused
 from tests.cli.conftest import Run, World
@@ -27,17 +30,25 @@ def searched(run: Run, world: World) -> Mapping[int, Mapping[str, Any]]:
     return {0: dense, **{one["n_removed"]: {**one, "error": errors[one["n_removed"]]} for one in result["path"]}}
 
 
-def test_a_loss_or_a_readout_decides(run: Run, world: World, searched: Mapping[int, Mapping[str, Any]]) -> None:
-    rises = {size: searched[size]["loss"] - searched[0]["loss"] for size in SIZES}
-    bounds = {size: rises[size] + 1.644854 * searched[size]["error"] for size in SIZES}
+def test_a_loss_decides(run: Run, world: World) -> None:
+    result = found(run("search", *world.search(remove="1..3", objective="kl"), "--json"))  # by which every layer costs
+    path = {entry["n_removed"]: entry for entry in result["path"]}
+    rises = {size: path[size]["loss"] - result["dense_loss"] for size in SIZES}
+    bounds = {size: rises[size] + 1.644854 * result["delta_errors"][str(size)] for size in SIZES}
     for most in (max(bounds.values()) + 1e-4, min(bounds.values()) + 1e-4):
         within = [size for size in SIZES if bounds[size] <= most]
         misses = [["loss"] if rises[size] > most else [] for size in SIZES]
         unsure = [["loss"] if rises[size] <= most < bounds[size] else [] for size in SIZES]
         advice = found(run("recommend", "latest", f"budget.loss={most!r}", "--json"))
-        assert advice["n_removed"] == max(within) and advice["removed"] == searched[max(within)]["removed"]
+        assert advice["n_removed"] == max(within) and advice["removed"] == path[max(within)]["removed"]
         assert [size["misses"] for size in advice["sizes"]] == misses
         assert [size["unsure"] for size in advice["sizes"]] == unsure and advice["confidence"] == 0.95
+    outcome = run("recommend", "latest", "budget.loss=0")
+    assert outcome.code == 2 and "has no mask within budget.loss=0; the nearest, of 1 layer" in outcome.err
+
+
+def test_a_readout_decides(run: Run, world: World, searched: Mapping[int, Mapping[str, Any]]) -> None:
+    advice = found(run("recommend", "latest", "budget.loss=1000", "--json"))
     for size in advice["sizes"]:
         alone = found(run("search", *world.search(remove=size["n_removed"]), "--json"))
         assert size["delta_error"] == alone["delta_error"] > 0
@@ -49,14 +60,11 @@ def test_a_loss_or_a_readout_decides(run: Run, world: World, searched: Mapping[i
         assert size.readout_change == pytest.approx(size.readout / advice.dense_readout - 1)
     for words, sentence in {
         "budget.speedup=1.2": "needs speeds, and none are recorded for greedy-m3-",
-        f"budget.loss={min(rises.values()) - 0.5:.4f}": "has no mask within budget.loss=",
-        f"budget.loss={min(rises.values()) + 1e-4:.6f}": (
-            "keeps to budget.loss, but not beyond the error: the loss falls by 0.1980"
-        ),
+        "budget.loss=-0.1": "budget.loss=-0.1 is not a budget; use a value such as 0.1 or 0.05",
         "budget.los=1": "budget.los is not a part of a budget; did you mean 'budget.loss'?",
         "budget.loss=few": "budget.loss=few is no such number; write budget.loss=0.1, or budget.loss=0.05",
         "budget.loss=6GB": "budget.loss=6GB is no such number; write budget.loss=0.1, or budget.loss=0.05",
-        "budget.loss=10%": "budget.loss=10% is no such number",
+        "budget.loss=10%": "budget.loss=10% is no such number: a loss is in nats, not a share; write budget.loss=0.1, or",
         "budget.speedup=fast": "budget.speedup=fast is no such number; write budget.speedup=1.2, or budget.speedup=120",
         "budget.readout=20": "budget.readout=20 would be 2000%; write budget.readout=20%, or budget.readout=0.2",
         "budget.memory=6TB": "budget.memory=6TB is no such number; write budget.memory=-15%, or budget.memory=6GB",
@@ -109,3 +117,12 @@ def test_what_is_no_budget_is_refused() -> None:
     assert Budget.parse(["budget.memory=-15%", "budget.loss=.5"]) == Budget(loss=0.5, memory=-0.15)
     assert Budget.parse(["budget.memory=6GB"]) == Budget(memory=6e9) and str(Budget(memory=6e9)) == "budget.memory=6GB"
     assert Budget.parse(["budget.memory=512 MiB"]) == Budget(memory=2.0**29)
+
+
+def test_a_readout_that_is_missed_is_told() -> None:
+    from raysearch.core.measure import PERPLEXITY
+
+    budget = Budget(readout=0.1)
+    sizes = [facts_of(Mask.of(1), 1.2, 1.0, PERPLEXITY, budget)]
+    told = recommend._facts(sizes[0], budget, PERPLEXITY)
+    assert told == "the loss rises by 0.2000, perplexity is 22.1% worse"
