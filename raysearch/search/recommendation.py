@@ -81,7 +81,7 @@ class Budget:
             units, (one, other), _ = _PARTS[part]
             if part == "loss" and number is not None and number[2] == "%":
                 raise UserError(
-                    f"{word} is no such number: a loss is in nats, not a share; write budget.loss={one}, or "
+                    f"{word} is no such number: a loss is not a share; write budget.loss={one}, or "
                     f"budget.readout={text} for a share of the readout, such as perplexity"
                 )
             if number is None or number[2] not in units:

@@ -37,7 +37,7 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("study.grid.remove=[1]", ["study.grid.remove is not a key"]),
     ("assess=none", ["assess is not a key"]),
     ("remove=auto budget.loss=-1", ["budget.loss=-1 is not a budget; use a value such as 0.1"]),
-    ("remove=auto budget.loss=10%", ["budget.loss=10% is no such number: a loss is in nats", "budget.readout=10%"]),
+    ("remove=auto budget.loss=10%", ["budget.loss=10% is no such number: a loss is not a share", "budget.readout=10%"]),
     ("speed=5", ["speed=5 is not a section; set speed.key=value"]),
     ("objective=weighted objective.parts=null", ["objective.parts has no value", "write each part as"]),
     (

@@ -64,7 +64,7 @@ def test_a_readout_decides(run: Run, world: World, searched: Mapping[int, Mappin
         "budget.los=1": "budget.los is not a part of a budget; did you mean 'budget.loss'?",
         "budget.loss=few": "budget.loss=few is no such number; write budget.loss=0.1, or budget.loss=0.05",
         "budget.loss=6GB": "budget.loss=6GB is no such number; write budget.loss=0.1, or budget.loss=0.05",
-        "budget.loss=10%": "budget.loss=10% is no such number: a loss is in nats, not a share; write budget.loss=0.1, or",
+        "budget.loss=10%": "budget.loss=10% is no such number: a loss is not a share; write budget.loss=0.1, or",
         "budget.speedup=fast": "budget.speedup=fast is no such number; write budget.speedup=1.2, or budget.speedup=120",
         "budget.readout=20": "budget.readout=20 would be 2000%; write budget.readout=20%, or budget.readout=0.2",
         "budget.memory=6TB": "budget.memory=6TB is no such number; write budget.memory=-15%, or budget.memory=6GB",
