@@ -67,7 +67,7 @@ def rows(table: Table) -> list[list[str]]:
 
 def recorded(result: SearchResult) -> SearchRecord:
     """The search as the ledger gives it back."""
-    config = {"choices": {"data": "wikitext", "objective": "x"}, "model": {"name": "tiny"}}
+    config = {"choices": {"data": "wikitext", "objective": "x"}, "model": {"name": "tiny", "path": "tiny"}}
     return SearchRecord(result.search_id, config, "finished", None, result, "2026-01-01 00:00")
 
 
