@@ -152,9 +152,9 @@ class Rows:
         ending = path.suffix.lower()
         try:
             if path.is_dir():
-                for file in _texts_in(path):
-                    where = f"{file.name} of {whole}"
-                    yield where, {"text": _decode(file.read_bytes(), where)}
+                for text in _texts_in(path):
+                    where = f"{text.name} of {whole}"
+                    yield where, {"text": _decode(text.read_bytes(), where)}
                 return
             with path.open("rb") as file:
                 if ending in _TEXTS:
