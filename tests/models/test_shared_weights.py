@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.utils import HF_MODULES_CACHE
+from transformers.utils.hub import HF_MODULES_CACHE
 
 from raysearch.models.shared_weights import attach, detach
 from tests.cases import assert_each
