@@ -10,6 +10,7 @@ import csv
 import importlib.metadata
 import importlib.util
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ Where = str  #: names a row in messages: ``row 17 of data.path=items.jsonl``
 _TABLES = {".csv": ",", ".tsv": "\t"}  # and what is between their cells
 _ENDINGS = (".txt", ".jsonl", ".json", *_TABLES)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_HELD_OUT = 10  # every tenth row
+_HELD_OUT = 10  # every tenth row, or piece of a document
+_PIECE_CHARS, _FEWEST_PIECES = 8192, 20  # of a document that is a data set by itself
 _EVALUATION_WORDS = {"test", "validation", "valid", "val", "dev", "eval", "evaluation"}
 _LIST, _ROW = "mend it, or call it .jsonl if each line is an object of its own", "write one JSON object a line"
 
@@ -46,7 +48,7 @@ class Rows:
         split: On the hub: ``train``, ``train[:1000]``, …
         streaming: On the hub: whether to read rows as needed instead of downloading the whole split first.
         allow_evaluation_split: Whether to take rows that are kept for evaluation; the records then say so.
-        part: ``all`` rows, every tenth (``held_out``), or the ``rest``.
+        part: ``all`` rows, every tenth (``held_out``), or the ``rest``; of a ``.txt`` pieces, cut at ends of lines.
     """
 
     path: str | None = None
@@ -109,10 +111,19 @@ class Rows:
             rows = self._read_file(self.path)
         else:
             rows = _read_sotu() if self.name is None else self._read_hub(self.name)
-        held_out = self.part == "held_out"
-        for number, found in enumerate(rows, start=1):
-            if self.part == "all" or (number % _HELD_OUT == 0) == held_out:
-                yield found
+        if self.part == "all":
+            yield from rows
+            return
+        if self.path is not None and as_path("data.path", self.path).suffix == ".txt":
+            for where, row in rows:
+                yield from ((where, {"text": text}) for text in _part_of(row["text"], self.part))
+            return
+        number = 0
+        for number, row in enumerate(rows, start=1):
+            if (number % _HELD_OUT == 0) == (self.part == "held_out"):
+                yield row
+        if self.part == "held_out" and number < _HELD_OUT:
+            raise UserError(f"data.part=held_out is every tenth row, but the data holds {number}; use more rows")
 
     def describe(self) -> dict[str, Any]:
         """Return the source of the rows, for the records."""
@@ -194,6 +205,28 @@ def _read_sotu() -> Iterator[tuple[Where, Row]]:
     for address in addresses:
         text = (folder / "speeches" / f"{address}.txt").read_text(encoding="utf-8")
         yield f"address {address} of data.package=sotu", {"text": text}
+
+
+def _part_of(text: str, part: str) -> Iterator[str]:
+    """Yield of every ten pieces of a text the last one (``held_out``), or the others as one."""
+    size, starts, end = min(_PIECE_CHARS, math.ceil(len(text) / _FEWEST_PIECES)), [0], 0
+    while (end := _end_of_piece(text, starts[-1] + size, size)) < len(text):
+        starts.append(end)
+    ends = [*starts[1:], len(text)]
+    for first in range(0, len(starts), _HELD_OUT):
+        last = first + _HELD_OUT - 1
+        if part == "rest":
+            yield text[starts[first] : ends[min(last, len(ends)) - 1]]
+        elif last < len(starts):
+            yield text[starts[last] : ends[last]]
+
+
+def _end_of_piece(text: str, at: int, size: int) -> int:
+    """Return the next end of a line, else of a word, no further than so many characters; else the place itself."""
+    for space in (r"\n", r"\s"):
+        if found := re.compile(space).search(text, at, at + size):
+            return found.end()
+    return at
 
 
 def _read_table(file: Iterable[bytes], whole: Where, delimiter: str) -> Iterator[tuple[Where, Row]]:

@@ -29,7 +29,7 @@ def recover(
     """Train the pruned model to give back what it lost, write it as a checkpoint, and assess it.
 
     \b
-    raysearch recover latest --out healed               distilled on installed prose, without a network
+    raysearch recover latest --out healed               distilled on what the search has left of its data
     raysearch recover latest data=alpaca data.path=alpaca.jsonl recovery.responses=self --out healed
     raysearch recover latest recovery=paper --out healed --dry-run
 

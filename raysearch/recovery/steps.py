@@ -19,9 +19,11 @@ import torch
 
 from raysearch.assessment.assess import plan_assessment
 from raysearch.assessment.context import AssessmentPlan
+from raysearch.assessment.own_data import name_of
+from raysearch.calibration.overlap import SeenTexts
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.digest import digest
-from raysearch.core.formatting import size
+from raysearch.core.formatting import count, size
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_whole
 from raysearch.errors import UserError, redacted
@@ -33,7 +35,7 @@ from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed
-from raysearch.recovery.prompts import Prompts, Row, SeenTexts, draw_prompts, kept_rows, n_to_train_on, row_of
+from raysearch.recovery.prompts import Prompts, Row, draw_prompts, kept_rows, n_to_train_on, row_of
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import top_logits_of
@@ -93,6 +95,14 @@ class Recovery:
         return replace(model, name=f"{model.name} {what}".rstrip(), path=str(folder), dtype="auto", revision=None)
 
     @functools.cached_property
+    def prompts(self) -> Prompts:
+        """The prompts or text to train on, apart from the calibration and the assessment."""
+        plan, spec = self.assessment, self.spec
+        searched = prepare_data(self.search.evaluation, plan.info, plan.files).calibrations
+        measured = SeenTexts([*searched, *plan.calibrations], self.tokenizer)
+        return draw_prompts(spec.data, spec.options, self.tokenizer, measured, plan.info.max_positions)
+
+    @functools.cached_property
     def tokenizer(self) -> Any:
         """The model's tokenizer, apart from the one that others use."""
         return load_tokenizer(self.assessment.info.model)
@@ -106,18 +116,58 @@ def prepare(
     remove: int | None,
     plan: AssessmentPlan | None = None,
     shared: Path | None = None,
+    warn: Callable[[str], None] = lambda sentence: None,
 ) -> Recovery:
     """Check all that can be checked before anything is computed.
 
     The arguments are those of `recover_search`. The model, and what it is assessed by, is read if it was not; rows and
-    logits are kept in a folder that several masks share, or else in this one's own.
+    logits are kept in a folder that several masks share, or else in this one's own. Which data are taken instead of the
+    search's own is told to `warn`.
     """
-    mask, evaluation = record.best_of_size(remove).mask, search.evaluation
+    evaluation = search.evaluation
     check_first_gpu(evaluation.model.device)
     spec.data.check()
-    plan = plan or plan_assessment(spec.assess, evaluation.model, spec.cluster, evaluation.ledger)
+    if plan is None:
+        plan = plan_assessment(spec.assess, evaluation.model, spec.cluster, evaluation.ledger, searched=evaluation)
     record.check_weights(plan.fingerprint)
     check_targets(plan.info.model, spec.options)
+    for note in plan.notes:
+        warn(note)
+    plain = _named(record, ledger, search, spec, remove, plan, shared)
+    own = spec.on_own_data(evaluation, search.config)
+    if own is None:
+        return plain
+    recovery, data = _named(record, ledger, search, own, remove, plan, shared), name_of(own.data)
+    if (recovery.shared / _CARD).is_file():  # drawn before
+        return recovery
+    try:
+        prompts = recovery.prompts
+    except UserError as error:
+        if not own.data.rows.is_local:  # it may be the network
+            raise
+        why_not = str(error)
+    else:
+        if len(prompts.rows or prompts.questions) > spec.options.batch_size:
+            return recovery
+        why_not = f"{data} holds {count(len(prompts.rows or prompts.questions), 'row')} besides what was measured"
+    warn(
+        f"the search's own data are too few to train on ({why_not}); State of the Union addresses are taken instead; "
+        "for other text: data=file data.path=…"
+    )
+    return plain
+
+
+def _named(
+    record: SearchRecord,
+    ledger: Ledger,
+    search: SearchSpec,
+    spec: RecoverSpec,
+    remove: int | None,
+    plan: AssessmentPlan,
+    shared: Path | None,
+) -> Recovery:
+    """Return a recovery, named by all that it depends on."""
+    mask = record.best_of_size(remove).mask
     measured = sorted(one.text_fingerprint for one in plan.calibrations)
     identity = {
         "model": plan.fingerprint,
@@ -214,7 +264,7 @@ def _rows(
             known = map(json.loads, lines.splitlines())
             return [Row(tuple(one["ids"]), one["n_prompt"], one["answer"]) for one in known], card["left_out"], 0
     observer.assessing("drawing the data")
-    prompts = draw(recovery)
+    prompts = recovery.prompts
     left_out, n_written = Counter(prompts.left_out), 0
     answers = [(one.answer, False) for one in prompts.questions]
     if options.responses == "self":
@@ -239,14 +289,6 @@ def _rows(
     write_whole(folder / _ROWS, content)
     write_whole(folder / _CARD, json.dumps(redacted(card), indent=2) + "\n")
     return rows, dict(left_out), n_written
-
-
-def draw(recovery: Recovery) -> Prompts:
-    """Draw prompts or text apart from the calibration and the assessment."""
-    plan, spec, tokenizer = recovery.assessment, recovery.spec, recovery.tokenizer
-    searched = prepare_data(recovery.search.evaluation, plan.info, plan.files).calibrations
-    measured = SeenTexts([*searched, *plan.calibrations], tokenizer)
-    return draw_prompts(spec.data, spec.options, tokenizer, measured, plan.info.max_positions)
 
 
 def _described(spec: RecoverSpec) -> dict[str, Any]:
