@@ -35,7 +35,7 @@ from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.steps import RECOVERED, TEACHER, Recovery, heal, prepare, remove_models
 from raysearch.recovery.teacher import TopLogits
-from raysearch.recovery.trainer import TrainingRows, TrainingSetup, all_threads, make_trainer
+from raysearch.recovery.trainer import TrainingRows, TrainingSetup, all_threads, make_trainer, naming_bitsandbytes
 from raysearch.recovery.training import within_memory
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
@@ -217,7 +217,7 @@ def _time_step(recovery: Recovery, model: ModelSpec, rows: list[Row], folder: Pa
     n_rows = min(len(rows), n_steps * options.batch_size + 1)
     options = replace(options, held_out=0.5 / n_rows)
     chosen = sorted(rows, key=lambda row: len(row.ids))[len(rows) // 2 :][:n_rows]
-    with quiet(), all_threads():
+    with quiet(), all_threads(), naming_bitsandbytes(options):
         data = TrainingRows.of((chosen * n_rows)[:n_rows], options)
         if options.loss == "distill":  # what the dense model says takes the same time whatever it is
             k = min(options.top_k, recovery.assessment.info.vocab_size)
