@@ -20,12 +20,13 @@ from raysearch.assessment.assess import assess_masks, check_tasks, plan_assessme
 from raysearch.assessment.results import Result
 from raysearch.assessment.speed import PeakMemory
 from raysearch.core.mask import Mask
+from raysearch.core.paths import sizes_of_folders
 from raysearch.evaluation.replica import release
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
 from raysearch.models.export import check_destination
 from raysearch.models.loading import quiet
-from raysearch.models.source import locate
+from raysearch.models.source import gguf_file, locate
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import write_card, written_by
 from raysearch.recovery.progress import timed
@@ -33,7 +34,7 @@ from raysearch.recovery.prompts import LeftOut, Question, Row, kept_rows, n_to_t
 from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
-from raysearch.recovery.steps import RECOVERED, TEACHER, Recovery, heal, prepare, remove_models
+from raysearch.recovery.steps import RECOVERED, TEACHER, Recovery, heal, prepare, remove_copies, remove_models
 from raysearch.recovery.teacher import TopLogits
 from raysearch.recovery.trainer import TrainingRows, TrainingSetup, all_threads, make_trainer, naming_bitsandbytes
 from raysearch.recovery.training import within_memory
@@ -73,7 +74,10 @@ def recover_search(
     recovery = prepare(record, ledger, search, spec, remove, warn=observer.warn)
     result = _recover(recovery, out.absolute(), overwrite, observer)
     _record(recovery, result, "", observer)
-    return result
+    remove_copies(recovery.folder, recovery.spec.options)
+    model = recovery.search.evaluation.model
+    places = [recovery.folder, *([] if model.cache is None else [model.cache])]
+    return replace(result, is_gguf=gguf_file(model) is not None, left=sizes_of_folders(places))
 
 
 def recover_in_study(

@@ -201,7 +201,9 @@ def heal(
     dense model some are opened where they are needed.
     """
     spec, record = recovery.spec, recovery.record
-    pruned = recovery.folder / _PRUNED
+    pruned, is_written = recovery.folder / _PRUNED, written_by(out) == recovery.name
+    if not is_written and not [*recovery.folder.glob(f"{TRAINED}/*.safetensors")]:
+        (recovery.folder / TRAINED / DONE).unlink(missing_ok=True)  # what was trained lay in another folder alone
     model = recovery.model_in(pruned)
     if not recovery.folder.exists():
         check_room(recovery)
@@ -210,7 +212,7 @@ def heal(
     with replicas or opening(spec.cluster, recovery.assessment.info, _UNITS) as pool:
         with timed(stages, "data"):
             rows, left_out, n_written = _rows(recovery, pool, observer)
-        if not (pruned / RECORD).is_file():
+        if not (pruned / RECORD).is_file() and not (is_written and is_trained(recovery.folder)):
             shutil.rmtree(pruned, ignore_errors=True)
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
@@ -238,7 +240,7 @@ def heal(
         training=training,
         version=importlib.metadata.version("raysearch"),
     )
-    if written_by(out) != recovery.name:
+    if not is_written:
         observer.assessing("writing the recovered checkpoint")
         with timed(stages, "checkpoints"):
             write_checkpoint(model, recovery.folder / TRAINED, out, evidence)
@@ -251,6 +253,15 @@ def remove_models(folder: Path, options: RecoveryOptions) -> None:
     for marker in (*trained, folder / _PRUNED / RECORD, folder / RECOVERED / RECORD):
         marker.unlink(missing_ok=True)  # first, so that nothing takes what a killed process leaves for whole
         shutil.rmtree(marker.parent, ignore_errors=True)
+
+
+def remove_copies(folder: Path, options: RecoveryOptions) -> None:
+    """Remove the models that the recovered checkpoint makes needless from a recovery's folder; an adapter stays."""
+    (folder / _PRUNED / RECORD).unlink(missing_ok=True)  # first, as above
+    shutil.rmtree(folder / _PRUNED, ignore_errors=True)
+    if options.method == "full":
+        for weights in (folder / TRAINED).glob("*.safetensors"):
+            weights.unlink()
 
 
 def _rows(
