@@ -556,9 +556,9 @@ def export_recovered_gguf(
     overwrite: bool = False,
     store: PathLike = "mlruns",
 ) -> HealedGGUF:
-    """Write the model that `recover` wrote last as a GGUF file, in the quantisation of the file that it is made from.
+    """Write the model that `recover` wrote last as a GGUF file.
 
-    What the training has not changed keeps its bytes. Where nothing here writes a quantisation, the weights are F16.
+    What the training has not changed keeps its bytes; the rest has eight bits or more.
 
         export_recovered_gguf("latest", out="healed.gguf")
 

@@ -474,11 +474,12 @@ def healed_lines(done: HealedGGUF, out: Path) -> list[str]:
     wrote, _, *how_to_run = gguf_lines(done.file, out, public=False)
     trained = count(done.trained, "tensor")
     lines = [wrote, f"The training changed {trained}; the others have the bytes that they have in {done.file.source}."]
-    if done.unwritten:
-        then = f", as llama.cpp's own program does: {done.command}" if done.command else ""
+    if done.coarser:
         lines.append(
-            f"The trained ones that were {' or '.join(done.unwritten)} are F16, since these are not written here{then}"
+            f"Those that were {' or '.join(done.coarser)} are Q8_0 now, as fewer bits would round the training away."
         )
+    if done.command is not None:
+        lines.append(f"Smaller, but less of the training is left: {done.command}")
     return [*lines, *how_to_run]
 
 

@@ -6,10 +6,8 @@ that one is taken by which the untrained weights are those of the file. A tensor
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from raysearch.core.mask import Mask
-from raysearch.core.paths import written_whole
-from raysearch.errors import UserError, last_line
 from raysearch.models.gguf_pruning import GGUFExport, GGUFFile, StoredTensor, prune_gguf, renumbered
 from raysearch.models.spec import ModelInfo
 
-_QUANTISER = "llama-quantize"  # llama.cpp's
+#: What holds a training. In fewer bits a weight lies on a coarse grid, to which a small change of it is rounded back.
+_FINE = ("F32", "F16", "BF16", "Q8_0")
 _ROUNDED = 2**-7  # of the largest value: so far may a 16-bit checkpoint be from the file that it was read from
 
 Values = npt.NDArray[np.float32]
@@ -36,13 +33,13 @@ class HealedGGUF:
     Args:
         file: The file, beside the one that was pruned.
         trained: How many of its tensors the training has changed.
-        unwritten: The quantisations of the source that nothing here writes, F16 in their place.
-        command: What quantises the file like its source; None where that is done.
+        coarser: The quantisations of the source that would round most of a training away; Q8_0 is in their place.
+        command: How llama.cpp quantises the file as its source is; None where it is.
     """
 
     file: GGUFExport
     trained: int
-    unwritten: tuple[str, ...]
+    coarser: tuple[str, ...]
     command: str | None
 
 
@@ -66,18 +63,10 @@ def heal_gguf(
     """
     change = _Training(_Checkpoint(pruned), _Checkpoint(healed))
     file = prune_gguf(source, mask, out, info=info, search_id=search_id, overwrite=overwrite, change=change)
-    unwritten = tuple(sorted(change.unwritten))
-    if not unwritten or (kind := _file_type(source)) is None:
-        return HealedGGUF(file, change.trained, unwritten, None)
-    words = ["--allow-requantize", str(out), str(out.with_stem(f"{out.stem}-{kind}")), kind]
-    if (quantiser := shutil.which(_QUANTISER)) is None:
-        return HealedGGUF(file, change.trained, unwritten, " ".join([_QUANTISER, *words]))
-    with written_whole(out) as unfinished:
-        ran = subprocess.run([quantiser, words[0], out, unfinished, kind], capture_output=True, text=True, check=False)
-        if ran.returncode:
-            said = last_line(RuntimeError(ran.stderr.strip() or str(ran.returncode)))
-            raise UserError(f"{quantiser} fails ({said}); {out} has the trained weights as F16")
-    return HealedGGUF(replace(file, size_bytes=out.stat().st_size), change.trained, (), None)
+    coarser, command = tuple(sorted(change.coarser)), None
+    if coarser and (kind := _file_type(source)) is not None:
+        command = f"llama-quantize --allow-requantize {out} {out.with_stem(f'{out.stem}-{kind}')} {kind}"
+    return HealedGGUF(file, change.trained, coarser, command)
 
 
 def _file_type(path: Path) -> str | None:
@@ -121,7 +110,7 @@ class _Training:
     pruned: _Checkpoint
     healed: _Checkpoint
     trained: int = 0
-    unwritten: set[str] = field(default_factory=set)
+    coarser: set[str] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)  #: of the checkpoint, by those of the file
 
     def __call__(self, file: GGUFFile, kept: Sequence[int], name: str, tensor: StoredTensor) -> StoredTensor:
@@ -141,9 +130,9 @@ class _Training:
         lay_out = _layout(file, kept, stored, before)
         if lay_out is None:
             raise file.refused(f"how {name} holds {own} is unknown", "use the recovered checkpoint")
-        kind = tensor.kind if _is_written(tensor.kind) else gguf.GGMLQuantizationType.F16
+        kind = tensor.kind if tensor.kind.name in _FINE else gguf.GGMLQuantizationType.Q8_0
         if kind != tensor.kind:
-            self.unwritten.add(tensor.kind.name)
+            self.coarser.add(tensor.kind.name)
         shape = gguf.quant_shape_to_byte_shape(stored.shape, kind) if _is_bytes(kind) else stored.shape
         dtype = np.dtype({"F32": np.float32, "F16": np.float16}.get(kind.name, np.uint8))
 
@@ -172,18 +161,6 @@ class _Training:
 
 def _is_bytes(kind: Any) -> bool:
     return kind.name not in ("F32", "F16")
-
-
-def _is_written(kind: Any) -> bool:
-    """Return whether gguf writes a quantisation, which it does for the simple ones."""
-    import gguf
-
-    block, _ = gguf.GGML_QUANT_SIZES[kind]
-    try:
-        gguf.quants.quantize(np.zeros((1, block), np.float32), kind)
-    except NotImplementedError:
-        return False
-    return True
 
 
 def _layout(file: GGUFFile, kept: Sequence[int], stored: Values, values: Values) -> Callable[[Values], Values] | None:
