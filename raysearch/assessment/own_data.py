@@ -11,7 +11,7 @@ from raysearch.calibration.data import Data, Used
 from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.overlap import SeenTexts
-from raysearch.calibration.windows import WindowOptions
+from raysearch.calibration.windows import Sampling, WindowOptions
 from raysearch.errors import UserError
 from raysearch.evaluation.prepared_data import ModelFiles, prepare_data
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
@@ -95,7 +95,7 @@ def _draw(data: Data, spec: AssessSpec, info: ModelInfo) -> WindowOptions | Item
     if isinstance(data.draw, ItemOptions):
         return replace(data.draw, samples="all", at_most=spec.limit, sampling="random", balance="none", score="answer")
     seq_len = min(spec.seq_len, info.max_positions or spec.seq_len)
-    sampling = "sequential" if spec.limit is None else "random"
+    sampling: Sampling = "sequential" if spec.limit is None else "random"
     return WindowOptions("all", seq_len, sampling=sampling, bos=data.draw.bos, at_most=spec.limit)
 
 

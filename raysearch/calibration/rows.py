@@ -119,9 +119,9 @@ class Rows:
                 yield from ((where, {"text": text}) for text in _part_of(row["text"], self.part))
             return
         number = 0
-        for number, row in enumerate(rows, start=1):
+        for number, located in enumerate(rows, start=1):
             if (number % _HELD_OUT == 0) == (self.part == "held_out"):
-                yield row
+                yield located
         if self.part == "held_out" and number < _HELD_OUT:
             raise UserError(f"data.part=held_out is every tenth row, but the data holds {number}; use more rows")
 

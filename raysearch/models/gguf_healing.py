@@ -88,7 +88,7 @@ class _Checkpoint:
         """The file of each tensor."""
         from safetensors import safe_open
 
-        files = {}
+        files = dict[str, Path]()
         for file in sorted(self.folder.glob("*.safetensors")):
             with safe_open(file, "pt") as tensors:
                 files |= dict.fromkeys(tensors.keys(), file)

@@ -38,7 +38,7 @@ def texts_of(calibration: Calibration, folder: Path) -> list[str]:
     """The words of each sample."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     return [
-        " ".join(tokenizer.decode(ids[:length], skip_special_tokens=True).split())
+        " ".join(str(tokenizer.decode(ids[:length], skip_special_tokens=True)).split())
         for shard in calibration.shards
         for ids, length in zip(shard.input_ids, shard.lengths, strict=True)
     ]

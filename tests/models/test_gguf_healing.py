@@ -43,7 +43,7 @@ def healed(
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if trains(name):
-                weight += size * torch.randn(weight.shape, generator=generator)
+                weight.add_(size * torch.randn(weight.shape, generator=generator))
     model.save_pretrained(folder / "healed")
     how = {"info": sizes_of(source), "search_id": "greedy-m2-1", "overwrite": False, **how}
     out = folder / "healed.gguf"
