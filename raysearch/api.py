@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     from raysearch.ledger.merging import Merged
     from raysearch.ledger.table import Table
     from raysearch.models.export import ExportResult
+    from raysearch.models.gguf_healing import HealedGGUF
     from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.models.hub import HubRepository
+    from raysearch.recovery.export import RecoveredExport
     from raysearch.recovery.record import RecoveryRecord
     from raysearch.recovery.results import Recovered, RecoveryCost
     from raysearch.recovery.spec import RecoverSpec
@@ -520,6 +522,56 @@ def export_gguf(
     record, spec, hub = _to_export(search, overwrite, push, public, store)
     file, source = as_path("--gguf", out), None if source is None else as_path("--from", source)
     return export_search_as_gguf(record, spec, file, source=source, remove=remove, overwrite=overwrite, push=hub)
+
+
+def export_recovered(
+    search: str = "latest",
+    *,
+    out: PathLike,
+    remove: int | None = None,
+    overwrite: bool = False,
+    push: str | None = None,
+    public: bool = False,
+    store: PathLike = "mlruns",
+) -> RecoveredExport:
+    """Write the model that `recover` wrote last to another folder.
+
+    Args:
+        out: The folder to write.
+    """
+    from raysearch.recovery.export import export_recovered
+
+    record, spec, hub = _to_export(search, overwrite, push, public, store)
+    folder = as_path("--out", out)
+    with _opened(store) as found:
+        return export_recovered(record, found, spec, folder, remove=remove, overwrite=overwrite, push=hub)
+
+
+def export_recovered_gguf(
+    search: str = "latest",
+    *,
+    out: PathLike,
+    source: PathLike | None = None,
+    remove: int | None = None,
+    overwrite: bool = False,
+    store: PathLike = "mlruns",
+) -> HealedGGUF:
+    """Write the model that `recover` wrote last as a GGUF file.
+
+    What the training has not changed keeps its bytes; the rest has eight bits or more.
+
+        export_recovered_gguf("latest", out="healed.gguf")
+
+    Args:
+        out: The file to write.
+        source: A GGUF file of the dense model; None for the one that was searched.
+    """
+    from raysearch.recovery.export import export_recovered_as_gguf
+
+    record, spec, _ = _to_export(search, overwrite, None, False, store)
+    file, source = as_path("--gguf", out), None if source is None else as_path("--from", source)
+    with _opened(store) as found:
+        return export_recovered_as_gguf(record, found, spec, file, source=source, remove=remove, overwrite=overwrite)
 
 
 def recover(

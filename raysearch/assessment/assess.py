@@ -12,6 +12,7 @@ from typing import Any
 from raysearch.assessment.context import AssessContext, AssessmentPlan
 from raysearch.assessment.generation import assess_generation, task_specs
 from raysearch.assessment.harness import missing_tasks, run_tasks
+from raysearch.assessment.own_data import OWN, OwnText, is_installed, own_text
 from raysearch.assessment.perplexity import measure_perplexities, text_specs
 from raysearch.assessment.probe import ask_probe, probe_problems
 from raysearch.assessment.recorded import record_assessments
@@ -38,11 +39,22 @@ from raysearch.search.spec import SearchSpec
 
 
 def plan_assessment(
-    spec: AssessSpec, model: ModelSpec, cluster: PoolFactory, ledger: Path, files: ModelFiles | None = None
+    spec: AssessSpec,
+    model: ModelSpec,
+    cluster: PoolFactory,
+    ledger: Path,
+    files: ModelFiles | None = None,
+    searched: EvaluationSpec | None = None,
 ) -> AssessmentPlan:
     """Read the texts and find the tasks that a model is to be assessed by; load no weights.
 
-    Ready task files go beside the ledger; `files` is what has been read of the model's, if they were.
+    Args:
+        spec: The texts, the tasks and the options.
+        model: The dense model.
+        cluster: Who is to compute it.
+        ledger: The file beside which ready task files go.
+        files: What has been read of the model's files, if they were.
+        searched: The calibrations of the search, or of all searches of this model, for `spec.own_data`; None for none.
 
     Raises:
         UserError: A text, a task or an option does not fit the model, or is not there.
@@ -56,14 +68,19 @@ def plan_assessment(
         )
     cluster.check_model(info.model)
     sources = find_tasks(spec, ledger.parent)
-    evaluation = EvaluationSpec(model, text_specs(spec, model.name, info.max_positions), cluster, ledger)
     files = files or ModelFiles(info.model)
+    own = own_text(spec, searched, info, files) if spec.own_data and searched is not None else OwnText()
+    if own.data is not None:
+        spec = replace(spec, texts={name: text for name, text in spec.texts.items() if not is_installed(text)})
+    evaluation = EvaluationSpec(model, text_specs(spec, model.name, info.max_positions), cluster, ledger)
     texts = _calibrations(evaluation, info, files)
+    if own.data is not None and own.samples is not None:
+        spec, texts = replace(spec, texts={OWN: own.data, **spec.texts}), [own.samples, *texts]
     tasks = _calibrations(replace(evaluation, calibrations=task_specs(spec)), info, files)
     if spec.chat and not getattr(files.tokenizer, "chat_template", None):
         raise UserError("assess.chat=true needs a model with a chat template, and this one has none; leave it out")
     problems = probe_problems(spec.probe, files.tokenizer) if spec.probe.enabled else ()
-    return AssessmentPlan(spec, cluster, info, files, texts, tasks, sources, problems)
+    return AssessmentPlan(spec, cluster, info, files, texts, tasks, sources, problems, own.notes(spec))
 
 
 def _calibrations(evaluation: EvaluationSpec, info: ModelInfo, files: ModelFiles) -> list[Calibration]:
@@ -142,9 +159,11 @@ def assess_search(
     """
     mask = record.best_of_size(remove).mask
     evaluation = search.evaluation
-    plan = plan_assessment(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
+    plan = plan_assessment(spec, evaluation.model, evaluation.cluster, evaluation.ledger, searched=evaluation)
     record.check_weights(plan.fingerprint)
     check_tasks(plan, ledger)
+    for note in plan.notes:
+        observer.warn(note)
     warn_of_unknown(plan.calibrations, observer)
     assessments = assess_masks(plan, ledger, [mask], on_progress=observer.assessing)
     if mask == record.found.mask:
@@ -177,5 +196,7 @@ def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Obs
 
 def _overlap(text: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two descriptions of samples are of the same rows, and of parts that may overlap."""
+    if text.get("unused"):
+        return False
     same_rows = all(text.get(key) == other.get(key) for key in ("source", "path", "name", "config", "split"))
     return same_rows and {text.get("part"), other.get("part")} != {"held_out", "rest"}

@@ -40,6 +40,7 @@ class AssessmentPlan:
         tasks: The tasks to generate answers to.
         sources: The tasks of lm-eval.
         problems: Of the arithmetic probe; none if it is not asked.
+        notes: What the user should know of the choice of texts, in sentences.
     """
 
     spec: AssessSpec
@@ -50,6 +51,7 @@ class AssessmentPlan:
     tasks: Sequence[Calibration] = ()
     sources: Sequence[TaskSource] = ()
     problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:

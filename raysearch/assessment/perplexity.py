@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from raysearch.assessment.context import AssessContext, Assessed
+from raysearch.assessment.own_data import OWN
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.calibration import Calibration
@@ -22,7 +23,13 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.evaluation.totals import contributions, sample_losses, standard_error
 
-_TITLES = {"wikitext2": "WikiText-2", "c4": "C4", "lambada": "LAMBADA", "sotu": "State of the Union"}
+_TITLES = {
+    "wikitext2": "WikiText-2",
+    "c4": "C4",
+    "lambada": "LAMBADA",
+    "sotu": "State of the Union",
+    OWN: "the search's own data",
+}
 _FILES = ("test", "evaluation", "validation")  # of a text in a data folder, the first there is
 
 
@@ -82,6 +89,8 @@ def _result(
     """Return the perplexity, exp(loss), and its standard error: that of the loss times the perplexity."""
     description = text.description
     what = "document" if description["sampling"] == "whole" else "window"
+    if "rows_read" in description:
+        what = "item"
     extent = f"{count(text.n_samples, what)}, {text.n_tokens:,} scored tokens"
     metric = Metric(name, _TITLES.get(name, name), "perplexity", "perplexity", higher_is_better=False)
     return Result(
@@ -110,6 +119,8 @@ def _exponential(loss: float | None, error: float | None) -> Estimate:
 def _as_assessed(name: str, data: Data, spec: AssessSpec) -> Data:
     """Return a text as it is assessed: all of it in order, up to the limit, from the data folder if there is one."""
     draw = data.draw
+    if data.used is not None:  # a search's own data, drawn as they are assessed
+        return data
     if not isinstance(draw, WindowOptions) or draw.sampling not in ("sequential", "whole"):
         raise UserError(
             f"assess.texts.{name} is not taken in order; add data.sampling=sequential for windows of one stream, or "

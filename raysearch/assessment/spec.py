@@ -95,6 +95,8 @@ class AssessSpec(Options):
         batch_size: Rows that a task runs at once.
         probe: The arithmetic probe.
         speed: How speed is measured.
+        own_data: Whether a part of the search's own data that it has not used takes the place of State of the Union
+            addresses among the texts.
     """
 
     section = "assess"
@@ -115,6 +117,7 @@ class AssessSpec(Options):
     batch_size: PositiveInt = 8
     probe: ProbeOptions = ProbeOptions()
     speed: SpeedOptions = SpeedOptions()
+    own_data: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.encoding import encode_items
-from raysearch.calibration.formats.base import Format, Text
+from raysearch.calibration.formats.base import Format, Sample, Text
 from raysearch.calibration.items import DrawnItems, ItemOptions, Located, draw_items
+from raysearch.calibration.overlap import SeenTexts
 from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import Tokenizer, WindowOptions, draw_rows
 from raysearch.errors import UserError
@@ -24,6 +25,7 @@ _INSTEAD = {
     Form.PROMPT: "data=gsm8k or data=questions",
 }
 
+_MORE = 4  # windows: so many times those that are wanted are cut, where some are left out afterwards
 _MOSTLY = 0.5  #: so large a share of tokens that the tokenizer does not know is told
 
 
@@ -36,16 +38,26 @@ class Drawn:
 
 
 @dataclass(frozen=True)
+class Used:
+    """The samples that other draws of a data set have taken: texts, and items, dialogues or tasks in words."""
+
+    texts: SeenTexts
+    samples: frozenset[Sample]
+
+
+@dataclass(frozen=True)
 class Data:
     """A data set.
 
     Args:
         draw: How samples are drawn: an instance of ``format.draws``.
+        used: What is left out, because it was drawn elsewhere; None to leave out nothing.
     """
 
     rows: Rows
     format: Format
     draw: WindowOptions | ItemOptions
+    used: Used | None = None
 
     def check(self) -> None:
         """Refuse rows that are missing or misread; read at most the first row and download nothing."""
@@ -81,9 +93,9 @@ class Data:
         self.check_form(form)
         self.check_length(max_positions)
         how = {key: getattr(self.draw, key) for key in ("samples", "seq_len", "sampling", "seed")}
-        description = {**self.rows.describe(), **how}
+        description = {**self.rows.describe(), **how, **({"unused": True} if self.used else {})}
         if isinstance(self.draw, WindowOptions):
-            rows = draw_rows(self._documents(), tokenizer, self.draw)
+            rows = self._windows(tokenizer, self.draw)
             batch = Batch.of(rows, [[False, *[True] * (len(ids) - 1)] for ids in rows])
         else:
             drawn = self.items()
@@ -107,10 +119,23 @@ class Data:
         assert isinstance(self.draw, ItemOptions), "windows of text are drawn in tokens"
         return draw_items(self._samples(), self.draw, self.format.needs)
 
+    def _windows(self, tokenizer: Any, draw: WindowOptions) -> list[list[int]]:
+        """Draw windows of text in tokens, without those that have text in common with what was used."""
+        if self.used is None:
+            return draw_rows(self._documents(), tokenizer, draw)
+        more = replace(draw, at_most=draw.at_most and _MORE * draw.at_most)
+        windows = draw_rows(self._documents(), tokenizer, more)
+        unused = [ids for ids in windows if not self.used.texts.shared(tokenizer.decode(ids))]
+        if not unused:
+            raise UserError(f"all {len(windows)} windows of the data have text in common with what was used")
+        return unused[: draw.at_most]
+
     def _samples(self) -> Iterator[Located | None]:
-        """Read each row's sample; None for a row that is skipped."""
+        """Read each row's sample that was not used; None for a row that is skipped."""
         for where, row in self.rows.read():
             sample = self.format.read(row, where)
+            if self.used is not None and sample in self.used.samples:
+                continue
             yield None if sample is None else Located(where, sample)
 
     def _documents(self) -> Iterator[str]:

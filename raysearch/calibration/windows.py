@@ -73,7 +73,7 @@ class WindowOptions(DrawOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.samples == "all" and self.sampling not in ("sequential", "whole"):
+        if self.samples == "all" and self.at_most is None and self.sampling not in ("sequential", "whole"):
             raise UserError(
                 f"data.samples=all takes a text in order, not by data.sampling={self.sampling}; give a number of "
                 "samples, or data.sampling=sequential, or data.sampling=whole"
@@ -105,7 +105,8 @@ def _windows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOpti
     rng, enough = np.random.default_rng(options.seed), _pool_tokens(options)
     some = iter(next(_shuffled(documents, rng, enough), []))
     windows = _cut(_tokenise(some, tokenizer, enough), samples, options, tokenizer)
-    return windows[rng.choice(len(windows), size=samples, replace=False)]
+    size = int(min(options.most, len(windows)))
+    return windows[rng.choice(len(windows), size=size, replace=False)]
 
 
 def _beginnings(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> list[list[int]]:

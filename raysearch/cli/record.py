@@ -105,6 +105,7 @@ def export(
     ] = None,
     remove: Remove = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
+    recovered: Annotated[bool, typer.Option("--recovered", help="Write the model that recover wrote last.")] = False,
     prompt: Annotated[str | None, typer.Option(help="Continue this text with the dense and the pruned model.")] = None,
     push: Annotated[
         str | None, typer.Option(metavar="OWNER/NAME", help="Send it to this repository of the Hugging Face Hub, too.")
@@ -120,6 +121,7 @@ def export(
     raysearch export latest --out pruned-by-3 --remove 3
     raysearch export greedy-m5-3fa2c1d0 --out pruned-model --overwrite --prompt "The state of the Union is"
     raysearch export latest --gguf pruned.gguf --from model-Q4_K_M.gguf
+    raysearch export latest --recovered --gguf healed.gguf                      after raysearch recover
     raysearch export latest --out pruned-model --push me/smollm2-shallower      private, unless --public
     """
     with output(as_json) as answers:
@@ -133,6 +135,17 @@ def export(
         if source is not None and gguf is None:
             raise UserError(f"--from={source} is of a GGUF export; name the file to write with --gguf")
         common: dict[str, Any] = {"remove": remove, "overwrite": overwrite, "store": store}
+        if recovered:
+            for option, value in ("--prompt", prompt), ("--push", push if gguf is not None else None):
+                if value is not None:
+                    raise UserError(f"{option} is not offered with --recovered; leave it out")
+            if gguf is not None:
+                healed = api.export_recovered_gguf(search, out=gguf, source=source, **common)
+                answers.answer(healed, *tables.healed_lines(healed, gguf))
+            elif out is not None:
+                copied = api.export_recovered(search, out=out, push=push, public=public, **common)
+                answers.answer(copied, *tables.recovered_lines(copied, out, public))
+            return
         common |= {"push": push, "public": public}
         if gguf is not None:
             file = api.export_gguf(search, out=gguf, source=source, **common)

@@ -10,7 +10,6 @@ import typer
 from raysearch import api
 from raysearch.cli.app import ConfigDir, Json, Overrides, Remove, Search, Store, app
 from raysearch.cli.output import GOES_ON, output
-from raysearch.core.formatting import duration
 from raysearch.errors import UserError
 
 
@@ -29,7 +28,7 @@ def recover(
     """Train the pruned model to give back what it lost, write it as a checkpoint, and assess it.
 
     \b
-    raysearch recover latest --out healed               distilled on installed prose, without a network
+    raysearch recover latest --out healed               distilled on what the search has left of its data
     raysearch recover latest data=alpaca data.path=alpaca.jsonl recovery.responses=self --out healed
     raysearch recover latest recovery=paper --out healed --dry-run
 
@@ -37,7 +36,7 @@ def recover(
     """
     with output(as_json) as answers:
         from raysearch.cli.displays import Display
-        from raysearch.cli.recovery_tables import cost_lines, recovery_parts
+        from raysearch.cli.recovery_tables import closing_lines, cost_lines, recovery_parts
 
         common: dict[str, Any] = {"remove": remove, "config_dir": config_dir, "store": store}
         if dry_run:
@@ -51,4 +50,4 @@ def recover(
         with Display(answers.err) as live:
             done = api.recover(search, *overrides, out=out, overwrite=overwrite, observer=live, **common)
         parts = recovery_parts(done.record(""))
-        answers.answer(done, *parts, f"Wrote {done.out} in {duration(done.seconds)}")
+        answers.answer(done, *parts, *closing_lines(done, out, store))

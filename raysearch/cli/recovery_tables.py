@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from raysearch.cli.cells import add_sections, left_out, metric_head, new_table, number_cell
 from raysearch.core.estimate import shown
-from raysearch.core.formatting import count, duration, short_duration
+from raysearch.core.formatting import count, duration, short_duration, size
+from raysearch.core.paths import option_for
 
 if TYPE_CHECKING:
     from raysearch.recovery.record import RecoveryRecord
-    from raysearch.recovery.results import RecoveryCost
+    from raysearch.recovery.results import Recovered, RecoveryCost
 
 
 def recovery_parts(record: RecoveryRecord, search_id: str | None = None) -> list[Table | str]:
@@ -31,6 +34,22 @@ def recovery_parts(record: RecoveryRecord, search_id: str | None = None) -> list
         rows.append((one.metric.group, (metric_head(one.metric), *cells, *shares)))
     add_sections(table, rows)
     return [table, *_lines(record)]
+
+
+def closing_lines(done: Recovered, out: Path, store: Path) -> list[str]:
+    """Return what was written and left, and the commands that use it; `out` and `store` as they were typed."""
+    folder, name = quote(str(out)), quote(f"{out.name}.gguf")
+    where = option_for(store)
+    of_gguf = f"raysearch export {done.search_id} --recovered --gguf {name}{where}"
+    converted = f"convert_hf_to_gguf.py {folder} --outfile {name}      (llama.cpp's converter)"
+    left = " and ".join(f"{place} ({size(n_bytes)})" for place, n_bytes in done.left.items())
+    return [
+        f"Wrote {done.out} in {duration(done.seconds)}",
+        f"Left on the disk: {left}. You may delete that; a later command makes again what it needs.",
+        "",
+        f"Next: {of_gguf if done.is_gguf else converted}",
+        f"      raysearch show {done.search_id}{where}",
+    ]
 
 
 def cost_lines(cost: RecoveryCost) -> list[str]:

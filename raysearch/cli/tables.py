@@ -43,7 +43,9 @@ from raysearch.search.trial import Trial
 if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
     from raysearch.config.origins import Setting
     from raysearch.models.export import ExportResult
+    from raysearch.models.gguf_healing import HealedGGUF
     from raysearch.models.gguf_pruning import GGUFExport
+    from raysearch.recovery.export import RecoveredExport
     from raysearch.search.gap import Gap
     from raysearch.search.recommendation import Recommendation, SizeFacts
     from raysearch.search.record import SearchRecord
@@ -458,6 +460,28 @@ def gguf_lines(done: GGUFExport, out: Path, public: bool) -> list[str]:
         ollama,
         *_pushed(done.url, public),
     ]
+
+
+def recovered_lines(done: RecoveredExport, out: Path, public: bool) -> list[str]:
+    """Return what was written of a recovered model to a folder, as typed."""
+    return [
+        f"Wrote {out}: the model of {done.recovery_id}, as it is in {done.source}.",
+        *_pushed(done.url, public),
+    ]
+
+
+def healed_lines(done: HealedGGUF, out: Path) -> list[str]:
+    """Return what was written of a recovered model to a GGUF file, as typed, and how llama.cpp and Ollama run it."""
+    wrote, _, *how_to_run = gguf_lines(done.file, out, public=False)
+    trained = count(done.trained, "tensor")
+    lines = [wrote, f"The training changed {trained}; the others have the bytes that they have in {done.file.source}."]
+    if done.coarser:
+        lines.append(
+            f"Those that were {' or '.join(done.coarser)} are Q8_0 now, as fewer bits would round the training away."
+        )
+    if done.command is not None:
+        lines.append(f"Smaller, but less of the training is left: {done.command}")
+    return [*lines, *how_to_run]
 
 
 def _pushed(url: str | None, public: bool) -> list[str]:

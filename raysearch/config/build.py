@@ -41,6 +41,7 @@ from raysearch.study.grid import Combination, combinations_of
 from raysearch.study.spec import Cell, StudyOptions, StudySpec, drawn_once, one_seed_each
 from raysearch.tracking.options import TrackingOptions
 
+OWN = "own"  #: the choice of data that stands for those of a search on record
 _SEEDS = 1_000_000  # below this, a number of each set of samples of a study is added to the seed
 #: The top-level keys of the configuration of an evaluation, and those of a search.
 _OF_EVALUATIONS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
@@ -91,6 +92,8 @@ def _search_spec(config: Mapping[str, Any], *, refines: bool = True) -> SearchSp
         budget=lambda: _budget(config),
         refiner=lambda: _refiner(config) if refines else None,
     )
+    if parts["refiner"] is not None:
+        parts["refiner"] = parts["refiner"].on_own_data(parts["evaluation"], redacted(config))
     screening, name = parts.pop("screening"), config["choices"]["searcher"]
     if screening.stages:
         parts["evaluation"] = dataclasses.replace(parts["evaluation"], screening=screening)
@@ -279,18 +282,25 @@ def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
 
     Its models are assessed by what the section ``assess`` asks for, which may be nothing.
     """
+    is_own = config["choices"]["data"] == OWN
+    recovery = dict(_section(config, "recovery"))
+    responses = recovery.pop("responses", None)
     if missing := [name for name in ("peft", "trl") if find_spec(name) is None]:
         raise UserError(f"recover needs {' and '.join(missing)}; install with: pip install {' '.join(missing)}")
     parts = together(
         data=lambda: build_data(_section(config, "data")),
-        options=lambda: _build(RecoveryOptions, config, "recovery"),
+        options=lambda: construct(RecoveryOptions, "recovery", {**recovery, "responses": responses or "self"}),
         assess=lambda: _assess_spec(config) if "assess" in config else AssessSpec(),
         cluster=lambda: _build(ClusterOptions, config, "cluster"),
     )
     if parts["options"].method == "qlora" and find_spec("bitsandbytes") is None:
         raise UserError("recovery.method=qlora needs bitsandbytes; install it with: pip install bitsandbytes")
-    choices = {f"choices.{group}": config.get("choices", {}).get(group) for group in ("data", "recovery")}
-    keys = {f"{group}.{key}": value for group in ("data", "recovery") for key, value in config[group].items()}
+    if is_own:
+        parts["own"] = dataclasses.replace(parts["options"], responses=responses or "data")
+    choices = {"choices.data": "sotu" if is_own else config["choices"]["data"]}
+    choices["choices.recovery"] = config["choices"]["recovery"]
+    sections = {"data": config["data"], "recovery": {**config["recovery"], "responses": parts["options"].responses}}
+    keys = {f"{group}.{key}": value for group, section in sections.items() for key, value in section.items()}
     return RecoverSpec(**parts, settings=redacted({**choices, **keys}))
 
 
@@ -341,6 +351,8 @@ def _calibrations(config: Mapping[str, Any]) -> tuple[list[CalibrationSpec], Wei
 
 
 def _calibration_spec(config: Mapping[str, Any]) -> CalibrationSpec:
+    if config["choices"]["data"] == OWN:
+        raise UserError(f"data={OWN} is a search's own data, for raysearch recover alone; name data such as data=file")
     parts = together(
         objective=lambda: build_objective(_section(config, "objective")),
         data=lambda: build_data(_section(config, "data")),

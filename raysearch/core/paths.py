@@ -6,7 +6,7 @@ import os
 import reprlib
 import shlex
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -109,3 +109,12 @@ def as_name(name: str, value: str) -> str:
     if value.strip(" .") == "" or len(value.encode(errors="replace")) > 100 or set(value) & set("/\\\0"):
         raise UserError(f"{name}={value} cannot name a file; use at most 100 letters, digits, - and _")
     return value
+
+
+def sizes_of_folders(folders: Iterable[Path]) -> dict[Path, int]:
+    """Return the bytes of the files in each of the folders that are there."""
+    return {
+        folder: sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        for folder in folders
+        if folder.is_dir()
+    }

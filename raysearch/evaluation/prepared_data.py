@@ -145,7 +145,7 @@ def _identity(
 ) -> Mapping[str, Any] | None:
     """Return all that the samples follow from; None where that is not in local files alone."""
     rows = data.rows.files()
-    if files.identity is None or rows is None:
+    if files.identity is None or rows is None or data.used is not None:
         return None
     return {
         "samples": [identity_of(data.rows), identity_of(data.format), identity_of(data.draw), form.value],

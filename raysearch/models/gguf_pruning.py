@@ -10,7 +10,7 @@ Source: the GGUF specification.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,11 +62,19 @@ _PREDICTING = "nextn_predict_layers"
 
 
 def prune_gguf(
-    source: Path, mask: Mask, out: Path, *, info: ModelInfo, search_id: str, overwrite: bool = False
+    source: Path,
+    mask: Mask,
+    out: Path,
+    *,
+    info: ModelInfo,
+    search_id: str,
+    overwrite: bool = False,
+    change: Callable[[GGUFFile, Sequence[int], str, StoredTensor], StoredTensor] | None = None,
 ) -> GGUFExport:
     """Write a GGUF file of the model, in any quantisation, without the mask's layers, whole or not at all.
 
-    The search that found the mask is put into its metadata.
+    The search that found the mask is put into its metadata. `change` is called with the file, the layers that stay, and
+    the new name of each tensor that stays and the tensor; it returns what is written in its place.
 
     Raises:
         UserError: The file is of another model, cannot be read or pruned, or `out` cannot be written.
@@ -80,7 +88,11 @@ def prune_gguf(
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             with written_whole(out) as unfinished:
-                _write(file, unfinished, metadata, kept)
+                tensors = renumbered(file.reader, kept)
+                if change is not None:
+                    tensors = [(name, change(file, kept, name, tensor)) for name, tensor in tensors]
+                    metadata.changed["general.file_type"] = _file_type(file, [tensor for _, tensor in tensors])
+                _write(file, unfinished, metadata, tensors)
         except OSError as error:
             raise UserError(f"--gguf={out} cannot be written ({what_failed(error)}); name another file") from error
     left = info.n_layers - len(mask)
@@ -107,7 +119,7 @@ def refusals(source: Path, masks: Iterable[Mask]) -> dict[Mask, str]:
 
 
 @dataclass(frozen=True)
-class _File:
+class GGUFFile:
     """A GGUF file that is open: gguf's reader, and its metadata by name."""
 
     path: Path
@@ -134,6 +146,31 @@ class _File:
         return UserError(f"{self.path} cannot be pruned: {why}; {remedy}")
 
 
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as it is stored.
+
+    Args:
+        kind: How its values are quantised, of gguf's `GGMLQuantizationType`.
+        shape: Of the array that is stored: of bytes where its values are quantised.
+        dtype: Of that array.
+        n_bytes: Its size.
+        read: Gives that array.
+    """
+
+    kind: Any
+    shape: tuple[int, ...]
+    dtype: Any
+    n_bytes: int
+    read: Callable[[], Any]
+
+    @classmethod
+    def of(cls, tensor: Any) -> StoredTensor:
+        """Return a tensor of gguf's reader."""
+        data = tensor.data
+        return cls(tensor.tensor_type, data.shape, data.dtype, data.nbytes, lambda: data)
+
+
 def _check_place(source: Path, out: Path, overwrite: bool) -> None:
     if out.is_dir():
         raise UserError(f"--gguf={out} is a folder; name a file")
@@ -143,14 +180,14 @@ def _check_place(source: Path, out: Path, overwrite: bool) -> None:
         raise UserError(f"--gguf={out} is there already; name another file, or replace it with --overwrite")
 
 
-def _read(path: Path) -> _File:
+def _read(path: Path) -> GGUFFile:
     import gguf
 
     if not path.is_file():
         raise UserError(f"--from={path} is not a GGUF file; check the path")
     try:
         reader = gguf.GGUFReader(path)
-        file = _File(path, reader, str(reader.fields["general.architecture"].contents()))
+        file = GGUFFile(path, reader, str(reader.fields["general.architecture"].contents()))
     except (ValueError, KeyError, IndexError, UnicodeDecodeError, OSError) as error:
         raise UserError(f"{path} cannot be read as GGUF ({what_failed(error)}); complete the download") from error
     split = reader.fields.get("split.count")
@@ -159,7 +196,7 @@ def _read(path: Path) -> _File:
     return file
 
 
-def _kept(file: _File, mask: Mask, info: ModelInfo) -> tuple[int, ...]:
+def _kept(file: GGUFFile, mask: Mask, info: ModelInfo) -> tuple[int, ...]:
     """Return the blocks that stay, once the file is known to be of the model."""
     parameters = [0] * min(file.blocks, len(file.reader.tensors))
     vocabulary = info.vocab_size
@@ -196,7 +233,7 @@ class _Metadata:
     build: int | None = None  #: the first of llama.cpp that reads it; None if any does
 
 
-def _mended(file: _File, kept: Sequence[int], mask: Mask) -> _Metadata:
+def _mended(file: GGUFFile, kept: Sequence[int], mask: Mask) -> _Metadata:
     """Return the metadata that changes; refuse a file where it cannot say what the kept layers are."""
     n_blocks, prefix = file.blocks, f"{file.architecture}."
     n_layers, n_kept = file.layers, len(kept) - (n_blocks - file.layers)
@@ -231,7 +268,7 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> _Metadata:
     return metadata
 
 
-def _follow(rule: Rule, file: _File, kept: Sequence[int], mask: Mask, metadata: _Metadata) -> None:
+def _follow(rule: Rule, file: GGUFFile, kept: Sequence[int], mask: Mask, metadata: _Metadata) -> None:
     """Say of which kind each kept layer is where a rule no longer tells; refuse a file that cannot say it."""
     prefix, n_predicting = f"{file.architecture}.", file.blocks - file.layers
     listed = None if rule.list_key is None else file.get(rule.list_key)
@@ -253,7 +290,7 @@ def _follow(rule: Rule, file: _File, kept: Sequence[int], mask: Mask, metadata: 
     metadata.build = max(rule.since, metadata.build or 0)
 
 
-def _write(file: _File, out: Path, metadata: _Metadata, kept: Sequence[int]) -> None:
+def _write(file: GGUFFile, out: Path, metadata: _Metadata, tensors: Sequence[tuple[str, StoredTensor]]) -> None:
     """Write the file, one tensor in memory at a time."""
     import gguf
 
@@ -276,18 +313,16 @@ def _write(file: _File, out: Path, metadata: _Metadata, kept: Sequence[int]) -> 
         elif value:
             kind = kinds.BOOL if isinstance(value[0], bool) else kinds.UINT32
             writer.add_key_value(name, value, kinds.ARRAY, kind)
-    tensors = _renumbered(reader, kept)
     for name, tensor in tensors:
-        data = tensor.data
-        writer.add_tensor_info(name, data.shape, data.dtype, data.nbytes, tensor.tensor_type)
+        writer.add_tensor_info(name, tensor.shape, tensor.dtype, tensor.n_bytes, tensor.kind)
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         assert writer.fout, "its header is written"
-        parts = [writer.fout[0].tell(), *(tensor.data.nbytes for _, tensor in tensors)]
+        parts = [writer.fout[0].tell(), *(tensor.n_bytes for _, tensor in tensors)]
         for _, tensor in tensors:
-            writer.write_tensor_data(tensor.data)
+            writer.write_tensor_data(tensor.read())
     finally:
         writer.close()
     if out.stat().st_size != sum(writer.ggml_pad(part, reader.alignment) for part in parts):
@@ -302,13 +337,24 @@ def _raw(found: Any, kinds: Any) -> Any:
     return texts if found.types[0] is kinds.ARRAY else texts[0]
 
 
-def _renumbered(reader: Any, kept: Sequence[int]) -> list[tuple[str, Any]]:
+def renumbered(reader: Any, kept: Sequence[int]) -> list[tuple[str, StoredTensor]]:
     """Return the tensors that stay, by their new names, in the file's order."""
     tensors = []
     for tensor in reader.tensors:
-        block = _BLOCK.fullmatch(tensor.name)
+        block, stored = _BLOCK.fullmatch(tensor.name), StoredTensor.of(tensor)
         if block is None:
-            tensors.append((tensor.name, tensor))
+            tensors.append((tensor.name, stored))
         elif (layer := int(block[1])) in kept:
-            tensors.append((f"blk.{kept.index(layer)}.{block[2]}", tensor))
+            tensors.append((f"blk.{kept.index(layer)}.{block[2]}", stored))
     return tensors
+
+
+def _file_type(file: GGUFFile, tensors: Sequence[StoredTensor]) -> int:
+    """Return what the file says of its quantisation: as before, or Q8_0 where tensors became that."""
+    import gguf
+
+    before = file.reader.fields.get("general.file_type")
+    types = {tensor.tensor_type for tensor in file.reader.tensors}
+    if before is not None and {tensor.kind for tensor in tensors} <= types:
+        return int(before.contents())
+    return int(gguf.LlamaFileType.MOSTLY_Q8_0)

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
 from typing import Any, Literal
 
 from raysearch.calibration.batch import Form
-from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data
 from raysearch.calibration.dialogues import fit_template, messages_of
 from raysearch.calibration.formats.chat import ChatFormat
+from raysearch.calibration.overlap import SeenTexts, Template, words_of
 from raysearch.calibration.packing import n_shared
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.formatting import count
 from raysearch.errors import UserError
 from raysearch.recovery.spec import RecoveryOptions
-
-_RUN = 13  # words in a row that two texts have in common by copying: GPT-3's measure of contamination
-_FEWEST = 4  # words of a text that is no everyday phrase
-
-#: The words that more than half of some texts begin with, and those that they end with, backwards.
-Template = tuple[Sequence[str], Sequence[str]]
 
 LeftOut = Literal[
     "unusable", "overlapping", "too long", "without an answer", "cut off", "empty", "beyond recovery.tokens"
@@ -65,37 +57,6 @@ class Prompts:
     questions: tuple[Question, ...]
     rows: tuple[Row, ...]
     left_out: dict[str, int]
-
-
-class SeenTexts:
-    """The words of everything that a model was searched or is assessed on."""
-
-    def __init__(self, calibrations: Iterable[Calibration], tokenizer: Any) -> None:
-        self._calibrations, self._tokenizer = list(calibrations), tokenizer
-        self._runs = cache(lambda n: {run for words in self._texts for run in _runs(words, n)})
-
-    @cached_property
-    def _texts(self) -> list[list[str]]:
-        return [
-            _words(self._tokenizer.decode(ids[:length].tolist(), skip_special_tokens=True))
-            for one in self._calibrations
-            for shard in one.shards
-            for ids, length in zip(shard.input_ids, shard.lengths, strict=True)
-        ]
-
-    def shared(self, text: str, template: Template = ((), ())) -> set[int]:
-        """Return the runs of 13 words that a text has in common with samples, hashed.
-
-        A text of 4 … 12 words must match as a whole; one with fewer outside its template is compared together with it.
-        """
-        whole, (before, after) = _words(text), template
-        words = whole[n_shared(whole, before) :]
-        words = words[: len(words) - n_shared(words[::-1], after)]
-        if len(words) >= _FEWEST:
-            n = min(_RUN, len(words))
-        else:
-            words, n = whole, len(whole)
-        return self._runs(n).intersection(_runs(words, n)) if n >= _FEWEST else set()
 
 
 def draw_prompts(
@@ -181,17 +142,9 @@ def kept_rows(found: Sequence[Row | LeftOut], left_out: Counter[str]) -> list[Ro
     return [one for one in found if isinstance(one, Row)]
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
-
-
-def _runs(words: Sequence[str], n: int) -> Iterator[int]:
-    return (hash(tuple(words[at : at + n])) for at in range(len(words) - n + 1))
-
-
 def _template(texts: Iterable[str], n: int) -> Template:
     """Return the template of texts, of which there would be `n` if all rows had one."""
-    words = [_words(text) for text in texts]
+    words = [words_of(text) for text in texts]
     return _beginning(words, n), _beginning([one[::-1] for one in words], n)
 
 

@@ -74,6 +74,7 @@ class RecoveryRecord:
         seconds: Of each stage, in the process where it took longest.
         asked: What the numbers depend on, by the names of texts and tasks.
         settings: What it was trained on, and how, by dotted key of the configuration; empty on older records.
+        out: The folder of its checkpoint; empty where none was to be kept, and on older records.
     """
 
     recovery_id: str
@@ -87,6 +88,7 @@ class RecoveryRecord:
     numbers: tuple[ThreeNumbers, ...]
     asked: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    out: str = ""
 
     @property
     def named(self) -> dict[str, float]:
@@ -141,8 +143,8 @@ def write_recovery(ledger: Ledger, model: str, record: RecoveryRecord) -> Recove
         now = {one.metric.name for one in record.numbers}
         numbers = (*(one for one in before.numbers if one.metric.name not in now), *record.numbers)
         asked = {**before.asked, **record.asked}
-        way = record.way or before.way
-        every[record.recovery_id] = replace(record, way=way, seconds=longest, numbers=numbers, asked=asked)
+        way, out = record.way or before.way, record.out or before.out
+        every[record.recovery_id] = replace(record, way=way, seconds=longest, numbers=numbers, asked=asked, out=out)
         return [*every.values()]
 
     every = change_assessment(ledger, model, _RECOVERIES, record.mask, change, list[RecoveryRecord])

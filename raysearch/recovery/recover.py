@@ -20,12 +20,13 @@ from raysearch.assessment.assess import assess_masks, check_tasks, plan_assessme
 from raysearch.assessment.results import Result
 from raysearch.assessment.speed import PeakMemory
 from raysearch.core.mask import Mask
+from raysearch.core.paths import sizes_of_folders
 from raysearch.evaluation.replica import release
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
 from raysearch.models.export import check_destination
 from raysearch.models.loading import quiet
-from raysearch.models.source import locate
+from raysearch.models.source import gguf_file, locate
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import write_card, written_by
 from raysearch.recovery.progress import timed
@@ -33,9 +34,9 @@ from raysearch.recovery.prompts import LeftOut, Question, Row, kept_rows, n_to_t
 from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
-from raysearch.recovery.steps import RECOVERED, TEACHER, Recovery, draw, heal, prepare, remove_models
+from raysearch.recovery.steps import RECOVERED, TEACHER, Recovery, heal, prepare, remove_copies, remove_models
 from raysearch.recovery.teacher import TopLogits
-from raysearch.recovery.trainer import TrainingRows, TrainingSetup, all_threads, make_trainer
+from raysearch.recovery.trainer import TrainingRows, TrainingSetup, all_threads, make_trainer, naming_bitsandbytes
 from raysearch.recovery.training import within_memory
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
@@ -70,10 +71,13 @@ def recover_search(
         UserError: Something the user named is not there, too small, or does not fit together.
         EvaluationError: Something failed for good.
     """
-    recovery = prepare(record, ledger, search, spec, remove)
+    recovery = prepare(record, ledger, search, spec, remove, warn=observer.warn)
     result = _recover(recovery, out.absolute(), overwrite, observer)
     _record(recovery, result, "", observer)
-    return result
+    remove_copies(recovery.folder, recovery.spec.options)
+    model = recovery.search.evaluation.model
+    places = [recovery.folder, *([] if model.cache is None else [model.cache])]
+    return replace(result, is_gguf=gguf_file(model) is not None, left=sizes_of_folders(places))
 
 
 def recover_in_study(
@@ -90,15 +94,15 @@ def recover_in_study(
 
     The arguments are those of `recover_search`, and the study's label of the way in which a model is trained.
     """
-    recovery = prepare(record, ledger, search, spec, remove)
+    recovery = prepare(record, ledger, search, spec, remove, warn=observer.warn)
     model, out = recovery.assessment.fingerprint, recovery.folder / RECOVERED
     known = {one.recovery_id: one for one in recoveries_of(ledger, model, [recovery.mask])}.get(recovery.name)
     if known is not None and recovery.asked.items() <= known.asked.items():
-        kept = write_recovery(ledger, model, replace(known, way=way, settings=spec.settings))
+        kept = write_recovery(ledger, model, replace(known, way=way, settings=recovery.spec.settings))
     else:
         kept = _record(recovery, _recover(recovery, out, True, observer), way, observer)
     if out.exists():  # made for a study, by this command or by one that was killed before it came here
-        remove_models(recovery.folder, spec.options)
+        remove_models(recovery.folder, recovery.spec.options)
     return kept
 
 
@@ -150,9 +154,11 @@ def recovery_cost(
     observer: Observer,
 ) -> RecoveryCost:
     """Return what a recovery, as of `recover_search`, would cost: its prompts are drawn, a step timed, nothing kept."""
-    recovery, options = prepare(record, ledger, search, spec, remove), spec.options
     observer.assessing("drawing the data")
-    prompts = draw(recovery)
+    recovery = prepare(record, ledger, search, spec, remove, warn=observer.warn)
+    spec = recovery.spec
+    options = spec.options
+    prompts = recovery.prompts
     left_out, writes = Counter(prompts.left_out), options.responses == "self"
     tokenizer = recovery.tokenizer
     found = [
@@ -200,9 +206,10 @@ def _longest(question: Question, options: RecoveryOptions, tokenizer: Any) -> Ro
 
 def _assess(recovery: Recovery, out: Path, observer: Observer) -> list[Mapping[str, Result]]:
     """Assess dense, pruned and recovered, each by metric; what the ledger knows is not computed again."""
-    ledger, spec = recovery.ledger, recovery.spec
+    ledger, cluster = recovery.ledger, recovery.spec.cluster
     before = assess_masks(recovery.assessment, ledger, [recovery.mask], on_progress=observer.assessing)
-    plan = plan_assessment(spec.assess, recovery.model_in(out, "recovered"), spec.cluster, ledger.path)
+    spec = recovery.assessment.spec  # with the search's own data, if those are assessed
+    plan = plan_assessment(spec, recovery.model_in(out, "recovered"), cluster, ledger.path)
     after = assess_masks(plan, ledger, [Mask()], on_progress=observer.assessing)
     return [before.by_mask[Mask()], before.by_mask[recovery.mask], after.by_mask[Mask()]]
 
@@ -214,7 +221,7 @@ def _time_step(recovery: Recovery, model: ModelSpec, rows: list[Row], folder: Pa
     n_rows = min(len(rows), n_steps * options.batch_size + 1)
     options = replace(options, held_out=0.5 / n_rows)
     chosen = sorted(rows, key=lambda row: len(row.ids))[len(rows) // 2 :][:n_rows]
-    with quiet(), all_threads():
+    with quiet(), all_threads(), naming_bitsandbytes(options):
         data = TrainingRows.of((chosen * n_rows)[:n_rows], options)
         if options.loss == "distill":  # what the dense model says takes the same time whatever it is
             k = min(options.top_k, recovery.assessment.info.vocab_size)

@@ -21,6 +21,7 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.prepared_data import ModelFiles, PreparedData
 from raysearch.evaluation.session import EvaluationSession, open_session
+from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
@@ -73,6 +74,10 @@ class RecoveryRefiner(Options):
         """The recovery of each mask."""
         options = replace(self.recover_with.options, max_steps=self.steps, epochs=float(self.steps))
         return replace(self.recover_with, options=options)
+
+    def on_own_data(self, searched: EvaluationSpec, config: Mapping[str, Any]) -> RecoveryRefiner:
+        """Return the same on the data of a search and its configuration, unless other data were chosen."""
+        return replace(self, recover_with=self.recover_with.on_own_data(searched, config) or self.recover_with)
 
     @property
     def identity(self) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ class Recovered:
         stages: Seconds of each stage of this call.
         dense: The assessed numbers of the dense model, by metric; `pruned` and `recovered` likewise.
         seconds: Of this call, assessment included.
+        is_gguf: Whether the dense model is a GGUF file.
+        left: The folders that are left beside the ledger, and their sizes in bytes.
     """
 
     recovery_id: str
@@ -46,6 +48,8 @@ class Recovered:
     pruned: Mapping[str, Result]
     recovered: Mapping[str, Result]
     seconds: float
+    is_gguf: bool = False
+    left: Mapping[Path, int] = field(default_factory=dict)
 
     @property
     def numbers(self) -> tuple[ThreeNumbers, ...]:
@@ -64,6 +68,7 @@ class Recovered:
             training=self.training,
             seconds=self.stages,
             numbers=self.numbers,
+            out="" if way else str(self.out),
         )
 
     def _repr_html_(self) -> str:

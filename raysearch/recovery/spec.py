@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from raysearch.assessment.own_data import is_installed, own_data
 from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.data import Data
+from raysearch.calibration.items import ItemOptions
 from raysearch.cluster.options import THREADS_OF_A_CORE, ClusterOptions
 from raysearch.core.machine import n_cores
 from raysearch.core.options import Options, Seed
 from raysearch.errors import UserError
-from raysearch.evaluation.spec import identity_of
+from raysearch.evaluation.spec import EvaluationSpec, identity_of
 from raysearch.models.file_cache import sha256
 
 #: Rows at once where the user does not say: on a CPU those of a step take up to three times as long together, padded to
@@ -153,6 +155,8 @@ class RecoverSpec:
         options: How the model is trained.
         assess: What the dense, the pruned and the recovered model are assessed by.
         cluster: Whose replicas of the dense model write answers, and assess.
+        own: How the model is trained on the search's own data, if these hold enough; `data` are then not used. None to
+            train on `data`.
         settings: The configuration of data and training by dotted key, plain values without secrets, for the record.
 
     Raises:
@@ -163,6 +167,7 @@ class RecoverSpec:
     options: RecoveryOptions
     assess: AssessSpec
     cluster: ClusterOptions
+    own: RecoveryOptions | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -176,6 +181,36 @@ class RecoverSpec:
             raise UserError(
                 f"assess.server={self.assess.server} serves one checkpoint, and a recovery assesses three; leave it out"
             )
+
+    def on_own_data(self, searched: EvaluationSpec, config: Mapping[str, Any]) -> RecoverSpec | None:
+        """Return the recovery on a search's own data.
+
+        Args:
+            searched: The calibrations of the search.
+            config: Its configuration, for the record.
+
+        Returns:
+            None where data were chosen, or the search is on several data, or on State of the Union addresses.
+        """
+        data, asked = own_data(searched), self.data.draw
+        if self.own is None or data is None or is_installed(data):
+            return None
+        changed: dict[str, Any] = {"seed": asked.seed, "sampling": "random"}
+        if isinstance(data.draw, ItemOptions):
+            changed["balance"] = "none"
+        else:
+            changed |= {"seq_len": asked.seq_len, "sampling": asked.sampling}
+        rows = replace(data.rows, part=self.data.rows.part)
+        at_most = None if asked.samples == "all" else asked.samples
+        draw = replace(data.draw, samples="all", at_most=at_most, **changed)
+        drawn = {**config["data"], **changed, "part": rows.part, "samples": asked.samples}
+        settings = {
+            "choices.data": config["choices"]["data"],
+            **{key: value for key, value in self.settings.items() if not key.startswith(("choices.data", "data."))},
+            **{f"data.{key}": value for key, value in drawn.items()},
+            "recovery.responses": self.own.responses,
+        }
+        return replace(self, data=Data(rows, data.format, draw), options=self.own, own=None, settings=settings)
 
     @property
     def identity(self) -> dict[str, Any]:

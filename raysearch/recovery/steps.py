@@ -18,9 +18,11 @@ import torch
 
 from raysearch.assessment.assess import plan_assessment
 from raysearch.assessment.context import AssessmentPlan
+from raysearch.assessment.own_data import name_of
+from raysearch.calibration.overlap import SeenTexts
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.digest import digest
-from raysearch.core.formatting import size
+from raysearch.core.formatting import count, size
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_whole
 from raysearch.core.versions import VERSION
@@ -33,7 +35,7 @@ from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed
-from raysearch.recovery.prompts import Prompts, Row, SeenTexts, draw_prompts, kept_rows, n_to_train_on, row_of
+from raysearch.recovery.prompts import Prompts, Row, draw_prompts, kept_rows, n_to_train_on, row_of
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import top_logits_of
@@ -93,6 +95,14 @@ class Recovery:
         return replace(model, name=f"{model.label} {what}".rstrip(), path=str(folder), dtype="auto", revision=None)
 
     @functools.cached_property
+    def prompts(self) -> Prompts:
+        """The prompts or text to train on, apart from the calibration and the assessment."""
+        plan, spec = self.assessment, self.spec
+        searched = prepare_data(self.search.evaluation, plan.info, plan.files).calibrations
+        measured = SeenTexts([*searched, *plan.calibrations], self.tokenizer)
+        return draw_prompts(spec.data, spec.options, self.tokenizer, measured, plan.info.max_positions)
+
+    @functools.cached_property
     def tokenizer(self) -> Any:
         """The model's tokenizer, apart from the one that others use."""
         return load_tokenizer(self.assessment.info.model)
@@ -106,18 +116,58 @@ def prepare(
     remove: int | None,
     plan: AssessmentPlan | None = None,
     shared: Path | None = None,
+    warn: Callable[[str], None] = lambda sentence: None,
 ) -> Recovery:
     """Check all that can be checked before anything is computed.
 
     The arguments are those of `recover_search`. The model, and what it is assessed by, is read if it was not; rows and
-    logits are kept in a folder that several masks share, or else in this one's own.
+    logits are kept in a folder that several masks share, or else in this one's own. Which data are taken instead of the
+    search's own is told to `warn`.
     """
-    mask, evaluation = record.best_of_size(remove).mask, search.evaluation
+    evaluation = search.evaluation
     check_first_gpu(evaluation.model.device)
     spec.data.check()
-    plan = plan or plan_assessment(spec.assess, evaluation.model, spec.cluster, evaluation.ledger)
+    if plan is None:
+        plan = plan_assessment(spec.assess, evaluation.model, spec.cluster, evaluation.ledger, searched=evaluation)
     record.check_weights(plan.fingerprint)
     check_targets(plan.info.model, spec.options)
+    for note in plan.notes:
+        warn(note)
+    plain = _named(record, ledger, search, spec, remove, plan, shared)
+    own = spec.on_own_data(evaluation, search.config)
+    if own is None:
+        return plain
+    recovery, data = _named(record, ledger, search, own, remove, plan, shared), name_of(own.data)
+    if (recovery.shared / _CARD).is_file():  # drawn before
+        return recovery
+    try:
+        prompts = recovery.prompts
+    except UserError as error:
+        if not own.data.rows.is_local:  # it may be the network
+            raise
+        why_not = str(error)
+    else:
+        if len(prompts.rows or prompts.questions) > spec.options.batch_size:
+            return recovery
+        why_not = f"{data} holds {count(len(prompts.rows or prompts.questions), 'row')} besides what was measured"
+    warn(
+        f"the search's own data are too few to train on ({why_not}); State of the Union addresses are taken instead; "
+        "for other text: data=file data.path=…"
+    )
+    return plain
+
+
+def _named(
+    record: SearchRecord,
+    ledger: Ledger,
+    search: SearchSpec,
+    spec: RecoverSpec,
+    remove: int | None,
+    plan: AssessmentPlan,
+    shared: Path | None,
+) -> Recovery:
+    """Return a recovery, named by all that it depends on."""
+    mask = record.best_of_size(remove).mask
     measured = sorted(one.text_fingerprint for one in plan.calibrations)
     identity = {
         "model": plan.fingerprint,
@@ -151,7 +201,9 @@ def heal(
     dense model some are opened where they are needed.
     """
     spec, record = recovery.spec, recovery.record
-    pruned = recovery.folder / _PRUNED
+    pruned, is_written = recovery.folder / _PRUNED, written_by(out) == recovery.name
+    if not is_written and not [*recovery.folder.glob(f"{TRAINED}/*.safetensors")]:
+        (recovery.folder / TRAINED / DONE).unlink(missing_ok=True)  # what was trained lay in another folder alone
     model = recovery.model_in(pruned)
     if not recovery.folder.exists():
         check_room(recovery)
@@ -160,7 +212,7 @@ def heal(
     with replicas or opening(spec.cluster, recovery.assessment.info, _UNITS) as pool:
         with timed(stages, "data"):
             rows, left_out, n_written = _rows(recovery, pool, observer)
-        if not (pruned / RECORD).is_file():
+        if not (pruned / RECORD).is_file() and not (is_written and is_trained(recovery.folder)):
             shutil.rmtree(pruned, ignore_errors=True)
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
@@ -188,7 +240,7 @@ def heal(
         training=training,
         version=VERSION,
     )
-    if written_by(out) != recovery.name:
+    if not is_written:
         observer.assessing("writing the recovered checkpoint")
         with timed(stages, "checkpoints"):
             write_checkpoint(model, recovery.folder / TRAINED, out, evidence)
@@ -203,6 +255,15 @@ def remove_models(folder: Path, options: RecoveryOptions) -> None:
         shutil.rmtree(marker.parent, ignore_errors=True)
 
 
+def remove_copies(folder: Path, options: RecoveryOptions) -> None:
+    """Remove the models that the recovered checkpoint makes needless from a recovery's folder; an adapter stays."""
+    (folder / _PRUNED / RECORD).unlink(missing_ok=True)  # first, as above
+    shutil.rmtree(folder / _PRUNED, ignore_errors=True)
+    if options.method == "full":
+        for weights in (folder / TRAINED).glob("*.safetensors"):
+            weights.unlink()
+
+
 def _rows(
     recovery: Recovery, replicas: Callable[[], Pool], observer: Observer
 ) -> tuple[list[Row], Mapping[str, int], int]:
@@ -214,7 +275,7 @@ def _rows(
             known = map(json.loads, lines.splitlines())
             return [Row(tuple(one["ids"]), one["n_prompt"], one["answer"]) for one in known], card["left_out"], 0
     observer.assessing("drawing the data")
-    prompts = draw(recovery)
+    prompts = recovery.prompts
     left_out, n_written = Counter(prompts.left_out), 0
     answers = [(one.answer, False) for one in prompts.questions]
     if options.responses == "self":
@@ -239,14 +300,6 @@ def _rows(
     write_whole(folder / _ROWS, content)
     write_whole(folder / _CARD, json.dumps(redacted(card), indent=2) + "\n")
     return rows, dict(left_out), n_written
-
-
-def draw(recovery: Recovery) -> Prompts:
-    """Draw prompts or text apart from the calibration and the assessment."""
-    plan, spec, tokenizer = recovery.assessment, recovery.spec, recovery.tokenizer
-    searched = prepare_data(recovery.search.evaluation, plan.info, plan.files).calibrations
-    measured = SeenTexts([*searched, *plan.calibrations], tokenizer)
-    return draw_prompts(spec.data, spec.options, tokenizer, measured, plan.info.max_positions)
 
 
 def _described(spec: RecoverSpec) -> dict[str, Any]:

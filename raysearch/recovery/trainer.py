@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence, Sized
+import traceback
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +18,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from peft import LoraConfig, inject_adapter_in_model
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     BitsAndBytesConfig,
@@ -29,7 +32,7 @@ from typing_extensions import override
 
 from raysearch.core.machine import n_cores
 from raysearch.errors import UserError, first_line
-from raysearch.evaluation.replica import reuse_freed_memory
+from raysearch.evaluation.replica import is_out_of_memory, reuse_freed_memory
 from raysearch.models.loading import load_config, without_weights
 from raysearch.models.spec import LocatedModel, ModelSpec
 from raysearch.recovery.prompts import Row
@@ -37,6 +40,7 @@ from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import TopLogits, distillation_loss
 
 CHECKPOINTS = "checkpoints"  # the folder of a training that goes on
+_ALL_LINEAR = "all-linear"  # targets: every linear layer but the output head
 _IGNORED = -100  # the label of a token that no loss is computed on
 
 
@@ -174,6 +178,7 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
     bf16 = options.dtype == "bfloat16"
     if options.dtype == "auto" and on_gpu:
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    pruned = load_pruned(setup.model, options, on_gpu=on_gpu, bf16=bf16)
     config = SFTConfig(
         output_dir=str(setup.folder / CHECKPOINTS),
         per_device_train_batch_size=micro_batch_size,
@@ -200,6 +205,7 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
         use_cpu=not on_gpu,
         ddp_find_unused_parameters=False,
         dataloader_pin_memory=on_gpu,
+        router_aux_loss_coef=None if _balances_experts(pruned, options) else 0.0,
         gradient_checkpointing=options.gradient_checkpointing,
         packing=options.packing,
         eval_packing=options.packing and options.workers == 1,
@@ -215,7 +221,6 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
         config._n_gpu = 1  # several GPUs are for several processes
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)  # its places are not looked at
-    pruned = load_pruned(setup.model, options, on_gpu=on_gpu, bf16=bf16)
     with _naming_targets(options):
         trainer = RecoveryTrainer(
             model=pruned,
@@ -224,12 +229,14 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
             train_dataset=rest.dataset(),
             eval_dataset=kept.dataset(),
             processing_class=tokenizer,
-            peft_config=None if options.method == "full" else _adapter(options),
+            peft_config=None if options.method == "full" else _adapter(options, _bare(pruned)),
             callbacks=[] if options.patience is None else [EarlyStoppingCallback(options.patience)],
             train=rest,
             held_out=kept,
         )
     n_steps = options.n_steps(len(cast(Sized, trainer.train_dataset)))  # rows may have been packed
+    if n_steps == 1:
+        trainer.args.warmup_steps = 0  # the first step of a warm-up has a learning rate of 0
     trainer.args.max_steps = n_steps if n_steps == options.max_steps else -1  # else it would go on beyond the epochs
     trainer.args.eval_steps = trainer.args.save_steps = options.checkpoint_steps or math.ceil(n_steps / 10)
     if options.workers > 1:
@@ -240,9 +247,26 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
 
 def check_targets(model: LocatedModel, options: RecoveryOptions) -> None:
     """Refuse what gets no adapter in the dense model, which is built without weights, before anything is computed."""
-    if options.method != "full" and options.targets != "all-linear":
+    if options.method != "full":
         with _naming_targets(options):
-            inject_adapter_in_model(_adapter(options), without_weights(model, load_config(model)))
+            bare = partial(without_weights, model, load_config(model))
+            inject_adapter_in_model(_adapter(options, bare), bare())
+
+
+@contextmanager
+def naming_bitsandbytes(options: RecoveryOptions) -> Iterator[None]:
+    """Say of what bitsandbytes cannot compute, such as weights of some widths, which option is meant."""
+    try:
+        yield
+    except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
+        frames = traceback.walk_tb(error.__traceback__)
+        theirs = any(frame.f_globals.get("__name__", "").startswith("bitsandbytes") for frame, _ in frames)
+        if options.method != "qlora" or not theirs or is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"recovery.method=qlora does not work with this model: bitsandbytes fails ({first_line(error)}); use "
+            "recovery.method=lora"
+        ) from error
 
 
 @contextmanager
@@ -259,14 +283,54 @@ def _naming_targets(options: RecoveryOptions) -> Iterator[None]:
         ) from error
 
 
-def _adapter(options: RecoveryOptions) -> LoraConfig:
-    return LoraConfig(
+def _adapter(options: RecoveryOptions, bare: Callable[[], PreTrainedModel]) -> LoraConfig:
+    """Return the adapter of a model, of which `bare` makes one without weights."""
+    adapter = LoraConfig(
         r=options.lora_r,
         lora_alpha=options.lora_alpha,
         lora_dropout=options.lora_dropout,
         target_modules=options.targets if isinstance(options.targets, str) else list(options.targets),
         task_type="CAUSAL_LM",
     )
+    if options.targets != _ALL_LINEAR or _takes(adapter, bare()):
+        return adapter
+    # peft refuses layers whose weights a kernel may read without calling them, as those of Mamba.
+    model = bare()
+    head, names = model.get_output_embeddings(), dict[str, list[str]]()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and module is not head:
+            names.setdefault(name.rpartition(".")[2], []).append(name)
+    taken = [alike for alike in names.values() if _takes(replace(adapter, target_modules=alike), bare())]
+    if not taken:
+        raise UserError(
+            f"recovery.targets={_ALL_LINEAR} finds no linear layer that peft trains in {model.config.model_type}; use "
+            "recovery.method=full"
+        )
+    return replace(adapter, target_modules=[name for alike in taken for name in alike])
+
+
+def _takes(adapter: LoraConfig, model: PreTrainedModel) -> bool:
+    """Return whether peft puts an adapter into a model."""
+    try:
+        inject_adapter_in_model(replace(adapter), model)
+    except ValueError:
+        return False
+    return True
+
+
+def _bare(model: PreTrainedModel) -> Callable[[], PreTrainedModel]:
+    """Return what makes a model of the same config without weights."""
+
+    def make() -> PreTrainedModel:
+        with torch.device("meta"):
+            return type(model)(copy.deepcopy(model.config))
+
+    return make
+
+
+def _balances_experts(model: PreTrainedModel, options: RecoveryOptions) -> bool:
+    """Return whether trl can add the loss that balances experts, which is none of distillation's."""
+    return options.loss == "tokens" and bool(getattr(model.config.get_text_config(), "num_experts", 0))
 
 
 def load_pruned(model: ModelSpec, options: RecoveryOptions, *, on_gpu: bool, bf16: bool) -> PreTrainedModel:

@@ -26,7 +26,14 @@ from raysearch.evaluation.replica import in_memory, release
 from raysearch.models.loading import quiet
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
-from raysearch.recovery.trainer import CHECKPOINTS, RecoveryTrainer, TrainingSetup, all_threads, make_trainer
+from raysearch.recovery.trainer import (
+    CHECKPOINTS,
+    RecoveryTrainer,
+    TrainingSetup,
+    all_threads,
+    make_trainer,
+    naming_bitsandbytes,
+)
 from raysearch.search.observer import LossPoint
 
 T = TypeVar("T")
@@ -124,12 +131,18 @@ def _fit(
     warn: Callable[[str], None],
 ) -> Training:
     """Train from a checkpoint to the end, in this process or as one of several, and write the weights."""
-    with quiet(), all_threads():
+    with quiet(), all_threads(), naming_bitsandbytes(setup.options):
         trainer = make_trainer(setup, micro)
+        before = _sums(trainer)
         trainer.add_callback(_Watch(setup.options.learning_rate, on_progress, warn))
         if last is not None and _has_ended(last):  # the trainer asks only after a step, so it must have none left
             trainer.args.max_steps, trainer.args.num_train_epochs = -1, 0
         trainer.train(resume_from_checkpoint=last)
+        if _sums(trainer) == before:
+            warn(
+                "the training has changed no weight, so the recovered model is the pruned one; use more steps, or "
+                f"another recovery.learning_rate than {setup.options.learning_rate:g}"
+            )
         if trainer.is_world_process_zero():
             unfinished = setup.folder / _UNFINISHED
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -139,6 +152,12 @@ def _fit(
                     config.target_modules = sorted(config.target_modules)
             trained.save_pretrained(unfinished)
     return _history(trainer, micro)
+
+
+def _sums(trainer: RecoveryTrainer) -> list[float]:
+    """Return the sum of each trained weight, by which a change is noticed."""
+    model = cast(Module, trainer.model)
+    return [one.detach().double().sum().item() for one in model.parameters() if one.requires_grad]
 
 
 def within_memory(work: Callable[[int], T], options: RecoveryOptions, on_gpu: bool, warn: Callable[[str], None]) -> T:

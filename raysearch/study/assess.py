@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raysearch.assessment.assess import assess_masks, check_tasks, plan_assessment
@@ -67,12 +68,15 @@ def assess_study(
             by_model.setdefault(cell.model, []).append(record)
     if not by_model:
         raise UserError(f"STUDY={study.study_id} has found nothing yet; first: raysearch study, with the same words")
-    searches = {model: build_search(of_model[0].config) for model, of_model in by_model.items()}
-    read = {
-        model: plan_assessment(spec, search.evaluation.model, search.evaluation.cluster, ledger.path)
-        for model, search in searches.items()
-    }
+    read = {}
+    for model, of_model in by_model.items():
+        evaluations = [build_search(record.config).evaluation for record in of_model]
+        first, calibrations = evaluations[0], [one for each in evaluations for one in each.calibrations]
+        searched = replace(first, calibrations=calibrations, weighting=None)
+        read[model] = plan_assessment(spec, first.model, first.cluster, ledger.path, searched=searched)
     for model, plan in read.items():
+        for note in plan.notes:
+            observer.warn(note)
         for record in by_model[model]:
             record.check_weights(plan.fingerprint)
         check_tasks(plan, ledger)

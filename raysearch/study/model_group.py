@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import UserError
 from raysearch.evaluation.prepared_data import PreparedData, joint_fingerprint, prepare_data
-from raysearch.evaluation.spec import CalibrationSpec
+from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo, ModelSpec
 from raysearch.search.observer import Observer, tell_of_large_files
@@ -36,6 +36,12 @@ class ModelGroup:
     def label(self) -> str:
         """The study's label of the model."""
         return next(iter(self.cells.values())).model
+
+    @property
+    def evaluation(self) -> EvaluationSpec:
+        """The calibrations of all its searches, on the model."""
+        first = next(iter(self.cells.values())).search.evaluation
+        return replace(first, calibrations=self.specs, weighting=None)
 
     def prepared_for(self, cell: Cell) -> PreparedData:
         """Return the samples of one search."""

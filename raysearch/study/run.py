@@ -74,7 +74,7 @@ def run_study(
         observer = Observers(tracker, observer)
         observer.study_started(_header(spec, search_ids, ledger))
         of_draws = [note for group in model_groups for draws in draws_of(group) for note in notes_on(draws)]
-        for note in (*spec.notes, *of_draws):
+        for note in (*spec.notes, *of_draws, *(note for plan in plans for note in plan.notes)):
             observer.warn(note)
         texts = [*(one.prepared.calibrations for one in model_groups), *(one.calibrations for one in plans)]
         warn_of_unknown([one for each in texts for one in each], observer)
@@ -102,7 +102,10 @@ def _plan_assessments(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> li
         return []
     from raysearch.assessment.assess import check_tasks, plan_assessment
 
-    read = [plan_assessment(spec.assess, of.model, of.cluster, spec.ledger, of.prepared.files) for of in model_groups]
+    read = [
+        plan_assessment(spec.assess, group.model, group.cluster, spec.ledger, group.prepared.files, group.evaluation)
+        for group in model_groups
+    ]
     with opened(spec.ledger) if spec.ledger.exists() else nullcontext() as ledger:
         for plan in read:
             check_tasks(plan, ledger)

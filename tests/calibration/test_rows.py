@@ -245,6 +245,23 @@ def test_a_tenth_of_the_rows_can_be_held_out(tmp_path: Path) -> None:
     assert "part" not in every.describe() and rest.describe()["part"] == "rest"
 
 
+def test_a_tenth_of_a_text_is_held_out_in_pieces_of_whole_lines(tmp_path: Path) -> None:
+    lines = [f"line {number} of a text\n" for number in range(1000)]
+    file, long = tmp_path / "mine.txt", tmp_path / "one line.txt"
+    file.write_text("".join(lines))
+    long.write_text("word " * 5000)
+    parts = ["".join(row["text"] for row in contents(Rows(str(file), part=part))) for part in ("held_out", "rest")]
+    held_out, rest = (part.splitlines(keepends=True) for part in parts)
+    assert sorted([*held_out, *rest]) == sorted(lines) and 80 <= len(held_out) <= 120
+    assert sum(len(row["text"]) for row in contents(Rows(str(long), part="held_out"))) == pytest.approx(2500, abs=200)
+
+
+def test_fewer_than_ten_rows_hold_nothing_out(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", *({"number": number} for number in range(9)))
+    assert len(contents(Rows(file, part="rest"))) == 9
+    assert_fails(Rows(file, part="held_out"), "data.part=held_out is every tenth row, but the data holds 9")
+
+
 class TestEvaluationSplits:
     def test_are_marked_by_a_whole_word(self) -> None:
         marked = {

@@ -18,6 +18,7 @@ def write_llama(
     context: int = 64,
     architecture: str = "llama",
     quantised: bool = False,
+    quantisation: str = "Q8_0",
     **more: Any,
 ) -> Path:
     """Write a random Llama and a tokenizer, a character a token but for one merge, as a GGUF file.
@@ -73,7 +74,7 @@ def write_llama(
     layer = attention | {"attn_output": (WIDTH, HEADS * head)} | dense | {name: (size,) for name, size in norms.items()}
     for place in range(n_layers):
         shapes |= {f"blk.{place}.{name}": size for name, size in layer.items()}
-    rng, kind = np.random.default_rng(0), library.GGMLQuantizationType.Q8_0
+    rng, kind = np.random.default_rng(0), library.GGMLQuantizationType[quantisation]
     for name, size in shapes.items():
         values = (rng.normal(scale=0.15, size=size) + (len(size) == 1)).astype(np.float32)
         if quantised and len(size) > 1:

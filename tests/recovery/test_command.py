@@ -59,8 +59,11 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     healed = AutoModelForCausalLM.from_pretrained(here / "healed")
     assert healed.config.num_hidden_layers == 3
     (folder,) = (here / "mlruns/recoveries").iterdir()
-    pruned = AutoModelForCausalLM.from_pretrained(folder / "pruned")
+    assert not {"pruned", "teacher"} & {one.name for one in folder.iterdir()}, "what nobody needs any more"
+    raysearch.export("latest", out="pruned")
+    pruned = AutoModelForCausalLM.from_pretrained(here / "pruned")
     PeftModel.from_pretrained(pruned, str(here / "healed/adapter"))
+    assert f"Left on the disk: {folder} (" in shown.out and "Next: convert_hf_to_gguf.py healed" in shown.out
     targets = json.loads((here / "healed/adapter/adapter_config.json").read_text())["target_modules"]
     assert targets == sorted(targets), "the same bytes in every process"
     card = json.loads((folder / "rows.json").read_text())

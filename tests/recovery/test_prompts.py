@@ -17,9 +17,10 @@ from raysearch.calibration.formats.chat import ChatFormat
 from raysearch.calibration.formats.questions import QuestionsFormat
 from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.calibration.overlap import SeenTexts
 from raysearch.calibration.rows import Rows
 from raysearch.errors import UserError
-from raysearch.recovery.prompts import Prompts, Question, Row, SeenTexts, check_enough, draw_prompts, encode, row_of
+from raysearch.recovery.prompts import Prompts, Question, Row, check_enough, draw_prompts, encode, row_of
 from raysearch.recovery.spec import RecoveryOptions
 from tests.calibration.tokenizers import PLAIN, STRICT, THINKING, characters
 from tests.cases import assert_refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import multiprocessing
 import os
 import shutil
@@ -12,11 +13,12 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from raysearch.cluster.options import ClusterOptions
@@ -28,8 +30,16 @@ from raysearch.recovery.prompts import Question, Row, encode, row_of
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import TopLogits, distillation_loss
-from raysearch.recovery.trainer import RecoveryTrainer, TrainingRows, TrainingSetup, load_pruned, make_trainer
+from raysearch.recovery.trainer import (
+    RecoveryTrainer,
+    TrainingRows,
+    TrainingSetup,
+    load_pruned,
+    make_trainer,
+    naming_bitsandbytes,
+)
 from raysearch.recovery.training import last_checkpoint, train
+from tests.models.families import tiny
 
 OPTIONS = RecoveryOptions(
     loss="tokens",
@@ -384,3 +394,56 @@ def test_a_loss_that_grows_is_told_once() -> None:
 def test_the_tokens_that_count_are_those_of_the_answer(data: TrainingRows) -> None:
     encoded = data.dataset()[1]
     assert [label for label in encoded["labels"] if label >= 0] == [*map(ord, "bbbb"), 301]
+
+
+def test_linear_layers_that_peft_refuses_get_no_adapter_and_models_without_experts_train(
+    data: TrainingRows, tmp_path: Path, checkpoint: Path, subtests: pytest.Subtests
+) -> None:
+    layers = {"layer_types": ["mamba", "attention"], "num_local_experts": 0, "num_experts_per_tok": 0}
+    granite = {"mamba_d_state": 32, "mamba_n_groups": 1, "mamba_n_heads": 4, "mamba_d_head": 32, **layers}
+    kinds: dict[str, tuple[dict[str, Any], set[str]]] = {
+        "mamba2": ({"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1}, {"in_proj"}),
+        "granitemoehybrid": (
+            {**granite, "shared_intermediate_size": 32, "intermediate_size": 32},
+            {"in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"},
+        ),
+    }
+    for kind, (settings, expected) in kinds.items():
+        sizes = {"vocab_size": 303, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        folder = tmp_path / kind
+        tiny(kind, **sizes, num_key_value_heads=2, **settings).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
+        for loss in ("tokens", "distill"):
+            with subtests.test(kind=kind, loss=loss):
+                rows = data if loss == "tokens" else replace(data, top_logits=random_top_logits(data))
+                found = run(folder, rows, replace(OPTIONS, loss=loss, max_steps=1), tmp_path / f"{kind}-{loss}")
+                trained = tmp_path / f"{kind}-{loss}" / "trained"
+                targets = json.loads((trained / "adapter_config.json").read_text())["target_modules"]
+                assert {name.rpartition(".")[2] for name in targets} == expected
+                assert found.steps == 1
+                with safe_open(trained / "adapter_model.safetensors", "pt") as weights:
+                    moved = [name for name in weights.keys() if "lora_B" in name and weights.get_tensor(name).any()]  # noqa: SIM118
+                assert moved, "one step without a warm-up changes weights"
+
+
+def test_a_training_that_changes_nothing_says_so(
+    checkpoint: Path, data: TrainingRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[str]()
+    model, tokenizer = ModelSpec("tiny", str(checkpoint)), AutoTokenizer.from_pretrained(checkpoint)
+    for rate in (1e-300, 0.01):
+        (folder := tmp_path / str(rate)).mkdir()
+        options = replace(OPTIONS, learning_rate=rate, max_steps=2)
+        setup = TrainingSetup(model, tokenizer, data, options, folder, on_gpu=False)
+        train(setup, ClusterOptions(), on_progress=nothing, warn=told.append)
+    (sentence,) = told
+    assert sentence.startswith("the training has changed no weight, so the recovered model is the pruned one")
+
+
+def test_what_bitsandbytes_cannot_compute_is_a_sentence(checkpoint: Path, data: TrainingRows, tmp_path: Path) -> None:
+    theirs = ModuleType("bitsandbytes.nn")
+    exec("def fail():\n    raise RuntimeError('odd width')", vars(theirs))
+    for method, expected in (("qlora", UserError), ("lora", RuntimeError)):
+        with pytest.raises(expected) as caught, naming_bitsandbytes(replace(OPTIONS, method=method)):  # type: ignore[arg-type]
+            theirs.fail()
+        assert ("use recovery.method=lora" in str(caught.value)) == (method == "qlora")

@@ -1,0 +1,106 @@
+"""A trained checkpoint as a GGUF file is that model to llama.cpp; what was not trained keeps its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.models.gguf_healing import HealedGGUF, heal_gguf
+from raysearch.models.loading import load_model
+from raysearch.models.source import locate
+from raysearch.models.spec import ModelSpec
+from raysearch.models.stack import LayerStack
+from raysearch.models.surgery import remove_layers
+from tests.models.conftest import write_llama
+from tests.models.test_gguf_pruning import TOKENS, by_llama_cpp, sizes_of
+
+MASK = Mask.of(1, 2)
+LINEAR = ("q_proj", "k_proj", "o_proj", "down_proj")
+
+
+def change(name: str) -> bool:
+    """Whether a weight is trained: some linear layers and a norm, but no embedding."""
+    return any(part in name for part in (*LINEAR, "input_layernorm"))
+
+
+def healed(
+    source: Path, trains: Callable[[str], bool] = change, size: float = 0.1, **how: Any
+) -> tuple[HealedGGUF, PreTrainedModel]:
+    """The file without two layers, trained by random numbers, and that model."""
+    dense = load_model(locate(ModelSpec("tiny", str(source), dtype="float32", attention="eager")))
+    model = remove_layers(LayerStack(dense), MASK)
+    folder, generator = source.parent, torch.Generator().manual_seed(1)
+    model.save_pretrained(folder / "pruned")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if trains(name):
+                weight.add_(size * torch.randn(weight.shape, generator=generator))
+    model.save_pretrained(folder / "healed")
+    how = {"info": sizes_of(source), "search_id": "greedy-m2-1", "overwrite": False, **how}
+    out = folder / "healed.gguf"
+    return heal_gguf(source, MASK, out, pruned=folder / "pruned", healed=folder / "healed", **how), model
+
+
+def log_p(model: PreTrainedModel) -> np.ndarray[Any, Any]:
+    with torch.inference_mode():
+        found: Any = torch.log_softmax(model(torch.tensor([TOKENS])).logits[0, -1].double(), -1).numpy()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("architecture", "quantised"), [("llama", False), ("llama", True), ("gemma2", False)])
+def test_llama_cpp_computes_the_trained_model(architecture: str, quantised: bool, tmp_path: Path) -> None:
+    """Of a Llama, whose heads lie woven in the file, and a Gemma, whose norms are stored as 1 + w."""
+    source = write_llama(tmp_path / "dense.gguf", architecture=architecture, quantised=quantised)
+    done, model = healed(source)
+    assert (done.file.n_layers, done.coarser, done.command) == (2, (), None) and done.trained == 2 * 5
+    expected, found = log_p(model), by_llama_cpp(done.file.out)
+    pruned: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "pruned", attn_implementation="eager")
+    gap, trained_by = np.abs(found - expected).max(), np.abs(log_p(pruned.eval()) - expected).max()
+    assert gap < (0.15 if quantised else 5e-3) < 1.0 < trained_by, (gap, trained_by)
+
+
+def test_what_was_not_trained_keeps_its_bytes_and_what_was_its_quantisation(tmp_path: Path) -> None:
+    source = write_llama(tmp_path / "dense.gguf", quantised=True)
+    done, model = healed(source)
+    before, after = ({one.name: one for one in gguf.GGUFReader(file).tensors} for file in (source, done.file.out))
+    changed = set()
+    for name, tensor in after.items():
+        old = before[name.replace("blk.1.", "blk.3.")]
+        assert tensor.tensor_type == old.tensor_type
+        if tensor.data.tobytes() != old.data.tobytes():
+            changed.add(name)
+    assert {name.partition(".")[2].partition(".")[2] for name in changed} == {
+        f"{part}.weight" for part in ("attn_q", "attn_k", "attn_output", "ffn_down", "attn_norm")
+    }
+    weights = load_model(locate(ModelSpec("healed", str(done.file.out), dtype="float32"))).state_dict()
+    gaps = {name: float((weights[name] - weight).abs().max()) for name, weight in model.state_dict().items()}
+    assert max(gaps.values()) < 0.01, "as exact as eight bits are"
+
+
+def test_a_small_training_is_not_rounded_away(tmp_path: Path) -> None:
+    """In four bits every weight goes back to where it was, so it gets eight."""
+    source = write_llama(tmp_path / "dense.gguf", quantised=True, quantisation="Q4_0")
+    done, model = healed(source, size=0.02)
+    stored = {one.name: one.tensor_type.name for one in gguf.GGUFReader(done.file.out).tensors}
+    assert stored["blk.0.attn_q.weight"] == "Q8_0" and stored["blk.0.attn_v.weight"] == "Q4_0"
+    out = done.file.out
+    assert (done.coarser, done.command) == (("Q4_0",), None), "the source does not say what it is"
+    weights = load_model(locate(ModelSpec("healed", str(out), dtype="float32"))).state_dict()
+    gaps = {name: float((weights[name] - weight).abs().max()) for name, weight in model.state_dict().items()}
+    assert max(gaps.values()) < 0.005
+
+
+def test_a_trained_weight_that_the_file_does_not_have_is_refused(tmp_path: Path) -> None:
+    source = write_llama(tmp_path / "dense.gguf", architecture="qwen3moe", context=32)
+    with pytest.raises(UserError, match=r"cannot be pruned: it has no tensor for the trained model\.layers\.0"):
+        healed(source, lambda name: "experts" in name)

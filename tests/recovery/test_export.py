@@ -1,0 +1,80 @@
+"""raysearch export --recovered: the model that recover wrote, in another folder or as a GGUF file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import raysearch
+from raysearch.recovery import steps
+from tests.cli.conftest import Run, World
+from tests.models.conftest import write_llama
+from tests.models.test_gguf_healing import log_p
+from tests.models.test_gguf_pruning import by_llama_cpp
+from tests.recovery.conftest import assert_refused, done
+
+TRAIN = ["data.samples=24", "data.seq_len=16", "recovery.max_tokens=48", "recovery.top_k=8", "recovery.max_steps=3"]
+ASSESS = ["assess=none", "assess.probe.enabled=false"]
+
+
+@pytest.fixture
+def searched(run: Run, world: World, here: Path) -> None:
+    """A search of a GGUF file."""
+    write_llama(here / "dense.gguf", quantised=True)
+    done(run, "search", *world.search(model="dense.gguf", **{"model.dtype": "float32"}))
+
+
+@pytest.mark.usefixtures("searched")
+def test_a_recovered_gguf_file_becomes_a_gguf_file_again(run: Run, here: Path) -> None:
+    none = "has no recovered checkpoint; first: raysearch recover"
+    assert_refused(run, [(["export", "latest", "--recovered", "--out", "x"], none)])
+    shown = run("recover", "latest", *TRAIN, *ASSESS, "recovery.learning_rate=0.05", "--out", "healed")
+    assert shown.code == 0, shown.err
+    (record,) = raysearch.recoveries("latest")
+    assert f"Next: raysearch export {record.search_id} --recovered --gguf healed.gguf" in shown.out
+    assert "mlruns/converted (" in shown.out and "You may delete that" in shown.out
+    told = run("export", "latest", "--recovered", "--gguf", "healed.gguf")
+    assert told.code == 0, told.err
+    assert "Wrote healed.gguf: 2 layers" in told.out and "The training changed 14 tensors" in told.out
+    healed, pruned = (
+        AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+        for folder in (here / "healed", raysearch.export("latest", out="pruned").out)
+    )
+    expected, found = log_p(healed), by_llama_cpp(here / "healed.gguf")
+    gap, trained_by = np.abs(found - expected).max(), np.abs(log_p(pruned) - expected).max()
+    assert gap < 0.1 and gap < 0.5 * trained_by, (gap, trained_by)
+    copied = run("export", "latest", "--recovered", "--out", "copy")
+    assert f"Wrote copy: the model of {record.recovery_id}" in copied.out
+    assert (here / "copy/model.safetensors").read_bytes() == (here / "healed/model.safetensors").read_bytes()
+    shutil.rmtree(here / "healed")
+    cases = [
+        (["--recovered", "--out", "x"], "is no longer in"),
+        (["--recovered", "--out", "x", "--prompt", "a"], "--prompt is not offered with --recovered"),
+        (["--recovered", "--gguf", "x", "--push", "a/b"], "--push is not offered with --recovered"),
+    ]
+    assert_refused(run, [(["export", "latest", *words], message) for words, message in cases])
+
+
+@pytest.mark.usefixtures("searched")
+def test_a_recovery_of_all_weights_is_not_kept_twice_and_goes_elsewhere_by_training_again(
+    run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["recover", "latest", *TRAIN, *ASSESS, "recovery.method=full", "--out"]
+    value = done(run, *command, "healed")
+    (folder,) = (here / "mlruns/recoveries").iterdir()
+    assert {one.name for one in folder.iterdir()} == {"rows.jsonl", "rows.json", "trained"}
+    assert not [*folder.rglob("*.safetensors")] and (folder / "trained/history.json").is_file()
+    with monkeypatch.context() as patch:
+        for name in ("write_checkpoint", "export_search"):
+            patch.setattr(steps, name, pytest.fail)
+        assert done(run, *command, "healed")["training"] == value["training"]
+    elsewhere = done(run, *command, "elsewhere")
+    assert elsewhere["training"]["points"] == value["training"]["points"]
+    card = json.loads((here / "elsewhere/raysearch.json").read_text())
+    assert card["recovery_id"] == value["recovery_id"]

@@ -1,0 +1,92 @@
+"""raysearch recover after a search on data of the user's own: trained on what the search has left of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import raysearch
+from raysearch.config import build
+from raysearch.recovery import recover
+from raysearch.recovery.refine import RecoveryRefiner
+from raysearch.search.observer import Observer
+from tests.cli.conftest import Run, World
+from tests.recovery.conftest import assert_refused, done
+
+TRAIN = ["data.samples=24", "data.seq_len=16", "recovery.max_tokens=48", "recovery.top_k=8", "recovery.max_steps=2"]
+ASSESS = ["assess.seq_len=16", "assess.limit=4", "assess.probe.enabled=false"]
+
+
+@pytest.fixture
+def words(run: Run, world: World) -> list[str]:
+    """A finished search on a text, and a quick training."""
+    done(run, "search", *world.search())
+    return ["latest", *TRAIN, *ASSESS]
+
+
+def test_the_rest_of_the_searched_text_is_trained_on_and_a_tenth_assessed(
+    run: Run, words: list[str], world: World, here: Path
+) -> None:
+    outcome = run("recover", *words, "--out", "healed")
+    assert outcome.code == 0, outcome.err
+    assert "warning" not in outcome.err and "the search's own data (perplexity" in outcome.out
+    (folder,) = (here / "mlruns/recoveries").iterdir()
+    card = json.loads((folder / "rows.json").read_text())
+    assert card["data"] == {"source": "file", "path": str(world.text), "part": "rest", "responses": None}
+    assert 9 < card["rows"] <= 24
+    (record,) = raysearch.recoveries("latest")
+    assert record.settings["choices.data"] == "file" and record.settings["data.path"] == str(world.text)
+    assert record.settings["data.samples"] == 24 and [one.metric.name for one in record.numbers] == ["own"]
+    again = done(run, "recover", *words, "--out", "healed")
+    assert again["recovery_id"] == folder.name, "the same command goes on"
+
+
+def test_a_sentence_says_what_is_trained_on_where_the_search_left_too_little(
+    run: Run, words: list[str], world: World, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "small.txt").write_text(world.text.read_text()[:1500])
+    done(run, "search", *world.search(**{"data.path": "small.txt", "data.samples": 8, "remove": 1}))
+    told = list[str]()
+
+    class Told(Observer):
+        def warn(self, message: str) -> None:
+            told.append(message)
+
+    monkeypatch.setattr(recover, "_time_step", lambda *args: (1.0, 1))
+    cost = raysearch.recovery_cost(*words, observer=Told())
+    assert cost.rows == 24, "of the addresses"
+    (sentence,) = [one for one in told if "train" in one]
+    assert "State of the Union addresses are taken instead; for other text: data=file" in sentence
+    told.clear()
+    raysearch.recovery_cost(*words, "data=sotu", observer=Told())
+    assert not [one for one in told if "train" in one], "they were asked for"
+
+
+def test_of_questions_the_answers_of_the_data_are_learned(run: Run, words: list[str], world: World, here: Path) -> None:
+    text = world.text.read_text().replace(".", "").split()
+    rows = [{"question": " ".join(text[at : at + 15]), "answer": text[at + 15]} for at in range(0, 1600, 16)]
+    (here / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    changed = {"data": "questions", "data.path": "asked.jsonl", "data.seq_len": 32, "data.samples": 20}
+    done(run, "search", *world.search(**changed, **{"data.prompt": "{question}"}))
+    value = done(run, "recover", *words, "assess=none", "--out", "healed")
+    assert value["answers_written"] == 0 and value["rows"] >= 9
+    (record,) = raysearch.recoveries("latest")
+    assert record.settings["recovery.responses"] == "data" and record.settings["data.path"] == "asked.jsonl"
+
+
+def test_own_data_are_of_recover_alone(run: Run, world: World) -> None:
+    assert_refused(run, [(["search", *world.search(data="own", **{"data.path": None})], "data=own is a search's own")])
+
+
+def test_a_short_recovery_in_a_search_is_on_its_own_data_too(world: World, here: Path) -> None:
+    words = world.search(refine="recover")
+    own = build.search_spec(words).refiner
+    assert isinstance(own, RecoveryRefiner)
+    rows, draw = own.spec.data.rows, own.spec.data.draw
+    assert (rows.path, rows.part, draw.at_most, draw.seq_len) == (str(world.text), "rest", 512, 128)
+    addresses = build.search_spec([word for word in words if not word.startswith("data")]).refiner
+    chosen = build.search_spec([*words, "refine.recover_with=data=sotu data.samples=512 data.seq_len=128"]).refiner
+    assert isinstance(addresses, RecoveryRefiner) and isinstance(chosen, RecoveryRefiner)
+    assert addresses.spec.data.rows.path is chosen.spec.data.rows.path is None
