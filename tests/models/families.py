@@ -163,6 +163,34 @@ UNEXPORTABLE = _builders(
     }
 )
 
+#: What computes other states for a row beside a longer one: frequencies beyond a length, and selected tokens.
+BY_LENGTH = _builders(
+    {
+        "phi3_longrope": {
+            "model_type": "phi3",
+            **_WIDTHS,
+            "original_max_position_embeddings": 16,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "short_factor": [1.0] * 4,
+                "long_factor": [4.0, 5.0, 6.0, 7.0],
+                "original_max_position_embeddings": 16,
+            },
+        },
+        "deepseek_v32": {
+            **_WIDTHS,
+            "num_key_value_heads": 4,
+            **_ROUTED,
+            **_MLA,
+            "first_k_dense_replace": 1,
+            "index_n_heads": 2,
+            "index_head_dim": 16,
+            "index_topk": 8,
+        },
+    }
+)
+
 #: Decoders whose layers pass on more than one hidden state: four of them, or keys and values.
 REFUSED = _builders(
     {

@@ -11,9 +11,9 @@ from raysearch.calibration.packing import pack
 from raysearch.errors import UnsupportedModelError
 from raysearch.models import verification
 from raysearch.models.stack import LayerStack
-from raysearch.models.verification import dense_states, packs, relative_gap, verify
+from raysearch.models.verification import dense_states, packs, relative_gap, rows_interact, verify
 from tests.cases import assert_each
-from tests.models.families import FAMILIES, HYBRIDS, REFUSED, VOCABULARY, tiny
+from tests.models.families import BY_LENGTH, FAMILIES, HYBRIDS, REFUSED, VOCABULARY, tiny
 
 #: Whose layers look no further than some tokens back (fewer than a packed row has here), or know no positions.
 PLAIN = {"mistral", "gemma2", "gemma3_text", "gemma3", "gemma4_text", "cohere2", "gpt_oss", "exaone4", "bloom", "mpt"}
@@ -83,6 +83,28 @@ def test_packing_is_used_where_it_is_exact() -> None:
                     assert relative_gap(dense_states(stack, pack(batch, together)), plain) <= 1e-5
 
     assert_each([*FAMILIES, *HYBRIDS], check)
+
+
+def test_rows_that_depend_on_their_company_are_seen() -> None:
+    random = np.random.default_rng(0)
+    rows = [random.integers(3, VOCABULARY, size=length) for length in (5, 30, 33)]
+
+    def check(family: str) -> None:
+        for dtype in (torch.float32, torch.bfloat16):
+            stack = LayerStack((BY_LENGTH | FAMILIES | HYBRIDS)[family]().to(dtype))  # type: ignore[arg-type]
+            assert rows_interact(stack, rows) is (family in BY_LENGTH), dtype
+            if family in BY_LENGTH:
+                assert not rows_interact(stack, [rows[0], rows[0][:4]][::-1]), "as short as all is alike"
+
+    assert_each([*BY_LENGTH, *FAMILIES, *HYBRIDS], check)
+
+
+def test_rows_that_depend_on_their_company_are_seen_without_a_setting_that_says_so() -> None:
+    random = np.random.default_rng(0)
+    rows = [random.integers(3, VOCABULARY, size=length) for length in (5, 30, 33)]
+    stack = LayerStack(BY_LENGTH["deepseek_v32"]())
+    stack.model.config.index_topk = 99  # the indexers have their own
+    assert rows_interact(stack, rows)
 
 
 def test_a_state_that_is_wrong_beside_a_large_channel_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
