@@ -144,10 +144,10 @@ def _probe(model: PreTrainedModel) -> Batch:
 def _compare_walks(stack: LayerStack, batch: Batch) -> None:
     """Compare walks of plain layers with the model's own forward, and that with itself on other last tokens."""
     captured = stack.capture(batch.inputs)
-    if captured.embedded.ndim != 3:
+    if captured.embedded.ndim != 3 or captured.embedded.shape[:2] != batch.input_ids.shape:
         raise UnsupportedModelError(
-            f"{stack.kind} passes a hidden state of shape {list(captured.embedded.shape)} from layer to layer, "
-            "not [samples, tokens, width]; use another architecture"
+            f"{stack.kind} passes a hidden state of shape {list(captured.embedded.shape)} from layer to layer for "
+            f"{list(batch.input_ids.shape)} tokens, not [samples, tokens, width]; use another architecture"
         )
     for mask in [Mask(), Mask.of(stack.n_layers // 2)][: stack.n_layers]:
         hidden = captured.embedded
@@ -180,6 +180,12 @@ def _check_order(stack: LayerStack, batch: Batch, logits: Tensor) -> None:
     other = plain_logits(stack.model, torch.tensor(tokens, device=stack.model.device))
     gap = relative_gap(other[:, 0].to(logits.device), logits.view(other.shape)[:, 0])
     if not gap <= 5 * tolerance(logits.dtype):  # experts may get other tokens, so that sums are rounded otherwise
+        if getattr(stack.model, "is_loaded_in_8bit", False):
+            raise UnsupportedModelError(
+                f"{stack.kind} in 8 bits of bitsandbytes computes a token otherwise where another one of the batch has "
+                f"an outlier (with another last token the first logits differ by {gap:.1e} of the largest), so its "
+                "losses would depend on the batch; use it in 4 bits, or before it was quantised"
+            )
         raise UnsupportedModelError(
             f"{stack.kind} looks at tokens that come later (with another last one the first logits differ by "
             f"{gap:.1e} of the largest); use a causal language model"

@@ -35,7 +35,7 @@ from raysearch.models.loading import (
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_refused
-from tests.models.families import _DELTA, _HEAD, _WIDTHS, FAMILIES, N_LAYERS, VOCABULARY
+from tests.models.families import _DELTA, _HEAD, _WIDTHS, FAMILIES, N_LAYERS, VOCABULARY, tiny
 
 
 @pytest.fixture
@@ -74,6 +74,11 @@ def test_describe_counts_tied_weights_once(tmp_path: Path) -> None:
         info = describe(spec(tmp_path / family))
         assert (info.n_layers, info.max_positions) == (N_LAYERS, positions), family
         assert info.parameters == sum(parameter.numel() for parameter in model.parameters()), family
+
+
+def test_a_number_of_positions_that_is_no_limit_is_none(tmp_path: Path) -> None:
+    tiny("xlnet", vocab_size=VOCABULARY, d_model=32, n_layer=2, n_head=4, d_inner=48).save_pretrained(tmp_path)
+    assert describe(spec(tmp_path)).max_positions is None, "its config says -1"
 
 
 @pytest.fixture

@@ -50,6 +50,33 @@ def test_models_that_look_at_later_tokens_are_refused() -> None:
             verify(LayerStack(model))
 
 
+def test_models_in_8_bits_that_depend_on_the_batch_are_refused_for_that() -> None:
+    model = tiny("bert", vocab_size=128, hidden_size=32, intermediate_size=48, num_attention_heads=4)
+    model.is_loaded_in_8bit = True
+    with pytest.raises(UnsupportedModelError, match=r"bert in 8 bits of bitsandbytes .* use it in 4 bits, or before"):
+        verify(LayerStack(model))
+
+
+def test_states_of_another_shape_are_refused() -> None:
+    """ProphetNet's layers pass on several streams at once, CPM-Ant's a prompt before the tokens, XLNet's turn them."""
+    for model in (
+        tiny("xlnet", vocab_size=128, d_model=32, n_layer=4, n_head=4, d_inner=48),
+        tiny(
+            "cpmant", vocab_size=128, hidden_size=32, num_attention_heads=4, dim_head=8, dim_ff=48, num_hidden_layers=4
+        ),
+    ):
+        with pytest.raises(UnsupportedModelError, match=r"passes a hidden state of shape .* for \[2, 8\] tokens"):
+            verify(LayerStack(model))
+
+
+def test_named_values_between_layers_are_refused() -> None:
+    widths = {"hidden_size": 32, "num_attention_heads": 2, "attention_head_size": 16, "feed_forward_size": 48}
+    chunks = {"local_attn_chunk_length": 16, "axial_pos_shape": [4, 16], "axial_pos_embds_dim": [16, 16]}
+    model = tiny("reformer", vocab_size=128, **widths, **chunks, attn_layers=["local"] * 4, is_decoder=True)
+    with pytest.raises(UnsupportedModelError, match="reformer passes hidden_states and attn_output .* from layer to"):
+        verify(LayerStack(model))
+
+
 def test_layers_that_exchange_more_than_the_hidden_state_are_refused() -> None:
     for family, build in REFUSED.items():
         with pytest.raises(UnsupportedModelError, match=family):
