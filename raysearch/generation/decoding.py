@@ -162,13 +162,14 @@ def _continue(model: Any, texts: Sequence[_Text], decoding: Decoding, positions:
     most = max(text.prompt.max_new_tokens - len(text.new) for text in texts)
     most = int(min(most, positions - width + 1))  # the model does not read the last token
     config = GenerationConfig(do_sample=False, max_new_tokens=most, pad_token_id=0)
+    takes_cache = "past_key_values" in inspect.signature(model.forward).parameters
     own, model.generation_config = model.generation_config, GenerationConfig()  # else it fills in what is not said here
     try:
         with explained(model, "losses that need no answers"):
             found = model.generate(
                 ids.to(model.device),
                 attention_mask=real.to(model.device),
-                past_key_values=_cache(model),
+                past_key_values=_cache(model) if takes_cache else None,
                 generation_config=config,
                 logits_processor=LogitsProcessorList([_Chooser(model, texts, decoding)]),
                 stopping_criteria=StoppingCriteriaList([_HalfDone(texts)]),
@@ -196,9 +197,7 @@ def explained(model: Any, instead: str) -> Iterator[None]:
 
 
 def _cache(model: Any) -> DynamicCache | None:
-    """Return a cache for the keys and values of a model; None for a model that has a kind of its own, or none."""
-    if "past_key_values" not in inspect.signature(model.forward).parameters:
-        return None
+    """Return a cache for the keys and values of a model; None for a model that has a kind of its own."""
     cache = DynamicCache(config=model.config)
     if not all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers):
         return None
