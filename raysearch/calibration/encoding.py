@@ -186,9 +186,9 @@ def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
 
     if getattr(tokenizer, "is_fast", False):
         encoding = tokenizer(wording.text, return_offsets_mapping=True, **options)
-        stop = len(encoding["input_ids"]) - n_after
-        ids, spans = list(encoding["input_ids"][:stop]), []
-        for _, end in encoding["offset_mapping"][:stop]:
+        n_tokens = len(encoding["input_ids"]) - n_after
+        ids, spans = list(encoding["input_ids"][:n_tokens]), []
+        for _, end in encoding["offset_mapping"][:n_tokens]:
             spans.append(next((n for n, (start, stop) in enumerate(wording.spans) if start < end <= stop), -1))
     else:
         ids = ids_of(wording.text)

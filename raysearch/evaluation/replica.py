@@ -223,10 +223,10 @@ class Replica:
         return self.stack.last_device.type != "cpu"
 
     def _rows_interact(self, calibration: Calibration) -> bool:
-        """Whether rows of different lengths must not share a batch: tried on the longest beside two shorter ones.
+        """Whether rows of different lengths must not share a batch: tried on the longest row beside two shorter ones.
 
-        These are the shortest, and the longest of the others: of models that choose by a length, the one is the first
-        to be on the other side of it, and of both of the other the most tokens are beyond it.
+        The shortest row is on the other side of a length that changes what the model computes, if any row is. The
+        longest of the others has the most tokens beyond that length.
         """
         name = calibration.fingerprint
         if name not in self._interacting:
@@ -238,7 +238,12 @@ class Replica:
                     by_length.setdefault(length, row[:length])
             lengths = sorted(by_length)
             rows = [by_length[length] for length in sorted({*lengths[:1], *lengths[-2:]})]
-            self._interacting[name] = len(rows) > 1 and rows_interact(self.stack, rows)
+            try:
+                self._interacting[name] = len(rows) > 1 and rows_interact(self.stack, rows)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._interacting[name] = True  # so each row is right in any case
         return self._interacting[name]
 
     def _packs(self, calibration: Calibration) -> bool:

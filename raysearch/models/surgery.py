@@ -24,8 +24,8 @@ _LEADING_COUNTS = ("first_k_dense_replace", "max_window_layers", "num_dense_laye
 _IDS_FROM_ONE = "ple_layer_ids"
 #: Lists of layer numbers from 1, by the name of the dict that holds them.
 _FROM_ONE = {"linear_attn_config": ("full_attn_layers", "kda_layers")}
-#: The ends of the names of settings by which every so many layers are of another kind.
-_PERIODS = ("layer_period", "_interval")
+#: The end of the names of settings by which every so many layers are of another kind.
+_PERIOD = "layer_period"
 #: The attributes with a block's place, which is also its slot in the KV cache.
 _PLACES = ("layer_idx", "layer_id", "layer_index", "layer_number")
 
@@ -47,21 +47,23 @@ def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
                     vars(part)[place] = new
     text = model.config.get_text_config()
     shrink_config(text, kept, stack.n_layers)
-    _cut_embeddings_by_layer(model, kept, getattr(text, "hidden_size_per_layer_input", None))
+    _cut_embeddings_by_layer(model, kept, stack.n_layers, getattr(text, "hidden_size_per_layer_input", None))
     ties = getattr(model, "all_tied_weights_keys", {})
     return _made_anew(model) if any(weight.startswith(f"{name}.") for weight in ties) else model
 
 
-def _cut_embeddings_by_layer(model: PreTrainedModel, kept: Sequence[int], width: int | None) -> None:
+def _cut_embeddings_by_layer(model: PreTrainedModel, kept: Sequence[int], n_layers: int, width: int | None) -> None:
     """Keep the kept layers' columns of the embeddings that Gemma makes for each layer, of this width; None for none."""
     if not width:
         return
     columns = torch.cat([torch.arange(layer * width, (layer + 1) * width) for layer in kept])
+    whole = n_layers * width
     for name, part in model.named_modules():
-        if isinstance(part, nn.Embedding) and name.endswith("embed_tokens_per_layer"):
+        # A quantised weight may have another shape.
+        if name.endswith("embed_tokens_per_layer") and isinstance(part, nn.Embedding) and part.weight.shape[1] == whole:
             part.weight = nn.Parameter(part.weight[:, columns], requires_grad=False)
             part.embedding_dim = len(columns)
-        elif isinstance(part, nn.Linear) and name.endswith("per_layer_model_projection"):
+        elif name.endswith("per_layer_model_projection") and len(part.weight) == whole:
             part.weight = nn.Parameter(part.weight[columns], requires_grad=False)
             part.out_features = len(columns)
 
@@ -95,7 +97,7 @@ def rules_of_place(dense: PreTrainedConfig, config: PreTrainedConfig) -> str:
         config: That of the pruned model.
     """
     kinds, dense_kinds = getattr(config, "layer_types", None), getattr(dense, "layer_types", None)
-    periods = [f"{name}={value}" for name, value in config.to_dict().items() if name.endswith(_PERIODS) and value]
+    periods = [f"{name}={value}" for name, value in config.to_dict().items() if name.endswith(_PERIOD) and value]
     if periods:
         return f" ({', '.join(periods)}: masks of whole periods leave them right)"
     if kinds and dense_kinds and kinds[-1] != dense_kinds[-1]:

@@ -13,6 +13,7 @@ from raysearch.calibration.objectives.task_margin import TaskMarginObjective
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
+from raysearch.evaluation import replica as replicas
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit
 from raysearch.models.stack import LayerStack
@@ -82,6 +83,21 @@ def test_a_loss_does_not_depend_on_the_rows_beside(family):
     gradients = replica.evaluate(StatisticUnit(texts.fingerprint, 0, Statistic.GATE_GRADIENTS))
     alone = [gate_gradients(LayerStack(copy.deepcopy(model)), single, texts.objective) for single in singles]
     np.testing.assert_allclose(gradients.values[Statistic.GATE_GRADIENTS], torch.cat(alone), rtol=1e-3, atol=1e-4)
+
+
+def test_rows_run_apart_where_memory_does_not_hold_the_comparison(make_replica, model, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(replicas, "rows_interact", full)
+    rows, replica = [[5, 6, 7], [8] * 9], make_replica()
+    texts = Batch.of(rows, [[place > 0 for place in range(len(row))] for row in rows])
+    calibration = Calibration.create(PerplexityObjective(), texts, 2, {}, {})
+    replica.calibrations[calibration.fingerprint] = calibration
+    losses = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS[:1])).values[Mask()]
+    assert replica.stack.by_length
+    each = [plain_losses(model, Mask(), texts.samples(row, row + 1)).item() for row in range(2)]
+    np.testing.assert_allclose(losses, each, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
