@@ -128,6 +128,12 @@ def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
         )
         loaded: PreTrainedModel = pair[0]
         missing = sorted(pair[1]["missing_keys"])
+        unread = sorted(pair[1]["unexpected_keys"])
+        if missing and len(unread) >= len(missing):
+            raise UnsupportedModelError(
+                f"model={model.name} ({config.model_type}) names its weights otherwise than the causal language model "
+                f"that transformers reads it as ({unread[0]} …, not {missing[0]}); use another architecture"
+            )
         if missing:
             raise UserError(
                 f"model={model.name} lacks {len(missing)} of its weights ({missing[0]} …), which would be random; "
@@ -208,6 +214,7 @@ def _describe(model: LocatedModel) -> ModelInfo:
     # A vision tower may have as many blocks; the text stack is the one with the most parameters.
     layers = max(layer_lists(skeleton), key=_count)
     text, head = config.get_text_config(), skeleton.get_output_embeddings()
+    embedding: Any = skeleton.get_input_embeddings()
     positions = getattr(text, "max_position_embeddings", getattr(text, "max_seq_len", None))
     return ModelInfo(
         model=model,
@@ -216,7 +223,7 @@ def _describe(model: LocatedModel) -> ModelInfo:
         layer_parameters=tuple(_count(layer) for layer in layers),
         head_parameters=0 if head is None else _count(head),
         vocab_size=text.vocab_size,
-        hidden_size=getattr(text, "hidden_size", None) or skeleton.get_input_embeddings().weight.shape[1],
+        hidden_size=getattr(text, "hidden_size", None) or embedding.weight.shape[1],
         max_positions=positions if positions is not None and positions > 0 else None,  # XLNet's -1 is no limit
         dtype=str(resolve_dtype(model.dtype, config)).removeprefix("torch."),
     )

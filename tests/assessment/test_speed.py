@@ -55,16 +55,15 @@ def test_dense_and_masks_are_timed_in_turn(replica: Replica, monkeypatch: pytest
     assert "±" in "".join(table.columns[1]._cells), "the dense model's error is shown"  # type: ignore[arg-type]
 
 
-def test_a_model_that_cannot_generate_with_a_mask_is_one_sentence(replica: Replica) -> None:
+def test_a_model_that_cannot_generate_with_a_mask_is_one_sentence(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise ValueError("matC_old has wrong shape")
 
-    replica.stack.model.generate = broken
-    try:
-        with pytest.raises(UnsupportedModelError, match=r"cannot generate text .*or assess.speed.enabled=false"):
-            speed.SpeedJob((Mask.of(1),), OPTIONS).run(replica)
-    finally:
-        del replica.stack.model.generate
+    monkeypatch.setattr(replica.stack.model, "generate", broken)
+    with pytest.raises(UnsupportedModelError, match=r"cannot generate text .*or assess.speed.enabled=false"):
+        speed.SpeedJob((Mask.of(1),), OPTIONS).run(replica)
 
 
 def test_each_mask_is_compared_with_the_dense_model_just_before_it(
