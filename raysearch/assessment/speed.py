@@ -35,6 +35,7 @@ from raysearch.core.mask import Mask
 from raysearch.evaluation.pool import done_jobs
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
+from raysearch.generation.decoding import explained
 from raysearch.models.devices import processor
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelInfo
@@ -67,7 +68,7 @@ class SpeedJob(Job):
         order = [one for mask in others for one in (Mask(), mask)] or [Mask()]
 
         def timed(mask: Mask) -> _Timing:
-            with stack.bypassed(mask) as model:
+            with stack.bypassed(mask) as model, explained(model, "assess.speed.enabled=false"):
                 return _time(model, stack.vocab_size, options)
 
         def memory_of(mask: Mask) -> dict[str, Any]:

@@ -51,6 +51,13 @@ class Inputs:
         """Tokens that each layer computes, padding included."""
         return self.input_ids.size
 
+    @property
+    def lengths(self) -> npt.NDArray[np.int64] | None:
+        """Real tokens of each row, int64, [P]; None where rows are packed."""
+        if self.attention_mask is None:
+            return np.full(len(self.input_ids), self.input_ids.shape[1])
+        return self.attention_mask.sum(axis=1).astype(np.int64) if self.attention_mask.ndim == 2 else None
+
 
 @dataclass(frozen=True)
 class Batch:

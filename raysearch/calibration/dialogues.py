@@ -27,7 +27,7 @@ Span = tuple[int, int]  #: first character, and the one after the last
 
 
 def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[Span, ...]]:
-    """Return a conversation as text, and the spans of the assistant's turns in it.
+    """Return a conversation as text, and the spans of the assistant's turns in it, each with the token that ends it.
 
     The template is run twice: on the turns, and on marks in their place. It writes the same text between the marks as
     between the turns, so a turn is found even if its text occurs elsewhere too.
@@ -48,11 +48,26 @@ def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[S
         if turn is None:
             break
         if role == "assistant":
-            spans.append((at, at + len(turn)))
+            spans.append((at, at + len(turn) + _length_of_end(after, tokenizer)))
         at += len(turn + after)
     if at != len(text) or not spans:
         raise UserError(f"{where} is rewritten by the model's chat template; leave the row out, or use data=questions")
     return text, tuple(spans)
+
+
+def _length_of_end(after: str, tokenizer: Any) -> int:
+    """Return how many characters after an answer the token that ends the turn takes; 0 where no such token follows.
+
+    It is a token of its own in the vocabulary, such as ``<|im_end|>``, and only white space stands before it.
+    """
+    n_before = len(after) - len(after.lstrip())
+    ends = [token for token in tokenizer.added_tokens_decoder.values() if after.startswith(token.content, n_before)]
+    end = max(ends, key=lambda token: len(token.content), default=None)
+    if end is None or not end.content.strip():
+        return 0
+    n_chars = n_before + len(end.content)
+    # The token may take the white space behind it, too.
+    return len(after) - len(after[n_chars:].lstrip()) if end.rstrip else n_chars
 
 
 def render_prompt(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, str]:

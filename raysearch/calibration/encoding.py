@@ -173,17 +173,35 @@ def _cut_left(ids: list[int], spans: list[int], seq_len: int, tokenizer: Any) ->
 
 
 def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Return token ids, and the span that each token ends in; -1 for none, and always for the first token."""
+    """Return token ids, and the span that each token ends in; -1 for none, and always for the first token.
+
+    Tokens that the tokenizer puts after every text, such as ``</s>``, are left out: the text goes on.
+    """
     options = {"add_special_tokens": wording.special, "verbose": False}  # a text may be longer than the model's window
+    n_after = _n_tokens_after(tokenizer) if wording.special else 0
+
+    def ids_of(text: str) -> list[int]:
+        ids = list(tokenizer(text, **options)["input_ids"])
+        return ids[: len(ids) - n_after]
+
     if getattr(tokenizer, "is_fast", False):
-        found = tokenizer(wording.text, return_offsets_mapping=True, **options)
-        ids, spans = list(found["input_ids"]), []
-        for _, end in found["offset_mapping"]:
+        encoding = tokenizer(wording.text, return_offsets_mapping=True, **options)
+        n_tokens = len(encoding["input_ids"]) - n_after
+        ids, spans = list(encoding["input_ids"][:n_tokens]), []
+        for _, end in encoding["offset_mapping"][:n_tokens]:
             spans.append(next((n for n, (start, stop) in enumerate(wording.spans) if start < end <= stop), -1))
     else:
-        ids = list(tokenizer(wording.text, **options)["input_ids"])
+        ids = ids_of(wording.text)
         spans = [-1] * len(ids)
         for number, span in enumerate(wording.spans):
-            first, last = (n_shared(ids, tokenizer(wording.text[:edge], **options)["input_ids"]) for edge in span)
+            first, last = (n_shared(ids, ids_of(wording.text[:edge])) for edge in span)
             spans[first:last] = [number] * (last - first)
     return ids, [-1] * len(ids[:1]) + spans[1:]
+
+
+def _n_tokens_after(tokenizer: Any) -> int:
+    """Return how many tokens, such as ``</s>``, the tokenizer puts after every text."""
+    whole, text = (list(tokenizer("0", verbose=False, add_special_tokens=add)["input_ids"]) for add in (True, False))
+    n_around = len(whole) - len(text)
+    starts = (start for start in range(n_around + 1) if whole[start : start + len(text)] == text)
+    return n_around - next(starts, n_around)

@@ -27,6 +27,8 @@ from raysearch.models.file_cache import FileCache, identity_of_files
 from raysearch.models.loading import fingerprint, load_tokenizer, tokenizer_fingerprint, writing_fingerprint
 from raysearch.models.spec import LocatedModel, ModelInfo
 
+#: Raised when the same data and tokenizer make other samples, so that those of an earlier version are drawn anew.
+_ENCODING = 2
 _ARRAYS = ("input_ids", "scored", "attention_mask")
 _CHOICES = tuple(Choices.__dataclass_fields__)
 _ANSWERS: Any = tuple[Answer, ...] | None
@@ -148,6 +150,7 @@ def _identity(
     if files.identity is None or rows is None or data.used is not None:
         return None
     return {
+        "encoding": _ENCODING,
         "samples": [identity_of(data.rows), identity_of(data.format), identity_of(data.draw), form.value],
         "described": data.rows.describe(),
         "tokenizer": files.identity,

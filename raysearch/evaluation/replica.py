@@ -36,7 +36,7 @@ from raysearch.models.shared_weights import Detached, attach
 from raysearch.models.spec import LocatedModel
 from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
-from raysearch.models.verification import packs, verify
+from raysearch.models.verification import packs, rows_interact, verify
 from raysearch.models.weight_layout import lay_out
 
 #: PyTorch has no exception of its own for this on the CPU; its messages hold one of these.
@@ -81,6 +81,7 @@ class Replica:
         self.texts_at_once: int | None = None  # that jobs write, where memory did not hold more
         self._load_tokenizer = load_tokenizer
         self._packing: dict[str, bool] = {}  # whether choices share their prompt, by calibration
+        self._interacting: dict[str, bool] = {}  # whether a row's loss depends on those beside it, by calibration
 
     @functools.cached_property
     def tokenizer(self) -> Any:
@@ -106,8 +107,9 @@ class Replica:
         started = time.perf_counter()
         at_once = self._at_once.get(calibration.fingerprint)
         objective, packed = calibration.objective, None
+        self.stack.by_length = self._rows_interact(calibration)
         if isinstance(unit, MaskUnit) and isinstance(objective, StateObjective) and objective.form is Form.CHOICES:
-            packed = self._packs(calibration)
+            packed = not self.stack.by_length and self._packs(calibration)
         batches: Sequence[Batch] = unit.batches(calibration)
         together = bool(packed) and self._on_gpu
         if not isinstance(objective, ModelObjective) and not together:
@@ -219,6 +221,30 @@ class Replica:
     @property
     def _on_gpu(self) -> bool:
         return self.stack.last_device.type != "cpu"
+
+    def _rows_interact(self, calibration: Calibration) -> bool:
+        """Whether rows of different lengths must not share a batch: tried on the longest row beside two shorter ones.
+
+        The shortest row is on the other side of a length that changes what the model computes, if any row is. The
+        longest of the others has the most tokens beyond that length.
+        """
+        name = calibration.fingerprint
+        if name not in self._interacting:
+            # Prompts run in the model's own generation, which is compared with each row by itself.
+            shards = () if isinstance(calibration.objective, ModelObjective) else calibration.shards
+            by_length: dict[int, npt.NDArray[np.int64]] = {}
+            for shard in shards:
+                for row, length in zip(shard.input_ids, shard.lengths.tolist(), strict=True):
+                    by_length.setdefault(length, row[:length])
+            lengths = sorted(by_length)
+            rows = [by_length[length] for length in sorted({*lengths[:1], *lengths[-2:]})]
+            try:
+                self._interacting[name] = len(rows) > 1 and rows_interact(self.stack, rows)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._interacting[name] = True  # so each row is right in any case
+        return self._interacting[name]
 
     def _packs(self, calibration: Calibration) -> bool:
         """Whether choices may share their prompt: tried on the items with the longest row, and the longest packed."""

@@ -14,10 +14,11 @@ batches as requests come and go, so it can offer neither the bypassed layers nor
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -37,7 +38,7 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from typing_extensions import override
 
-from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.generation.prompt import Decoding, Prompt, Written
 
 #: Rows at once: a step on a CPU takes little longer for so many than for one; a GPU takes more.
@@ -161,19 +162,38 @@ def _continue(model: Any, texts: Sequence[_Text], decoding: Decoding, positions:
     most = max(text.prompt.max_new_tokens - len(text.new) for text in texts)
     most = int(min(most, positions - width + 1))  # the model does not read the last token
     config = GenerationConfig(do_sample=False, max_new_tokens=most, pad_token_id=0)
+    takes_cache = "past_key_values" in inspect.signature(model.forward).parameters
     own, model.generation_config = model.generation_config, GenerationConfig()  # else it fills in what is not said here
     try:
-        found = model.generate(
-            ids.to(model.device),
-            attention_mask=real.to(model.device),
-            past_key_values=_cache(model),
-            generation_config=config,
-            logits_processor=LogitsProcessorList([_Chooser(model, texts, decoding)]),
-            stopping_criteria=StoppingCriteriaList([_HalfDone(texts)]),
-        )
+        with explained(model, "losses that need no answers"):
+            found = model.generate(
+                ids.to(model.device),
+                attention_mask=real.to(model.device),
+                past_key_values=_cache(model) if takes_cache else None,
+                generation_config=config,
+                logits_processor=LogitsProcessorList([_Chooser(model, texts, decoding)]),
+                stopping_criteria=StoppingCriteriaList([_HalfDone(texts)]),
+            )
     finally:
         model.generation_config = own
     return int(found.numel()) - len(texts)  # all but the last
+
+
+@contextlib.contextmanager
+def explained(model: Any, instead: str) -> Iterator[None]:
+    """Turn an error of a model's own generation, as of a cache that expects another layer, into one sentence.
+
+    Args:
+        model: A causal decoder of transformers.
+        instead: What can be used instead, beside another architecture.
+    """
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise UnsupportedModelError(
+            f"{model.config.model_type} cannot generate text with these layers ({type(error).__name__}: "
+            f"{first_line(error)}); use another architecture, or {instead}"
+        ) from error
 
 
 def _cache(model: Any) -> DynamicCache | None:

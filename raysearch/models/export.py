@@ -7,6 +7,7 @@ model, and only then renamed into place. So `out` is either complete and verifie
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import re
 import shutil
@@ -29,7 +30,7 @@ from raysearch.models.loading import load_model, load_tokenizer, quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
 from raysearch.models.stack import LayerStack
-from raysearch.models.surgery import remove_layers
+from raysearch.models.surgery import remove_layers, rules_of_place
 from raysearch.models.verification import probe_logits, relative_gap
 
 _NEW_TOKENS = 24
@@ -88,6 +89,7 @@ def export_checkpoint(
         expected = probe_logits(masked)
     n_layers, parameters_dense, kind = stack.n_layers, stack.model.num_parameters(), stack.model.config.model_type
 
+    dense_config = copy.deepcopy(stack.model.config.get_text_config())
     with replacing(out) as folder:
         model = remove_layers(stack, mask)
         source = located.path if located.is_hub else None  # a local path says nothing to others
@@ -111,13 +113,14 @@ def export_checkpoint(
         for weights in folder.glob("*.safetensors"):  # written readable by the owner only
             weights.chmod((folder / "config.json").stat().st_mode)
         _write_documents(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
+        places = rules_of_place(dense_config, model.config.get_text_config())
         del model, stack  # never two models in memory
-        reloaded = _reload(folder, located, kind)
+        reloaded = _reload(folder, located, kind, places)
         gap = relative_gap(probe_logits(reloaded), expected)
         if not gap <= _MOST_GAP:
             raise UnsupportedModelError(
                 f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits differ by {gap:.1e} of "
-                "the largest, since its layers depend on their places; choose another mask or architecture"
+                f"the largest, since its layers depend on their places{places}; choose another mask or architecture"
             )
         after = _continue(reloaded, tokenizer, prompt)
     kept = n_layers - len(mask)
@@ -175,7 +178,7 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
     return re.sub(r"\s+", " ", whole.removeprefix(before)).rstrip()
 
 
-def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
+def _reload(folder: Path, model: LocatedModel, kind: str, places: str) -> PreTrainedModel:
     try:
         with quiet():
             # With output_loading_info, from_pretrained returns a pair; its annotations do not say so.
@@ -183,15 +186,18 @@ def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
                 folder, trust_remote_code=model.trust_remote_code, output_loading_info=True
             )
     except Exception as error:
+        reason = f"{type(error).__name__}: {first_line(error).split('. ')[0]}"
+        if "ignore_mismatched_sizes" in str(error):
+            reason = "its weights have other shapes than its config says, as where they depend on a layer's place"
         raise UnsupportedModelError(
-            f"{kind} cannot be exported: transformers does not load the pruned checkpoint "
-            f"({type(error).__name__}: {first_line(error)}); choose another mask or architecture"
+            f"{kind} cannot be exported: transformers does not load the pruned checkpoint ({reason}){places}; choose "
+            "another mask or architecture"
         ) from error
     reloaded: PreTrainedModel = pair[0]
     if wrong := sorted(str(name) for kind_of_key in pair[1].values() for name in kind_of_key):
         raise UnsupportedModelError(
             f"{kind} cannot be exported: the pruned checkpoint has other weights than its config asks for "
-            f"({wrong[0]} …); choose another mask or architecture"
+            f"({wrong[0]} …){places}; choose another mask or architecture"
         )
     return reloaded.eval()
 

@@ -11,9 +11,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from raysearch.errors import UnsupportedModelError
+
+#: The settings that may hold a decoder's number of layers; those that a config has under another name come first.
+_DEPTHS = (
+    "num_hidden_layers",
+    "decoder_layers",
+    "num_decoder_layers",
+    "num_layers",
+    "n_layers",
+    "n_layer",
+    "num_blocks",
+)
 
 
 @dataclass(frozen=True)
@@ -51,14 +62,26 @@ class Convention:
 
 
 def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
-    """Return the lists of as many blocks as the text config has layers, at least one: the stack is one of them."""
-    kind, n_layers = model.config.model_type, getattr(model.config.get_text_config(), "num_hidden_layers", None)
-    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == n_layers]
+    """Return the lists of as many blocks as the text config has layers, at least one: the stack is one of them.
+
+    Where the config does not give that number, it is the list with the most parameters.
+    """
+    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part)]
     if not lists:
-        raise UnsupportedModelError(
-            f"{kind} has no list of num_hidden_layers={n_layers} layers; use a decoder with one stack"
-        )
-    return lists
+        raise UnsupportedModelError(f"{model.config.model_type} has no list of layers; use a decoder with one stack")
+    for n_layers in depths(model.config.get_text_config()).values():
+        if right := [part for part in lists if len(part) == n_layers]:
+            return right
+    return [max(lists, key=lambda part: sum(weights.numel() for weights in part.parameters()))]
+
+
+def depths(config: PreTrainedConfig) -> dict[str, int]:
+    """Return what a config says about the number of a decoder's layers, by the name of the setting.
+
+    A name that stands for the number of another part's layers, as of an encoder, is left out.
+    """
+    names = (name for name in _DEPTHS if "encoder" not in config.attribute_map.get(name, name))
+    return {name: value for name in names if type(value := getattr(config, name, None)) is int}
 
 
 @torch.no_grad()
@@ -68,6 +91,11 @@ def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Con
     called: list[tuple[nn.Module, Convention]] = []
 
     def note(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if hasattr(output, "_fields"):  # a named tuple, whose values the model reads by their names
+            raise UnsupportedModelError(
+                f"{kind} passes {' and '.join(output._fields)} from layer to layer, not the hidden state alone; use "
+                "another architecture"
+            )
         called.append((layer, Convention.of(args, output)))
 
     with contextlib.ExitStack() as hooks:

@@ -128,6 +128,12 @@ def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
         )
         loaded: PreTrainedModel = pair[0]
         missing = sorted(pair[1]["missing_keys"])
+        unread = sorted(pair[1]["unexpected_keys"])
+        if missing and len(unread) >= len(missing):
+            raise UnsupportedModelError(
+                f"model={model.name} ({config.model_type}) names its weights otherwise than the causal language model "
+                f"that transformers reads it as ({unread[0]} …, not {missing[0]}); use another architecture"
+            )
         if missing:
             raise UserError(
                 f"model={model.name} lacks {len(missing)} of its weights ({missing[0]} …), which would be random; "
@@ -208,6 +214,8 @@ def _describe(model: LocatedModel) -> ModelInfo:
     # A vision tower may have as many blocks; the text stack is the one with the most parameters.
     layers = max(layer_lists(skeleton), key=_count)
     text, head = config.get_text_config(), skeleton.get_output_embeddings()
+    embedding: Any = skeleton.get_input_embeddings()
+    positions = getattr(text, "max_position_embeddings", getattr(text, "max_seq_len", None))
     return ModelInfo(
         model=model,
         n_layers=len(layers),
@@ -215,8 +223,8 @@ def _describe(model: LocatedModel) -> ModelInfo:
         layer_parameters=tuple(_count(layer) for layer in layers),
         head_parameters=0 if head is None else _count(head),
         vocab_size=text.vocab_size,
-        hidden_size=text.hidden_size,
-        max_positions=getattr(text, "max_position_embeddings", getattr(text, "max_seq_len", None)),
+        hidden_size=getattr(text, "hidden_size", None) or embedding.weight.shape[1],
+        max_positions=positions if positions is not None and positions > 0 else None,  # XLNet's -1 is no limit
         dtype=str(resolve_dtype(model.dtype, config)).removeprefix("torch."),
     )
 
@@ -406,7 +414,9 @@ def _check_causal(model: LocatedModel, config: PreTrainedConfig) -> None:
         raise UnsupportedModelError(f"{known} is an encoder-decoder; use a decoder-only language model")
     causal = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if causal is None and "AutoModelForCausalLM" not in (getattr(config, "auto_map", None) or {}):
-        raise UnsupportedModelError(f"{known} is not a causal language model; use a decoder-only language model")
+        raise UnsupportedModelError(
+            f"{known} is no model that transformers' AutoModelForCausalLM loads; use a decoder-only language model"
+        )
     saved_by = config.architectures or []
     classes = causal if isinstance(causal, tuple) else (causal,)
     names = {cls.__name__ for cls in classes if cls is not None}

@@ -22,6 +22,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
@@ -42,7 +44,17 @@ class Captured:
     """The input of the layers for one batch."""
 
     embedded: Tensor  #: the hidden state that enters layer 0, [B, T, d]
-    calls: tuple[LayerCall, ...]  #: the other arguments of each layer, N of them
+    calls: tuple[LayerCall, ...]  #: the other arguments of each layer, N of them; none where there are parts
+    parts: tuple[Part, ...] = ()  #: the batch by length, where rows of different lengths must not run together
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of a batch that are equally long, without padding."""
+
+    rows: Tensor  #: their places in the batch, int64, [R]
+    n_tokens: int  #: real tokens of each of them
+    captured: Captured  #: the input of the layers for these rows
 
 
 class LayerStack:
@@ -54,12 +66,17 @@ class LayerStack:
             gradient is needed.
         fused_head: Whether log-probabilities of tokens come from a fused kernel, where no gradient is needed.
 
+    Attributes:
+        by_length: Whether rows of different lengths run apart, since the model computes other states for a row beside a
+            longer one. See `raysearch.models.verification.rows_interact`.
+
     Raises:
         UnsupportedModelError: The model does not run, or not one stack of layers, each once and in order.
     """
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False, fused_head: bool = False) -> None:
         self.model, self.compiled, self.fuses = model, compiled, fused_head
+        self.by_length = False
         self.kind: str = model.config.model_type  # for messages
         with self.explained():
             self.layers, self._conventions = find_stack(model)
@@ -79,6 +96,9 @@ class LayerStack:
     @torch.no_grad()
     def capture(self, inputs: Inputs) -> Captured:
         """Run the model's own forward on rows, with recording stand-ins in place of all layers, none of which runs."""
+        lengths = inputs.lengths
+        if self.by_length and lengths is not None and len({*lengths.tolist()}) > 1:
+            return self._capture_by_length(inputs, lengths)
         seen: list[tuple[Tensor, LayerCall]] = []
 
         def record(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
@@ -96,6 +116,19 @@ class LayerStack:
             )
         return Captured(seen[0][0], tuple(call for _, call in seen))
 
+    def _capture_by_length(self, inputs: Inputs, lengths: npt.NDArray[np.int64]) -> Captured:
+        parts = []
+        for n_tokens in np.unique(lengths).tolist():
+            rows = np.flatnonzero(lengths == n_tokens)
+            ids = inputs.input_ids[rows, :n_tokens]
+            captured = self.capture(Inputs(ids, None, None, np.zeros(0, np.int64)))
+            parts.append(Part(torch.from_numpy(rows).to(captured.embedded.device), n_tokens, captured))
+        first = parts[0].captured.embedded
+        embedded = first.new_zeros(*inputs.input_ids.shape, first.shape[-1])
+        for part in parts:
+            embedded[part.rows, : part.n_tokens] = part.captured.embedded
+        return Captured(embedded, (), tuple(parts))
+
     def compiling(self) -> AbstractContextManager[None]:
         """Within the context all kinds of layers are compiled; it takes longer to enter than a small layer to run."""
         if not self.compiled:
@@ -108,6 +141,16 @@ class LayerStack:
 
         Gradients go through it if they are enabled. With `compiled` false a compiled layer runs as it is, too.
         """
+        if captured.parts:
+            # A layer may be on another device than the state that enters it.
+            outputs = [
+                self.run_layer(layer, hidden[part.rows.to(hidden.device), : part.n_tokens], part.captured, compiled)
+                for part in captured.parts
+            ]
+            whole = outputs[0].new_zeros(hidden.shape)
+            for part, output in zip(captured.parts, outputs, strict=True):
+                whole[part.rows.to(whole.device), : part.n_tokens] = output
+            return whole
         call, positional = captured.calls[layer], self._conventions[layer].positional
         run = (self._runners if compiled and not torch.is_grad_enabled() else self.layers)[layer]
         output = run(hidden, *call.args, **call.kwargs) if positional else run(hidden_states=hidden, **call.kwargs)

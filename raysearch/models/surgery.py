@@ -10,16 +10,22 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from raysearch.core.mask import Mask
+from raysearch.models.layers import depths
 from raysearch.models.stack import LayerStack
 
 #: "The first k layers are different": k becomes the number of those that are left.
 _LEADING_COUNTS = ("first_k_dense_replace", "max_window_layers", "num_dense_layers", "moe_layer_start_index")
+#: A list of layer numbers from 1.
+_IDS_FROM_ONE = "ple_layer_ids"
 #: Lists of layer numbers from 1, by the name of the dict that holds them.
 _FROM_ONE = {"linear_attn_config": ("full_attn_layers", "kda_layers")}
+#: The end of the names of settings by which every so many layers are of another kind.
+_PERIOD = "layer_period"
 #: The attributes with a block's place, which is also its slot in the KV cache.
 _PLACES = ("layer_idx", "layer_id", "layer_index", "layer_number")
 
@@ -39,8 +45,64 @@ def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
             for place in _PLACES:
                 if vars(part).get(place) == layer:
                     vars(part)[place] = new
-    shrink_config(model.config.get_text_config(), kept, stack.n_layers)
-    return model
+    text = model.config.get_text_config()
+    shrink_config(text, kept, stack.n_layers)
+    _cut_embeddings_by_layer(model, kept, stack.n_layers, getattr(text, "hidden_size_per_layer_input", None))
+    ties = getattr(model, "all_tied_weights_keys", {})
+    return _made_anew(model) if any(weight.startswith(f"{name}.") for weight in ties) else model
+
+
+def _cut_embeddings_by_layer(model: PreTrainedModel, kept: Sequence[int], n_layers: int, width: int | None) -> None:
+    """Keep the kept layers' columns of the embeddings that Gemma makes for each layer, of this width; None for none."""
+    if not width:
+        return
+    columns = torch.cat([torch.arange(layer * width, (layer + 1) * width) for layer in kept])
+    whole = n_layers * width
+    for name, part in model.named_modules():
+        # A quantised weight may have another shape.
+        if name.endswith("embed_tokens_per_layer") and isinstance(part, nn.Embedding) and part.weight.shape[1] == whole:
+            part.weight = nn.Parameter(part.weight[:, columns], requires_grad=False)
+            part.embedding_dim = len(columns)
+        elif name.endswith("per_layer_model_projection") and len(part.weight) == whole:
+            part.weight = nn.Parameter(part.weight[columns], requires_grad=False)
+            part.out_features = len(columns)
+
+
+def _made_anew(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a model of the same weights that is made of its config, and so knows which of them are one weight.
+
+    Where they do not fit the config, the model itself is returned, and the export's verification says so.
+    """
+    weights = model.state_dict()
+    try:
+        with torch.device("meta"):
+            fresh = type(model)(model.config)
+    except Exception:  # whatever the class raises; the verification meets it too
+        return model
+    if {name: weight.shape for name, weight in fresh.state_dict().items()} != {
+        name: weight.shape for name, weight in weights.items()
+    }:
+        return model
+    fresh.load_state_dict(weights, assign=True)
+    fresh.tie_weights()
+    fresh.generation_config = model.generation_config
+    return fresh.eval()
+
+
+def rules_of_place(dense: PreTrainedConfig, config: PreTrainedConfig) -> str:
+    """Return how the layers of a model may depend on their places, in brackets after a space; nothing if unknown.
+
+    Args:
+        dense: The config of the dense model.
+        config: That of the pruned model.
+    """
+    kinds, dense_kinds = getattr(config, "layer_types", None), getattr(dense, "layer_types", None)
+    periods = [f"{name}={value}" for name, value in config.to_dict().items() if name.endswith(_PERIOD) and value]
+    if periods:
+        return f" ({', '.join(periods)}: masks of whole periods leave them right)"
+    if kinds and dense_kinds and kinds[-1] != dense_kinds[-1]:
+        return f" (the last one would be of another kind, {kinds[-1]}: protect=[-1] keeps the last layer)"
+    return ""
 
 
 def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) -> None:
@@ -57,7 +119,9 @@ def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) 
     for name, value in vars(config).items():
         if name.startswith("_") or name.endswith(("token_id", "token_ids")):
             continue
-        if isinstance(value, (list, tuple)) and _are_indices(name, value, n_layers):
+        if name == _IDS_FROM_ONE and value:
+            changed[name] = [kept.index(number - 1) + 1 for number in value if number - 1 in kept]
+        elif isinstance(value, (list, tuple)) and _are_indices(name, value, n_layers):
             changed[name] = [kept.index(layer) for layer in value if layer in kept]
         elif isinstance(value, (list, tuple)) and len(value) == n_layers:
             changed[name] = [value[layer] for layer in kept]
@@ -73,7 +137,7 @@ def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) 
             numbers = {of: [kept.index(one - 1) + 1 for one in value[of] if one - 1 in kept] for of in _FROM_ONE[name]}
             changed[name] = value | numbers
     # Last, since the config may derive other values from its depth, which xLSTM has twice.
-    depth = {name: len(kept) for name in ("num_hidden_layers", "num_blocks") if hasattr(config, name)}
+    depth = {name: len(kept) for name, number in depths(config).items() if number == n_layers}
     for name, value in (changed | depth).items():
         setattr(config, name, value)
     if by_layer is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -12,7 +15,7 @@ from raysearch.calibration.objectives.base import log_probs, to_device
 from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError, first_line
-from raysearch.models.layers import plain_logits
+from raysearch.models.layers import LayerCall, plain_logits
 from raysearch.models.stack import LayerStack, predicting
 
 _PROBE_SHAPE = (2, 8)  # samples x tokens
@@ -57,6 +60,58 @@ def packs(stack: LayerStack, batch: Batch) -> bool:
     return gap <= 2 * tolerance(stack.model.dtype)  # SmolLM2 in bfloat16: 0.015
 
 
+@torch.no_grad()
+def rows_interact(stack: LayerStack, rows: Sequence[npt.NDArray[np.int64]]) -> bool:
+    """Return whether the dense model computes other states for a row beside a longer one than for the row alone.
+
+    So do models that choose by the longest row of a batch: scaled rotary embeddings beyond a length, or the tokens of a
+    sparse attention. Each layer is compared on the same input, so that what it rounds otherwise does not add up.
+
+    Args:
+        stack: Its `by_length` is False afterwards.
+        rows: The token ids of each row, no two of the same length, the longest one last.
+    """
+    n_selected = getattr(stack.model.config.get_text_config(), "index_topk", None)
+    if n_selected and n_selected < len(rows[-1]):
+        return True  # tokens that a sparse attention rates alike: the width of the batch decides which it takes
+    stack.by_length = False
+    batch = Batch.of([row.tolist() for row in rows], [[False] * len(row) for row in rows])
+    together = stack.capture(batch.inputs)
+    alone = [stack.capture(batch.samples(row, row + 1).inputs) for row in range(len(rows) - 1)]
+    hidden = together.embedded
+    with stack.compiling():
+        for layer in range(stack.n_layers):
+            after = stack.run_layer(layer, hidden.clone(), together)  # a layer may write into its input
+            for row, captured in enumerate(alone):
+                if _rotary_gap(captured.calls[layer], together.calls[layer], row) > tolerance(hidden.dtype):
+                    return True
+                before = hidden[row : row + 1, : len(rows[row])]
+                own = stack.run_layer(layer, before.clone(), captured)
+                added = (own - before.to(own.device)).float().norm(dim=-1)
+                other = after[row : row + 1, : len(rows[row])]
+                gaps = (other - own).float().norm(dim=-1) / added.clamp_min(torch.finfo(torch.float32).tiny)
+                # In 16 bits some tokens may get other experts.
+                exact = hidden.dtype in (torch.float32, torch.float64)
+                if (gaps.max() > 0.01) if exact else (gaps.median() > 0.1):
+                    return True
+            hidden = after
+    return False
+
+
+def _rotary_gap(alone: LayerCall, together: LayerCall, row: int) -> float:
+    """Return how much the rotary embeddings that a layer is handed for a row, alone and among others, differ."""
+    pairs = zip(_rotary(alone), _rotary(together), strict=True)
+    gaps = [relative_gap(of_all[row if len(of_all) > 1 else 0][: own.shape[1]], own[0]) for own, of_all in pairs]
+    return max(gaps, default=0.0)
+
+
+def _rotary(call: LayerCall) -> list[Tensor]:
+    """Return the cosines and sines that a layer is handed, each [1 or B, T, width]; none where it makes its own."""
+    tables = call.kwargs.get("position_embeddings")
+    tables = tables if isinstance(tables, (tuple, list)) else ()
+    return [table for table in tables if isinstance(table, Tensor) and table.ndim == 3]
+
+
 def dense_states(stack: LayerStack, inputs: Inputs) -> Tensor:
     """Return the dense model's states that predict the scored tokens, [n, d]."""
     return predicting(stack.walk(stack.capture(inputs), Mask()), inputs)
@@ -89,10 +144,10 @@ def _probe(model: PreTrainedModel) -> Batch:
 def _compare_walks(stack: LayerStack, batch: Batch) -> None:
     """Compare walks of plain layers with the model's own forward, and that with itself on other last tokens."""
     captured = stack.capture(batch.inputs)
-    if captured.embedded.ndim != 3:
+    if captured.embedded.ndim != 3 or captured.embedded.shape[:2] != batch.input_ids.shape:
         raise UnsupportedModelError(
-            f"{stack.kind} passes a hidden state of shape {list(captured.embedded.shape)} from layer to layer, "
-            "not [samples, tokens, width]; use another architecture"
+            f"{stack.kind} passes a hidden state of shape {list(captured.embedded.shape)} from layer to layer for "
+            f"{list(batch.input_ids.shape)} tokens, not [samples, tokens, width]; use another architecture"
         )
     for mask in [Mask(), Mask.of(stack.n_layers // 2)][: stack.n_layers]:
         hidden = captured.embedded
@@ -125,6 +180,12 @@ def _check_order(stack: LayerStack, batch: Batch, logits: Tensor) -> None:
     other = plain_logits(stack.model, torch.tensor(tokens, device=stack.model.device))
     gap = relative_gap(other[:, 0].to(logits.device), logits.view(other.shape)[:, 0])
     if not gap <= 5 * tolerance(logits.dtype):  # experts may get other tokens, so that sums are rounded otherwise
+        if getattr(stack.model, "is_loaded_in_8bit", False):
+            raise UnsupportedModelError(
+                f"{stack.kind} in 8 bits of bitsandbytes computes a token otherwise where another one of the batch has "
+                f"an outlier (with another last token the first logits differ by {gap:.1e} of the largest), so its "
+                "losses would depend on the batch; use it in 4 bits, or before it was quantised"
+            )
         raise UnsupportedModelError(
             f"{stack.kind} looks at tokens that come later (with another last one the first logits differ by "
             f"{gap:.1e} of the largest); use a causal language model"

@@ -14,6 +14,7 @@ from raysearch.assessment import speed
 from raysearch.assessment.spec import SpeedOptions
 from raysearch.cli.study_tables import assessment_table
 from raysearch.core.mask import Mask
+from raysearch.errors import UnsupportedModelError
 from raysearch.evaluation.replica import Replica
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
@@ -52,6 +53,17 @@ def test_dense_and_masks_are_timed_in_turn(replica: Replica, monkeypatch: pytest
     assert results["decode_tokens_per_s"].detail["dense_error"] == pytest.approx(of_dense)
     table = assessment_table("", fewer, {}, results)
     assert "±" in "".join(table.columns[1]._cells), "the dense model's error is shown"  # type: ignore[arg-type]
+
+
+def test_a_model_that_cannot_generate_with_a_mask_is_one_sentence(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise ValueError("matC_old has wrong shape")
+
+    monkeypatch.setattr(replica.stack.model, "generate", broken)
+    with pytest.raises(UnsupportedModelError, match=r"cannot generate text .*or assess.speed.enabled=false"):
+        speed.SpeedJob((Mask.of(1),), OPTIONS).run(replica)
 
 
 def test_each_mask_is_compared_with_the_dense_model_just_before_it(

@@ -13,7 +13,7 @@ from raysearch.calibration.windows import WindowOptions
 from raysearch.config.parts import build_data, conf_dir
 from raysearch.errors import UserError
 from tests.calibration.presets import preset_values
-from tests.calibration.tokenizers import PLAIN, characters
+from tests.calibration.tokenizers import EOS, PLAIN, characters
 from tests.cases import assert_refused
 
 CHOICES = sorted(file.stem for file in (conf_dir() / "data").glob("*.yaml"))
@@ -173,7 +173,7 @@ class TestSamples:
         ]
         data = choose("chat", path=write(tmp_path / "a.jsonl", rows), samples=3)
         batch = data.samples(characters(template=PLAIN), Form.TEXT).batch
-        assert batch.n_scored == 3 and [chr(token) for token in batch.targets] == ["a", "b", "c"]
+        assert [chr(token) for token in batch.targets[::2]] == ["a", "b", "c"] and {*batch.targets[1::2]} == {EOS}
 
     def test_from_the_hub(self, tmp_path: Path) -> None:
         pytest.importorskip("datasets")

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from raysearch.calibration.dialogues import render, render_prompt, render_task
 from raysearch.calibration.formats.base import Dialogue
@@ -22,20 +23,35 @@ def answers(text: str, spans: tuple[tuple[int, int], ...]) -> list[str]:
 def test_finds_the_turns_of_the_assistant() -> None:
     text, spans = render(TALK, characters(template=PLAIN), "row 1")
     assert text == "<user>a</s><assistant> b c </s><user>b c</s><assistant>d</s>"
-    assert answers(text, spans) == [" b c ", "d"] and text.index(" b c ") == spans[0][0]
+    assert answers(text, spans) == [" b c </s>", "d</s>"] and text.index(" b c ") == spans[0][0]
 
 
 def test_finds_turns_that_the_template_strips() -> None:
     text, spans = render(TALK, characters(template=STRICT), "row 1")
     assert text == "<s><user>a</s><assistant>b c</s><user>b c</s><assistant>d</s>"
-    assert answers(text, spans) == ["b c", "d"] and spans[0][0] == text.index("b c")
+    assert answers(text, spans) == ["b c</s>", "d</s>"] and spans[0][0] == text.index("b c")
 
 
 def test_the_same_text_elsewhere_does_not_mislead() -> None:
     template = "Be an assistant. yes, yes. " + PLAIN
     talk = Dialogue((("user", "yes"), ("assistant", "yes")))
     text, spans = render(talk, characters(template=template), "row 1")
-    assert spans == ((text.rindex("yes"), text.rindex("yes") + 3),)
+    assert spans == ((text.rindex("yes"), text.rindex("yes</s>") + len("yes</s>")),)
+
+
+def test_the_token_that_ends_a_turn_is_read_from_the_template() -> None:
+    def ends(written: str, **options: Any) -> list[str]:
+        tokenizer = characters(template=PLAIN.replace("</s>", written))
+        for token in ("<end>", "<end>more", "  "):
+            tokenizer.add_tokens(AddedToken(token, **options))
+        return [answer.removeprefix(" b c ").removeprefix("d") for answer in answers(*render(TALK, tokenizer, "row"))]
+
+    assert ends("<end>\n") == ["<end>"] * 2
+    assert ends("<end>\n", rstrip=True) == ["<end>\n"] * 2, "the token takes the white space"
+    assert ends(" <end>") == [" <end>"] * 2
+    assert ends("<end>more") == ["<end>more"] * 2
+    assert ends("</s><end>") == ["</s>"] * 2
+    assert ends("") == ends("\n") == ends("  ") == ends(".<end>") == ["", ""]
 
 
 def test_asks_for_the_last_answer() -> None:
@@ -80,7 +96,7 @@ def test_with_a_real_template(smollm2_tokenizer: Any) -> None:
     assert text == smollm2_tokenizer.apply_chat_template(
         [{"role": role, "content": content} for role, content in TALK.messages], tokenize=False
     )
-    assert answers(text, spans) == [" b c ", "d"]
+    assert answers(text, spans) == [" b c <|im_end|>", "d<|im_end|>"]
 
 
 def test_names_what_the_template_does_not_take() -> None:

@@ -81,8 +81,15 @@ class TestChoices:
 
     def test_a_tokenizer_without_offsets(self) -> None:
         batch, _ = encode(CAT, tokenizer=SlowCharacters())
-        assert batch.input_ids[0, :9].tolist() == [*map(ord, "Who? dog"), EOS]
-        assert batch.scored[0].nonzero()[0].tolist() == [4, 5, 6, 7, 8], "what ends a text is predicted from it"
+        assert rows(batch) == ["Who? dog", "Who? kitten"], "the end that the tokenizer adds is not of the text"
+        assert batch.scored[0].nonzero()[0].tolist() == [4, 5, 6, 7]
+
+    def test_tokens_that_a_tokenizer_adds_at_the_end_are_left_out(self) -> None:
+        tokenizer = characters(bos=True, eos=True)
+        assert tokenizer("a")["input_ids"] == [BOS, ord("a"), EOS]
+        for form in Form:
+            batch, _ = encode(CAT, form=form, tokenizer=tokenizer)
+            assert (batch.input_ids[:, 0] == BOS).all() and EOS not in batch.input_ids, form
 
 
 class TestText:
@@ -98,11 +105,10 @@ class TestText:
         talk = Dialogue((("user", "a"), ("assistant", "bc"), ("user", "d"), ("assistant", "ef")))
         tokenizer = characters(bos=True, template=PLAIN)
         batch, _ = encode(talk, form=Form.TEXT, tokenizer=tokenizer)
-        assert scored(batch) == ["bcef"]
+        end = chr(EOS)
+        assert scored(batch) == [f"bc{end}ef{end}"], "and where each of them ends"
         assert BOS not in batch.input_ids, "the template says how a conversation begins"
-        assert scored(encode(talk, form=Form.TEXT, tokenizer=tokenizer, score="all", seq_len=8)[0]) == [
-            "user>a" + chr(EOS)
-        ]
+        assert scored(encode(talk, form=Form.TEXT, tokenizer=tokenizer, score="all", seq_len=8)[0]) == ["user>a" + end]
 
 
 class TestPrompt:
@@ -170,13 +176,13 @@ class TestTruncation:
 
     def test_a_first_token_left_over_is_not_scored(self) -> None:
         talk = Dialogue((("user", "a"), ("assistant", "bcdefgh"), ("user", "i"), ("assistant", "jk")))
-        batch, _ = encode(talk, form=Form.TEXT, template=PLAIN, seq_len=24)
-        assert rows(batch)[0].startswith("gh") and scored(batch) == ["hjk"]
+        batch, _ = encode(talk, form=Form.TEXT, template=PLAIN, seq_len=25)
+        assert rows(batch)[0].startswith("gh") and scored(batch) == [f"h{chr(EOS)}jk{chr(EOS)}"]
 
     def test_what_follows_the_answer_gives_way_to_it(self) -> None:
         talk = Dialogue((("user", "a"), ("assistant", "bcdef"), ("user", "ghijklmnopq")))
         batch, _ = encode(talk, form=Form.TEXT, template=PLAIN, seq_len=8)
-        assert rows(batch)[0].endswith("bcdef") and scored(batch) == ["bcdef"]
+        assert rows(batch)[0].endswith("bcdef" + chr(EOS)) and scored(batch) == ["bcdef" + chr(EOS)]
 
 
 def test_names_the_row_and_the_way_out() -> None:
@@ -191,7 +197,7 @@ def test_names_the_row_and_the_way_out() -> None:
                 Dialogue((("user", "a"), ("assistant", "bcdefgh"))),
                 {"seq_len": 7, "form": Form.TEXT, "template": PLAIN},
             ),
-            "row 1 has an answer of 7 tokens, which data.seq_len=7 cannot hold",
+            "row 1 has an answer of 8 tokens, which data.seq_len=7 cannot hold",
         ),
         (
             (Item("", ("a", "bc"), 1), {}),
@@ -240,5 +246,5 @@ class TestWithTheRealTokenizer:
     def test_a_conversation(self, smollm2_tokenizer: Any) -> None:
         talk = Dialogue((("user", "Hello"), ("assistant", "Hello, how are you?")))
         batch, _ = encode(talk, form=Form.TEXT, tokenizer=smollm2_tokenizer)
-        assert smollm2_tokenizer.decode(batch.targets) == "Hello, how are you?"
+        assert smollm2_tokenizer.decode(batch.targets) == "Hello, how are you?<|im_end|>"
         assert smollm2_tokenizer.decode(batch.input_ids[0]).startswith("<|im_start|>system\n")

@@ -26,16 +26,19 @@ THINKING = PLAIN.replace(
 )
 
 
-def characters(bos: bool = False, template: str | dict[str, str] | None = None) -> Any:
-    """A token a character, its code; after ``<s>`` if wanted."""
+def characters(bos: bool = False, template: str | dict[str, str] | None = None, eos: bool = False) -> Any:
+    """A token a character, its code; after ``<s>`` and before ``</s>`` if wanted."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     vocabulary = {chr(code): code for code in range(256)} | SPECIAL
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    if bos:
-        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
+    if bos or eos:
+        single = ["<s>"] * bos + ["$A"] + ["</s>"] * eos
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=single, special_tokens=[("<s>", BOS), ("</s>", EOS)]
+        )
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
     fast.chat_template = template
     return fast

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 
 import numpy as np
@@ -5,13 +6,20 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from raysearch.calibration.batch import Batch
+from raysearch.calibration.batch import Batch, Choices
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.calibration.objectives.task_margin import TaskMarginObjective
 from raysearch.core.mask import Mask
+from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
-from raysearch.evaluation.unit import MaskUnit
+from raysearch.evaluation import replica as replicas
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import MaskUnit, StatisticUnit
+from raysearch.models.stack import LayerStack
+from raysearch.models.statistics import block_influence, gate_gradients
 from tests.evaluation.oracle import plain_losses
+from tests.models.families import BY_LENGTH
 
 MASKS = (Mask(), Mask.of(0), Mask.of(1), Mask.of(3), Mask.of(1, 2), Mask.of(0, 3))
 
@@ -47,6 +55,49 @@ def test_how_rows_of_many_lengths_are_put_together_changes_nothing(make_replica,
             values = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
             for mask in MASKS:
                 np.testing.assert_allclose(values[mask], plain[mask], rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", [*BY_LENGTH])
+def test_a_loss_does_not_depend_on_the_rows_beside(family):
+    """Against a plain forward of each row by itself: texts, items with choices, and a statistic."""
+    model, random = BY_LENGTH[family](), np.random.default_rng(0)
+    rows = [random.integers(3, 128, size=length).tolist() for length in (3, 9, 9, 18, 30, 31)]
+    scored = [[place > 0 for place in range(len(row))] for row in rows]
+    singles = [Batch.of([row], [marks]) for row, marks in zip(rows, scored, strict=True)]
+    pairs = Choices(np.arange(6) // 2, np.arange(6) % 2 == 0, np.ones(6, np.int64))
+    replica, masks = Replica(LayerStack(copy.deepcopy(model))), MASKS[:2]
+    plain = {mask: np.concatenate([plain_losses(model, mask, single) for single in singles]) for mask in masks}
+    influence = torch.cat([block_influence(LayerStack(copy.deepcopy(model)), single) for single in singles])
+
+    texts = Calibration.create(PerplexityObjective(), Batch.of(rows, scored), 6, {}, {})
+    items = Calibration.create(TaskMarginObjective(tokens="sum"), Batch.of(rows, scored, pairs), 3, {}, {})
+    for calibration in (texts, items):
+        replica.calibrations[calibration.fingerprint] = calibration
+    of_texts, of_items = (replica.evaluate(MaskUnit(each.fingerprint, 0, masks)) for each in (texts, items))
+    for mask in masks:
+        np.testing.assert_allclose(of_texts.values[mask], plain[mask], rtol=1e-5)
+        np.testing.assert_allclose(of_items.values[mask], plain[mask][::2] - plain[mask][1::2], rtol=1e-4)
+    assert of_items.packed is False
+    statistic = replica.evaluate(StatisticUnit(texts.fingerprint, 0, Statistic.BLOCK_INFLUENCE))
+    np.testing.assert_allclose(statistic.values[Statistic.BLOCK_INFLUENCE], influence, rtol=1e-4)
+    gradients = replica.evaluate(StatisticUnit(texts.fingerprint, 0, Statistic.GATE_GRADIENTS))
+    alone = [gate_gradients(LayerStack(copy.deepcopy(model)), single, texts.objective) for single in singles]
+    np.testing.assert_allclose(gradients.values[Statistic.GATE_GRADIENTS], torch.cat(alone), rtol=1e-3, atol=1e-4)
+
+
+def test_rows_run_apart_where_memory_does_not_hold_the_comparison(make_replica, model, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(replicas, "rows_interact", full)
+    rows, replica = [[5, 6, 7], [8] * 9], make_replica()
+    texts = Batch.of(rows, [[place > 0 for place in range(len(row))] for row in rows])
+    calibration = Calibration.create(PerplexityObjective(), texts, 2, {}, {})
+    replica.calibrations[calibration.fingerprint] = calibration
+    losses = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS[:1])).values[Mask()]
+    assert replica.stack.by_length
+    each = [plain_losses(model, Mask(), texts.samples(row, row + 1)).item() for row in range(2)]
+    np.testing.assert_allclose(losses, each, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

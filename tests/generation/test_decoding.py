@@ -224,6 +224,27 @@ def test_a_model_whose_cache_or_padding_is_not_its_own_is_refused():
         generate(model, Numbers(), prompts())
 
 
+def test_an_error_of_a_models_own_generation_is_one_sentence():
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "attention_hidden_size": 32, "intermediate_size": 32}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("rwkv", **sizes, num_hidden_layers=3)).eval()
+    said = r"rwkv cannot generate text with these layers \(TypeError: .*\); use another architecture, or losses that"
+    with LayerStack(model).bypassed(Mask.of(1)), pytest.raises(UnsupportedModelError, match=said):
+        generate(model, Numbers(), prompts())
+
+
+def test_a_model_without_a_cache_writes_what_transformers_writes():
+    sizes = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("openai-gpt", **sizes)).eval()
+    asked = prompts(stop=())
+    for prompt, written in zip(asked, generate(model, Numbers(), asked)[0], strict=True):
+        ids, most = torch.tensor([prompt.ids]), prompt.max_new_tokens
+        alone = model.generate(ids, max_new_tokens=most, do_sample=False, eos_token_id=0, pad_token_id=0)
+        new = alone[0, len(prompt.ids) :].tolist()
+        assert written.text == Numbers().decode(new[: new.index(0)] if 0 in new else new, True)
+
+
 def test_a_token_at_the_edge_of_a_nucleus_leaves_other_choices_sure():
     """In a large vocabulary some token always is there; each row that is not sure costs a pass of its own."""
     torch.manual_seed(0)

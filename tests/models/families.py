@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 N_LAYERS = 4
@@ -152,6 +153,66 @@ HYBRIDS = _builders(
 UNEXPORTABLE = _builders(
     {
         "jamba": {**_WIDTHS, **_EXPERTS, **_MAMBA, "attn_layer_period": 2, "attn_layer_offset": 1},
+    }
+)
+
+_SEQ2SEQ = {
+    **{key: value for key, value in _WIDTHS.items() if key != "num_hidden_layers"},
+    "d_model": 32,
+    "decoder_layers": N_LAYERS,
+    **{
+        f"{part}_{name}": value
+        for part in ("encoder", "decoder")
+        for name, value in (("attention_heads", 4), ("ffn_dim", 48))
+    },
+    "is_decoder": True,
+    "is_encoder_decoder": False,
+}
+
+#: Decoders whose configs count, name or embed layers in a way of their own; each with layers that can go.
+OWN_WAYS = _builders(
+    {
+        "bart": {**_SEQ2SEQ, "encoder_layers": N_LAYERS},
+        "blenderbot": {**_SEQ2SEQ, "encoder_layers": 2},
+        "longcat_flash": {
+            **{key: value for key, value in _WIDTHS.items() if key not in ("num_hidden_layers", "intermediate_size")},
+            **_MLA,
+            "num_layers": N_LAYERS,
+            "num_key_value_heads": 4,
+            "head_dim": 8,
+            "ffn_hidden_size": 48,
+            "expert_ffn_hidden_size": 16,
+            "n_routed_experts": 4,
+            "zero_expert_num": 2,
+            "moe_topk": 2,
+        },
+        "zamba2": {
+            **_WIDTHS,
+            "num_key_value_heads": 4,
+            "mamba_d_state": 8,
+            "mamba_ngroups": 1,
+            "n_mamba_heads": 4,
+            "mamba_headdim": 16,
+            "num_mem_blocks": 1,
+            "adapter_rank": 4,
+            "layers_block_type": ["mamba", "mamba", "hybrid", "hybrid"],
+        },
+        "qwen4_exp_text": {
+            **_WIDTHS,
+            **_HEAD,
+            **_EXPERTS,
+            **_DELTA,
+            "shared_expert_intermediate_size": 16,
+            "hc_count": 2,
+            "hc_lowrank": 8,
+            "ple_layer_ids": [1, 4],
+            "ngram_size": 2,
+            "heads_per_ngram": 2,
+            "ngram_vocab_size_base": 100,
+            "make_ngram_vocab_size_divisible_by": 8,
+            "split_ngram_parts": 2,
+            "layer_types": ["linear_attention"] * N_LAYERS,
+        },
         "gemma4_per_layer": {
             "model_type": "gemma4_text",
             **_WIDTHS,
@@ -159,6 +220,34 @@ UNEXPORTABLE = _builders(
             **_PER_LAYER,
             "num_kv_shared_layers": 0,
             "global_head_dim": 8,
+        },
+    }
+)
+
+#: What computes other states for a row beside a longer one: frequencies beyond a length, and selected tokens.
+BY_LENGTH = _builders(
+    {
+        "phi3_longrope": {
+            "model_type": "phi3",
+            **_WIDTHS,
+            "original_max_position_embeddings": 16,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "short_factor": [1.0] * 4,
+                "long_factor": [4.0, 5.0, 6.0, 7.0],
+                "original_max_position_embeddings": 16,
+            },
+        },
+        "deepseek_v32": {
+            **_WIDTHS,
+            "num_key_value_heads": 4,
+            **_ROUTED,
+            **_MLA,
+            "first_k_dense_replace": 1,
+            "index_n_heads": 2,
+            "index_head_dim": 16,
+            "index_topk": 8,
         },
     }
 )
@@ -197,3 +286,56 @@ def give_own_code(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "code.OwnConfig", "AutoModelForCausalLM": "code.Own"}}
     (folder / "config.json").write_text(json.dumps(config))
+
+
+_OWN_DECODER = """
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+class DecoderConfig(PreTrainedConfig):
+    model_type = "own_decoder"
+    def __init__(self, vocab_size=64, width=16, DEPTH=4, **others):
+        self.vocab_size, self.width, self.DEPTH = vocab_size, width, DEPTH
+        super().__init__(**others)
+
+class Block(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = torch.nn.Linear(width, width)
+    def forward(self, hidden):
+        seen = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)[:, None]
+        return hidden + torch.tanh(self.linear(hidden.cumsum(1) / seen))
+
+class Decoder(PreTrainedModel):
+    config_class = DecoderConfig
+    def __init__(self, config):
+        super().__init__(config)
+        self.embedding = torch.nn.Embedding(config.vocab_size, config.width)
+        self.blocks = torch.nn.ModuleList(Block(config.width) for _ in range(config.DEPTH))
+        self.head = torch.nn.Linear(config.width, config.vocab_size)
+        self.post_init()
+    def get_input_embeddings(self):
+        return self.embedding
+    def get_output_embeddings(self):
+        return self.head
+    def forward(self, input_ids, attention_mask=None, position_ids=None, use_cache=None, **others):
+        hidden = self.embedding(input_ids)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return CausalLMOutput(logits=self.head(hidden))
+"""
+
+
+def write_own_decoder(folder: Path, depth: str) -> None:
+    """Write a decoder of four layers that comes with its code, whose config has this name for their number."""
+    folder.mkdir()
+    (folder / "code.py").write_text(_OWN_DECODER.replace("DEPTH", depth))
+    auto_map = {"AutoConfig": "code.DecoderConfig", "AutoModelForCausalLM": "code.Decoder"}
+    config = {"model_type": "own_decoder", "architectures": ["DecoderForCausalLM"], "auto_map": auto_map}
+    (folder / "config.json").write_text(json.dumps(config))
+    own = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        weights = AutoModelForCausalLM.from_config(own, trust_remote_code=True).state_dict()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})

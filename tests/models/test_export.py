@@ -15,14 +15,25 @@ import raysearch.models.export as export
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.export import ExportResult, export_checkpoint
+from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_each
-from tests.models.families import _DELTA, _WIDTHS, FAMILIES, HYBRIDS, N_LAYERS, UNEXPORTABLE, tiny
+from tests.models.families import (
+    _DELTA,
+    _WIDTHS,
+    FAMILIES,
+    HYBRIDS,
+    N_LAYERS,
+    OWN_WAYS,
+    UNEXPORTABLE,
+    tiny,
+    write_own_decoder,
+)
 from tests.models.test_card import EVIDENCE
 
 
 def dense(family: str, tmp_path: Path) -> ModelSpec:
-    (FAMILIES | HYBRIDS | UNEXPORTABLE)[family]().save_pretrained(tmp_path / "dense")
+    (FAMILIES | HYBRIDS | OWN_WAYS | UNEXPORTABLE)[family]().save_pretrained(tmp_path / "dense")
     return ModelSpec(family, str(tmp_path / "dense"))
 
 
@@ -45,6 +56,50 @@ def test_every_family_is_exported_and_verified(tmp_path: Path) -> None:
         assert tokens.shape == (1, 7)
 
     assert_each([*FAMILIES, *HYBRIDS], check)
+
+
+def test_decoders_that_count_their_layers_in_their_own_way_are_exported(tmp_path: Path) -> None:
+    def check(family: str) -> None:
+        out = tmp_path / family / "pruned"
+        report = exported(dense(family, tmp_path / family), Mask.of(1), out)
+        assert report.max_logit_difference <= 1e-5 and report.n_layers == N_LAYERS - 1
+        model: Any = AutoModelForCausalLM.from_pretrained(out)
+        assert report.parameters == model.num_parameters()
+        if family in ("bart", "blenderbot"):
+            assert model.config.encoder_layers == OWN_WAYS[family]().config.encoder_layers, "nobody removed any"
+
+    assert_each(OWN_WAYS, check)
+
+
+def test_a_decoder_with_its_own_code_is_exported(tmp_path: Path) -> None:
+    for depth in ("n_layers", "n_layer", "num_layers"):
+        write_own_decoder(tmp_path / depth, depth)
+        spec = ModelSpec(depth, str(tmp_path / depth), trust_remote_code=True)
+        info = describe(spec)
+        assert (info.n_layers, info.hidden_size) == (4, 16)
+        assert exported(spec, Mask.of(1), tmp_path / f"{depth}-out").n_layers == 3
+    write_own_decoder(tmp_path / "other", "how_deep")
+    spec = ModelSpec("other", str(tmp_path / "other"), trust_remote_code=True)
+    assert describe(spec).n_layers == 4, "the list with the most parameters"
+    with pytest.raises(UnsupportedModelError, match="other weights than its config asks for"):
+        exported(spec, Mask.of(1), tmp_path / "other-out")
+
+
+def test_what_decides_by_place_is_named(tmp_path: Path) -> None:
+    for family, mask, said in (
+        (
+            "jamba",
+            Mask.of(0),
+            r"\(expert_layer_period=2, attn_layer_period=2: masks of whole periods leave them right\)",
+        ),
+        (
+            "gemma4_text",
+            Mask.of(3),
+            r"\(the last one would be of another kind, sliding_attention: protect=\[-1\] keeps the last layer\)",
+        ),
+    ):
+        with pytest.raises(UnsupportedModelError, match=said):
+            exported(dense(family, tmp_path / family), mask, tmp_path / f"{family}-out")
 
 
 def config_value(spec: ModelSpec, mask: Mask, key: str, out: Path) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -35,7 +35,7 @@ from raysearch.models.loading import (
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_refused
-from tests.models.families import _DELTA, _HEAD, _WIDTHS, FAMILIES, N_LAYERS, VOCABULARY
+from tests.models.families import _DELTA, _HEAD, _WIDTHS, FAMILIES, N_LAYERS, VOCABULARY, tiny
 
 
 @pytest.fixture
@@ -74,6 +74,22 @@ def test_describe_counts_tied_weights_once(tmp_path: Path) -> None:
         info = describe(spec(tmp_path / family))
         assert (info.n_layers, info.max_positions) == (N_LAYERS, positions), family
         assert info.parameters == sum(parameter.numel() for parameter in model.parameters()), family
+
+
+def test_a_number_of_positions_that_is_no_limit_is_none(tmp_path: Path) -> None:
+    tiny("xlnet", vocab_size=VOCABULARY, d_model=32, n_layer=2, n_head=4, d_inner=48).save_pretrained(tmp_path)
+    assert describe(spec(tmp_path)).max_positions is None, "its config says -1"
+
+
+def test_weights_under_other_names_are_not_called_incomplete(tmp_path: Path) -> None:
+    FAMILIES["llama"]().save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    renamed = {f"text_model.{name}": weight for name, weight in weights.items()}
+    save_file(renamed, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        UnsupportedModelError, match=r"\(llama\) names its weights otherwise .* \(text_model.* not lm_h"
+    ):
+        load_model(locate(spec(tmp_path)))
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from raysearch.calibration.packing import pack
 from raysearch.errors import UnsupportedModelError
 from raysearch.models import verification
 from raysearch.models.stack import LayerStack
-from raysearch.models.verification import dense_states, packs, relative_gap, verify
+from raysearch.models.verification import dense_states, packs, relative_gap, rows_interact, verify
 from tests.cases import assert_each
-from tests.models.families import FAMILIES, HYBRIDS, REFUSED, VOCABULARY, tiny
+from tests.models.families import BY_LENGTH, FAMILIES, HYBRIDS, REFUSED, VOCABULARY, tiny
 
 #: Whose layers look no further than some tokens back (fewer than a packed row has here), or know no positions.
 PLAIN = {"mistral", "gemma2", "gemma3_text", "gemma3", "gemma4_text", "cohere2", "gpt_oss", "exaone4", "bloom", "mpt"}
@@ -50,6 +50,33 @@ def test_models_that_look_at_later_tokens_are_refused() -> None:
             verify(LayerStack(model))
 
 
+def test_models_in_8_bits_that_depend_on_the_batch_are_refused_for_that() -> None:
+    model = tiny("bert", vocab_size=128, hidden_size=32, intermediate_size=48, num_attention_heads=4)
+    vars(model)["is_loaded_in_8bit"] = True
+    with pytest.raises(UnsupportedModelError, match=r"bert in 8 bits of bitsandbytes .* use it in 4 bits, or before"):
+        verify(LayerStack(model))
+
+
+def test_states_of_another_shape_are_refused() -> None:
+    """ProphetNet's layers pass on several streams at once, CPM-Ant's a prompt before the tokens, XLNet's turn them."""
+    for model in (
+        tiny("xlnet", vocab_size=128, d_model=32, n_layer=4, n_head=4, d_inner=48),
+        tiny(
+            "cpmant", vocab_size=128, hidden_size=32, num_attention_heads=4, dim_head=8, dim_ff=48, num_hidden_layers=4
+        ),
+    ):
+        with pytest.raises(UnsupportedModelError, match=r"passes a hidden state of shape .* for \[2, 8\] tokens"):
+            verify(LayerStack(model))
+
+
+def test_named_values_between_layers_are_refused() -> None:
+    widths = {"hidden_size": 32, "num_attention_heads": 2, "attention_head_size": 16, "feed_forward_size": 48}
+    chunks = {"local_attn_chunk_length": 16, "axial_pos_shape": [4, 16], "axial_pos_embds_dim": [16, 16]}
+    model = tiny("reformer", vocab_size=128, **widths, **chunks, attn_layers=["local"] * 4, is_decoder=True)
+    with pytest.raises(UnsupportedModelError, match="reformer passes hidden_states and attn_output .* from layer to"):
+        verify(LayerStack(model))
+
+
 def test_layers_that_exchange_more_than_the_hidden_state_are_refused() -> None:
     for family, build in REFUSED.items():
         with pytest.raises(UnsupportedModelError, match=family):
@@ -83,6 +110,28 @@ def test_packing_is_used_where_it_is_exact() -> None:
                     assert relative_gap(dense_states(stack, pack(batch, together)), plain) <= 1e-5
 
     assert_each([*FAMILIES, *HYBRIDS], check)
+
+
+def test_rows_that_depend_on_their_company_are_seen() -> None:
+    random = np.random.default_rng(0)
+    rows = [random.integers(3, VOCABULARY, size=length) for length in (5, 30, 33)]
+
+    def check(family: str) -> None:
+        for dtype in (torch.float32, torch.bfloat16):
+            stack = LayerStack((BY_LENGTH | FAMILIES | HYBRIDS)[family]().to(dtype))  # type: ignore[arg-type]
+            assert rows_interact(stack, rows) is (family in BY_LENGTH), dtype
+            if family in BY_LENGTH:
+                assert not rows_interact(stack, [rows[0], rows[0][:4]][::-1]), "as short as all is alike"
+
+    assert_each([*BY_LENGTH, *FAMILIES, *HYBRIDS], check)
+
+
+def test_rows_that_depend_on_their_company_are_seen_without_a_setting_that_says_so() -> None:
+    random = np.random.default_rng(0)
+    rows = [random.integers(3, VOCABULARY, size=length) for length in (5, 30, 33)]
+    stack = LayerStack(BY_LENGTH["deepseek_v32"]())
+    stack.model.config.index_topk = 99  # the indexers have their own
+    assert rows_interact(stack, rows)
 
 
 def test_a_state_that_is_wrong_beside_a_large_channel_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
