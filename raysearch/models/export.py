@@ -7,6 +7,7 @@ model, and only then renamed into place. So `out` is either complete and verifie
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -24,8 +25,10 @@ from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
 from raysearch.errors import UnsupportedModelError, UserError, first_line, redact, what_failed
 from raysearch.models.card import RECORD, Evidence, Pruned, export_record, mergekit_yaml, model_card
+from raysearch.models.config_file import write_config
 from raysearch.models.llama_cpp import misread_by_llama_cpp
-from raysearch.models.loading import load_model, load_tokenizer, quiet
+from raysearch.models.loading import folder_of_files, load_model, load_tokenizer, quiet
+from raysearch.models.side_files import CODE_FILES, PROCESSOR_FILES, TEXT_FILES, copy_files, mend_tokenizer_config
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
 from raysearch.models.stack import LayerStack
@@ -93,23 +96,7 @@ def export_checkpoint(
         source = None if located.digest else located.path
         dtype = str(model.dtype).removeprefix("torch.")
         pruned = Pruned(mask, n_layers, parameters_dense, model.num_parameters(), dtype, source)
-        with quiet():
-            try:
-                model.save_pretrained(folder)
-            except NotImplementedError as error:  # as of a quantisation that is not undone, nor written again
-                raise UnsupportedModelError(
-                    f"{kind} cannot be exported: transformers does not write its quantised weights "
-                    f"({first_line(error)}); use the model before it was quantised"
-                ) from error
-            except (StrictDataclassError, RuntimeError) as error:  # as where its only layer of a kind is gone
-                raise UnsupportedModelError(
-                    f"{kind} cannot be exported without {mask}: transformers does not write it "
-                    f"({first_line(error).split(' [')[0]}); choose another mask or architecture"
-                ) from error
-            if tokenizer is not None:
-                tokenizer.save_pretrained(folder)
-        for weights in folder.glob("*.safetensors"):  # written readable by the owner only
-            weights.chmod((folder / "config.json").stat().st_mode)
+        _write_model(folder, model, tokenizer, located, mask, n_layers)
         _write_documents(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
         del model, stack  # never two models in memory
         reloaded = _reload(folder, located, kind)
@@ -173,6 +160,56 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
         ) from error
     before, whole = (str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in (tokens[0, :n_tokens], tokens[0]))
     return re.sub(r"\s+", " ", whole.removeprefix(before)).rstrip()
+
+
+def _write_model(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    located: LocatedModel,
+    mask: Mask,
+    n_layers: int,
+) -> None:
+    """Write a pruned model, and beside it what its source has: tokenizer, processor and code, as they are there.
+
+    Args:
+        folder: Where to.
+        model: The pruned model.
+        tokenizer: The dense model's, if it has one.
+        located: The dense model.
+        mask: The layers that were removed.
+        n_layers: N, the layers of the dense model.
+    """
+    kind = model.config.model_type
+    source = folder_of_files(located, [*TEXT_FILES, *PROCESSOR_FILES, *CODE_FILES])
+    with quiet():
+        try:
+            model.save_pretrained(folder)
+            write_config(folder, model, source, mask.kept(n_layers), n_layers, own_code=located.trust_remote_code)
+        except NotImplementedError as error:  # as of a quantisation that is not undone, nor written again
+            raise UnsupportedModelError(
+                f"{kind} cannot be exported: transformers does not write its quantised weights "
+                f"({first_line(error)}); use the model before it was quantised"
+            ) from error
+        except (StrictDataclassError, RuntimeError) as error:  # as where its only layer of a kind is gone
+            raise UnsupportedModelError(
+                f"{kind} cannot be exported without {mask}: transformers does not write it "
+                f"({first_line(error).split(' [')[0]}); choose another mask or architecture"
+            ) from error
+        if source is not None:
+            copy_files(source, folder, _patterns(folder, source, located))
+        elif tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+    mend_tokenizer_config(folder, own_code=located.trust_remote_code)
+    for weights in folder.glob("*.safetensors"):  # written readable by the owner only
+        weights.chmod((folder / "config.json").stat().st_mode)
+
+
+def _patterns(folder: Path, source: Path, located: LocatedModel) -> list[str]:
+    """Return which files of its source an export has: those of a processor, where the part that sees is exported."""
+    kinds = [json.loads((place / "config.json").read_text(encoding="utf-8"))["model_type"] for place in (folder, source)]
+    processor = PROCESSOR_FILES if kinds[0] == kinds[1] else ()
+    return [*TEXT_FILES, *processor, *(CODE_FILES if located.trust_remote_code else ())]
 
 
 def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
