@@ -70,7 +70,7 @@ def write_config(
     _complete(config, _read(folder, own_code), expected)
     _add_both_forms(config, expected)
     _save(file, config)
-    if wrong := _differing(_read(folder, own_code), expected):
+    if wrong := [name for name in _differing(_read(folder, own_code), expected) if name in expected]:
         raise UnsupportedModelError(
             f"{model.config.model_type} cannot be exported: transformers reads another {wrong[0]} from its config; "
             "choose another mask or architecture"

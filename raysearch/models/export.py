@@ -27,7 +27,7 @@ from raysearch.errors import UnsupportedModelError, UserError, first_line, redac
 from raysearch.models.card import RECORD, Evidence, Pruned, export_record, mergekit_yaml, model_card
 from raysearch.models.config_file import write_config
 from raysearch.models.llama_cpp import misread_by_llama_cpp
-from raysearch.models.loading import folder_of_files, load_model, load_tokenizer, quiet
+from raysearch.models.loading import folder_of_files, load_model, load_tokenizer, quiet, tokenizer_fingerprint
 from raysearch.models.side_files import CODE_FILES, PROCESSOR_FILES, TEXT_FILES, copy_files, mend_tokenizer_config
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
@@ -201,6 +201,12 @@ def _write_model(
         elif tokenizer is not None:
             tokenizer.save_pretrained(folder)
     mend_tokenizer_config(folder, own_code=located.trust_remote_code)
+    if tokenizer is not None:
+        written = load_tokenizer(replace(located, location=str(folder), is_hub=False, gguf=None))
+        if tokenizer_fingerprint(written) != tokenizer_fingerprint(tokenizer):
+            raise UnsupportedModelError(
+                f"{kind} cannot be exported: its tokenizer would read texts otherwise; use another checkpoint of it"
+            )
     for weights in folder.glob("*.safetensors"):  # written readable by the owner only
         weights.chmod((folder / "config.json").stat().st_mode)
 
