@@ -120,8 +120,8 @@ def _complete(config: dict[str, Any], read: Mapping[str, Any], expected: Mapping
 
 
 def _differing(read: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """Return the names of values that differ, but for notes of transformers to itself."""
-    names = {name for name in {*read, *expected} if not name.startswith("_") and name != "transformers_version"}
+    """Return the names of values that differ, but for notes of transformers to itself, and the names of code."""
+    names = {name for name in {*read, *expected} if not name.startswith("_")} - {"auto_map", "transformers_version"}
     missing = object()
     return sorted(name for name in names if read.get(name, missing) != expected.get(name, missing))
 

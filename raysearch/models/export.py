@@ -180,12 +180,14 @@ def _write_model(
         mask: The layers that were removed.
         n_layers: N, the layers of the dense model.
     """
-    kind = model.config.model_type
-    source = folder_of_files(located, [*TEXT_FILES, *PROCESSOR_FILES, *CODE_FILES])
+    has_more_than_text = model.config.get_text_config() is not model.config
+    kind, own_code = model.config.model_type, located.trust_remote_code
+    patterns = [*TEXT_FILES, *(PROCESSOR_FILES if has_more_than_text else ()), *(CODE_FILES if own_code else ())]
+    source = folder_of_files(located, patterns)
     with quiet():
         try:
             model.save_pretrained(folder)
-            write_config(folder, model, source, mask.kept(n_layers), n_layers, own_code=located.trust_remote_code)
+            write_config(folder, model, source, mask.kept(n_layers), n_layers, own_code=own_code)
         except NotImplementedError as error:  # as of a quantisation that is not undone, nor written again
             raise UnsupportedModelError(
                 f"{kind} cannot be exported: transformers does not write its quantised weights "
@@ -197,10 +199,10 @@ def _write_model(
                 f"({first_line(error).split(' [')[0]}); choose another mask or architecture"
             ) from error
         if source is not None:
-            copy_files(source, folder, _patterns(folder, source, located))
+            copy_files(source, folder, patterns)
         elif tokenizer is not None:
             tokenizer.save_pretrained(folder)
-    mend_tokenizer_config(folder, own_code=located.trust_remote_code)
+    mend_tokenizer_config(folder, own_code=own_code)
     if tokenizer is not None:
         written = load_tokenizer(replace(located, location=str(folder), is_hub=False, gguf=None))
         if tokenizer_fingerprint(written) != tokenizer_fingerprint(tokenizer):
@@ -209,13 +211,6 @@ def _write_model(
             )
     for weights in folder.glob("*.safetensors"):  # written readable by the owner only
         weights.chmod((folder / "config.json").stat().st_mode)
-
-
-def _patterns(folder: Path, source: Path, located: LocatedModel) -> list[str]:
-    """Return which files of its source an export has: those of a processor, where the part that sees is exported."""
-    kinds = [json.loads((place / "config.json").read_text(encoding="utf-8"))["model_type"] for place in (folder, source)]
-    processor = PROCESSOR_FILES if kinds[0] == kinds[1] else ()
-    return [*TEXT_FILES, *processor, *(CODE_FILES if located.trust_remote_code else ())]
 
 
 def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:

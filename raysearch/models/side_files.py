@@ -20,7 +20,7 @@ TEXT_FILES = (
 )
 #: The files by which images, videos and sounds are read.
 PROCESSOR_FILES = ("*processor*.json", "feature_extractor*.json")
-CODE_FILES = ("**/*.py",)
+CODE_FILES = ("*.py", "**/*.py")
 
 
 def copy_files(source: Path, folder: Path, patterns: Iterable[str]) -> None:

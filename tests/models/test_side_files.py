@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
+from PIL import Image
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoProcessor,
+    AutoTokenizer,
+    Gemma3ImageProcessor,
+    Gemma3Processor,
+    PreTrainedTokenizerFast,
+)
 
 from raysearch.core.mask import Mask
 from raysearch.models.spec import ModelSpec
-from tests.models.test_export import dense, exported, speaking
+from tests.models.families import N_LAYERS, give_own_code
+from tests.models.test_export import exported, speaking
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -62,7 +72,6 @@ def test_a_gguf_files_tokenizer_is_one_that_transformers_4_knows(gguf: Path, tmp
 
 def test_a_model_of_the_hub_is_exported_with_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     spec = speaking("llama", tmp_path)
     cached = tmp_path / "hub" / "models--me--tiny"
     (cached / "refs").mkdir(parents=True)
@@ -74,11 +83,40 @@ def test_a_model_of_the_hub_is_exported_with_its_files(tmp_path: Path, monkeypat
     assert source["tokenizer.json"] == written["tokenizer.json"]
 
 
-def tokenizer_config(folder: Path) -> dict[str, Any]:
-    """What a folder says of its tokenizer."""
-    said: dict[str, Any] = json.loads((folder / "tokenizer_config.json").read_text())
-    return said
-
-
 def test_code_goes_along_where_it_runs_and_is_not_named_elsewhere(tmp_path: Path) -> None:
-    ...
+    spec = speaking("llama", tmp_path)
+    own = Path(spec.path)
+    give_own_code(own)
+    (own / "parts").mkdir()
+    (own / "parts" / "more.py").write_text("")
+    pruned = tmp_path / "pruned"
+    exported(replace(spec, trust_remote_code=True), Mask.of(1), pruned)
+    assert (pruned / "code.py").is_file() and (pruned / "parts" / "more.py").is_file()
+    model = AutoModelForCausalLM.from_pretrained(pruned, trust_remote_code=True)
+    assert (type(model).__name__, model.config.num_hidden_layers) == ("Own", N_LAYERS - 1)
+    for name in ("config.json", "tokenizer_config.json"):  # of a kind that transformers has itself, as Phi-3
+        said = json.loads((own / name).read_text())
+        said |= {"model_type": "llama"} if name == "config.json" else {"auto_map": {"AutoTokenizer": ["a.B", None]}}
+        (own / name).write_text(json.dumps(said))
+    exported(spec, Mask.of(1), pruned, overwrite=True)
+    assert not [*pruned.rglob("*.py")]
+    for trusted in (False, True):
+        model = AutoModelForCausalLM.from_pretrained(pruned, trust_remote_code=trusted)
+        assert type(model).__name__ == "LlamaForCausalLM"
+        assert AutoTokenizer.from_pretrained(pruned, trust_remote_code=trusted)("w7")["input_ids"] == [7]
+
+
+def test_a_model_that_sees_is_exported_with_its_processor(tmp_path: Path) -> None:
+    spec, words = speaking("gemma3", tmp_path), [f"w{index}" for index in range(10)]
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(
+        spec.path, extra_special_tokens={"image_token": "w1", "boi_token": "w2", "eoi_token": "w3"}
+    )
+    Gemma3Processor(Gemma3ImageProcessor(), tokenizer, image_seq_length=4).save_pretrained(spec.path)
+    exported(spec, Mask.of(1), tmp_path / "pruned")
+    picture = Image.new("RGB", (28, 28))
+    read = [
+        AutoProcessor.from_pretrained(place)(text=" ".join(["w2", *words[4:]]), images=picture, return_tensors="pt")
+        for place in (spec.path, tmp_path / "pruned")
+    ]
+    assert read[0].keys() == read[1].keys() >= {"pixel_values"}
+    assert all(torch.equal(read[0][name], read[1][name]) for name in read[0])
