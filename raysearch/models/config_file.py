@@ -61,6 +61,7 @@ def write_config(
     saved = json.loads(file.read_text(encoding="utf-8"))
     expected = _read(folder, own_code)
     config = saved if source is None else _cut(_part(_load(source / "config.json"), saved), kept, n_layers)
+    config.setdefault("architectures", saved["architectures"])
     config.pop("auto_map", None)
     if own_code and "auto_map" in saved:
         config["auto_map"] = saved["auto_map"]
@@ -120,8 +121,9 @@ def _complete(config: dict[str, Any], read: Mapping[str, Any], expected: Mapping
 
 
 def _differing(read: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """Return the names of values that differ, but for notes of transformers to itself, and the names of code."""
-    names = {name for name in {*read, *expected} if not name.startswith("_")} - {"auto_map", "transformers_version"}
+    """Return the names of values that differ, but for notes of transformers to itself, and the names of classes."""
+    names = {name for name in {*read, *expected} if not name.startswith("_")}
+    names -= {"architectures", "auto_map", "transformers_version"}
     missing = object()
     return sorted(name for name in names if read.get(name, missing) != expected.get(name, missing))
 

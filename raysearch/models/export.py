@@ -34,6 +34,7 @@ from raysearch.models.spec import LocatedModel, ModelSpec
 from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers
 from raysearch.models.verification import probe_logits, relative_gap
+from raysearch.models.vllm import misread_by_vllm
 
 _NEW_TOKENS = 24
 #: How far the checkpoint's logits may be from the masked model's, relative to the largest, in 16 bits too: both are
@@ -53,6 +54,7 @@ class ExportResult:
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The reloaded checkpoint's continuation of it; None without a prompt.
         search_id: The search that found the mask, if one did.
+        misread_by_vllm: What vLLM would get wrong in it, as the end of a sentence; None if nothing is known.
         url: Where on the Hugging Face Hub it is; None if it was not sent there.
     """
 
@@ -64,6 +66,7 @@ class ExportResult:
     before: str | None
     after: str | None
     search_id: str | None
+    misread_by_vllm: str | None = None
     url: str | None = None
 
 
@@ -106,9 +109,9 @@ def export_checkpoint(
                 f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits differ by {gap:.1e} of "
                 "the largest, since its layers depend on their places; choose another mask or architecture"
             )
-        after = _continue(reloaded, tokenizer, prompt)
+        after, misread = _continue(reloaded, tokenizer, prompt), misread_by_vllm(folder, mask, n_layers)
     kept = n_layers - len(mask)
-    return ExportResult(out, kept, pruned.parameters, parameters_dense, gap, before, after, evidence.search_id)
+    return ExportResult(out, kept, pruned.parameters, parameters_dense, gap, before, after, evidence.search_id, misread)
 
 
 def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
@@ -235,9 +238,10 @@ def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
 
 
 def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *, tokenizer: bool) -> None:
-    misread = misread_by_llama_cpp(folder, pruned.mask, pruned.n_layers_dense)
+    place = folder, pruned.mask, pruned.n_layers_dense
+    misread = {"misread": misread_by_llama_cpp(*place), "misread_by_vllm": misread_by_vllm(*place)}
     documents = {
-        "README.md": redact(model_card(pruned, evidence, name, tokenizer=tokenizer, misread=misread)),
+        "README.md": redact(model_card(pruned, evidence, name, tokenizer=tokenizer, **misread)),
         "mergekit.yaml": redact(mergekit_yaml(pruned)),
         RECORD: export_record(pruned.mask, pruned.n_layers_dense, evidence),
     }

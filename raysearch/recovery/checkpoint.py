@@ -23,6 +23,7 @@ from raysearch.models.llama_cpp import misread_by_llama_cpp
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.models.verification import probe_logits, relative_gap, tolerance
+from raysearch.models.vllm import misread_by_vllm
 from raysearch.recovery.record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 
@@ -103,6 +104,7 @@ def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Seq
         shown=shown,
         tokenizer=True,
         misread=misread_by_llama_cpp(folder, evidence.mask, evidence.n_layers_dense),
+        misread_by_vllm=misread_by_vllm(folder, evidence.mask, evidence.n_layers_dense),
         has_adapter=(folder / _ADAPTER).is_dir(),
     )
     write_whole(folder / "README.md", redact(card))
