@@ -189,7 +189,7 @@ def _write_model(
     source = folder_of_files(located, patterns)
     with quiet():
         try:
-            model.save_pretrained(folder)
+            _save_weights(folder, model, source)
             write_config(folder, model, source, mask.kept(n_layers), n_layers, own_code=own_code)
         except NotImplementedError as error:  # as of a quantisation that is not undone, nor written again
             raise UnsupportedModelError(
@@ -214,6 +214,24 @@ def _write_model(
             )
     for weights in folder.glob("*.safetensors"):  # written readable by the owner only
         weights.chmod((folder / "config.json").stat().st_mode)
+
+
+def _save_weights(folder: Path, model: PreTrainedModel, source: Path | None) -> None:
+    """Write a pruned model as transformers does, quantised only where it is in memory.
+
+    Of a model whose weights it has dequantised, transformers would write them quantised anew, without the config that
+    says so. A model of the same config, which was never read from such a file, is written as it is.
+    """
+    if source is None or "quantization_config" not in json.loads((source / "config.json").read_text(encoding="utf-8")):
+        model.save_pretrained(folder)
+    elif getattr(model.config, "quantization_config", None) is not None:
+        model.save_pretrained(folder, save_original_format=False)
+    else:
+        with torch.device("meta"):
+            plain = type(model)(model.config).to(model.dtype)
+        plain.load_state_dict(model.state_dict(), assign=True)
+        plain.generation_config = model.generation_config
+        plain.save_pretrained(folder)
 
 
 def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
