@@ -33,7 +33,7 @@ from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
 from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers
-from raysearch.models.verification import probe_logits, relative_gap
+from raysearch.models.verification import probe_logits, relative_gap, why_mute
 from raysearch.models.vllm import misread_by_vllm
 
 _NEW_TOKENS = 24
@@ -89,7 +89,7 @@ def export_checkpoint(
     check_destination(located, out, overwrite)
     stack = LayerStack(load_model(located))
     tokenizer = _tokenizer(located, prompt)
-    before = _continue(stack.model, tokenizer, prompt)
+    before, writes = _continue(stack.model, tokenizer, prompt), why_mute(stack.model) is None
     with stack.bypassed(mask) as masked:
         expected = probe_logits(masked)
     n_layers, parameters_dense, kind = stack.n_layers, stack.model.num_parameters(), stack.model.config.model_type
@@ -108,6 +108,11 @@ def export_checkpoint(
             raise UnsupportedModelError(
                 f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits differ by {gap:.1e} of "
                 "the largest, since its layers depend on their places; choose another mask or architecture"
+            )
+        if writes and (why := why_mute(reloaded)) is not None:
+            raise UnsupportedModelError(
+                f"{kind} cannot be exported without {mask}: transformers does not generate with the layers that are "
+                f"left ({why}); choose a mask that keeps a layer of each kind"
             )
         after, misread = _continue(reloaded, tokenizer, prompt), misread_by_vllm(folder, mask, n_layers)
     kept = n_layers - len(mask)
@@ -196,7 +201,7 @@ def _write_model(
                 f"{kind} cannot be exported: transformers does not write its quantised weights "
                 f"({first_line(error)}); use the model before it was quantised"
             ) from error
-        except (StrictDataclassError, RuntimeError) as error:  # as where its only layer of a kind is gone
+        except (StrictDataclassError, RuntimeError, ValueError) as error:  # as where its only layer of a kind is gone
             raise UnsupportedModelError(
                 f"{kind} cannot be exported without {mask}: transformers does not write it "
                 f"({first_line(error).split(' [')[0]}); choose another mask or architecture"

@@ -219,7 +219,22 @@ def _describe(model: LocatedModel) -> ModelInfo:
         hidden_size=text.hidden_size,
         max_positions=getattr(text, "max_position_embeddings", getattr(text, "max_seq_len", None)),
         dtype=str(resolve_dtype(model.dtype, config)).removeprefix("torch."),
+        unwritable=_unwritable(model, config),
     )
+
+
+def _unwritable(model: LocatedModel, config: PreTrainedConfig) -> str | None:
+    """Return the quantisation of a model that transformers reads and does not write; None if there is none."""
+    quantisation = getattr(config, "quantization_config", None)
+    if not quantisation:
+        return None
+    from transformers.quantizers import AutoHfQuantizer
+
+    with _reading(model):
+        if isinstance(quantisation, dict) and not AutoHfQuantizer.supports_quant_method(quantisation):
+            return None  # it is not read as quantised, either
+        quantizer = AutoHfQuantizer.from_config(quantisation, pre_quantized=True)
+        return None if quantizer.is_serializable() else str(quantizer.quantization_config.quant_method.value)
 
 
 def without_weights(model: LocatedModel, config: PreTrainedConfig) -> PreTrainedModel:

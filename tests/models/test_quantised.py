@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from raysearch.core.mask import Mask
+from raysearch.errors import UnsupportedModelError
+from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
+from raysearch.search.observer import Observer, warn_of_export
 from tests.cases import assert_each
 from tests.models.families import _EXPERTS, _HEAD, _MLA, _ROUTED, _WIDTHS, N_LAYERS, tiny
 from tests.models.test_export import exported
@@ -108,3 +113,42 @@ def test_four_bits_stay_four_bits(tmp_path: Path) -> None:
     source, written = (load_file(tmp_path / place / "model.safetensors") for place in ("dense", "pruned"))
     last = "model.layers.{}.mlp.down_proj.weight"
     assert torch.equal(written[last.format(1)], source[last.format(3)]) and written[last.format(1)].dtype == torch.uint8
+
+
+def test_what_transformers_does_not_write_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save_pretrained(*_: Any, **__: Any) -> None:
+        raise ValueError("The model is quantized with quanto and is not serializable")
+
+    tiny("llama", **_WIDE).save_pretrained(tmp_path / "dense")
+    monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", save_pretrained)
+    said = r"llama cannot be exported without \{1\}: .* is not serializable\); choose another mask"
+    with pytest.raises(UnsupportedModelError, match=said):
+        exported(ModelSpec("tiny", str(tmp_path / "dense")), Mask.of(1), tmp_path / "pruned")
+
+
+def test_what_transformers_does_not_write_is_known_before_a_search(tmp_path: Path) -> None:
+    tiny("llama", **_WIDE).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    four_bits = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    for quantisation, unwritable in (
+        (None, None),
+        ({"quant_method": "quanto", "weights": "int8"}, "quanto"),
+        ({"quant_method": "fp8", "weight_block_size": [_BLOCK, _BLOCK]}, None),
+        ({"quant_method": "mxfp4"}, None),
+        (four_bits, None),
+        ({"quant_method": "unheard of"}, None),
+    ):
+        said = config if quantisation is None else config | {"quantization_config": quantisation}
+        (tmp_path / "config.json").write_text(json.dumps(said))
+        assert describe(ModelSpec("tiny", str(tmp_path))).unwritable == unwritable, quantisation
+    messages: list[str] = []
+
+    class Listener(Observer):
+        def warn(self, message: str) -> None:
+            messages.append(message)
+
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    info = describe(ModelSpec("tiny", str(tmp_path)))
+    for unwritable in (None, "quanto"):
+        warn_of_export(replace(info, unwritable=unwritable), Listener())
+    assert len(messages) == 1 and "quantised by quanto, so what this search finds cannot be exported" in messages[0]
