@@ -114,7 +114,9 @@ def _complete(config: dict[str, Any], read: Mapping[str, Any], expected: Mapping
     for name in _differing(read, expected):
         if name not in expected:
             config.pop(name, None)
-        elif name.endswith("_config") and all(isinstance(values.get(name), dict) for values in (config, read, expected)):
+        elif name.endswith("_config") and all(
+            isinstance(values.get(name), dict) for values in (config, read, expected)
+        ):
             _complete(config[name], read[name], expected[name])
         else:
             config[name] = expected[name]

@@ -62,11 +62,11 @@ def misread_by_vllm(folder: Path, mask: Mask, n_layers: int) -> str | None:
         What vLLM does, as the end of a sentence; None if it would run the same model, as far as is known here.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config = config.get("text_config") or config
-    for rule in _RULES:
-        given = config.get(rule.key)
-        period = rule.period if given and rule.period else given
-        if config["model_type"] in rule.kinds and isinstance(period, int) and period > 0:
-            if rule.changes(period, mask.kept(n_layers)):
-                return f"tells {rule.about} from their places, which have changed"
+    config, kept = config.get("text_config") or config, mask.kept(n_layers)
+    for rule in (rule for rule in _RULES if config["model_type"] in rule.kinds):
+        period = config.get(rule.key)
+        if period and rule.period:
+            period = rule.period
+        if isinstance(period, int) and period > 0 and rule.changes(period, kept):
+            return f"tells {rule.about} from their places, which have changed"
     return None

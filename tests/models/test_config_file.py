@@ -14,6 +14,7 @@ from tests.cases import assert_each
 from tests.models.families import _HEAD, _ROUTED, _SLIDING, _VISION, _WIDTHS, N_LAYERS, tiny
 from tests.models.test_export import exported
 
+_SECOND = Mask.of(1)
 _LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3 |= {"original_max_position_embeddings": 64}
 _NEMOTRON_H = {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8, "n_groups": 1, "head_dim": 8}
@@ -22,7 +23,7 @@ _GRANITE |= {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermedi
 
 
 def config_of(
-    tmp_path: Path, kind: str, settings: dict[str, Any], older: dict[str, Any], mask: Mask = Mask.of(1)
+    tmp_path: Path, kind: str, settings: dict[str, Any], older: dict[str, Any], mask: Mask = _SECOND
 ) -> dict[str, Any]:
     """The config of an export of a tiny model, some of whose keys are replaced; those that become None are left out."""
     folder = tmp_path / "dense"
