@@ -435,7 +435,9 @@ def export_lines(done: ExportResult, out: Path, prompt: str | None, public: bool
     lines = [
         f"Wrote {out}: {done.n_layers} layers, {size} instead of {before}.",
         f"Reloaded with plain transformers; largest logit difference {done.max_logit_difference:.2g}.",
-        f"vLLM: vllm serve {quote(str(out.expanduser()))}",
+        f"vLLM: vllm serve {quote(str(out.expanduser()))}"
+        if done.misread_by_vllm is None
+        else f"vLLM would run another model: it {done.misread_by_vllm}.",
         *_pushed(done.url, public),
     ]
     if prompt is not None:

@@ -66,7 +66,15 @@ def mergekit_yaml(pruned: Pruned) -> str:
     return "\n".join(lines) + "\n"
 
 
-def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool, misread: str | None = None) -> str:
+def model_card(
+    pruned: Pruned,
+    evidence: Evidence,
+    name: str,
+    *,
+    tokenizer: bool,
+    misread: str | None = None,
+    misread_by_vllm: str | None = None,
+) -> str:
     """Return the README.md of an exported checkpoint; the last arguments are those of `render_card`."""
     share = pruned.parameters / pruned.parameters_dense
     rows = [
@@ -74,8 +82,9 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
         ("parameters", f"{pruned.parameters_dense:,}", f"{pruned.parameters:,} ({share:.1%})"),
         *_loss_rows(evidence),
     ]
-    shown = {"pruned": pruned, "evidence": evidence, "rows": rows, "name": name}
-    return render_card(Path(__file__).with_name("card.md.j2"), **shown, tokenizer=tokenizer, misread=misread)
+    shown: dict[str, Any] = {"pruned": pruned, "evidence": evidence, "rows": rows, "name": name}
+    shown |= {"tokenizer": tokenizer, "misread": misread, "misread_by_vllm": misread_by_vllm}
+    return render_card(Path(__file__).with_name("card.md.j2"), **shown)
 
 
 def gguf_card(
@@ -140,7 +149,8 @@ def render_card(template: Path, **values: Any) -> str:
     Args:
         template: The template's file.
         values: What it shows; among them ``name``, the checkpoint's folder, ``tokenizer``, whether it has one, and
-            ``misread``, why llama.cpp would run another model, for templates of checkpoints.
+            ``misread`` and ``misread_by_vllm``, why llama.cpp or vLLM would run another model, for templates of
+            checkpoints.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

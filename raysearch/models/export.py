@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import os
 import re
 import shutil
@@ -25,13 +26,16 @@ from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
 from raysearch.errors import UnsupportedModelError, UserError, first_line, redact, what_failed
 from raysearch.models.card import RECORD, Evidence, Pruned, export_record, mergekit_yaml, model_card
+from raysearch.models.config_file import write_config
 from raysearch.models.llama_cpp import misread_by_llama_cpp
-from raysearch.models.loading import load_model, load_tokenizer, quiet
+from raysearch.models.loading import folder_of_files, load_model, load_tokenizer, quiet, tokenizer_fingerprint
+from raysearch.models.side_files import CODE_FILES, PROCESSOR_FILES, TEXT_FILES, copy_files, mend_tokenizer_config
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
 from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers, rules_of_place
-from raysearch.models.verification import probe_logits, relative_gap
+from raysearch.models.verification import probe_logits, relative_gap, why_mute
+from raysearch.models.vllm import misread_by_vllm
 
 _NEW_TOKENS = 24
 #: How far the checkpoint's logits may be from the masked model's, relative to the largest, in 16 bits too: both are
@@ -51,6 +55,7 @@ class ExportResult:
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The reloaded checkpoint's continuation of it; None without a prompt.
         search_id: The search that found the mask, if one did.
+        misread_by_vllm: What vLLM would get wrong in it, as the end of a sentence; None if nothing is known.
         url: Where on the Hugging Face Hub it is; None if it was not sent there.
     """
 
@@ -62,6 +67,7 @@ class ExportResult:
     before: str | None
     after: str | None
     search_id: str | None
+    misread_by_vllm: str | None = None
     url: str | None = None
 
 
@@ -84,7 +90,7 @@ def export_checkpoint(
     check_destination(located, out, overwrite)
     stack = LayerStack(load_model(located))
     tokenizer = _tokenizer(located, prompt)
-    before = _continue(stack.model, tokenizer, prompt)
+    before, writes = _continue(stack.model, tokenizer, prompt), why_mute(stack.model) is None
     with stack.bypassed(mask) as masked:
         expected = probe_logits(masked)
     n_layers, parameters_dense, kind = stack.n_layers, stack.model.num_parameters(), stack.model.config.model_type
@@ -95,23 +101,7 @@ def export_checkpoint(
         source = located.path if located.is_hub else None  # a local path says nothing to others
         dtype = str(model.dtype).removeprefix("torch.")
         pruned = Pruned(mask, n_layers, parameters_dense, model.num_parameters(), dtype, source)
-        with quiet():
-            try:
-                model.save_pretrained(folder)
-            except NotImplementedError as error:  # as of a quantisation that is not undone, nor written again
-                raise UnsupportedModelError(
-                    f"{kind} cannot be exported: transformers does not write its quantised weights "
-                    f"({first_line(error)}); use the model before it was quantised"
-                ) from error
-            except (StrictDataclassError, RuntimeError) as error:  # as where its only layer of a kind is gone
-                raise UnsupportedModelError(
-                    f"{kind} cannot be exported without {mask}: transformers does not write it "
-                    f"({first_line(error).split(' [')[0]}); choose another mask or architecture"
-                ) from error
-            if tokenizer is not None:
-                tokenizer.save_pretrained(folder)
-        for weights in folder.glob("*.safetensors"):  # written readable by the owner only
-            weights.chmod((folder / "config.json").stat().st_mode)
+        _write_model(folder, model, tokenizer, located, mask, n_layers)
         _write_documents(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
         places = rules_of_place(dense_config, model.config.get_text_config())
         del model, stack  # never two models in memory
@@ -122,9 +112,14 @@ def export_checkpoint(
                 f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits differ by {gap:.1e} of "
                 f"the largest, since its layers depend on their places{places}; choose another mask or architecture"
             )
-        after = _continue(reloaded, tokenizer, prompt)
+        if writes and (why := why_mute(reloaded)) is not None:
+            raise UnsupportedModelError(
+                f"{kind} cannot be exported without {mask}: transformers does not generate with the layers that are "
+                f"left ({why}); choose a mask that keeps a layer of each kind"
+            )
+        after, misread = _continue(reloaded, tokenizer, prompt), misread_by_vllm(folder, mask, n_layers)
     kept = n_layers - len(mask)
-    return ExportResult(out, kept, pruned.parameters, parameters_dense, gap, before, after, evidence.search_id)
+    return ExportResult(out, kept, pruned.parameters, parameters_dense, gap, before, after, evidence.search_id, misread)
 
 
 def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
@@ -178,6 +173,75 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
     return re.sub(r"\s+", " ", whole.removeprefix(before)).rstrip()
 
 
+def _write_model(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    located: LocatedModel,
+    mask: Mask,
+    n_layers: int,
+) -> None:
+    """Write a pruned model, and beside it what its source has: tokenizer, processor and code, as they are there.
+
+    Args:
+        folder: Where to.
+        model: The pruned model.
+        tokenizer: The dense model's, if it has one.
+        located: The dense model.
+        mask: The layers that were removed.
+        n_layers: N, the layers of the dense model.
+    """
+    has_more_than_text = model.config.get_text_config() is not model.config
+    kind, own_code = model.config.model_type, located.trust_remote_code
+    patterns = [*TEXT_FILES, *(PROCESSOR_FILES if has_more_than_text else ()), *(CODE_FILES if own_code else ())]
+    source = folder_of_files(located, patterns)
+    with quiet():
+        try:
+            _save_weights(folder, model, source)
+            write_config(folder, model, source, mask.kept(n_layers), n_layers, own_code=own_code)
+        except NotImplementedError as error:  # as of a quantisation that is not undone, nor written again
+            raise UnsupportedModelError(
+                f"{kind} cannot be exported: transformers does not write its quantised weights "
+                f"({first_line(error)}); use the model before it was quantised"
+            ) from error
+        except (StrictDataclassError, RuntimeError, ValueError) as error:  # as where its only layer of a kind is gone
+            raise UnsupportedModelError(
+                f"{kind} cannot be exported without {mask}: transformers does not write it "
+                f"({first_line(error).split(' [')[0]}); choose another mask or architecture"
+            ) from error
+        if source is not None:
+            copy_files(source, folder, patterns)
+        elif tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+    mend_tokenizer_config(folder, own_code=own_code)
+    if tokenizer is not None:
+        written = load_tokenizer(replace(located, location=str(folder), is_hub=False, gguf=None))
+        if tokenizer_fingerprint(written) != tokenizer_fingerprint(tokenizer):
+            raise UnsupportedModelError(
+                f"{kind} cannot be exported: its tokenizer would read texts otherwise; use another checkpoint of it"
+            )
+    for weights in folder.glob("*.safetensors"):  # written readable by the owner only
+        weights.chmod((folder / "config.json").stat().st_mode)
+
+
+def _save_weights(folder: Path, model: PreTrainedModel, source: Path | None) -> None:
+    """Write a pruned model as transformers does, quantised only where it is in memory.
+
+    Of a model whose weights it has dequantised, transformers would write them quantised anew, without the config that
+    says so. A model of the same config, which was never read from such a file, is written as it is.
+    """
+    if source is None or "quantization_config" not in json.loads((source / "config.json").read_text(encoding="utf-8")):
+        model.save_pretrained(folder)
+    elif getattr(model.config, "quantization_config", None) is not None:
+        model.save_pretrained(folder, save_original_format=False)
+    else:
+        with torch.device("meta"):
+            plain = type(model)(model.config).to(model.dtype)
+        plain.load_state_dict(model.state_dict(), assign=True)
+        plain.generation_config = model.generation_config
+        plain.save_pretrained(folder)
+
+
 def _reload(folder: Path, model: LocatedModel, kind: str, places: str) -> PreTrainedModel:
     try:
         with quiet():
@@ -203,9 +267,10 @@ def _reload(folder: Path, model: LocatedModel, kind: str, places: str) -> PreTra
 
 
 def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *, tokenizer: bool) -> None:
-    misread = misread_by_llama_cpp(folder, pruned.mask, pruned.n_layers_dense)
+    place = folder, pruned.mask, pruned.n_layers_dense
+    misread = {"misread": misread_by_llama_cpp(*place), "misread_by_vllm": misread_by_vllm(*place)}
     documents = {
-        "README.md": redact(model_card(pruned, evidence, name, tokenizer=tokenizer, misread=misread)),
+        "README.md": redact(model_card(pruned, evidence, name, tokenizer=tokenizer, **misread)),
         "mergekit.yaml": redact(mergekit_yaml(pruned)),
         RECORD: export_record(pruned.mask, pruned.n_layers_dense, evidence),
     }

@@ -22,6 +22,7 @@ from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models import gguf
 from raysearch.models.file_cache import FileCache, identity_of_files
 from raysearch.models.gguf_config import check_tensors, complete, read_content
+from raysearch.models.side_files import TEXT_FILES
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 
@@ -226,7 +227,22 @@ def _describe(model: LocatedModel) -> ModelInfo:
         hidden_size=getattr(text, "hidden_size", None) or embedding.weight.shape[1],
         max_positions=positions if positions is not None and positions > 0 else None,  # XLNet's -1 is no limit
         dtype=str(resolve_dtype(model.dtype, config)).removeprefix("torch."),
+        unwritable=_unwritable(model, config),
     )
+
+
+def _unwritable(model: LocatedModel, config: PreTrainedConfig) -> str | None:
+    """Return the quantisation of a model that transformers reads and does not write; None if there is none."""
+    quantisation = getattr(config, "quantization_config", None)
+    if not quantisation:
+        return None
+    from transformers.quantizers import AutoHfQuantizer
+
+    with _reading(model):
+        if isinstance(quantisation, dict) and not AutoHfQuantizer.supports_quant_method(quantisation):
+            return None  # it is not read as quantised, either
+        quantizer = AutoHfQuantizer.from_config(quantisation, pre_quantized=True)
+        return None if quantizer.is_serializable() else str(quantizer.quantization_config.quant_method.value)
 
 
 def without_weights(model: LocatedModel, config: PreTrainedConfig) -> PreTrainedModel:
@@ -256,8 +272,23 @@ def fingerprint(model: LocatedModel) -> str:
 
 def writing_fingerprint(model: LocatedModel) -> str:
     """As `fingerprint`, of the files by which texts are written: generation config, tokenizer and chat templates."""
-    patterns = ["generation_config.json", "*token*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "chat_template*"]
-    return _named(model, [*patterns, "additional_chat_templates/*"])
+    return _named(model, TEXT_FILES)
+
+
+def folder_of_files(model: LocatedModel, patterns: Sequence[str]) -> Path | None:
+    """Return a folder with those files of a model, beside its weights, that patterns fit; None for a GGUF file."""
+    if model.digest is not None:
+        return None
+    if not model.is_hub:
+        return model.folder
+    from huggingface_hub import snapshot_download
+
+    with _reading(model):
+        commit, offline = _commit(model), not _hub_answers(model)
+        folder = snapshot_download(
+            model.location, revision=commit, allow_patterns=list(patterns), local_files_only=offline
+        )
+    return Path(folder)
 
 
 def _named(model: LocatedModel, patterns: Sequence[str]) -> str:

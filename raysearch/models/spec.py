@@ -123,6 +123,7 @@ class ModelInfo:
     hidden_size: int  #: d, the width of the hidden state
     max_positions: int | None  #: the longest sequence the model was made for, in tokens; None when it has no such limit
     dtype: str  #: of the weights in memory, e.g. ``bfloat16``
+    unwritable: str | None = None  #: the quantisation for which transformers writes no pruned model, if it is so
 
     @property
     def weight_bytes(self) -> int:

@@ -7,7 +7,7 @@ value that is given per layer.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -115,8 +115,26 @@ def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) 
     by_layer = config.to_dict().get("per_layer_config") if getattr(config, "is_heterogeneous", False) else None
     if by_layer is not None:
         config.per_layer_config = None  # its places are those of the dense model
+    changed = cut_values(vars(config), kept, n_layers)
+    # Last, since the config may derive other values from its depth, which xLSTM has twice.
+    depth = {name: len(kept) for name, number in depths(config).items() if number == n_layers}
+    for name, value in (changed | depth).items():
+        setattr(config, name, value)
+    if by_layer is not None:
+        given = {int(layer): values for layer, values in by_layer.items()}
+        config.per_layer_config = {place: given[layer] for place, layer in enumerate(kept) if layer in given}
+
+
+def cut_values(values: Mapping[str, Any], kept: Sequence[int], n_layers: int) -> dict[str, Any]:
+    """Return the values of a config that change with its layers, without their number, by name.
+
+    Args:
+        values: Of a config in memory or of a file, by name.
+        kept: The layers that are left, ascending.
+        n_layers: N, the layers of the dense model.
+    """
     changed: dict[str, Any] = {}
-    for name, value in vars(config).items():
+    for name, value in values.items():
         if name.startswith("_") or name.endswith(("token_id", "token_ids")):
             continue
         if name == _IDS_FROM_ONE and value:
@@ -125,6 +143,8 @@ def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) 
             changed[name] = [kept.index(layer) for layer in value if layer in kept]
         elif isinstance(value, (list, tuple)) and len(value) == n_layers:
             changed[name] = [value[layer] for layer in kept]
+        elif isinstance(value, str) and name.endswith("_pattern") and len(value) == n_layers:  # a letter a layer
+            changed[name] = "".join(value[layer] for layer in kept)
         elif name == "block_types" and value:  # repeated until there are enough; they become a list of all
             changed[name] = [value[layer % len(value)] for layer in kept]
         elif name in _LEADING_COUNTS and isinstance(value, int):
@@ -136,13 +156,7 @@ def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) 
         elif name in _FROM_ONE and isinstance(value, dict):
             numbers = {of: [kept.index(one - 1) + 1 for one in value[of] if one - 1 in kept] for of in _FROM_ONE[name]}
             changed[name] = value | numbers
-    # Last, since the config may derive other values from its depth, which xLSTM has twice.
-    depth = {name: len(kept) for name, number in depths(config).items() if number == n_layers}
-    for name, value in (changed | depth).items():
-        setattr(config, name, value)
-    if by_layer is not None:
-        given = {int(layer): values for layer, values in by_layer.items()}
-        config.per_layer_config = {place: given[layer] for place, layer in enumerate(kept) if layer in given}
+    return changed
 
 
 def _are_indices(name: str, value: Sequence[Any], n_layers: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models.layers import LayerCall, plain_logits
+from raysearch.models.loading import quiet
 from raysearch.models.stack import LayerStack, predicting
 
 _PROBE_SHAPE = (2, 8)  # samples x tokens
@@ -121,6 +123,21 @@ def dense_states(stack: LayerStack, inputs: Inputs) -> Tensor:
 def probe_logits(model: PreTrainedModel) -> Tensor:
     """Return the logits of a plain forward on random tokens, the same each time, [B, T, vocabulary]."""
     return plain_logits(model, torch.tensor(_probe(model).input_ids, device=model.device))
+
+
+@torch.no_grad()
+def why_mute(model: PreTrainedModel) -> str | None:
+    """Return why a model writes no two tokens with a cache; None if it does."""
+    tokens = torch.tensor(_probe(model).input_ids[:1], device=model.device)
+    generator: Any = model
+    try:
+        with quiet():
+            generator.generate(tokens, max_new_tokens=2, min_new_tokens=2, do_sample=False, num_beams=1)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a model's own code raises
+        return f"{type(error).__name__}: {first_line(error)}"
+    return None
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -18,11 +18,13 @@ from raysearch.core.mask import Mask
 from raysearch.core.paths import write_whole
 from raysearch.errors import UnsupportedModelError, redact, redacted
 from raysearch.models.card import RECORD, render_card
+from raysearch.models.config_file import write_config
 from raysearch.models.export import replacing
 from raysearch.models.llama_cpp import misread_by_llama_cpp
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.models.verification import probe_logits, relative_gap, tolerance
+from raysearch.models.vllm import misread_by_vllm
 from raysearch.recovery.record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 
@@ -71,7 +73,10 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
             tuned = tuned.merge_and_unload()
             shutil.copytree(trained, folder / _ADAPTER, ignore=shutil.ignore_patterns("history.json", "README.md"))
         tuned.save_pretrained(folder)
-        for file in Path(model.path).iterdir():  # the tokenizer, as it was
+        n_layers = tuned.config.get_text_config().num_hidden_layers
+        pruned, layers = Path(model.path), range(n_layers)
+        write_config(folder, tuned, pruned, layers, n_layers, own_code=model.trust_remote_code)
+        for file in pruned.iterdir():  # the tokenizer, as it was
             if not (folder / file.name).exists() and file.suffix != ".safetensors" and file.name not in _OWN:
                 (shutil.copytree if file.is_dir() else shutil.copy2)(file, folder / file.name)
         for weights in folder.glob("**/*.safetensors"):  # written readable by the owner only
@@ -103,6 +108,7 @@ def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Seq
         shown=shown,
         tokenizer=True,
         misread=misread_by_llama_cpp(folder, evidence.mask, evidence.n_layers_dense),
+        misread_by_vllm=misread_by_vllm(folder, evidence.mask, evidence.n_layers_dense),
         has_adapter=(folder / _ADAPTER).is_dir(),
     )
     write_whole(folder / "README.md", redact(card))

@@ -244,6 +244,15 @@ def warn_of_dtype(info: ModelInfo, observer: Observer) -> None:
         )
 
 
+def warn_of_export(info: ModelInfo, observer: Observer) -> None:
+    """Warn of a model that cannot be exported without any of its layers."""
+    if info.unwritable is not None:
+        observer.warn(
+            f"transformers does not write weights that are quantised by {info.unwritable}, so what this search finds "
+            "cannot be exported from this checkpoint; search the model as it was before"
+        )
+
+
 def repeat(result: SearchResult, observer: Observer, rounds: int | None = None) -> None:
     """Give an observer a search again, as it went: so many rounds, or all of them and the result."""
     observer.search_started(result)

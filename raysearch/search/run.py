@@ -25,7 +25,15 @@ from raysearch.models.spec import ModelInfo
 from raysearch.search.driver import exhaust, run_rounds
 from raysearch.search.forecast import Forecaster, SearchForecast
 from raysearch.search.gguf_masks import warn_of_refused_masks
-from raysearch.search.observer import Observer, Observers, Tracker, tell_of_large_files, warn_of_dtype, warn_of_unknown
+from raysearch.search.observer import (
+    Observer,
+    Observers,
+    Tracker,
+    tell_of_large_files,
+    warn_of_dtype,
+    warn_of_export,
+    warn_of_unknown,
+)
 from raysearch.search.recommend import BudgetedSearch, SpeedMeter
 from raysearch.search.recommendation import Recommendation
 from raysearch.search.record import SEARCHES, State, note_mlflow, write_search
@@ -134,6 +142,7 @@ def search_rounds(
                     warn_of_unknown(session.calibrations, observer)
                     warn_of_dtype(info, observer)
                     warn_of_refused_masks(spec.evaluation.model, problem, spec.remove, observer)
+                    warn_of_export(info, observer)
                 rounds = run_rounds(spec.searcher, problem, spec.seed, recorder)
                 if spec.refiner is not None:
                     result = yield from search.refined(spec.refiner, (yield from recorder.follow(rounds)))

@@ -271,12 +271,25 @@ def test_the_tokenizer_goes_along_and_both_models_speak(tmp_path: Path) -> None:
         assert not out.exists()
 
 
-def test_what_transformers_cannot_continue_is_one_sentence(tmp_path: Path) -> None:
-    spec = speaking("qwen3_next", tmp_path)
-    with pytest.raises(
-        UnsupportedModelError, match=r"--prompt=w3 cannot be continued: .* Attention layers.*; leave it out"
-    ):
-        exported(spec, Mask.of(3), tmp_path / "pruned", prompt="w3")  # the only one of attention
+def test_what_does_not_write_without_its_layers_is_refused(tmp_path: Path) -> None:
+    """A cache counts tokens by layers of attention: without one, logits are right, and no text is written."""
+    kept = "; choose a mask that keeps a layer of each kind"
+    said = r"cannot be exported without \{3\}: transformers does not generate with .* Attention layers" + f".*{kept}"
+    with pytest.raises(UnsupportedModelError, match=said):
+        exported(dense("qwen3_next", tmp_path), Mask.of(3), tmp_path / "pruned")  # the only one of attention
+    assert not (tmp_path / "pruned").exists()
+
+
+def test_what_never_writes_is_exported_and_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def generate(*_: Any, **__: Any) -> None:
+        raise ValueError("no cache")
+
+    spec = speaking("llama", tmp_path)
+    monkeypatch.setattr("transformers.LlamaForCausalLM.generate", generate, raising=False)
+    assert exported(spec, Mask.of(1), tmp_path / "pruned").n_layers == N_LAYERS - 1
+    said = r"--prompt=w3 cannot be continued: .* llama \(no cache\); leave it out"
+    with pytest.raises(UnsupportedModelError, match=said):
+        exported(spec, Mask.of(1), tmp_path / "other", prompt="w3")
 
 
 def test_a_prompt_needs_a_tokenizer(tmp_path: Path) -> None:

@@ -1,0 +1,179 @@
+"""Writes the config.json of an export in the form that its source has, so that older programs read it, too.
+
+transformers rewrites a config: it renames keys and kinds of layers, and moves `rope_theta` into `rope_parameters`.
+Converters and servers that know the older names read defaults instead, without a word. So the source's file is cut,
+and only where transformers would read another config from that, the value that it needs is added.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedModel
+
+from raysearch.errors import UnsupportedModelError
+from raysearch.models.surgery import cut_values
+
+_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
+#: Heads that predict more than one token, which transformers does not load: their numbers, and what is given for each.
+_PREDICTING_COUNTS = (
+    "num_nextn_predict_layers",
+    "num_nextn_layers",
+    "num_mtp_layers",
+    "num_mtp_modules",
+    "mtp_num_hidden_layers",
+    "mtp_num_layers",
+    "mtp_transformer_layers",
+)
+_PREDICTING_LISTS = (
+    "mtp_hybrid_override_pattern",
+    "mtp_layer_types",
+    "mtp_layers_block_type",
+    "mtp_local_layer_ids",
+    "mtp_mlp_layer_types",
+)
+#: Of the kinds whose positions differ from layer to layer, those that transformers 4 knows: their key for a window's.
+_LOCAL_ROPE = {"gemma3_text": "rope_local_base_freq", "gemma3n_text": "rope_local_base_freq", "olmo3": None}
+#: Keys of transformers 4 for parts of `rope_parameters`, where a kind has its own.
+_ROPE_NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}}
+
+
+def write_config(
+    folder: Path, model: PreTrainedModel, source: Path | None, kept: Sequence[int], n_layers: int, *, own_code: bool
+) -> None:
+    """Rewrite the config.json that transformers has written for a pruned model, in the form of its source.
+
+    Args:
+        folder: The checkpoint.
+        model: The pruned model.
+        source: The folder of the dense model's files; None where it has no config.json, as a GGUF file.
+        kept: The layers that are left, ascending.
+        n_layers: N, the layers of the dense model.
+        own_code: Whether the model runs by code that comes with it.
+
+    Raises:
+        UnsupportedModelError: transformers would read another config from it.
+    """
+    file = folder / "config.json"
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    expected = _read(folder, own_code)
+    config = saved if source is None else _cut(_part(_load(source / "config.json"), saved), kept, n_layers)
+    config.setdefault("architectures", saved["architectures"])
+    config.pop("auto_map", None)
+    if own_code and "auto_map" in saved:
+        config["auto_map"] = saved["auto_map"]
+    if not _has_predicting_heads(model):
+        config, expected = _without_predicting_heads(config), _without_predicting_heads(expected)
+    _save(file, config)
+    _complete(config, _read(folder, own_code), expected)
+    _add_both_forms(config, expected)
+    _save(file, config)
+    if wrong := [name for name in _differing(_read(folder, own_code), expected) if name in expected]:
+        raise UnsupportedModelError(
+            f"{model.config.model_type} cannot be exported: transformers reads another {wrong[0]} from its config; "
+            "choose another mask or architecture"
+        )
+
+
+def _load(file: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return loaded
+
+
+def _save(file: Path, config: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _read(folder: Path, own_code: bool) -> dict[str, Any]:
+    """Return the config that transformers reads, as it would be written: with JSON's kinds of values."""
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=own_code)
+    read: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
+    return read
+
+
+def _part(source: dict[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config that an export has of its source's: of a model that sees, it may be the text part alone."""
+    text = source.get("text_config")
+    return text if text and source.get("model_type") != saved.get("model_type") else source
+
+
+def _cut(config: dict[str, Any], kept: Sequence[int], n_layers: int) -> dict[str, Any]:
+    """Return the config of a file for the layers that are left."""
+    if isinstance(text := config.get("text_config"), dict):
+        return config | {"text_config": _cut(text, kept, n_layers)}
+    config = {name: value for name, value in config.items() if name != "per_layer_config"}  # completed afterwards
+    depth = {name: len(kept) for name in _DEPTHS if config.get(name) == n_layers}
+    return config | cut_values(config, kept, n_layers) | depth
+
+
+def _complete(config: dict[str, Any], read: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Add to a config what transformers would else read otherwise, and remove what it shall not find."""
+    for name in _differing(read, expected):
+        if name not in expected:
+            config.pop(name, None)
+        elif name.endswith("_config") and all(
+            isinstance(values.get(name), dict) for values in (config, read, expected)
+        ):
+            _complete(config[name], read[name], expected[name])
+        else:
+            config[name] = expected[name]
+
+
+def _differing(read: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+    """Return the names of values that differ, but for notes of transformers to itself, and the names of classes."""
+    names = {name for name in {*read, *expected} if not name.startswith("_")}
+    names -= {"architectures", "auto_map", "transformers_version"}
+    missing = object()
+    return sorted(name for name in names if read.get(name, missing) != expected.get(name, missing))
+
+
+def _has_predicting_heads(model: PreTrainedModel) -> bool:
+    parts = {part for name, _ in model.named_modules() for part in name.split(".")}
+    return any(part.startswith(("mtp", "nextn")) for part in parts)
+
+
+def _without_predicting_heads(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config, or part of one, that counts no heads that predict more than one token."""
+    changed: dict[str, Any] = {}
+    for name, value in config.items():
+        if name in _PREDICTING_COUNTS and value:
+            changed[name] = 0
+        elif name == "use_mtp" and value:
+            changed[name] = False
+        elif name in _PREDICTING_LISTS and value:
+            changed[name] = type(value)()
+        elif isinstance(value, dict):
+            changed[name] = _without_predicting_heads(value)
+    return config | changed
+
+
+def _add_both_forms(config: dict[str, Any], expected: Mapping[str, Any]) -> None:
+    """Name dtype and positions as transformers 4 and 5 do, in a config and its parts, where the source does not."""
+    if dtype := expected.get("dtype"):
+        config["dtype"] = config["torch_dtype"] = dtype
+    if rope := expected.get("rope_parameters"):
+        config["rope_parameters"] = rope
+        for name, value in _older_rope(str(expected.get("model_type")), rope).items():
+            config.setdefault(name, value)
+    for name, part in config.items():
+        if name.endswith("_config") and isinstance(part, dict) and isinstance(expected.get(name), dict):
+            _add_both_forms(part, expected[name])
+
+
+def _older_rope(kind: str, rope: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `rope_parameters` as transformers 4 has them; nothing where they differ by layer in a way new to it."""
+    older: dict[str, Any] = {}
+    if any(isinstance(value, dict) for value in rope.values()):
+        if kind not in _LOCAL_ROPE:
+            return {}
+        if name := _LOCAL_ROPE[kind]:
+            older[name] = rope["sliding_attention"]["rope_theta"]
+        rope = rope["full_attention"]
+    names = _ROPE_NAMES.get(kind, {})
+    outside = ("rope_theta", "partial_rotary_factor")
+    older |= {names.get(name, name): rope[name] for name in outside if name in rope}
+    scaling = {name: value for name, value in rope.items() if name not in outside}
+    return older | {"rope_scaling": None if scaling == {"rope_type": "default"} else scaling}

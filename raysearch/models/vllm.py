@@ -1,0 +1,72 @@
+"""What vLLM derives from a layer's place alone, whatever lists a config has.
+
+Source: vLLM 0.32.0, `vllm/model_executor/models/` and `vllm/models/`; file and line are beside each rule.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysearch.core.mask import Mask
+
+_ATTENTION, _EXPERTS = "which layers attend to all tokens", "which layers have experts"
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """One layer in so many is of another kind: the first of them, 0, or the last, -1."""
+
+    kinds: tuple[str, ...]  #: of models, as in ``model_type``
+    about: str  #: the kind of layer, for a sentence
+    key: str  #: of the period in the config; where it says nothing, the rule does not hold
+    other: int
+    period: int | None = None  #: in place of the key's value
+
+    def changes(self, period: int, kept: Sequence[int]) -> bool:
+        """Return whether layers are of another kind at the places that they get."""
+        other = self.other % period
+        return any((layer % period == other) != (place % period == other) for place, layer in enumerate(kept))
+
+
+_RULES = (
+    _Rule(("gpt_oss",), "which layers attend to a window only", "sliding_window", 0, 2),  # gpt_oss.py:176
+    _Rule(("llama4_text",), _EXPERTS, "interleave_moe_layer_step", -1),  # llama4.py:342
+    _Rule(("qwen2_moe",), _EXPERTS, "decoder_sparse_step", -1),  # qwen2_moe.py:319
+    _Rule(("qwen3_moe", "qwen3_vl_moe_text"), _EXPERTS, "decoder_sparse_step", -1),  # qwen3_moe.py:391
+    _Rule(("qwen3_next",), _EXPERTS, "decoder_sparse_step", -1),  # qwen3_next.py:494
+    _Rule(("k2_horizon",), _EXPERTS, "decoder_sparse_step", -1),  # k2_horizon.py:1000
+    _Rule(("interns1_pro_text",), _EXPERTS, "decoder_sparse_step", -1),  # interns1_pro.py:416
+    _Rule(("ernie4_5_moe",), _EXPERTS, "moe_layer_interval", -1),  # ernie45_moe.py:346
+    _Rule(("ernie4_5_vl_moe_text",), _EXPERTS, "moe_layer_interval", -1),  # ernie45_vl_moe.py:434
+    _Rule(("deepseek_v2", "deepseek_v3", "kimi_k2"), _EXPERTS, "moe_layer_freq", 0),  # deepseek_v2.py:1296
+    _Rule(("deepseek_v32", "glm_moe_dsa"), _EXPERTS, "moe_layer_freq", 0),  # deepseek_v32/nvidia/model.py:94
+    _Rule(("dots3_note",), _EXPERTS, "moe_layer_freq", 0),  # dots3_note/nvidia/model.py:541
+    _Rule(("glm4_moe_lite",), _EXPERTS, "moe_layer_freq", 0),  # glm4_moe_lite.py:171
+    _Rule(("axk1",), _EXPERTS, "moe_layer_freq", 0),  # AXK1.py:650
+    _Rule(("bailing_hybrid", "bailing_moe_linear"), _ATTENTION, "layer_group_size", -1),  # bailing_moe_linear.py:72
+)
+
+
+def misread_by_vllm(folder: Path, mask: Mask, n_layers: int) -> str | None:
+    """Return what vLLM would get wrong in a pruned checkpoint, since it goes by layers' places.
+
+    Args:
+        folder: The checkpoint.
+        mask: The layers that it lacks.
+        n_layers: N, the layers of the dense model.
+
+    Returns:
+        What vLLM does, as the end of a sentence; None if it would run the same model, as far as is known here.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config, kept = config.get("text_config") or config, mask.kept(n_layers)
+    for rule in (rule for rule in _RULES if config["model_type"] in rule.kinds):
+        period = config.get(rule.key)
+        if period and rule.period:
+            period = rule.period
+        if isinstance(period, int) and period > 0 and rule.changes(period, kept):
+            return f"tells {rule.about} from their places, which have changed"
+    return None

@@ -1,0 +1,159 @@
+"""The config of an export says what its source says, in the names that it has there, of the layers that are left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from raysearch.core.mask import Mask
+from raysearch.models.spec import ModelSpec
+from tests.cases import assert_each
+from tests.models.families import _HEAD, _ROUTED, _SLIDING, _VISION, _WIDTHS, N_LAYERS, tiny
+from tests.models.test_export import exported
+
+_SECOND = Mask.of(1)
+_LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LLAMA3 |= {"original_max_position_embeddings": 64}
+_NEMOTRON_H = {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8, "n_groups": 1, "head_dim": 8}
+_GRANITE = {"mamba_d_state": 8, "mamba_n_groups": 1, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_expand": 2}
+_GRANITE |= {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 48}
+
+
+def config_of(
+    tmp_path: Path, kind: str, settings: dict[str, Any], older: dict[str, Any], mask: Mask = _SECOND
+) -> dict[str, Any]:
+    """The config of an export of a tiny model, some of whose keys are replaced; those that become None are left out."""
+    folder = tmp_path / "dense"
+    tiny(kind, **settings).save_pretrained(folder)
+    file = folder / "config.json"
+    config = {**json.loads(file.read_text()), **older}
+    file.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+    exported(ModelSpec(kind, str(folder)), mask, tmp_path / "pruned", overwrite=True)
+    written: dict[str, Any] = json.loads((tmp_path / "pruned" / "config.json").read_text())
+    return written
+
+
+def test_positions_are_told_in_both_forms(tmp_path: Path) -> None:
+    """transformers 4 and 5 name them otherwise, and take defaults for what they do not find."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    local = {"sliding_attention": {"rope_type": "default", "rope_theta": 7e2}}
+    scaled = {"rope_type": "linear", "factor": 8.0}
+    default = {"rope_type": "default", "rope_theta": 7e3}
+    short = {"rope_type": "longrope", "short_factor": [1.0] * 2, "long_factor": [4.0] * 2, "factor": 4.0}
+    short |= {"original_max_position_embeddings": 4096}  # which its class has by itself
+
+    def check(case: tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]) -> None:
+        kind, rope, older, named = case
+        settings = {**_WIDTHS, "rope_parameters": rope}
+        settings |= {**_HEAD, **_SLIDING} if "sliding_attention" in rope else {}
+        written = config_of(tmp_path, kind, settings, older)
+        assert {name: written.get(name) for name in named} == named
+        read = AutoConfig.from_pretrained(tmp_path / "pruned").rope_parameters
+        assert written["rope_parameters"] == read == AutoConfig.from_pretrained(tmp_path / "dense").rope_parameters
+
+    llama = {"rope_theta": 5e5, "rope_scaling": _LLAMA3}
+    gemma = {"rope_theta": 7e3, "rope_local_base_freq": 7e2, "rope_scaling": scaled}
+    assert_each(
+        [
+            ("llama", {**_LLAMA3, "rope_theta": 5e5}, {}, llama),
+            ("llama", {**_LLAMA3, "rope_theta": 5e5}, {"rope_parameters": None, **llama}, llama),
+            ("qwen3", default, {}, {"rope_theta": 7e3, "rope_scaling": None}),
+            ("phi", {**yarn, "rope_theta": 7e3, "partial_rotary_factor": 0.5}, {}, {"partial_rotary_factor": 0.5}),
+            ("phi3", {**short, "rope_theta": 7e3, "partial_rotary_factor": 0.5}, {}, {"rope_scaling": short}),
+            ("gpt_neox", {**default, "partial_rotary_factor": 0.5}, {}, {"rotary_emb_base": 7e3, "rotary_pct": 0.5}),
+            ("gemma3_text", {**local, "full_attention": {**scaled, "rope_theta": 7e3}}, {}, gemma),
+            (
+                "gemma3_text",
+                {**local, "full_attention": {**scaled, "rope_theta": 7e3}},
+                {"rope_parameters": None, **gemma},
+                gemma,
+            ),
+        ],
+        check,
+    )
+
+
+def test_the_dtype_has_both_names(tmp_path: Path) -> None:
+    for older in ({}, {"dtype": None, "torch_dtype": "float32"}):
+        written = config_of(tmp_path, "llama", _WIDTHS, older)
+        assert (written["dtype"], written["torch_dtype"]) == ("float32", "float32")
+    spec = ModelSpec("llama", str(tmp_path / "dense"), dtype="bfloat16")
+    exported(spec, Mask.of(1), tmp_path / "pruned", overwrite=True)
+    written = json.loads((tmp_path / "pruned" / "config.json").read_text())
+    assert (written["dtype"], written["torch_dtype"]) == ("bfloat16", "bfloat16")
+
+
+def test_the_parts_of_a_model_that_sees_have_both_forms(tmp_path: Path) -> None:
+    parts = {"text_config": {**_WIDTHS, **_HEAD, **_SLIDING}, "vision_config": _VISION, "mm_tokens_per_image": 4}
+    text = config_of(tmp_path, "gemma3", parts, {})["text_config"]
+    assert (text["rope_theta"], text["rope_local_base_freq"]) == (1e6, 1e4)
+    assert (text["num_hidden_layers"], len(text["layer_types"])) == (N_LAYERS - 1, N_LAYERS - 1)
+
+
+def test_kinds_of_layers_keep_the_names_that_the_source_has_for_them(tmp_path: Path) -> None:
+    """Converters know these, and not those of a later transformers."""
+    kinds, mask = ["linear_attention", "mlp", "full_attention", "linear_attention"], Mask.of(0)
+    older = {"layers_block_type": None, "mtp_layers_block_type": None, "hybrid_override_pattern": "M-*M"}
+    older |= {"num_hidden_layers": N_LAYERS, "num_experts_per_tok": None}
+    written = config_of(tmp_path, "nemotron_h", {**_WIDTHS, **_NEMOTRON_H, "layers_block_type": kinds}, older, mask)
+    assert (written["hybrid_override_pattern"], written["num_hidden_layers"]) == ("-*M", N_LAYERS - 1)
+    assert not {"layers_block_type", "num_experts_per_tok"} & set(written)
+    kinds = ["mamba", "mamba", "attention", "attention"]
+    for name in ("layer_types", "layers_block_type"):
+        settings = {**_WIDTHS, **_GRANITE, "layer_types": kinds}
+        written = config_of(tmp_path, "granitemoehybrid", settings, {"layer_types": None, name: kinds}, mask)
+        assert written[name] == kinds[1:]
+
+
+def test_a_config_says_no_more_than_its_source_does(tmp_path: Path) -> None:
+    """But for the names of the other transformers."""
+    older = {"rope_theta": 1e4, "rope_parameters": None, "dtype": None, "torch_dtype": "float32", "unknown": [1, 2]}
+    written = config_of(tmp_path, "llama", _WIDTHS, older)
+    source = json.loads((tmp_path / "dense" / "config.json").read_text())
+    assert set(written) - set(source) == {"dtype", "rope_parameters", "rope_scaling"}
+    assert {name: value for name, value in source.items() if written[name] != value} == {"num_hidden_layers": N_LAYERS}
+
+
+def test_what_follows_from_places_is_written_where_it_would_change(tmp_path: Path) -> None:
+    """The source says one layer in two, counted from the first; a list says which those are now."""
+    settings = {**_WIDTHS, **_HEAD, "sliding_window": 4}
+    written = config_of(tmp_path, "gemma2", settings, {"layer_types": None}, Mask.of(1))
+    assert written["layer_types"] == ["sliding_attention", "sliding_attention", "full_attention"]
+
+
+def test_heads_that_are_not_there_are_not_counted(tmp_path: Path) -> None:
+    """transformers does not load what predicts more than one token; converters and servers would look for it."""
+    glm = {**_WIDTHS, **_HEAD, **_ROUTED, "first_k_dense_replace": 2}
+    kinds = ["linear_attention", "mlp", "full_attention", "linear_attention"]
+    nemotron = {**_WIDTHS, **_NEMOTRON_H, "layers_block_type": kinds}
+
+    def check(case: tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]) -> None:
+        kind, settings, older, left = case
+        written = config_of(tmp_path, kind, settings, older)
+        assert {name: written[name] for name in left} == left
+
+    minimax = {"use_mtp": True, "num_mtp_modules": 3, "mtp_transformer_layers": 1}
+    pattern = {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E", "mtp_layers_block_type": None}
+    assert_each(
+        [
+            ("glm4_moe", glm, {"num_nextn_predict_layers": 1}, {"num_nextn_predict_layers": 0}),
+            ("llama", _WIDTHS, {"mtp_num_hidden_layers": 1}, {"mtp_num_hidden_layers": 0}),
+            ("llama", _WIDTHS, minimax, {"use_mtp": False, "num_mtp_modules": 0, "mtp_transformer_layers": 0}),
+            (
+                "nemotron_h",
+                nemotron,
+                pattern,
+                {"num_nextn_predict_layers": 0, "mtp_hybrid_override_pattern": ""},
+            ),
+            (
+                "nemotron_h",
+                nemotron,
+                {"num_nextn_predict_layers": 1, "mtp_layers_block_type": ["attention", "moe"]},
+                {"num_nextn_predict_layers": 0, "mtp_layers_block_type": []},
+            ),
+        ],
+        check,
+    )

@@ -1,0 +1,122 @@
+"""What lies beside the weights goes along as it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoProcessor,
+    AutoTokenizer,
+    Gemma3ImageProcessor,
+    Gemma3Processor,
+    PreTrainedTokenizerFast,
+)
+
+from raysearch.core.mask import Mask
+from raysearch.models.spec import ModelSpec
+from tests.models.families import N_LAYERS, give_own_code
+from tests.models.test_export import exported, speaking
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder, by place, without weights and config."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    files = [file for file in files if file.suffix != ".safetensors" and file.name != "config.json"]
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
+
+
+def test_the_files_of_a_tokenizer_are_copied_byte_for_byte(tmp_path: Path) -> None:
+    spec = speaking("llama", tmp_path)
+    folder = Path(spec.path)
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "w0", "additional_special_tokens": ["w7"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "special_tokens_map.json").write_text('{"pad_token": "w0"}')
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tools.jinja").write_text("{{ tools }}")
+    exported(spec, Mask.of(1), tmp_path / "pruned")
+    written = contents(tmp_path / "pruned")
+    assert {place: written[place] for place in contents(folder)} == contents(folder)
+
+
+def test_names_that_only_transformers_5_knows_are_replaced(tmp_path: Path) -> None:
+    spec = speaking("llama", tmp_path)
+    backend = Tokenizer(models.WordLevel({f"w{index}": index for index in range(128)}, unk_token="w0"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    added = [AddedToken("w5", special=True), "w6"]
+    PreTrainedTokenizerFast(tokenizer_object=backend, extra_special_tokens=added).save_pretrained(spec.path)
+    written = json.loads((Path(spec.path) / "tokenizer_config.json").read_text())
+    assert written["tokenizer_class"] == "TokenizersBackend" and len(written["extra_special_tokens"]) == 2
+    exported(spec, Mask.of(1), tmp_path / "pruned")
+    config = json.loads((tmp_path / "pruned" / "tokenizer_config.json").read_text())
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast" and "extra_special_tokens" not in config
+    before, after = (AutoTokenizer.from_pretrained(place) for place in (spec.path, tmp_path / "pruned"))
+    assert before.extra_special_tokens == after.extra_special_tokens == ["w5", "w6"]
+    assert before("w5 w9", return_tensors=None) == after("w5 w9", return_tensors=None)
+
+
+def test_a_gguf_files_tokenizer_is_one_that_transformers_4_knows(gguf: Path, tmp_path: Path) -> None:
+    exported(ModelSpec("tiny", str(gguf)), Mask.of(1), tmp_path / "pruned")
+    config = json.loads((tmp_path / "pruned" / "tokenizer_config.json").read_text())
+    assert config["tokenizer_class"] != "TokenizersBackend"
+    config = json.loads((tmp_path / "pruned" / "config.json").read_text())
+    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] and config["torch_dtype"] == "float32"
+
+
+def test_a_model_of_the_hub_is_exported_with_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    spec = speaking("llama", tmp_path)
+    cached = tmp_path / "hub" / "models--me--tiny"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("a" * 40)
+    (cached / "snapshots").mkdir()
+    Path(spec.path).rename(cached / "snapshots" / ("a" * 40))
+    exported(ModelSpec("tiny", "me/tiny"), Mask.of(1), tmp_path / "pruned")
+    source, written = contents(cached / "snapshots" / ("a" * 40)), contents(tmp_path / "pruned")
+    assert source["tokenizer.json"] == written["tokenizer.json"]
+
+
+def test_code_goes_along_where_it_runs_and_is_not_named_elsewhere(tmp_path: Path) -> None:
+    spec = speaking("llama", tmp_path)
+    own = Path(spec.path)
+    give_own_code(own)
+    (own / "parts").mkdir()
+    (own / "parts" / "more.py").write_text("")
+    pruned = tmp_path / "pruned"
+    exported(replace(spec, trust_remote_code=True), Mask.of(1), pruned)
+    assert (pruned / "code.py").is_file() and (pruned / "parts" / "more.py").is_file()
+    model = AutoModelForCausalLM.from_pretrained(pruned, trust_remote_code=True)
+    assert (type(model).__name__, model.config.num_hidden_layers) == ("Own", N_LAYERS - 1)
+    for name in ("config.json", "tokenizer_config.json"):  # of a kind that transformers has itself, as Phi-3
+        said = json.loads((own / name).read_text())
+        said |= {"model_type": "llama"} if name == "config.json" else {"auto_map": {"AutoTokenizer": ["a.B", None]}}
+        (own / name).write_text(json.dumps(said))
+    exported(spec, Mask.of(1), pruned, overwrite=True)
+    assert not [*pruned.rglob("*.py")]
+    for trusted in (False, True):
+        model = AutoModelForCausalLM.from_pretrained(pruned, trust_remote_code=trusted)
+        assert type(model).__name__ == "LlamaForCausalLM"
+        assert AutoTokenizer.from_pretrained(pruned, trust_remote_code=trusted)("w7")["input_ids"] == [7]
+
+
+def test_a_model_that_sees_is_exported_with_its_processor(tmp_path: Path) -> None:
+    spec, words = speaking("gemma3", tmp_path), [f"w{index}" for index in range(10)]
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(
+        spec.path, extra_special_tokens={"image_token": "w1", "boi_token": "w2", "eoi_token": "w3"}
+    )
+    Gemma3Processor(Gemma3ImageProcessor(), tokenizer, image_seq_length=4).save_pretrained(spec.path)
+    exported(spec, Mask.of(1), tmp_path / "pruned")
+    picture = Image.new("RGB", (28, 28))
+    read = [
+        AutoProcessor.from_pretrained(place)(text=" ".join(["w2", *words[4:]]), images=picture, return_tensors="pt")
+        for place in (spec.path, tmp_path / "pruned")
+    ]
+    assert read[0].keys() == read[1].keys() >= {"pixel_values"}
+    assert all(torch.equal(read[0][name], read[1][name]) for name in read[0])
