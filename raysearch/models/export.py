@@ -236,7 +236,7 @@ def _save_weights(folder: Path, model: PreTrainedModel, source: Path | None) -> 
         model.save_pretrained(folder, save_original_format=False)
     else:
         with torch.device("meta"):
-            plain = type(model)(model.config).to(model.dtype)
+            plain = type(model)(model.config)
         plain.load_state_dict(model.state_dict(), assign=True)
         plain.generation_config = model.generation_config
         plain.save_pretrained(folder)

@@ -236,7 +236,7 @@ def _unwritable(model: LocatedModel, config: PreTrainedConfig) -> str | None:
     quantisation = getattr(config, "quantization_config", None)
     if not quantisation:
         return None
-    from transformers.quantizers import AutoHfQuantizer
+    from transformers.quantizers.auto import AutoHfQuantizer
 
     with _reading(model):
         if isinstance(quantisation, dict) and not AutoHfQuantizer.supports_quant_method(quantisation):

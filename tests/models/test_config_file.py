@@ -56,24 +56,23 @@ def test_positions_are_told_in_both_forms(tmp_path: Path) -> None:
 
     llama = {"rope_theta": 5e5, "rope_scaling": _LLAMA3}
     gemma = {"rope_theta": 7e3, "rope_local_base_freq": 7e2, "rope_scaling": scaled}
-    assert_each(
-        [
-            ("llama", {**_LLAMA3, "rope_theta": 5e5}, {}, llama),
-            ("llama", {**_LLAMA3, "rope_theta": 5e5}, {"rope_parameters": None, **llama}, llama),
-            ("qwen3", default, {}, {"rope_theta": 7e3, "rope_scaling": None}),
-            ("phi", {**yarn, "rope_theta": 7e3, "partial_rotary_factor": 0.5}, {}, {"partial_rotary_factor": 0.5}),
-            ("phi3", {**short, "rope_theta": 7e3, "partial_rotary_factor": 0.5}, {}, {"rope_scaling": short}),
-            ("gpt_neox", {**default, "partial_rotary_factor": 0.5}, {}, {"rotary_emb_base": 7e3, "rotary_pct": 0.5}),
-            ("gemma3_text", {**local, "full_attention": {**scaled, "rope_theta": 7e3}}, {}, gemma),
-            (
-                "gemma3_text",
-                {**local, "full_attention": {**scaled, "rope_theta": 7e3}},
-                {"rope_parameters": None, **gemma},
-                gemma,
-            ),
-        ],
-        check,
-    )
+    cases: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]]
+    cases = [
+        ("llama", {**_LLAMA3, "rope_theta": 5e5}, {}, llama),
+        ("llama", {**_LLAMA3, "rope_theta": 5e5}, {"rope_parameters": None, **llama}, llama),
+        ("qwen3", default, {}, {"rope_theta": 7e3, "rope_scaling": None}),
+        ("phi", {**yarn, "rope_theta": 7e3, "partial_rotary_factor": 0.5}, {}, {"partial_rotary_factor": 0.5}),
+        ("phi3", {**short, "rope_theta": 7e3, "partial_rotary_factor": 0.5}, {}, {"rope_scaling": short}),
+        ("gpt_neox", {**default, "partial_rotary_factor": 0.5}, {}, {"rotary_emb_base": 7e3, "rotary_pct": 0.5}),
+        ("gemma3_text", {**local, "full_attention": {**scaled, "rope_theta": 7e3}}, {}, gemma),
+        (
+            "gemma3_text",
+            {**local, "full_attention": {**scaled, "rope_theta": 7e3}},
+            {"rope_parameters": None, **gemma},
+            gemma,
+        ),
+    ]
+    assert_each(cases, check)
 
 
 def test_the_dtype_has_both_names(tmp_path: Path) -> None:
@@ -96,7 +95,11 @@ def test_the_parts_of_a_model_that_sees_have_both_forms(tmp_path: Path) -> None:
 def test_kinds_of_layers_keep_the_names_that_the_source_has_for_them(tmp_path: Path) -> None:
     """Converters know these, and not those of a later transformers."""
     kinds, mask = ["linear_attention", "mlp", "full_attention", "linear_attention"], Mask.of(0)
-    older = {"layers_block_type": None, "mtp_layers_block_type": None, "hybrid_override_pattern": "M-*M"}
+    older: dict[str, Any] = {
+        "layers_block_type": None,
+        "mtp_layers_block_type": None,
+        "hybrid_override_pattern": "M-*M",
+    }
     older |= {"num_hidden_layers": N_LAYERS, "num_experts_per_tok": None}
     written = config_of(tmp_path, "nemotron_h", {**_WIDTHS, **_NEMOTRON_H, "layers_block_type": kinds}, older, mask)
     assert (written["hybrid_override_pattern"], written["num_hidden_layers"]) == ("-*M", N_LAYERS - 1)
@@ -137,23 +140,22 @@ def test_heads_that_are_not_there_are_not_counted(tmp_path: Path) -> None:
 
     minimax = {"use_mtp": True, "num_mtp_modules": 3, "mtp_transformer_layers": 1}
     pattern = {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E", "mtp_layers_block_type": None}
-    assert_each(
-        [
-            ("glm4_moe", glm, {"num_nextn_predict_layers": 1}, {"num_nextn_predict_layers": 0}),
-            ("llama", _WIDTHS, {"mtp_num_hidden_layers": 1}, {"mtp_num_hidden_layers": 0}),
-            ("llama", _WIDTHS, minimax, {"use_mtp": False, "num_mtp_modules": 0, "mtp_transformer_layers": 0}),
-            (
-                "nemotron_h",
-                nemotron,
-                pattern,
-                {"num_nextn_predict_layers": 0, "mtp_hybrid_override_pattern": ""},
-            ),
-            (
-                "nemotron_h",
-                nemotron,
-                {"num_nextn_predict_layers": 1, "mtp_layers_block_type": ["attention", "moe"]},
-                {"num_nextn_predict_layers": 0, "mtp_layers_block_type": []},
-            ),
-        ],
-        check,
-    )
+    cases: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]]
+    cases = [
+        ("glm4_moe", glm, {"num_nextn_predict_layers": 1}, {"num_nextn_predict_layers": 0}),
+        ("llama", _WIDTHS, {"mtp_num_hidden_layers": 1}, {"mtp_num_hidden_layers": 0}),
+        ("llama", _WIDTHS, minimax, {"use_mtp": False, "num_mtp_modules": 0, "mtp_transformer_layers": 0}),
+        (
+            "nemotron_h",
+            nemotron,
+            pattern,
+            {"num_nextn_predict_layers": 0, "mtp_hybrid_override_pattern": ""},
+        ),
+        (
+            "nemotron_h",
+            nemotron,
+            {"num_nextn_predict_layers": 1, "mtp_layers_block_type": ["attention", "moe"]},
+            {"num_nextn_predict_layers": 0, "mtp_layers_block_type": []},
+        ),
+    ]
+    assert_each(cases, check)

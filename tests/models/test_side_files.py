@@ -14,10 +14,10 @@ from transformers import (
     AutoModelForCausalLM,
     AutoProcessor,
     AutoTokenizer,
-    Gemma3ImageProcessor,
-    Gemma3Processor,
     PreTrainedTokenizerFast,
 )
+from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
+from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 
 from raysearch.core.mask import Mask
 from raysearch.models.spec import ModelSpec
