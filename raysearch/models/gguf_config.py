@@ -25,14 +25,17 @@ if TYPE_CHECKING:
 #: The architectures that are read, each held to its checkpoint by a test.
 ARCHITECTURES = (
     *("llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "falcon", "gpt2", "starcoder2"),
-    *("stablelm", "nemotron", "lfm2", "mamba"),
+    *("stablelm", "nemotron", "lfm2", "mamba", "bloom", "qwen35", "qwen35moe", "minimax-m2"),
 )
 #: Keys that change no number, or that transformers reads: sizes, which its weights must fit.
 _READ = {
-    *("block_count", "embedding_length", "feed_forward_length", "vocab_size"),
-    *("attention.head_count", "attention.head_count_kv", "tensor_data_layout", "rope.scaling.finetuned"),
-    *("ssm.conv_kernel", "ssm.state_size", "ssm.time_step_rank", "ssm.inner_size", "use_parallel_residual"),
+    *("block_count", "embedding_length", "vocab_size", "attention.head_count", "attention.head_count_kv"),
+    *("tensor_data_layout", "rope.scaling.finetuned"),
+    *("ssm.conv_kernel", "ssm.state_size", "ssm.time_step_rank", "ssm.inner_size", "ssm.group_count"),
+    *("use_parallel_residual", "full_attention_interval"),
 }
+#: Keys that transformers reads of the models whose config has none of their attributes below, or that need no value.
+_OFTEN_READ = {"context_length", "feed_forward_length"}
 #: The attributes of configs that hold a key's value, of which a config has one at most.
 _ATTRIBUTES: Mapping[str, Sequence[str]] = {
     "context_length": ["max_position_embeddings"],
@@ -41,11 +44,13 @@ _ATTRIBUTES: Mapping[str, Sequence[str]] = {
     "attention.layer_norm_rms_epsilon": ["rms_norm_eps", "norm_eps", "layer_norm_epsilon"],
     "attention.sliding_window": ["sliding_window"],
     "attn_logit_softcapping": ["attn_logit_softcapping"],
+    "feed_forward_length": ["ffn_hidden_size", "n_inner"],
     "final_logit_softcapping": ["final_logit_softcapping"],
-    "expert_count": ["num_experts"],
+    "expert_count": ["num_experts", "num_local_experts"],
     "expert_used_count": ["num_experts_per_tok"],
-    "expert_feed_forward_length": ["moe_intermediate_size"],
+    "expert_feed_forward_length": ["moe_intermediate_size", "intermediate_size"],
     "expert_shared_feed_forward_length": ["shared_expert_intermediate_size"],
+    "expert_weights_norm": ["norm_topk_prob"],
     "shortconv.l_cache": ["conv_L_cache"],
 }
 #: Values with which a key changes nothing.
@@ -60,11 +65,11 @@ _NEUTRAL: Mapping[str, Sequence[Any]] = {
     "expert_group_count": [0, 1],
     "expert_group_used_count": [0, 1],
     "expert_shared_count": [0],
+    "expert_weights_norm": [True],
     "expert_weights_scale": [0.0, 1.0],
     "final_logit_softcapping": [0.0],
     "leading_dense_block_count": [0],
     "logit_scale": [0.0, 1.0],
-    "nextn_predict_layers": [0],
     "residual_scale": [0.0, 1.0],
     "router_logit_softcapping": [0.0],
     "ssm.dt_b_c_rms": [False],
@@ -73,6 +78,10 @@ _NEUTRAL: Mapping[str, Sequence[Any]] = {
 _SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
 #: The shares of a Llama 3's context before scaling, a power of 2, beyond which wavelengths are divided or stay.
 _LOW, _HIGH, _CONTEXTS = 1.0, 4.0, [2**power for power in range(4, 21)]
+#: llama.cpp's number of the function that turns a router's scores into weights: softmax, but for these.
+_SOFTMAX, _GATES = 1, {"minimax-m2": 2}
+#: Those whose class in transformers rotates a part of a head, though the config that is read has no such part.
+_PARTLY_ROTATED = ("phi3", "minimax-m2")
 _FREQUENCIES, _LONG, _SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 
 
@@ -170,9 +179,10 @@ def check_tensors(content: GGUFContent, skeleton: PreTrainedModel) -> None:
     import gguf
 
     (kind,) = [kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == content.architecture]
-    names = gguf.get_tensor_name_map(kind, skeleton.config.num_hidden_layers)
+    n_layers = skeleton.config.num_hidden_layers
+    names = gguf.get_tensor_name_map(kind, n_layers)
     used = {*content.factors}
-    for parameter in skeleton.state_dict():
+    for parameter in map(_as_converters_name_it, skeleton.state_dict()):
         base, _, suffix = parameter.rpartition(".")
         inner = base.removeprefix(f"{skeleton.base_model_prefix}.")
         for name, end in ((base, f".{suffix}"), (inner, f".{suffix}"), (parameter, "")):
@@ -181,11 +191,17 @@ def check_tensors(content: GGUFContent, skeleton: PreTrainedModel) -> None:
         if parameter.endswith((".mlp.experts.gate_up_proj", ".mlp.experts.down_proj")):
             layer = parameter.split(".layers.")[1].split(".")[0]
             used |= {f"blk.{layer}.ffn_{part}_exps.weight" for part in ("gate", "up", "down")}
-    unused = sorted(content.tensors - used)
+    further = tuple(f"blk.{layer}." for layer in range(n_layers, content.values["block_count"]))
+    unused = sorted(tensor for tensor in content.tensors - used if not tensor.startswith(further))
     if unused:
         raise content.refused(
             f"its tensor {unused[0]} has no place in {type(skeleton).__name__} of transformers (of {len(unused)} such)"
         )
+
+
+def _as_converters_name_it(parameter: str) -> str:
+    """Return the name of a parameter that llama.cpp's converter looks for, where it is not transformers' own."""
+    return parameter.replace(".dt_bias", ".dt_proj.bias").replace("e_score_correction_bias", "e_score_correction.bias")
 
 
 def _set(config: PreTrainedConfig, content: GGUFContent, key: str, value: Any) -> None:
@@ -196,7 +212,7 @@ def _set(config: PreTrainedConfig, content: GGUFContent, key: str, value: Any) -
         if hasattr(config, attribute):
             setattr(config, attribute, None if value in _NEUTRAL.get(key, ()) and key.endswith("capping") else value)
             return
-    if value not in _NEUTRAL.get(key, ()):
+    if value not in _NEUTRAL.get(key, ()) and key not in _OFTEN_READ:
         raise content.refused(f"{content.architecture}.{key}={value} is not read from GGUF files")
 
 
@@ -219,6 +235,26 @@ def _set_windows(config: PreTrainedConfig, content: GGUFContent) -> None:
     config.layer_types = ["sliding_attention" if flag else "full_attention" for flag in flags]
 
 
+def _set_recurrent_layers(config: PreTrainedConfig, content: GGUFContent) -> None:
+    """Set which layers have linear attention, by a flag for each layer."""
+    flags = content.values["attention.recurrent_layers"][: config.num_hidden_layers]
+    config.layer_types = ["linear_attention" if flag else "full_attention" for flag in flags]
+
+
+def _check_further_layers(config: PreTrainedConfig, content: GGUFContent) -> None:
+    """Refuse layers that predict further tokens where transformers takes them for layers of the model."""
+    n_layers = content.values["block_count"] - content.values["nextn_predict_layers"]
+    if config.num_hidden_layers != n_layers:
+        raise content.refused(f"its last {content.values['nextn_predict_layers']} layers predict further tokens")
+
+
+def _check_gate(config: PreTrainedConfig, content: GGUFContent) -> None:
+    """Refuse another function of a router's scores than the model's class has."""
+    gate = content.values["expert_gating_func"]
+    if gate != _GATES.get(content.architecture, _SOFTMAX):
+        raise content.refused(f"{content.architecture}.expert_gating_func={gate} is not read from GGUF files")
+
+
 def _set_attention_scale(config: PreTrainedConfig, content: GGUFContent) -> None:
     """Set what Gemma divides its scores by, before the root: as the file says, or as llama.cpp derives it."""
     scale = content.values.get("attention.scale", 0.0)
@@ -236,7 +272,10 @@ def _set_attention_scale(config: PreTrainedConfig, content: GGUFContent) -> None
 _BY_RULE = {
     "attention.value_length": _set_value_length,
     "attention.sliding_window_pattern": _set_windows,
+    "attention.recurrent_layers": _set_recurrent_layers,
     "attention.scale": _set_attention_scale,
+    "expert_gating_func": _check_gate,
+    "nextn_predict_layers": _check_further_layers,
 }
 
 
@@ -260,15 +299,23 @@ def _set_rope(config: PreTrainedConfig, content: GGUFContent) -> None:
     if of_windows is not None:
         of_windows["rope_theta"] = values.pop("freq_base_swa", 10_000.0)
     of_all["rope_theta"] = values.pop("freq_base", 10_000.0)
-    width, n_rotated = _head_width(config), values.pop("dimension_count", None)
-    share = 1.0 if n_rotated is None else n_rotated / width
-    if share != of_all.get("partial_rotary_factor", 1.0):
-        if "partial_rotary_factor" not in of_all:
+    width = _head_width(config)
+    n_rotated = values.pop("dimension_count", width)
+    if n_rotated != int(width * of_all.get("partial_rotary_factor", 1.0)):
+        if "partial_rotary_factor" not in of_all and content.architecture not in _PARTLY_ROTATED:
             raise content.refused(f"{content.architecture}.rope.dimension_count={n_rotated} is not a head's {width}")
-        of_all["partial_rotary_factor"] = share
+        of_all["partial_rotary_factor"] = _share(n_rotated, width)
+    if "mrope_section" in of_all:
+        values.pop("dimension_sections", None)  # which transformers reads
     of_all.update(_scaling(config, content, values))
     if values:
         raise content.refused(f"{content.architecture}.rope.{next(iter(values))} is not read from GGUF files")
+
+
+def _share(n_rotated: int, width: int) -> float:
+    """Return the share of a head's width that is rotated, of which transformers takes the integer part times width."""
+    share = n_rotated / width
+    return share if int(width * share) == n_rotated else math.nextafter(share, 1)
 
 
 def _scaling(config: PreTrainedConfig, content: GGUFContent, values: dict[str, Any]) -> dict[str, Any]:

@@ -71,9 +71,15 @@ def load_config(model: LocatedModel) -> PreTrainedConfig:
 
     with _reading(model):
         _check_code(model)
-        content = None if model.gguf is None else read_content(model.folder / model.gguf, model.name)
-        config: PreTrainedConfig = AutoConfig.from_pretrained(**files)
-        if content is not None:
+        config: PreTrainedConfig
+        if model.gguf is None:
+            config = AutoConfig.from_pretrained(**files)
+        else:
+            content = read_content(model.folder / model.gguf, model.name)
+            try:
+                config = AutoConfig.from_pretrained(**files)
+            except KeyError as error:
+                raise content.refused(f"it has no {error.args[0]}, which transformers reads") from error
             vars(config).pop("quantization_config", None)  # weights in memory and in an export have none
             complete(config, content)
         _check_causal(model, config)

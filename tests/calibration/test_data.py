@@ -64,7 +64,9 @@ class TestConf:
         hub = [name for name in CHOICES if not missing(name) and choose(name).rows.name]
         assert {"c4", "gsm8k", "piqa"} <= set(hub)
         only_tests = {name for name in CHOICES if "allow_evaluation_split" in missing(name)}
-        assert only_tests == {"humaneval", "humaneval_plus", "mbpp_plus"}, "sets without a training split"
+        assert only_tests == {"humaneval", "humaneval_plus", "mbpp_plus", "mmlu", "math500"}, (
+            "sets without a training split"
+        )
         for name in hub:
             rows = choose(name).rows
             assert rows.split == "train" and rows.path is None and not rows.allow_evaluation_split, name

@@ -15,9 +15,9 @@ Writes = Callable[[gguf.GGUFWriter], Any]
 
 #: The attributes of configs that hold the epsilon of norms.
 _EPSILONS = ("rms_norm_eps", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
-_WITH_KEY_LENGTH = ("llama", "qwen3", "qwen3moe", "gemma2", "gemma3")
+_WITH_KEY_LENGTH = ("llama", "qwen3", "qwen3moe", "gemma2", "gemma3", "qwen35", "qwen35moe", "minimax-m2")
 #: Whose norms are stored less one in checkpoints.
-_NORMS_LESS_ONE = ("gemma2", "gemma3", "nemotron")
+_NORMS_LESS_ONE = ("gemma2", "gemma3", "nemotron", "qwen35", "qwen35moe")
 
 
 def write_as_gguf(
@@ -52,7 +52,9 @@ def write_as_gguf(
             writer.add_tensor(f"blk.{layer}.ffn_gate_exps.weight", gate.numpy().copy())
             writer.add_tensor(f"blk.{layer}.ffn_up_exps.weight", up.numpy().copy())
             continue
-        name = names.get_name(parameter, try_suffixes=(".weight", ".bias"))
+        converted = parameter.replace(".dt_bias", ".dt_proj.bias").replace("correction_bias", "correction.bias")
+        converted = converted.removeprefix("transformer.") if architecture == "bloom" else converted
+        name = names.get_name(converted, try_suffixes=(".weight", ".bias"))
         assert name is not None, parameter
         name += ".weight" if name.endswith("_exps") else ""
         writer.add_tensor(name, _as_llama_cpp_has_it(values, parameter, architecture, model.config).numpy().copy())
@@ -68,7 +70,8 @@ def write_as_gguf(
 def _write_sizes(writer: gguf.GGUFWriter, config: Any, architecture: str) -> None:
     n_heads = getattr(config, "num_attention_heads", 0)
     head = getattr(config, "head_dim", None) or config.hidden_size // max(n_heads, 1)
-    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    of_inner = {"falcon": "ffn_hidden_size", "gpt2": "n_inner", "bloom": "n_inner"}
+    inner = getattr(config, of_inner.get(architecture, "intermediate_size"), None) or 4 * config.hidden_size
     rope = getattr(config, "rope_parameters", None) or {}
     of_all = rope.get("full_attention", rope)
     epsilon = next(getattr(config, name) for name in _EPSILONS if hasattr(config, name))
@@ -102,11 +105,12 @@ def _write_sizes(writer: gguf.GGUFWriter, config: Any, architecture: str) -> Non
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    if architecture.endswith("moe"):
+    if architecture.endswith("moe") or architecture == "minimax-m2":
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if architecture == "qwen2moe":
+        width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+        writer.add_expert_feed_forward_length(width)
+    if architecture in ("qwen2moe", "qwen35moe"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
 
 
@@ -123,7 +127,10 @@ def _as_llama_cpp_has_it(values: torch.Tensor, parameter: str, architecture: str
         n_heads = config.num_attention_heads if "q_proj" in parameter else config.num_key_value_heads
         halves = values.reshape(n_heads, 2, values.shape[0] // n_heads // 2, *values.shape[1:])
         return halves.swapaxes(1, 2).reshape(values.shape)
-    if architecture in _NORMS_LESS_ONE and "norm" in parameter and parameter.endswith("weight"):
+    if architecture == "bloom" and ".query_key_value." in parameter:
+        return values.reshape(config.n_head, 3, -1, *values.shape[1:]).swapaxes(0, 1).reshape(values.shape)
+    is_norm = "norm" in parameter and parameter.endswith("weight") and ".linear_attn." not in parameter
+    if architecture in _NORMS_LESS_ONE and is_norm:
         return values + 1
     if architecture == "gpt2" and parameter.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
         return values.T

@@ -45,6 +45,21 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 32.0, "low_freq_fa
 YARN = {"rope_type": "yarn", "rope_theta": 5e3, "factor": 8.0, "original_max_position_embeddings": 64}
 LINEAR = {"rope_type": "linear", "rope_theta": 5e3, "factor": 4.0}
 PLAIN = {"rope_type": "default", "rope_theta": 3e3}
+QWEN35 = {
+    "head_dim": 32,
+    "linear_conv_kernel_dim": 3,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "layer_types": ["linear_attention", "full_attention", "full_attention", "linear_attention"],
+    "rope_parameters": {
+        **LINEAR,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [4, 2, 2],
+        "mrope_interleaved": True,
+    },
+}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 LONG, SHORT = (np.array([start + place / 9 for place in range(8)], np.float32) for start in (4, 1))
 
@@ -70,6 +85,23 @@ def _phi3(writer: gguf.GGUFWriter) -> None:
     writer.add_rope_scaling_orig_ctx_len(64)
     writer.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(8) / np.log(64))))
     writer.add_sliding_window(24)
+
+
+def _qwen35(writer: gguf.GGUFWriter) -> None:
+    _linear(4.0, writer)
+    writer.add_rope_dimension_sections([4, 2, 2, 0])
+    writer.add_array(f"{writer.arch}.attention.recurrent_layers", [True, False, False, True])
+    writer.add_full_attention_interval(2)
+    writer.add_ssm_conv_kernel(3)
+    writer.add_ssm_state_size(16)
+    writer.add_ssm_group_count(2)
+    writer.add_ssm_time_step_rank(2)
+    writer.add_ssm_inner_size(32)
+
+
+def _minimax(writer: gguf.GGUFWriter) -> None:
+    _linear(4.0, writer)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 @dataclass(frozen=True)
@@ -107,13 +139,23 @@ CASES = [
                               "short_factor": SHORT.tolist(), "factor": 8.0, "original_max_position_embeddings": 64}},
          _phi3, {"rope_factors_long.weight": LONG, "rope_factors_short.weight": SHORT}),
     Case("falcon", "falcon", {"multi_query": True, "new_decoder_architecture": False, "rope_parameters": PLAIN}),
-    Case("gpt2", "gpt2"),
+    Case("gpt2", "gpt2", {"n_inner": 96}),
     Case("starcoder2", "starcoder2", {"rope_parameters": PLAIN}),
     Case("stablelm", "stablelm", {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}}),
     Case("nemotron", "nemotron", {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.25}}),
     Case("lfm2", "lfm2", {"layer_types": ["conv", "full_attention"] * 2, "block_auto_adjust_ff_dim": False,
                           "rope_parameters": PLAIN}),
     Case("mamba", "mamba", {"state_size": 8}),
+    Case("bloom", "bloom"),
+    Case("qwen3_5_text", "qwen35", QWEN35, _qwen35),
+    Case("qwen3_5_moe_text", "qwen35moe", {**QWEN35, **EXPERTS, "shared_expert_intermediate_size": 48}, _qwen35),
+    Case("minimax_m2", "minimax-m2",
+         {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 32,
+          "rope_parameters": {**LINEAR, "partial_rotary_factor": 0.5}}, _minimax),
+    Case("phi3", "phi3", {"vocab_size": 32_064, "rope_parameters": {**PLAIN, "partial_rotary_factor": 0.75}},
+         label="partly rotated"),
+    Case("falcon", "falcon", {"multi_query": True, "new_decoder_architecture": False, "ffn_hidden_size": 96,
+                              "rope_parameters": PLAIN}, label="narrow"),
 ]  # fmt: skip
 
 
@@ -170,7 +212,8 @@ def test_llama_cpp_reads_the_same_of_a_file(tmp_path: Path) -> None:
             unscaled = by_transformers(file, Mask())
             assert np.abs(unscaled - expected).max() > 1e-2, "transformers alone reads another model"
 
-    assert_each([case for case in CASES if case.architecture in ("llama", "gemma2", "gemma3", "qwen3")], check)
+    architectures = ("llama", "gemma2", "gemma3", "qwen3", "qwen35")
+    assert_each([case for case in CASES if case.architecture in architectures], check)
 
 
 REFUSALS: list[tuple[Case, str]] = [
@@ -183,6 +226,11 @@ REFUSALS: list[tuple[Case, str]] = [
      "is part 1 of 2 of a GGUF file; join them with llama-gguf-split --merge"),
     (Case("llama", "llama", metadata=lambda writer: writer.add_float32("llama.rope.scaling.new_key", 2.0)),
      r"llama\.rope\.scaling\.new_key is not read"),
+    (Case("qwen3_5_text", "qwen35", QWEN35), r"it has no qwen35\.ssm\.time_step_rank, which transformers reads"),
+    (Case("qwen3_moe", "qwen3moe", {**EXPERTS, "head_dim": 16},
+          metadata=lambda writer: writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)),
+     r"qwen3moe\.expert_gating_func=2 is not read"),
+    (Case("llama", "llama", metadata=lambda writer: writer.add_nextn_predict_layers(1)), "its last 1 layers predict"),
     (Case("granite", "granite"), "reads no GGUF file of the architecture granite; search the model's folder"),
 ]  # fmt: skip
 
