@@ -105,8 +105,9 @@ class Rows:
         if path.suffix.lower() not in ENDINGS and not path.is_dir():
             ending = f"the ending {path.suffix!r}" if path.suffix else "no ending"
             raise UserError(f"data.path={self.path} has {ending}; use {_FILES} file")
-        if not path.exists():
-            raise UserError(f"data.path={self.path} does not exist; give the path of {_FILES} file, or of a folder")
+        if not path.is_file() and not path.is_dir():
+            wrong = "is neither a file nor a folder" if path.exists() else "does not exist"  # a pipe would be waited for
+            raise UserError(f"data.path={self.path} {wrong}; give the path of {_FILES} file, or of a folder")
         first = next(self.read(), None)
         is_text = path.is_dir() or self.is_one_text
         if first is None or (is_text and not first[1]["text"]):

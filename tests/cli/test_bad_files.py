@@ -171,7 +171,7 @@ def test_data_that_is_no_file(run: Run, world: World, tmp_path: Path, subtests: 
     for kind, wrong in {
         "loop": "cannot be used (Symlink loop",
         "dangling": "does not exist",
-        "pipe": "does not exist",
+        "pipe": "is neither a file nor a folder",
     }.items():
         with subtests.test(kind):
             outcome = run("search", *world.search(data__path=tmp_path / f"{kind}.txt"))
