@@ -34,7 +34,7 @@ def test_the_rest_of_the_searched_text_is_trained_on_and_a_tenth_assessed(
     assert "warning" not in outcome.err and "the search's own data (perplexity" in outcome.out
     (folder,) = (here / "mlruns/recoveries").iterdir()
     card = json.loads((folder / "rows.json").read_text())
-    assert card["data"] == {"source": "file", "path": str(world.text), "part": "rest", "responses": None}
+    assert card["data"] == {"source": "file", "path": world.text.name, "part": "rest", "responses": None}
     assert 9 < card["rows"] <= 24
     (record,) = raysearch.recoveries("latest")
     assert record.settings["choices.data"] == "file" and record.settings["data.path"] == str(world.text)
