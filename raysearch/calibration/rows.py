@@ -106,7 +106,8 @@ class Rows:
             ending = f"the ending {path.suffix!r}" if path.suffix else "no ending"
             raise UserError(f"data.path={self.path} has {ending}; use {_FILES} file")
         if not path.is_file() and not path.is_dir():
-            wrong = "is neither a file nor a folder" if path.exists() else "does not exist"  # a pipe would be waited for
+            # A pipe exists, and would be waited for.
+            wrong = "is neither a file nor a folder" if path.exists() else "does not exist"
             raise UserError(f"data.path={self.path} {wrong}; give the path of {_FILES} file, or of a folder")
         first = next(self.read(), None)
         is_text = path.is_dir() or self.is_one_text
