@@ -15,9 +15,9 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedModel
 
 from raysearch.errors import UnsupportedModelError
+from raysearch.models.layers import depth_names
 from raysearch.models.surgery import cut_values
 
-_DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
 #: Heads that predict more than one token, which transformers does not load: their numbers, and what is given for each.
 _PREDICTING_COUNTS = (
     "num_nextn_predict_layers",
@@ -60,7 +60,10 @@ def write_config(
     file = folder / "config.json"
     saved = json.loads(file.read_text(encoding="utf-8"))
     expected = _read(folder, own_code)
-    config = saved if source is None else _cut(_part(_load(source / "config.json"), saved), kept, n_layers)
+    config = saved
+    if source is not None:
+        names = depth_names(model.config.get_text_config())
+        config = _cut(_part(_load(source / "config.json"), saved), kept, n_layers, names)
     config.setdefault("architectures", saved["architectures"])
     config.pop("auto_map", None)
     if own_code and "auto_map" in saved:
@@ -100,12 +103,12 @@ def _part(source: dict[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
     return text if text and source.get("model_type") != saved.get("model_type") else source
 
 
-def _cut(config: dict[str, Any], kept: Sequence[int], n_layers: int) -> dict[str, Any]:
-    """Return the config of a file for the layers that are left."""
+def _cut(config: dict[str, Any], kept: Sequence[int], n_layers: int, names: Sequence[str]) -> dict[str, Any]:
+    """Return the config of a file for the layers that are left; `names` are those that may hold their number."""
     if isinstance(text := config.get("text_config"), dict):
-        return config | {"text_config": _cut(text, kept, n_layers)}
+        return config | {"text_config": _cut(text, kept, n_layers, names)}
     config = {name: value for name, value in config.items() if name != "per_layer_config"}  # completed afterwards
-    depth = {name: len(kept) for name in _DEPTHS if config.get(name) == n_layers}
+    depth = {name: len(kept) for name in names if config.get(name) == n_layers}
     return config | cut_values(config, kept, n_layers) | depth
 
 

@@ -75,13 +75,17 @@ def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
     return [max(lists, key=lambda part: sum(weights.numel() for weights in part.parameters()))]
 
 
-def depths(config: PreTrainedConfig) -> dict[str, int]:
-    """Return what a config says about the number of a decoder's layers, by the name of the setting.
+def depth_names(config: PreTrainedConfig) -> list[str]:
+    """Return the names of settings that may hold the number of a decoder's layers, as a config or its file has them.
 
     A name that stands for the number of another part's layers, as of an encoder, is left out.
     """
-    names = (name for name in _DEPTHS if "encoder" not in config.attribute_map.get(name, name))
-    return {name: value for name in names if type(value := getattr(config, name, None)) is int}
+    return [name for name in _DEPTHS if "encoder" not in config.attribute_map.get(name, name)]
+
+
+def depths(config: PreTrainedConfig) -> dict[str, int]:
+    """Return what a config says about the number of a decoder's layers, by the name of the setting."""
+    return {name: value for name in depth_names(config) if type(value := getattr(config, name, None)) is int}
 
 
 @torch.no_grad()

@@ -111,6 +111,14 @@ def test_kinds_of_layers_keep_the_names_that_the_source_has_for_them(tmp_path: P
         assert written[name] == kinds[1:]
 
 
+def test_the_number_of_layers_keeps_the_name_that_the_source_has_for_it(tmp_path: Path) -> None:
+    gpt2 = {"n_layer": N_LAYERS, "n_embd": 32, "n_head": 4, "vocab_size": 128, "n_positions": 64}
+    for kind, settings, name in (("gpt2", gpt2, "n_layer"), ("llama", _WIDTHS, "num_hidden_layers")):
+        written = config_of(tmp_path, kind, settings, {})
+        assert written[name] == N_LAYERS - 1 and {"n_layer", "num_hidden_layers"} & {*written} == {name}
+        assert AutoConfig.from_pretrained(tmp_path / "pruned").num_hidden_layers == N_LAYERS - 1
+
+
 def test_a_config_says_no_more_than_its_source_does(tmp_path: Path) -> None:
     """But for the names of the other transformers."""
     older = {"rope_theta": 1e4, "rope_parameters": None, "dtype": None, "torch_dtype": "float32", "unknown": [1, 2]}
