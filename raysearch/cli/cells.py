@@ -11,6 +11,7 @@ from rich.table import Table
 from raysearch.cli.fitting import FittingTable
 from raysearch.core.estimate import Estimate, Metric, shown
 from raysearch.core.formatting import size
+from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure, readout_text
 from raysearch.search.result import uses_evaluation_split
 
@@ -86,6 +87,19 @@ def split_notes(data: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         "Warning: these samples are of an evaluation split (data.allow_evaluation_split=true): report no results on it"
     ]
+
+
+def refusal_notes(refused: Mapping[Mask, str], mask: Mask) -> list[str]:
+    """Return what the mark of refused masks means, with the reason for `mask` if it is one, else for another."""
+    if not refused:
+        return []
+    example = mask if mask in refused else next(iter(refused))
+    return [f"* export --gguf refuses {example}: {refused[example]}"]
+
+
+def marked(mask: Mask, refused: Mapping[Mask, str]) -> str:
+    """Return a mask for a table, with a mark if `export --gguf` refuses it."""
+    return f"{mask} *" if mask in refused else str(mask)
 
 
 def next_lines(commands: Sequence[str]) -> list[str]:

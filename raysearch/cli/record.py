@@ -89,10 +89,15 @@ def recommend(
     The largest number of layers within the loss is recommended; without a loss, the smallest that gains enough.
     """
     with output(as_json) as out:
+        from raysearch.cli.cells import refusal_notes
         from raysearch.cli.tables import budget_table, sentence
+        from raysearch.search.gguf_masks import refused_on_record
 
-        found = api.recommend(search, *budget or [], store=store)
-        out.answer(found, budget_table(found), sentence(found.reason))
+        recommendation = api.recommend(search, *budget or [], store=store)
+        (record,) = api.show(recommendation.search_id, store=store).records
+        refused = refused_on_record(record.config, [size.mask for size in recommendation.sizes])
+        parts = budget_table(recommendation, refused), sentence(recommendation.reason)
+        out.answer(recommendation, *parts, *refusal_notes(refused, recommendation.removed))
 
 
 @app.command(short_help="Write the pruned model as a checkpoint or a GGUF file.")

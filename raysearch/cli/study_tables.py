@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from raysearch.cli.cells import add_sections, metric_head, new_table, next_lines, number_cell
+from raysearch.cli.cells import add_sections, marked, metric_head, new_table, next_lines, number_cell, refusal_notes
 from raysearch.core.estimate import Estimate, shown
 from raysearch.core.formatting import added, count, duration
 from raysearch.core.mask import Mask
@@ -85,7 +85,8 @@ def study_table(results: StudyResult) -> Table:
             outcome = cell.outcome
             over = added(outcome.loss - outcome.dense_loss, outcome.delta_error)
             stopped = " (budget spent)" if cell.state == "stopped" else ""
-            found = over, f"{{{','.join(map(str, outcome.removed))}}}{stopped}", f"{outcome.evaluations:,}"
+            mask = marked(Mask(outcome.removed), results.refused.get(cell.model, {}))
+            found = over, f"{mask}{stopped}", f"{outcome.evaluations:,}"
         section = cell.model, cell.calibration, cell.remove
         rows.append((section, (calibration, str(cell.remove), searcher, *found, cell.search_id)))
     add_sections(table, rows)
@@ -114,32 +115,10 @@ def assessed_table(results: StudyResult) -> Table | None:
     ]
     for cell in sorted(results.cells, key=lambda cell: (cell.model, cell.remove, cell.calibration)):
         if cell.outcome is not None and cell.outcome.assessed:
-            mask = str(Mask(cell.outcome.removed))
+            mask = marked(Mask(cell.outcome.removed), results.refused.get(cell.model, {}))
             rows.append((f"{cell.model} {cell.remove}", (cell.search_id, mask, *numbers(cell.outcome.assessed))))
     add_sections(table, rows)
     return table
-
-
-def best_searches(results: StudyResult) -> dict[int, str]:
-    """Return by number of removed layers the search whose mask is best; a size without a clear measure has none.
-
-    Masks of one model are compared by the first assessed perplexity or accuracy; else, on one draw of one calibration,
-    by their losses.
-    """
-    quality = next((metric for metric in results.metrics if metric.group in ("perplexity", "accuracy")), None)
-    best: dict[int, str] = {}
-    for size in sorted({cell.remove for cell in results.cells}):
-        cells = [(cell, cell.outcome) for cell in results.cells if cell.remove == size and cell.outcome is not None]
-        values: dict[str, float] = {}
-        if len({cell.model for cell, _ in cells}) == 1 and quality is not None:
-            sign = -1 if quality.higher_is_better else 1
-            numbers = {cell.search_id: outcome.assessed.get(quality.name) for cell, outcome in cells}
-            values = {name: sign * number.value for name, number in numbers.items() if number is not None}
-        if not values and len({(cell.model, cell.calibration, cell.draw) for cell, _ in cells}) == 1:
-            values = {cell.search_id: outcome.loss for cell, outcome in cells}
-        if values:
-            best[size] = min(values, key=lambda name: (values[name], name))
-    return best
 
 
 def study_lines(results: StudyResult, files: Sequence[Path], in_store: str) -> list[str]:
@@ -151,7 +130,8 @@ def study_lines(results: StudyResult, files: Sequence[Path], in_store: str) -> l
         in_store: The option that leads a later command to its ledger.
 
     Returns:
-        Answers to contrasts, the cost, the place of the report, and the next commands.
+        The masks that `export --gguf` refuses, answers to contrasts, the cost, the place of the report, and the next
+        commands.
     """
     totals = results.layer_forwards
     lines = []
@@ -160,13 +140,15 @@ def study_lines(results: StudyResult, files: Sequence[Path], in_store: str) -> l
             f"Layer-forwards: {totals['shared']:,.0f} together, {totals['separate']:,.0f} one by one "
             f"({totals['shared'] / totals['separate']:.0%}), {totals['naive']:,.0f} by a full forward per mask"
         )
+    from raysearch.reporting.checkpoints import best_searches
     from raysearch.reporting.findings import contrast_findings
 
+    refusals = [note for refused in results.refused.values() for note in refusal_notes(refused, Mask())]
     answers = [f"{one.verdict} [{one.sure}]" for one in contrast_findings(results)]
     best = best_searches(results)
     exports = [f"export {name} --out pruned-by-{size}{in_store}" for size, name in best.items()][-_MOST_EXPORTS:]
     measure = [] if results.metrics else [f"assess {results.study_id}{in_store}"]
-    return [*answers, *lines, f"Report: {files[0]}", *next_lines([*exports, *measure])]
+    return [*refusals, *answers, *lines, f"Report: {files[0]}", *next_lines([*exports, *measure])]
 
 
 def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned: Mapping[str, Result]) -> Table:

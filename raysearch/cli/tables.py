@@ -6,7 +6,6 @@ Losses are in the unit of their objective, beside their readout if there is one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from shlex import quote
@@ -20,9 +19,11 @@ from raysearch.cli.cells import (
     left_out,
     loss_cells,
     loss_columns,
+    marked,
     new_table,
     next_lines,
     number_cell,
+    refusal_notes,
     split_notes,
 )
 from raysearch.cli.fitting import FittingTable
@@ -34,8 +35,8 @@ from raysearch.core.measure import Measure
 from raysearch.core.paths import option_for, option_of
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
-from raysearch.errors import UserError
 from raysearch.models.spec import label_of
+from raysearch.search.gguf_masks import refused_on_record
 from raysearch.search.recommendation import memory_text
 from raysearch.search.result import Refinement, SearchResult
 from raysearch.search.trial import Trial
@@ -60,12 +61,12 @@ _NONE_REFUSED: Mapping[Mask, str] = MappingProxyType({})
 def search_tables(result: SearchResult) -> list[Table | str]:
     """Return the tables and lines of a finished search."""
     tables: list[Table | str] = [result_table(result)]
-    refused = _refused(result)
+    refused = refused_on_record(result.config, [trial.mask for trial in result.path])
     if result.recommendation is not None:
         tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason), ""]
     elif len(result.path) > 2 or len(sizes_of(result.config["remove"])) > 1:
         tables.append(path_table(result.measure, result.path, refused))
-    tables += _refusal_notes(refused, result.mask)
+    tables += refusal_notes(refused, result.mask)
     if result.refinement is not None:
         tables += refinement_parts(result.measure, result.refinement)
     return [*tables, *result_notes(result, *places(result.config))]
@@ -119,30 +120,6 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
     return [*notes, "", *next_lines([*commands, *([] if in_store is None else [f"ui{in_store}"])])]
 
 
-def _refused(result: SearchResult) -> Mapping[Mask, str]:
-    """Return the best masks that `export --gguf` refuses, each with the reason."""
-    from raysearch.models.spec import ModelSpec
-    from raysearch.search.gguf_masks import refused_masks
-
-    model = result.config["model"]
-    with suppress(UserError):  # the file may be damaged, or its package gone, since
-        return refused_masks(ModelSpec(model["name"], model["path"]), [trial.mask for trial in result.path])
-    return {}
-
-
-def _refusal_notes(refused: Mapping[Mask, str], mask: Mask) -> list[str]:
-    """Return what the mark of refused masks means, with the reason for `mask` if it is one, else for another."""
-    if not refused:
-        return []
-    example = mask if mask in refused else next(iter(refused))
-    return [f"* export --gguf refuses {example}: {refused[example]}"]
-
-
-def _removed(mask: Mask, refused: Mapping[Mask, str]) -> str:
-    """Return a mask for a table, with a mark if `export --gguf` refuses it."""
-    return f"{mask} *" if mask in refused else str(mask)
-
-
 def _export_commands(result: SearchResult) -> list[str]:
     """Return how the mask is exported: of a GGUF file, as one first."""
     path = str(result.config["model"].get("path", ""))
@@ -171,7 +148,7 @@ def path_table(measure: Measure, path: Sequence[Trial], refused: Mapping[Mask, s
     table = new_table("Best by number of layers removed (0-based)", *columns, expendable=("layers",))
     for trial in path:
         assert trial.loss is not None, "the best ones have one"
-        table.add_row(str(len(trial.mask)), _removed(trial.mask, refused), *loss_cells(measure, trial.loss))
+        table.add_row(str(len(trial.mask)), marked(trial.mask, refused), *loss_cells(measure, trial.loss))
     return table
 
 
@@ -221,7 +198,7 @@ def budget_table(found: Recommendation, refused: Mapping[Mask, str] = _NONE_REFU
         said = "recommended" if size.n_removed == found.n_removed else ", ".join(misses)
         worse = [] if found.measure.readout is None else [_worse(size)]
         cells = *loss_cells(found.measure, size.loss), added(size.delta, size.delta_error), *worse, speed, memory, said
-        table.add_row(str(size.n_removed), _removed(size.mask, refused), *cells)
+        table.add_row(str(size.n_removed), marked(size.mask, refused), *cells)
     return table
 
 
@@ -344,14 +321,14 @@ def recorded_tables(
     if result is None:
         return tables
     measure, remarks = result.measure, result.remarks
-    refused = _refused(result)
+    refused = refused_on_record(result.config, [trial.mask for trial in result.trials if trial.mask])
     tables.append(result_table(result))
     if result.recommendation is not None:
         tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason)]
     else:
         tables.append(path_table(measure, result.path, refused))
     tables += [
-        *_refusal_notes(refused, result.mask),
+        *refusal_notes(refused, result.mask),
         *certainty_notes(result),
         *remark_notes(remarks),
         *split_notes(result.data),
@@ -360,7 +337,7 @@ def recorded_tables(
         tables += refinement_parts(measure, result.refinement)
     if any(isinstance(value, list) for value in remarks.values()):
         tables.append(remark_table(remarks))
-    tables.append(trials_table(measure, result.trials, most))
+    tables.append(trials_table(measure, result.trials, most, refused))
     if gap is not None:
         tables.append(gap_table(measure, gap))
     return tables
@@ -377,6 +354,7 @@ def facts_table(record: SearchRecord, cell: tuple[str, CellRecord] | None) -> Ta
         facts[section] = _section_text(section, config)
     facts |= {key: as_typed(config[key]) for key in ("remove", "protect", "seed") if config.get(key) not in (None, [])}
     if result is not None:
+        facts["dtype"] = result.dtype
         facts["evaluated on"] = extent(result.measure, result.n_tokens, result.n_samples)
         facts["time"] = duration(result.seconds)
     table = new_table(record.search_id, "what", "value", left=("what", "value"))
@@ -399,8 +377,17 @@ def _section_text(section: str, config: Mapping[str, Any]) -> str:
     return ", ".join([chosen, *settings] if chosen else settings)
 
 
-def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:
-    """Return the table of the best masks of a search, largest first, each with the round that first proposed it."""
+def trials_table(
+    measure: Measure, trials: Sequence[Trial], most: int, refused: Mapping[Mask, str] = _NONE_REFUSED
+) -> Table:
+    """Return the table of the best masks of a search, largest first, each with the round that first proposed it.
+
+    Args:
+        measure: Of the losses.
+        trials: All masks, as they came.
+        most: The number of masks that are shown at most.
+        refused: Those that `export --gguf` refuses, which have a mark.
+    """
     pruned = [trial for trial in reversed(trials) if trial.mask]
     masks = [*{(trial.mask, trial.loss, trial.failure, trial.screened): trial for trial in pruned}.values()]
     best = sorted(masks, key=lambda one: (-len(one.mask), one.loss is None, one.loss or 0, one.round))[:most]
@@ -419,7 +406,7 @@ def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:
         else:
             cells = [*loss_cells(measure, trial.loss), f"{trial.delta:+.4f}"]
             cells += [f"{trial.parts[name]:.4f}" for name in parts]
-        table.add_row(str(trial.mask), *cells, str(trial.round))
+        table.add_row(marked(trial.mask, refused), *cells, str(trial.round))
     return table
 
 

@@ -12,29 +12,55 @@ from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.reporting.finding import Finding
 from raysearch.reporting.stats.analysis import Analysis
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, by_column
+from raysearch.reporting.stats.frame import (
+    CALIBRATION_LOSS,
+    HELD_OUT_LOSS,
+    Quantity,
+    by_column,
+    cells_frame,
+    headline,
+)
 from raysearch.reporting.tables import numbers
+from raysearch.study.result import StudyResult
 
 
 def checkpoint_findings(analysis: Analysis) -> Iterator[Finding]:
     """Yield the checkpoint to take of each model and M; of each calibration too, where only losses are known."""
-    quantity, frame = analysis.headline, analysis.frame
-    is_loss = quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS)
-    measured = frame[frame["comparable"] & frame[quantity.key].map(math.isfinite) & frame["removed"].map(bool)]
-    badness = -quantity.sign * (measured["delta"] if quantity == CALIBRATION_LOSS else measured[quantity.key])
-    labels = ["model", "remove", *(["calibration"] if is_loss else [])]
-    for _, cells in measured.groupby(labels, observed=True):
-        best = cells.loc[badness[cells.index].idxmin()]
+    for best, n_searches in _best_searches(analysis.headline, analysis.frame):
         names = [f"calibration {best['calibration']}", f"searcher {best['searcher']}"]
         names += [f"draw {best['draw']}"] if best["draw"] else []
         names += [f"seed {best['seed']}"] if best["stochastic"] else []
-        model = f" of {best['model']}" if frame["model"].nunique() > 1 else ""
-        chosen = "" if len(cells) == 1 else f" The best of {len(cells)} searches, so it looks better than it is."
+        model = f" of {best['model']}" if analysis.frame["model"].nunique() > 1 else ""
+        chosen = "" if n_searches == 1 else f" The best of {n_searches} searches, so it looks better than it is."
         mask, size = Mask(best["removed"]), count(int(best["remove"]), "layer")
         verdict = f"Without {size}{model}: {mask} ({', '.join(names)}), with {_number(analysis, best)}.{chosen}"
         search = best["search_id"]
         command = f"raysearch export {search} --out pruned-model{analysis.results.option}" if search else ""
         yield Finding("Which checkpoint?", verdict, "measured", "searches", leads=True, command=command)
+
+
+def best_searches(results: StudyResult) -> dict[int, str]:
+    """Return by number of removed layers the search whose checkpoint to take, where there is one of them alone."""
+    frame = cells_frame(results)
+    ids: dict[int, list[str]] = {}
+    for best, _ in _best_searches(headline(results, frame), frame):
+        ids.setdefault(int(best["remove"]), []).append(best["search_id"])
+    return {size: of_size[0] for size, of_size in sorted(ids.items()) if len(of_size) == 1 and of_size[0]}
+
+
+def _best_searches(quantity: Quantity, frame: pd.DataFrame) -> Iterator[tuple[pd.Series, int]]:
+    """Yield the best search of each model and M, and of how many; of each calibration too where only losses are known.
+
+    Args:
+        quantity: The number that it is the best by.
+        frame: The searches of a study, see `cells_frame`.
+    """
+    is_loss = quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS)
+    measured = frame[frame["comparable"] & frame[quantity.key].map(math.isfinite) & frame["removed"].map(bool)]
+    badness = -quantity.sign * (measured["delta"] if quantity == CALIBRATION_LOSS else measured[quantity.key])
+    labels = ["model", "remove", *(["calibration"] if is_loss else [])]
+    for _, cells in measured.groupby(labels, observed=True):
+        yield cells.loc[badness[cells.index].idxmin()], len(cells)
 
 
 def _number(analysis: Analysis, search: pd.Series) -> str:

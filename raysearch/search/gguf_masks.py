@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import AUTO, Problem, sizes_of
+from raysearch.errors import UserError
 from raysearch.models.gguf_pruning import refusals
 from raysearch.models.source import gguf_file
 from raysearch.models.spec import ModelSpec
@@ -19,6 +21,21 @@ def refused_masks(model: ModelSpec, masks: Sequence[Mask]) -> dict[Mask, str]:
     """Return the masks that `export --gguf` refuses, each with the reason; none where the model is no GGUF file."""
     source = gguf_file(model)
     return {} if source is None else refusals(source, masks)
+
+
+def refused_on_record(config: Mapping[str, Any], masks: Sequence[Mask]) -> dict[Mask, str]:
+    """Return the masks that `export --gguf` refuses of a search on record, each with the reason.
+
+    Where the file is damaged or its package gone, there are none: what it says of its layers is not known.
+
+    Args:
+        config: The configuration of the search.
+        masks: The masks that are looked at.
+    """
+    model = config["model"]
+    with suppress(UserError):
+        return refused_masks(ModelSpec(model["name"], model["path"]), masks)
+    return {}
 
 
 def warn_of_refused_masks(model: ModelSpec, problem: Problem, remove: int | str, observer: Observer) -> None:

@@ -10,6 +10,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.paths import option_of
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_held
+from raysearch.search.gguf_masks import refused_on_record
 from raysearch.search.record import SEARCHES, SearchRecord
 from raysearch.search.result import SearchResult
 from raysearch.search.trial import Trial, joint_removals
@@ -37,6 +38,7 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
         margin=Margin(**(section.get("margin") or {})),
         contrasts=section.get("contrasts") or (),
         recovered=recovered_masks(known, ledger),
+        refused=_refused(known),
         option=option_of(study.config),
     )
 
@@ -44,6 +46,16 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
 def has_ended(results: StudyResult, ledger: Ledger) -> bool:
     """Return whether every search has finished, was stopped by its budget or failed, and nobody works on the study."""
     return all(cell.state != "waiting" for cell in results.cells) and not is_held(ledger, results.study_id)
+
+
+def _refused(known: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, dict[Mask, str]]:
+    """Return by model the masks that `export --gguf` refuses, each with the reason."""
+    configs = {cell.model: search.config for cell, search in known}
+    masks = {
+        model: [search.result.mask for cell, search in known if cell.model == model and search.result]
+        for model in configs
+    }
+    return {model: refused_on_record(config, masks[model]) for model, config in configs.items()}
 
 
 def _searchers(known: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, computed_field, model_serializer
 
 from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.recovery.record import RecoveryRecord
 from raysearch.search.trial import JointRemoval
@@ -117,6 +118,7 @@ class StudyResult:
         facts: What a reader must know to trust it, by subject: command, data, versions, machine, date.
         link: Where the study's MLflow run is to be seen; None if it was not recorded.
         searchers: The options of each searcher, by its label; those that differ between its searches are left out.
+        refused: By model the masks that `export --gguf` refuses, each with the reason.
         option: What a later command needs to find the study's ledger, as in `` --store other``; empty for the default.
     """
 
@@ -132,6 +134,7 @@ class StudyResult:
     margin: Margin = field(default_factory=Margin)
     contrasts: Sequence[str] = ()
     recovered: Sequence[RecoveredMask] = ()
+    refused: Annotated[Mapping[str, Mapping[Mask, str]], _NOT_WRITTEN] = field(default_factory=dict)
     option: Annotated[str, _NOT_WRITTEN] = ""
 
     @computed_field  # type: ignore[prop-decorator]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from raysearch.search.recommendation import Budget
 from tests.cases import assert_refused
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
+from tests.models.conftest import write_llama
 
 SIZES = 1, 2, 3
 
@@ -45,6 +47,14 @@ def test_a_loss_decides(run: Run, world: World) -> None:
         assert [size["unsure"] for size in advice["sizes"]] == unsure and advice["confidence"] == 0.95
     outcome = run("recommend", "latest", "budget.loss=0")
     assert outcome.code == 2 and "has no mask within budget.loss=0; the nearest, of 1 layer" in outcome.err
+
+
+def test_a_mask_that_cannot_become_gguf_is_told(run: Run, world: World, here: Path) -> None:
+    assert run("search", *world.search(model=write_llama(here / "x.gguf", 5), remove="1..2")).code == 0
+    write_llama(here / "x.gguf", 5, architecture="smollm3")  # which is not read, but has a rule of places
+    out = run("recommend", "latest", "budget.loss=1000").out
+    (row,) = (line for line in out.splitlines() if "recommended" in line)
+    assert " *" in row and "* export --gguf refuses {" in out and "follows from their places, one in 4" in out
 
 
 def test_a_readout_decides(run: Run, world: World, searched: Mapping[int, Mapping[str, Any]]) -> None:

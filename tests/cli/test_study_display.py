@@ -14,7 +14,6 @@ from raysearch.cli.cells import number_cell
 from raysearch.cli.displays import StudyDisplay
 from raysearch.cli.study_tables import (
     assessed_table,
-    best_searches,
     plan_line,
     plan_table,
     study_lines,
@@ -22,6 +21,9 @@ from raysearch.cli.study_tables import (
 )
 from raysearch.config import build
 from raysearch.core.json import plain
+from raysearch.core.mask import Mask
+from raysearch.reporting.checkpoints import checkpoint_findings
+from raysearch.reporting.stats.analysis import analyse
 from raysearch.search.observer import StudyHeader
 from raysearch.study.plan import CellPlan, StudyPlan
 from raysearch.study.result import StudyResult
@@ -149,18 +151,21 @@ def test_the_assessed_numbers_of_a_study_are_a_table_and_the_best_is_exported_ne
     assert shown[0] == number_cell(next(iter(results.dense.values()))[first.name], first.unit), (
         "the dense model is first"
     )
-    best = best_searches(results)
-    sign = -1 if first.higher_is_better else 1
-    for size, search_id in best.items():
-        values = {
-            cell.search_id: sign * cell.outcome.assessed[first.name].value
-            for cell in results.cells
-            if cell.remove == size and cell.outcome is not None and cell.search_id in numbers
-        }
-        assert values[search_id] == min(values.values())
-        assert f"raysearch export {search_id} --out pruned-by-{size}" in "\n".join(
-            study_lines(results, [Path("r")], "")
-        )
+    sizes = {cell.search_id: cell.remove for cell in results.cells}
+    takes = [finding.command.split()[2] for finding in checkpoint_findings(analyse(results))]
+    exports = [line.split()[-3::2] for line in study_lines(results, [Path("r")], "") if "raysearch export" in line]
+    assert exports == [[search_id, f"pruned-by-{sizes[search_id]}"] for search_id in takes], "those of the report"
+
+
+def test_masks_that_cannot_become_gguf_have_a_mark() -> None:
+    study: StudyResult = synthetic_study()
+    masks = [Mask(cell.outcome.removed) for cell in study.cells if cell.outcome is not None]
+    results = replace(study, refused={study.cells[0].model: {masks[0]: "it has windows"}})
+    for table in (study_table(results), assessed_table(results)):
+        assert table is not None
+        cells = {cell for column in table.columns for cell in column.cells}
+        assert f"{masks[0]} *" in cells and str(masks[0]) not in cells
+    assert f"* export --gguf refuses {masks[0]}: it has windows" in study_lines(results, [Path("r")], "")
 
 
 def test_a_study_says_what_time_is_left(cells: Any, monkeypatch: pytest.MonkeyPatch) -> None:

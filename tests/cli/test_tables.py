@@ -162,11 +162,12 @@ def test_what_packing_saved_is_said() -> None:
 
 
 def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
-    result = greedy_search(measure=ACCURACY)
+    result = replace(greedy_search(measure=ACCURACY), dtype="bfloat16")
     gap = Gap(result.mask, result.loss, 56, 1, 100.0, result.mask, result.loss)
     parts = recorded_tables(recorded(result), 2, gap)
     facts, closing, path, ablation, trials, ranked = (part for part in parts if isinstance(part, Table))
     assert dict(rows(facts))["objective"] == "x" and dict(rows(facts))["evaluated on"].startswith("64 items")
+    assert dict(rows(facts))["dtype"] == "bfloat16"
     assert rows(closing)[0][1:] == [f"{result.dense_loss:.4f}", f"{result.loss:.4f}"], "the dense loss, too"
     assert rows(path)[-1][-1] == f"{1 - result.loss:.4f}" and headers(ablation)[0] == "layer"
     assert headers(trials)[1:3] == ["loss (errors per item)", "accuracy"] and len(rows(trials)) == 2
@@ -250,6 +251,8 @@ def test_masks_that_export_refuses_as_gguf_have_a_mark(tmp_path: Path) -> None:
         tables = [part for part in parts if isinstance(part, Table)]
         (by_size,) = [table for table in tables if str(table.title).startswith("Best by number of layers")]
         assert any(row[1].endswith(" *") for row in rows(by_size)) is mark
+        (trials,) = [table for table in tables if " masks, those of the most layers first" in str(table.title)]
+        assert any(row[0].endswith(" *") for row in rows(trials)) is mark
         assert any(str(part).startswith("* export --gguf refuses {") for part in parts) is mark
 
 

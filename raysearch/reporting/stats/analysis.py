@@ -18,8 +18,8 @@ from raysearch.reporting.stats.frame import (
     Quantity,
     averages,
     cells_frame,
-    fresh_loss,
     has,
+    headline,
 )
 from raysearch.reporting.stats.ranking import Ranking, ranking
 from raysearch.reporting.stats.variance import Split, Spread, splits, spreads
@@ -57,8 +57,8 @@ class Analysis:
 
     @property
     def headline(self) -> Quantity:
-        """The number that a report opens with: the first average; where nothing was assessed, a loss of a setting."""
-        return self.averages[0] if self.averages else fresh_loss(self.frame)
+        """The number that a report opens with, see `raysearch.reporting.stats.frame.headline`."""
+        return headline(self.results, self.frame)
 
     @property
     def by_fresh_loss(self) -> Sequence[Comparison]:

@@ -180,6 +180,16 @@ def has(frame: pd.DataFrame, quantity: Quantity) -> bool:
     return bool(_comparable(frame)[quantity.key].notna().any())
 
 
+def headline(results: StudyResult, frame: pd.DataFrame) -> Quantity:
+    """Return the number that a report opens with: the first average; where nothing was assessed, a loss of a setting.
+
+    Args:
+        results: The study.
+        frame: Its searches, see `cells_frame`.
+    """
+    return next((average for average in averages(results) if has(frame, average)), None) or fresh_loss(frame)
+
+
 def by_column(values: Mapping[str, Estimate], results: StudyResult) -> dict[str, Estimate]:
     """A checkpoint's metrics and averages by their columns, with standard errors where those are known.
 
