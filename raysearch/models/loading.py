@@ -7,17 +7,16 @@ first used, so that the command line starts without them.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import io
 import json
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysearch.core.hub import why_no_answer
 from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models import gguf
 from raysearch.models.file_cache import FileCache, identity_of_files
@@ -29,8 +28,6 @@ from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-_HUB_TIMEOUT_S, _ASKED_AGAIN_S = 10.0, 60.0
 
 
 @contextlib.contextmanager
@@ -356,7 +353,7 @@ def _hub_answers(model: LocatedModel) -> bool:
         raise UserError(f"model.revision={revision} names no branch, tag or commit; see the model's page on the hub")
     cause: Exception | None = None
     if not constants.HF_HUB_OFFLINE:
-        cause = _why_no_answer(constants.ENDPOINT, int(time.monotonic() / _ASKED_AGAIN_S))
+        cause = why_no_answer()
         if cause is None:
             return True
     try:
@@ -369,21 +366,6 @@ def _hub_answers(model: LocatedModel) -> bool:
         f"model={model.name} is neither a folder nor reachable on the Hugging Face hub as {model.location!r}; "
         "check the name and the network, or give the path of a local folder"
     ) from cause
-
-
-@functools.lru_cache(maxsize=1)
-def _why_no_answer(hub: str, interval: int) -> Exception | None:
-    """Return why the hub does not answer; None if it does. It is asked once in an interval.
-
-    On a network that swallows everything transformers would try for half a minute for each file of a model.
-    """
-    from huggingface_hub import get_session
-
-    try:
-        get_session().head(hub, timeout=_HUB_TIMEOUT_S)
-        return None
-    except Exception as error:  # the client's own exception types differ between releases
-        return error
 
 
 @contextlib.contextmanager

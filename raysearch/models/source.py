@@ -52,9 +52,16 @@ def locate(spec: ModelSpec) -> LocatedModel:
         return LocatedModel(**settings, location=str(local))
     if os.path.lexists(local):
         raise UserError(f"model={name}: {path} is neither a folder nor a .gguf file; name the folder it lies in")
-    if path.startswith((".", "/", "~")) or path.count("/") > 1 or not path:  # a hub id is NAME or OWNER/NAME
+    if not is_hub_id(spec):
         raise UserError(f"model={name}: there is no folder {path}; check the path")
     return LocatedModel(**settings, location=path, is_hub=True)
+
+
+def is_hub_id(spec: ModelSpec) -> bool:
+    """Return whether a model is one of the hub, where NAME or OWNER/NAME is its id, and not on this machine."""
+    path = spec.path
+    is_path = not path or path.startswith((_INSTALLED, ".", "/", "~")) or path.count("/") > 1
+    return not is_path and not path.lower().endswith(_GGUF) and not os.path.lexists(path)
 
 
 def with_dtype(spec: ModelSpec) -> ModelSpec:

@@ -16,8 +16,7 @@ from raysearch.evaluation.session import open_session
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.generation.answer import Answer
-from raysearch.models.loading import describe
-from raysearch.search.observer import Observer, tell_of_large_files, warn_of_unknown
+from raysearch.search.observer import Observer, describe_model, tell_of_large_files, warn_of_unknown
 from raysearch.searchers.base import Round
 
 
@@ -81,7 +80,7 @@ def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: 
         UserError: The data cannot be used.
         EvaluationError: The dense model cannot be evaluated.
     """
-    info = describe(spec.model)
+    info = describe_model(spec.model, observer)
     losses: Sequence[float | None] = [None] * len(spec.calibrations)
     errors = losses
     tell_of_large_files(spec, observer)

@@ -14,13 +14,15 @@ from typing_extensions import override
 
 from raysearch.core.formatting import size
 from raysearch.models.devices import has_instructions
+from raysearch.models.loading import describe
+from raysearch.models.source import is_hub_id
 
 if TYPE_CHECKING:  # an observer needs none of what these bring along
     from raysearch.calibration.calibration import Calibration
     from raysearch.core.mask import Mask
     from raysearch.evaluation.progress import Progress
     from raysearch.evaluation.spec import EvaluationSpec
-    from raysearch.models.spec import ModelInfo
+    from raysearch.models.spec import ModelInfo, ModelSpec
     from raysearch.search.forecast import SearchForecast
     from raysearch.search.record import SearchRecord
     from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
@@ -208,6 +210,13 @@ class Prefixed(Observers):
         super().__init__(observer)
         for event in ("assessing", "warn"):
             setattr(self, event, partial(tell, event))
+
+
+def describe_model(model: ModelSpec, observer: Observer) -> ModelInfo:
+    """Return a model's sizes, as `raysearch.models.loading.describe`; tell if the hub is asked, which may be slow."""
+    if is_hub_id(model):
+        observer.reading(f"reading model={model.name} from the Hugging Face hub, or its copy on this machine")
+    return describe(model)
 
 
 def tell_of_large_files(spec: EvaluationSpec, observer: Observer) -> None:

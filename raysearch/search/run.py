@@ -29,6 +29,7 @@ from raysearch.search.observer import (
     Observer,
     Observers,
     Tracker,
+    describe_model,
     tell_of_large_files,
     warn_of_dtype,
     warn_of_export,
@@ -118,7 +119,7 @@ def search_rounds(
     """
     started = time.perf_counter()
     is_alone = context is None
-    context = context or StudyContext(describe(spec.evaluation.model))
+    context = context or StudyContext(describe_model(spec.evaluation.model, observer))
     info = context.info
     if spec.refiner is not None:
         spec.refiner.check(info)

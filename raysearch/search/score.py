@@ -14,8 +14,7 @@ from raysearch.core.measure import Measure
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.session import open_session
 from raysearch.evaluation.spec import EvaluationSpec
-from raysearch.models.loading import describe
-from raysearch.search.observer import Observer, tell_of_large_files, warn_of_unknown
+from raysearch.search.observer import Observer, describe_model, tell_of_large_files, warn_of_unknown
 from raysearch.search.result import named_readout
 from raysearch.searchers.base import Round
 
@@ -44,7 +43,7 @@ def score_masks(spec: EvaluationSpec, masks: Sequence[Mask], observer: Observer)
         UserError: A mask names a layer that the model does not have, or removes all.
         EvaluationError: A mask has no finite loss.
     """
-    info, name = describe(spec.model), spec.model.name
+    info, name = describe_model(spec.model, observer), spec.model.name
     last = info.n_layers - 1
     for mask in masks:
         if any(layer > last for layer in mask):

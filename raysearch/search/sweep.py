@@ -27,8 +27,7 @@ from raysearch.evaluation.totals import standard_errors
 from raysearch.generation.checks import check_of
 from raysearch.generation.diagnostics import describe_texts
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.loading import describe
-from raysearch.search.observer import Observer, tell_of_large_files, warn_of_unknown
+from raysearch.search.observer import Observer, describe_model, tell_of_large_files, warn_of_unknown
 from raysearch.searchers.base import Round
 
 
@@ -117,7 +116,7 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
         UserError: The specification does not fit the model, the data or the machine.
         EvaluationError: The dense model cannot be evaluated, or a unit of work failed for good.
     """
-    info = describe(spec.model)
+    info = describe_model(spec.model, observer)
     tell_of_large_files(spec, observer)
     with closing(open_session(spec, info, observer.progress)) as session:
         warn_of_unknown(session.calibrations, observer)

@@ -9,9 +9,8 @@ from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import UserError
 from raysearch.evaluation.prepared_data import PreparedData, joint_fingerprint, prepare_data
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
-from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo, ModelSpec
-from raysearch.search.observer import Observer, tell_of_large_files
+from raysearch.search.observer import Observer, describe_model, tell_of_large_files
 from raysearch.study.spec import Cell, StudySpec
 
 
@@ -83,7 +82,7 @@ def prepare(study: StudySpec, observer: Observer) -> list[ModelGroup]:
         groups.setdefault((evaluation.model, cluster), {})[number] = cell
     model_groups = []
     for (model, cluster), cells in groups.items():
-        info = describe(model)
+        info = describe_model(model, observer)
         cluster.check_model(info.model)
         specs: list[CalibrationSpec] = []
         for cell in cells.values():

@@ -230,6 +230,15 @@ class TestHub:
         assert Rows(name="a/b").describe() == {"source": "hub", "name": "a/b", "split": "train"}
         assert Rows(name="a/b", config="en").describe()["config"] == "en"
 
+    def test_does_not_wait_for_a_hub_that_is_gone(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+        monkeypatch.setattr("time.sleep", lambda _: pytest.fail("the hub's client waits to try again"))
+        said = "data.name=a/b cannot be read: the Hugging Face hub does not answer", "check the network"
+        assert_fails(Rows(name="a/b"), *said)
+        assert contents(Rows(name=folder, split="test", allow_evaluation_split=True)), "a folder needs no hub"
+
     def test_names_what_the_hub_cannot_give(self, folder: str) -> None:
         for streaming in (True, False):
             assert_fails(Rows(name=folder, split="tran", streaming=streaming), "data.split=tran", "'train'", "'test'")

@@ -242,6 +242,22 @@ def test_a_model_that_computes_nonsense_is_refused(run: Run, here: Path, world: 
     assert outcome.err == "error: llama gives non-finite logits in torch.float32; check its weights\n"
 
 
+def test_a_model_of_the_hub_is_told_before_it_is_asked_for(
+    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(here))
+    main = here / "models--me--tiny" / "refs" / "main"
+    main.parent.mkdir(parents=True)
+    main.write_text("a" * 40)
+    shutil.copytree(world.model, main.parents[1] / "snapshots" / ("a" * 40))
+    for name in ("me/tiny", "me/nothing"):
+        outcome = run("score", *world.words(model=name, masks="[[1]]"))
+        asked, then = outcome.err.splitlines()[:2]
+        assert asked == f"reading model={name} from the Hugging Face hub, or its copy on this machine"
+        known = "reading the weights of me/tiny, downloading them if they are new"
+        assert then == known if name == "me/tiny" else then.startswith("error: ")
+
+
 def test_a_shell_completes_commands_and_options() -> None:
     for typed, expected in {"recom": "recommend", "export --gg": "--gguf"}.items():
         asked = {"COMP_WORDS": f"raysearch {typed}", "COMP_CWORD": str(1 + typed.count(" "))}
