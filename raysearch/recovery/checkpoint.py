@@ -71,7 +71,7 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
         expected = probe_logits(tuned.eval())
         if not is_full:
             tuned = tuned.merge_and_unload()
-            shutil.copytree(trained, folder / _ADAPTER, ignore=shutil.ignore_patterns("history.json", "README.md"))
+            _write_adapter(trained, folder / _ADAPTER)
         tuned.save_pretrained(folder)
         n_layers = tuned.config.get_text_config().num_hidden_layers
         pruned, layers = Path(model.path), range(n_layers)
@@ -88,6 +88,14 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
                 "loaded again; use recovery.method=full, or another architecture"
             )
         write_card(folder, out.name, evidence, ())
+
+
+def _write_adapter(trained: Path, folder: Path) -> None:
+    """Copy an adapter without the place of its pruned checkpoint, which is a folder of this machine."""
+    shutil.copytree(trained, folder, ignore=shutil.ignore_patterns("history.json", "README.md"))
+    file = folder / "adapter_config.json"
+    config = json.loads(file.read_text(encoding="utf-8")) | {"base_model_name_or_path": None}
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Sequence[ThreeNumbers]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from raysearch.core.mask import Mask
@@ -47,4 +48,8 @@ def test_code_several_templates_and_a_pattern_of_targets(
     assert config["rope_theta"] == config["rope_parameters"]["rope_theta"], "as transformers 4 and 5 read it"
     if method == "lora":
         adapter = json.loads((out / "adapter/adapter_config.json").read_text())
-        assert adapter["target_modules"] == ".*(q|v)_proj"
+        assert adapter["target_modules"] == ".*(q|v)_proj" and adapter["base_model_name_or_path"] is None
+        texts = [file.read_text() for suffix in ("json", "md") for file in out.glob(f"**/*.{suffix}")]
+        assert not [text for text in texts if str(tmp_path) in text], "others read it on other machines"
+        pruned = AutoModelForCausalLM.from_pretrained(own, trust_remote_code=True)
+        assert PeftModel.from_pretrained(pruned, str(out / "adapter")).peft_config["default"].r == options.lora_r
