@@ -60,7 +60,7 @@ def _said_of(error: Any) -> str:
     """Return the message of a usage error, for the middle of a sentence."""
     said = str(error.format_message()).rstrip(".")
     option = error.option_name if type(error).__name__ == "NoSuchOption" else ""
-    if option and error.ctx and "overrides" in {one.name for one in error.ctx.command.params}:
+    if option and error.ctx and {"overrides", "budget"} & {one.name for one in error.ctx.command.params}:
         likely = get_close_matches(option, error.possibilities or (), cutoff=0.7)
         if not likely:
             key = option.lstrip("-").replace("-", "_")

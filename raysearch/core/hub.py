@@ -11,6 +11,13 @@ import time
 _TIMEOUT_S, _ASKED_AGAIN_S = 10.0, 60.0
 
 
+def is_asked() -> bool:
+    """Return whether the hub may be asked: not where the user has set ``HF_HUB_OFFLINE``."""
+    from huggingface_hub import constants
+
+    return not constants.HF_HUB_OFFLINE
+
+
 def why_no_answer() -> Exception | None:
     """Return why the hub does not answer; None if it does. It is asked at most once a minute."""
     from huggingface_hub import constants

@@ -61,11 +61,26 @@ def checked(expected: Any, name: str, value: Any) -> Any:
             with suppress(ValidationError):
                 _adapter(expected).validate_python(unquoted, strict=True)
                 remedy = f"; drop the quotes around it: write {name}={value}"
-        if "a valid list" in wanted:
-            with suppress(ValidationError):
-                _adapter(expected).validate_python([value], strict=True)
-                remedy = f"; write {name}={as_typed([value])}"
+        if {"a valid list", "a valid integer"} & {*wanted}:
+            listed = _listed(value)
+            for meant in ([[listed]], [listed], listed):
+                with suppress(ValidationError):
+                    _adapter(expected).validate_python(meant, strict=True)
+                    remedy = f"; write {name}={as_typed(meant)}" if meant != value else remedy
         raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
+
+
+def _listed(value: Any) -> Any:
+    """Return a value with what people write for layers as lists: ``{3,5}`` as ``[3,5]``, ``[1..3]`` as ``[1,2,3]``."""
+    if isinstance(value, str) and re.fullmatch(r"\{[0-9, ]*\}", value):
+        return [int(number) for number in re.findall("[0-9]+", value)]
+    if not isinstance(value, list):
+        return value
+    items: list[Any] = []
+    for item in value:
+        ends = re.fullmatch(r"([0-9]{1,3})\.\.([0-9]{1,3})", item) if isinstance(item, str) else None
+        items += [_listed(item)] if ends is None else range(int(ends[1]), int(ends[2]) + 1)
+    return items
 
 
 def _read(text: str) -> Any:

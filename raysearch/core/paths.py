@@ -89,7 +89,7 @@ def write_whole(file: Path, text: str) -> None:
 def ledger_path(name: str, store: object) -> Path:
     """Return a ledger's file: the one in a store, or the one that is named; as `as_path`."""
     path = as_path(name, store)
-    return path if path.is_file() else path / "ledger.db"
+    return path if path.is_file() or (path.suffix == ".db" and not path.is_dir()) else path / "ledger.db"
 
 
 def option_for(store: Path, ledger: Path | None = None) -> str:

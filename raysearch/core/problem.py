@@ -109,7 +109,10 @@ def sizes_of(remove: int | str) -> range:
         return range(remove, remove + 1)
     ends = re.fullmatch(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})", remove)
     if ends is None:
-        raise UserError(f"remove={remove} should be a valid integer, or a range such as 1..9")
+        numbers = [int(number) for number in re.findall(r"[0-9]{1,9}", remove)]
+        is_several = len(numbers) > 1 and re.fullmatch(r"\[.*\]|[0-9]+ ?[^0-9e]+ ?[0-9]+", remove)
+        remedy = f"a range: write remove={min(numbers)}..{max(numbers)}" if is_several else "a range such as 1..9"
+        raise UserError(f"remove={remove} should be a valid integer, or {remedy}")
     first, last = map(int, ends.groups())
     if first > last:
         raise UserError(f"remove={remove} runs backwards; use {last}..{first}")

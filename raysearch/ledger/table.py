@@ -6,11 +6,13 @@ A field of text is a column as it is, any other one a column of JSON, so that ``
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -170,7 +172,10 @@ def find_in(ledger: Ledger, name: str, *tables: Table[Any]) -> Any:
             f"{first.kind.upper()}={name!r} is unknown: {ledger.path} holds no {first.kind} yet; start one with "
             f"raysearch {first.kind}"
         )
-    raise UserError(f"{argument}={name!r} is not in {ledger.path}; {did_you_mean(name, [*known, 'latest'])}")
+    remedy = did_you_mean(name, [*known, "latest"])
+    if (Path(name) / ledger.path.name).is_file():
+        remedy = f"a folder of searches is named with --store {shlex.quote(name)}"
+    raise UserError(f"{argument}={name!r} is not in {ledger.path}; {remedy}")
 
 
 def now() -> str:

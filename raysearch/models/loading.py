@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysearch.core.hub import why_no_answer
+from raysearch.core.hub import is_asked, why_no_answer
 from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models import gguf
 from raysearch.models.file_cache import FileCache, identity_of_files
@@ -346,13 +346,13 @@ def _files(model: LocatedModel) -> dict[str, Any]:
 
 def _hub_answers(model: LocatedModel) -> bool:
     """Return whether the hub answers; refuse a model that is not in its cache either."""
-    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache
 
     revision = model.revision
     if revision is not None and (".." in revision or revision.startswith("/")):  # would lead out of the cache
         raise UserError(f"model.revision={revision} names no branch, tag or commit; see the model's page on the hub")
     cause: Exception | None = None
-    if not constants.HF_HUB_OFFLINE:
+    if is_asked():
         cause = why_no_answer()
         if cause is None:
             return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,14 +54,17 @@ def locate(spec: ModelSpec) -> LocatedModel:
     if os.path.lexists(local):
         raise UserError(f"model={name}: {path} is neither a folder nor a .gguf file; name the folder it lies in")
     if not is_hub_id(spec):
-        raise UserError(f"model={name}: there is no folder {path}; check the path")
+        hub_id = re.sub(r"^https?://[^/]+/", "", path).strip("/")
+        is_id = not path.startswith((".", "/", "~")) and hub_id.count("/") == 1
+        remedy = f", or write model={hub_id} for that model of the Hugging Face hub" if is_id else ""
+        raise UserError(f"model={name}: there is no folder {path}; check the path{remedy}")
     return LocatedModel(**settings, location=path, is_hub=True)
 
 
 def is_hub_id(spec: ModelSpec) -> bool:
     """Return whether a model is one of the hub, where NAME or OWNER/NAME is its id, and not on this machine."""
     path = spec.path
-    is_path = not path or path.startswith((_INSTALLED, ".", "/", "~")) or path.count("/") > 1
+    is_path = not path or path.startswith((_INSTALLED, ".", "/", "~")) or path.endswith("/") or path.count("/") > 1
     return not is_path and not path.lower().endswith(_GGUF) and not os.path.lexists(path)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from raysearch.core.formatting import size
+from raysearch.core.hub import is_asked
 from raysearch.models.devices import has_instructions
 from raysearch.models.loading import describe
 from raysearch.models.source import is_hub_id
@@ -214,7 +215,7 @@ class Prefixed(Observers):
 
 def describe_model(model: ModelSpec, observer: Observer) -> ModelInfo:
     """Return a model's sizes, as `raysearch.models.loading.describe`; tell if the hub is asked, which may be slow."""
-    if is_hub_id(model):
+    if is_hub_id(model) and is_asked():
         observer.reading(f"reading model={model.name} from the Hugging Face hub, or its copy on this machine")
     return describe(model)
 

@@ -76,7 +76,8 @@ class Budget:
         for word in words:
             key, _, text = word.partition("=")
             if key not in known:
-                raise UserError(f"{key} is not a part of a budget; {did_you_mean(key, known)}")
+                meant = f"budget.{key}" if f"budget.{key}" in known else key
+                raise UserError(f"{key} is not a part of a budget; {did_you_mean(meant, known)}")
             part, number = known[key], _NUMBER.fullmatch(text.strip())
             units, (one, other), _ = _PARTS[part]
             if part == "loss" and number is not None and number[2] == "%":
@@ -87,6 +88,8 @@ class Budget:
             if number is None or number[2] not in units:
                 raise UserError(f"{word} is no such number; write {key}={one}, or {key}={other}")
             given[part] = float(number[1]) * _UNITS[number[2]]
+            if part == "memory" and number[2] is None and 1 <= given[part] < 1000:
+                raise UserError(f"{word} would be {given[part]:g} bytes; write {word}GB")
             if part == "memory" and number[2] == "%" and given[part] > 0:
                 raise UserError(
                     f"{word} has no sign, and less memory is a negative change; write {key}=-{text.strip(' +')}"

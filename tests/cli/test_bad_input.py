@@ -66,6 +66,11 @@ SEARCHES: list[tuple[str, list[str]]] = [
     # types and ranges
     ("remove=abc", ["remove=abc should be a valid integer, or a range such as 1..9"]),
     ("remove=true", ["remove=true should be a valid integer"]),
+    ("remove=1-3", ["remove=1-3 should be a valid integer, or a range: write remove=1..3"]),
+    ("remove=[1,2,4]", ["remove=[1,2,4] should be a valid integer, or a range: write remove=1..4"]),
+    ("remove=20%", ["remove=20% should be a valid integer, or a range such as 1..9"]),
+    ("model=https://huggingface.co/me/tiny", ["check the path, or write model=me/tiny for that model of the Hugging"]),
+    ("model=me/tiny/", ["check the path, or write model=me/tiny for that model of the Hugging Face hub"]),
     (
         "protect='[0,-1]'",
         ["protect=[0,-1] should be a valid list", "drop the quotes around it: write protect=[0,-1]"],

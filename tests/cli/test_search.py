@@ -246,6 +246,8 @@ def test_a_model_of_the_hub_is_told_before_it_is_asked_for(
     run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(here))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
     main = here / "models--me--tiny" / "refs" / "main"
     main.parent.mkdir(parents=True)
     main.write_text("a" * 40)

@@ -46,7 +46,7 @@ def test_sizes_that_no_user_can_have():
     cases = [
         ("9..1", "remove=9..1 runs backwards; use 1..9"),
         ("0..3", "remove=0..3 begins below 1; use 1..3"),
-        ("1-9", "remove=1-9 should be a valid integer, or a range such as 1..9"),
+        ("1-9", "remove=1-9 should be a valid integer, or a range: write remove=1..9"),
         ("1...9", "remove=1...9 should be a valid integer, or a range"),
         ("1..7", "remove=1..7 leaves no layer of the 7 that the model has; use 1..6"),
     ]
