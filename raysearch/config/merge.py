@@ -152,7 +152,9 @@ def _check_key(key: str, value: Any, known: set[str]) -> None:
         raise UserError(
             f"{key}={as_typed(value)} needs data that are read from a file; give data=file {key}={as_typed(value)}"
         )
-    inner = sorted(name for name in known if name.rpartition(".")[2] == key)
+    head, dot, rest = key.partition(".")
+    inner = sorted(name for name in known if name.endswith(f".{key}"))
+    inner = inner or sorted(f"{name}{dot}{rest}" for name in known if dot and name.endswith(f".{head}"))
     if key not in known and len(inner) == 1:
         meant = DTYPE_ALIASES.get(str(value), value) if key == "dtype" else value
         raise UserError(f"{key} is not a key of this configuration; did you mean {inner[0]}={as_typed(meant)}?")

@@ -93,6 +93,8 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("study STUDY study.grid.remove=2", ["study.grid.remove=2 is not a list"]),
     ("study STUDY study.grid..=3", ["study.grid..=3 names no axis", "study.grid.searcher=[one_shot,greedy]"]),
     ("study STUDY study.grid.store=[here,there]", ["study.grid has searches recorded in different places", "store"]),
+    ("study STUDY grid.remove=[1]", ["grid.remove is not a key", "did you mean study.grid.remove=[1]?"]),
+    ("assess greedy-m2-bb speed.enabled=true --store BAD/store", ["did you mean assess.speed.enabled=true?"]),
     ("study STUDY study.grid=5", ["study.grid=5 should be a valid dictionary"]),
     ("study STUDY study.grid=5 study.grid.remove=[1]", ["study.grid=5 is not a mapping"]),
     ("study STUDY study.grid.sercher=[greedy]", ["sercher is not a key", "did you mean 'searcher'?"]),
