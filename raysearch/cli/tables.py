@@ -321,7 +321,8 @@ def recorded_tables(
     if result is None:
         return tables
     measure, remarks = result.measure, result.remarks
-    refused = refused_on_record(result.config, [trial.mask for trial in result.trials if trial.mask])
+    shown = *result.path, *_largest_first(result.trials)[:most]
+    refused = refused_on_record(result.config, [trial.mask for trial in shown])
     tables.append(result_table(result))
     if result.recommendation is not None:
         tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason)]
@@ -388,9 +389,8 @@ def trials_table(
         most: The number of masks that are shown at most.
         refused: Those that `export --gguf` refuses, which have a mark.
     """
-    pruned = [trial for trial in reversed(trials) if trial.mask]
-    masks = [*{(trial.mask, trial.loss, trial.failure, trial.screened): trial for trial in pruned}.values()]
-    best = sorted(masks, key=lambda one: (-len(one.mask), one.loss is None, one.loss or 0, one.round))[:most]
+    masks = _largest_first(trials)
+    best = masks[:most]
     parts = list(dict.fromkeys(name for trial in trials for name in trial.parts))
     parts = parts if len(parts) <= _MOST_PARTS else []
     losses, of_parts = loss_columns(measure), [f"loss of {name}" for name in parts]
@@ -408,6 +408,15 @@ def trials_table(
             cells += [f"{trial.parts[name]:.4f}" for name in parts]
         table.add_row(marked(trial.mask, refused), *cells, str(trial.round))
     return table
+
+
+def _largest_first(trials: Sequence[Trial]) -> list[Trial]:
+    """Return each mask as it was first seen, those of the most layers first, then by loss."""
+    pruned = [trial for trial in reversed(trials) if trial.mask]
+    masks = {(trial.mask, trial.loss, trial.failure, trial.screened): trial for trial in pruned}
+    return sorted(
+        masks.values(), key=lambda trial: (-len(trial.mask), trial.loss is None, trial.loss or 0, trial.round)
+    )
 
 
 def screened_note(screened: Screened) -> str:
