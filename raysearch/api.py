@@ -109,15 +109,18 @@ def config(*overrides: str, of: Command = "search", config_dir: PathLike | None 
     return settings_of(of, _words(overrides, values), config_dir)
 
 
-def forecast(*overrides: str, config_dir: PathLike | None = None, **values: Any) -> SearchForecast:
-    """Return what a search would cost on an empty ledger.
+def forecast(
+    *overrides: str, config_dir: PathLike | None = None, observer: Observer | None = None, **values: Any
+) -> SearchForecast:
+    """Return what a search would cost on an empty ledger, or refuse it as `search` would; nothing is written.
 
-    The arguments are those of `search`. Only the model's configuration is read.
+    The arguments are those of `search`. The data are read, the model's weights are not: its speed is measured on a few
+    layers with random weights.
     """
     from raysearch.config import build
     from raysearch.search.run import forecast_search
 
-    return forecast_search(build.search_spec(_words(overrides, values), config_dir))
+    return forecast_search(build.search_spec(_words(overrides, values), config_dir), _observer(observer))
 
 
 def resume(

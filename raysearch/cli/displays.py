@@ -16,7 +16,7 @@ from rich.table import Table
 from typing_extensions import override
 
 from raysearch.cli.output import say
-from raysearch.core.formatting import count, duration, listed, remaining, written
+from raysearch.core.formatting import count, duration, listed, remaining, short_duration, size, written
 from raysearch.core.paths import option_of
 from raysearch.core.problem import AUTO
 from raysearch.search.forecast import SearchForecast
@@ -283,3 +283,22 @@ def forecast_line(expected: SearchForecast) -> str:
         f"{most}{some}{count(masks, 'mask')} in {rounds}{ends}: about {layers:,} layer-forwards over the calibration"
         f"{instead}, and {some}{count(heads, 'head-forward')}{limit}{then}"
     )
+
+
+def resource_lines(expected: SearchForecast) -> list[str]:
+    """Return the seconds and the memory that a search is expected to take, a line each."""
+    pool = expected.pool
+    assert pool is not None, "a forecast on its own has read the data"
+    replicas = count(pool.n_replicas, "replica")
+    if expected.seconds is None:
+        time_line = f"Time: no estimate, {expected.time_source}"
+    else:
+        most = "at most " if expected.by_budget else ""
+        time_line = f"Time: {most}about {short_duration(expected.seconds)} on {replicas}, {expected.time_source}"
+        apart = ["loading the model"]
+        apart += ["the measurement of speeds"] if expected.by_budget else []
+        apart += ["the trainings"] if expected.trainings else []
+        time_line += f"; {listed(apart)} {'comes' if len(apart) == 1 else 'come'} on top"
+    weights = f"{size(pool.shared_bytes)} of shared weights and " if pool.shared_bytes else ""
+    each = size(pool.replica_bytes)
+    return [time_line, f"Memory: about {size(pool.total_bytes)}: {weights}{each} for each of {replicas}"]

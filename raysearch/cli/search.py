@@ -45,10 +45,11 @@ def search(
 ) -> None:
     with output(as_json) as out:
         if dry_run:
-            from raysearch.cli.displays import forecast_line
+            from raysearch.cli.displays import Display, forecast_line, resource_lines
 
-            expected = api.forecast(*overrides, config_dir=config_dir)
-            out.answer(expected, forecast_line(expected))
+            with Display(out.err) as live:
+                expected = api.forecast(*overrides, config_dir=config_dir, observer=live)
+            out.answer(expected, forecast_line(expected), *resource_lines(expected))
         else:
             _follow(out, partial(api.search, *overrides, config_dir=config_dir))
 

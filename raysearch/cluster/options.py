@@ -19,13 +19,15 @@ from raysearch.calibration.calibration import SHARD_TOKENS
 from raysearch.core.machine import memory_bytes, n_cores
 from raysearch.core.options import Options
 from raysearch.errors import UserError
-from raysearch.evaluation.pool import Pool, PoolFactory
+from raysearch.evaluation.pool import Pool, PoolFactory, PoolSize
 from raysearch.models.devices import check_device, check_fused_head, n_gpus
 from raysearch.models.spec import MOST_COPIED, LocatedModel, ModelInfo, ModelSpec
 
 _MOST_THREADS = 1024  # of a replica; torch crashes where it is asked for many thousands
 #: What a replica on a CPU has in memory of its own: torch, and so many hidden states of the largest shard.
 _BYTES_OF_A_REPLICA, _STATES_OF_A_SHARD = 2**30, 16
+#: 2**28 logits at once, as `raysearch.calibration.objectives.base` has it, in 16 bits and in float32.
+_BYTES_OF_LOGITS_ON_GPU = 2**28 * (2 + 4)
 #: A replica with more threads for each core of this machine would do nothing but switch between them.
 THREADS_OF_A_CORE = 8
 
@@ -35,9 +37,13 @@ if TYPE_CHECKING:
 
 def _memory_of_replica(info: ModelInfo) -> int:
     """Return the bytes that a replica on a CPU takes, beside the weights that all replicas of a machine share."""
-    states = _STATES_OF_A_SHARD * SHARD_TOKENS * info.hidden_size * info.weight_bytes // info.parameters
     copy = info.weight_bytes if info.weight_bytes <= MOST_COPIED else 0
-    return _BYTES_OF_A_REPLICA + states + copy
+    return _BYTES_OF_A_REPLICA + _states(info) + copy
+
+
+def _states(info: ModelInfo) -> int:
+    """Return the bytes of the hidden states that a replica holds."""
+    return _STATES_OF_A_SHARD * SHARD_TOKENS * info.hidden_size * info.weight_bytes // info.parameters
 
 
 @dataclass(frozen=True)
@@ -185,6 +191,13 @@ class ClusterOptions(Options, PoolFactory):
     def gpus(self, on_gpu: bool) -> float:
         """Return how many GPUs each replica reserves."""
         return float(on_gpu) if self.gpus_per_replica == "auto" else self.gpus_per_replica
+
+    @override
+    def size(self, info: ModelInfo, n_units: int) -> PoolSize:
+        n_replicas = 1 if self.backend == "inline" else self.replica_range(info, n_units).max
+        if info.model.on_gpu:
+            return PoolSize(n_replicas, 0, info.weight_bytes + _states(info) + _BYTES_OF_LOGITS_ON_GPU)
+        return PoolSize(n_replicas, info.weight_bytes, _memory_of_replica(info))
 
     @override
     def open(self, info: ModelInfo, n_units: int) -> Pool:

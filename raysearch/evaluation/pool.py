@@ -93,6 +93,26 @@ class Pool(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class PoolSize:
+    """How large a pool is, about.
+
+    Args:
+        n_replicas: How many replicas it has, at most.
+        shared_bytes: Memory of the weights that they share; 0 where each holds its own.
+        replica_bytes: Memory of each replica beside that.
+    """
+
+    n_replicas: int
+    shared_bytes: int
+    replica_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """The memory of all replicas."""
+        return self.shared_bytes + self.n_replicas * self.replica_bytes
+
+
 class PoolFactory(Protocol):
     """How pools come to be; `raysearch.cluster.options.ClusterOptions` is what users configure."""
 
@@ -107,6 +127,10 @@ class PoolFactory(Protocol):
 
     def check_cluster(self) -> None:
         """Refuse a cluster that does not answer, by a `UserError`, before anything is done for it."""
+        ...
+
+    def size(self, info: ModelInfo, n_units: int) -> PoolSize:
+        """Return how large a pool would be that this many units keep busy; nothing is loaded."""
         ...
 
     def open(self, info: ModelInfo, n_units: int) -> Pool:

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Choices, Form
 from raysearch.calibration.calibration import Calibration
@@ -72,6 +73,17 @@ class ModelFiles:
     def identity(self) -> Mapping[str, Any] | None:
         """All that the tokenizer follows from; None where that is not known."""
         return identity_of_files(self.model)
+
+
+@dataclass(frozen=True)
+class UnnamedFiles(ModelFiles):
+    """The facts of a model's files where nothing is kept under its name, so that its weights need not be read."""
+
+    @cached_property
+    @override
+    def fingerprint(self) -> str:
+        """No name."""
+        return ""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,6 @@ def open_session(
     }
     if spec.weighting is not None:
         fingerprints["parts"] = " ".join(one.fingerprint for one in calibrations)
-    measure = calibrations[0].measure if spec.weighting is None else spec.weighting.measure
 
     def keep() -> None:
         if is_kept:
@@ -127,4 +126,4 @@ def open_session(
         with suppress(UserError):  # files may be gone, or have changed, since
             prepare_data(replace(spec, calibrations=local), describe(spec.model))  # of a GGUF file, as safetensors now
 
-    return EvaluationSession(info, calibrations, measure, fingerprints, ledger, evaluator, keep)
+    return EvaluationSession(info, calibrations, spec.measure, fingerprints, ledger, evaluator, keep)

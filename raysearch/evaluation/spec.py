@@ -11,6 +11,7 @@ from typing import Any
 from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.base import Objective, StateObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
+from raysearch.core.measure import Measure
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import PoolFactory
 from raysearch.evaluation.screening import Screening
@@ -61,6 +62,11 @@ class EvaluationSpec:
         for one in self.calibrations:
             one.data.check_form(one.objective.form)
             one.data.check()
+
+    @property
+    def measure(self) -> Measure:
+        """The unit of a mask's loss."""
+        return self.calibrations[0].objective.measure if self.weighting is None else self.weighting.measure
 
     @property
     def objectives(self) -> list[Objective]:

@@ -20,6 +20,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import check_statistic, passes
+from raysearch.evaluation.pool import PoolSize
 from raysearch.evaluation.prefix import naive_layer_forwards
 from raysearch.search.driver import Oracle, run_rounds
 from raysearch.searchers.base import Remark, Round, Scores, Searcher
@@ -54,6 +55,9 @@ class SearchForecast:
         open_ended: Whether the losses decide how many masks and rounds there are.
         trainings: Masks that are recovered after the rounds.
         training_steps: Steps of each recovery.
+        seconds: How long the rounds take on this machine, with the replicas of `pool`; None where that is not known.
+        time_source: What `seconds` was measured on, or why it is None.
+        pool: The replicas and their memory; None where the data were not read.
     """
 
     rounds: list[RoundCost] | None
@@ -63,6 +67,16 @@ class SearchForecast:
     open_ended: bool = False
     trainings: int = 0
     training_steps: int = 0
+    seconds: float | None = None
+    time_source: str = ""
+    pool: PoolSize | None = None
+
+    @property
+    def cost(self) -> float | None:
+        """The cost of all rounds in layer-forwards, heads included."""
+        if self.rounds is None:
+            return None
+        return sum(cost.layer_forwards + self.head_cost * cost.head_forwards for cost in self.rounds)
 
 
 class Forecaster:

@@ -41,7 +41,7 @@ class BudgetedSearch:
 
     def check(self) -> None:
         """Refuse a budget that no mask meets: one of a readout that is not there, or of too large a gain."""
-        _check_readout(self.budget, self.session.measure)
+        check_readout(self.budget, self.session.measure)
         if not self.budget.gains:
             return
         smallest_first = sorted(self.problem.free, key=self.session.info.layer_parameters.__getitem__)
@@ -95,7 +95,7 @@ def recommend(
     Raises:
         UserError: The budget is of something that was not measured, or no size keeps to it.
     """
-    _check_readout(budget, result.measure)
+    check_readout(budget, result.measure)
     sizes = _sizes(result, budget, ledger, measured or {})
     for part in budget.gains:
         if all(part in size.unknown for size in sizes):
@@ -133,7 +133,7 @@ def recommend(
     )
 
 
-def _check_readout(budget: Budget, measure: Measure) -> None:
+def check_readout(budget: Budget, measure: Measure) -> None:
     """Refuse a budget of a readout where losses have none."""
     if budget.readout is not None and measure.readout is None:
         raise UserError(

@@ -17,7 +17,7 @@ from raysearch.core.versions import version_of
 from raysearch.errors import EvaluationError, UserError, first_line, redact
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.pool import Pool
-from raysearch.evaluation.prepared_data import PreparedData
+from raysearch.evaluation.prepared_data import PreparedData, UnnamedFiles, prepare_data
 from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.ledger.locks import held
 from raysearch.models.loading import describe
@@ -35,7 +35,7 @@ from raysearch.search.observer import (
     warn_of_export,
     warn_of_unknown,
 )
-from raysearch.search.recommend import BudgetedSearch, SpeedMeter
+from raysearch.search.recommend import BudgetedSearch, SpeedMeter, check_readout
 from raysearch.search.recommendation import Recommendation
 from raysearch.search.record import SEARCHES, State, note_mlflow, write_search
 from raysearch.search.recorder import SearchRecorder
@@ -71,20 +71,37 @@ class StudyContext:
     make_pool: Callable[[], Pool] | None = None
 
 
-def forecast_search(spec: SearchSpec) -> SearchForecast:
-    """Return what a search would cost on an empty ledger; only the model's configuration and a row of data are read.
+def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
+    """Return what a search would cost on an empty ledger: its data are read, weights are not, and nothing is kept.
 
     Raises:
-        UserError: As `search_rounds`, but for what only the samples tell.
+        UserError: As `search_rounds`, but for what only the weights or a cluster tell.
     """
     evaluation = spec.evaluation
-    evaluation.check_data()
     info = describe(evaluation.model)
-    for one in evaluation.calibrations:
-        one.data.check_length(info.max_positions)
+    if spec.refiner is not None:
+        spec.refiner.check(info)
+    expected = _forecast(spec, info)
     evaluation.cluster.check_model(info.model)
     as_folder("store", evaluation.ledger.parent)
-    return _forecast(spec, info)
+    tell_of_large_files(evaluation, observer)
+    calibrations = prepare_data(evaluation, info, UnnamedFiles(info.model)).calibrations
+    if spec.budget is not None:
+        check_readout(spec.budget, evaluation.measure)
+    warn_of_unknown(calibrations, observer)
+    warn_of_dtype(info, observer)
+    warn_of_refused_masks(evaluation.model, spec.problem(info), spec.remove, observer)
+    warn_of_export(info, observer)
+    pool = evaluation.cluster.size(info, sum(calibration.n_shards for calibration in calibrations))
+    if expected.cost is None:
+        return replace(expected, time_source="since the number of masks cannot be told beforehand", pool=pool)
+
+    from raysearch.evaluation.timing import time_layers  # which brings torch
+
+    observer.assessing("timing: a few layers on a shard of each calibration")
+    times = time_layers(info, evaluation.calibrations, calibrations, evaluation.cluster.cpus_per_replica)
+    seconds = None if times.seconds is None else expected.cost * sum(times.seconds) / pool.n_replicas
+    return replace(expected, seconds=seconds, time_source=times.source, pool=pool)
 
 
 def run_search(

@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-import torch
 from pydantic import Field, InstanceOf, PlainSerializer, SerializerFunctionWrapHandler, computed_field, model_serializer
 
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import head_cost
-from raysearch.evaluation.replica import make_replica, release
-from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
-from raysearch.evaluation.unit import MaskUnit
+from raysearch.evaluation.spec import EvaluationSpec
+from raysearch.evaluation.timing import time_layers
 from raysearch.models.loading import describe
 from raysearch.search.forecast import Forecaster
 from raysearch.search.observer import Observer, warn_of_dtype, warn_of_unknown
-from raysearch.study.model_group import ModelGroup, prepare
+from raysearch.study.checks import check_study
+from raysearch.study.model_group import prepare
 from raysearch.study.spec import Cell, StudySpec
 
 _Labelled = Annotated[InstanceOf[Cell], PlainSerializer(attrgetter("labels"))]  # in JSON by its labels
@@ -59,7 +60,7 @@ class StudyPlan:
 
     Args:
         cells: Of each search; those with an unpredictable cost are left out.
-        eta_seconds: How long it takes, by a trial run of the dense model; None if none was made.
+        eta_seconds: How long it takes, by a trial run of a few layers; None if none was made.
         trainings: Recoveries that follow, at most: searches that find the same mask share them.
         assessed: Masks that are assessed, dense models included, at most, as for `trainings`.
         measures: What each of them is assessed by.
@@ -83,10 +84,11 @@ class StudyPlan:
 def plan_study(spec: StudySpec, observer: Observer | None = None, *, with_time: bool = False) -> StudyPlan:
     """Rehearse every search of a study; only the models' configurations are read.
 
-    With `with_time` each dense model is run as well, to find out how long the study takes.
+    With `with_time` the data are read as well, and a few layers of each model are run, to find out how long the study
+    takes. Nothing is written, and no weights are loaded.
 
     Raises:
-        UserError: A search does not fit its model.
+        UserError: A search does not fit its model, or, `with_time`, as `raysearch.study.run.run_study`.
     """
     shape, forecaster, observer = cache(describe), Forecaster(_TIMEOUT_S), observer or Observer()
     known: list[tuple[EvaluationSpec, set[Mask | Statistic]]] = []
@@ -120,7 +122,7 @@ def plan_study(spec: StudySpec, observer: Observer | None = None, *, with_time: 
         assessed=len(spec.cells) + n_models if measures else 0,
         measures=measures,
     )
-    return replace(plan, eta_seconds=_time(spec, plan, observer)) if with_time else plan
+    return _time(spec, plan, observer) if with_time else plan
 
 
 def _left_in_ledger(
@@ -134,44 +136,28 @@ def _left_in_ledger(
     return subjects
 
 
-def _time(study: StudySpec, plan: StudyPlan, observer: Observer) -> float | None:
-    """Return the seconds that a study takes, by each dense model's on a shard; None without the GPUs for one."""
+def _time(study: StudySpec, plan: StudyPlan, observer: Observer) -> StudyPlan:
+    """Read the data, refuse what the study would, and tell the seconds that it takes, or why they are not known."""
     seconds = 0.0
-    for model_group in prepare(study, observer):
-        warn_of_unknown(model_group.prepared.calibrations, observer)
-        warn_of_dtype(model_group.info, observer)
-        observer.assessing(f"timing: {model_group.label} on a shard of each calibration")
-        n_gpus = model_group.cluster.gpus(model_group.info.model.on_gpu)
-        if n_gpus > torch.cuda.device_count():
-            return None
-        speeds = _seconds_per_layer_forward(model_group, over_gpus=n_gpus > 1)
-        release()
-        shards = sum(calibration.n_shards for calibration in model_group.prepared.calibrations)
-        n_replicas = model_group.cluster.replica_range(model_group.info, shards).max
+    model_groups = prepare(study, observer)
+    with TemporaryDirectory() as store:
+        check_study(study, model_groups, Path(store))
+    for model_group in model_groups:
+        info, calibrations = model_group.info, model_group.prepared.calibrations
+        warn_of_unknown(calibrations, observer)
+        warn_of_dtype(info, observer)
+        observer.assessing(f"timing: a few layers of {model_group.label} on a shard of each calibration")
+        times = time_layers(info, model_group.specs, calibrations, model_group.cluster.cpus_per_replica)
+        if times.seconds is None:
+            return replace(plan, notes=[*plan.notes, f"{model_group.label}: no estimate of time, {times.source}"])
+        by_fingerprint = {
+            calibration.fingerprint: of_layer for calibration, of_layer in zip(calibrations, times.seconds, strict=True)
+        }
+        shards = sum(calibration.n_shards for calibration in calibrations)
+        n_replicas = model_group.cluster.size(info, shards).n_replicas
         for one in plan.cells:
             if one.cell in model_group.cells.values():
-                speed = sum(speeds[used.fingerprint] for used in model_group.prepared_for(one.cell).calibrations)
-                seconds += (one.shared + one.heads * head_cost(model_group.info)) * speed / n_replicas
-    return seconds
-
-
-def _seconds_per_layer_forward(model_group: ModelGroup, over_gpus: bool) -> dict[str, float]:
-    """Of one layer over all samples of each calibration, by its fingerprint, on one replica, which is not kept.
-
-    The draws of a calibration take as long as the first of them, token for token.
-    """
-    calibrations, cost = model_group.prepared.calibrations, model_group.info.n_layers + head_cost(model_group.info)
-    replica = make_replica(model_group.info.model, model_group.cluster.cpus_per_replica, over_gpus=over_gpus)
-    replica.calibrations.update({calibration.fingerprint: calibration for calibration in calibrations})
-    tried: list[tuple[CalibrationSpec, float]] = []
-    speeds = {}
-    for spec, calibration in zip(model_group.specs, calibrations, strict=True):
-        drawn = replace(spec, data=replace(spec.data, draw=replace(spec.data.draw, seed=0)))
-        by_token = next((seconds for other, seconds in tried if other == drawn), None)
-        if by_token is None:
-            unit = MaskUnit(calibration.fingerprint, 0, (Mask(),))
-            replica.evaluate(unit)  # once to warm up
-            by_token = replica.evaluate(unit).seconds / calibration.shards[0].n_tokens / cost
-            tried.append((drawn, by_token))
-        speeds[calibration.fingerprint] = by_token * sum(shard.n_tokens for shard in calibration.shards)
-    return speeds
+                used = model_group.prepared_for(one.cell).calibrations
+                of_layer = sum(by_fingerprint[calibration.fingerprint] for calibration in used)
+                seconds += (one.shared + one.heads * head_cost(info)) * of_layer / n_replicas
+    return replace(plan, eta_seconds=seconds)

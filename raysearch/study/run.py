@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import product, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,8 @@ from raysearch.cluster.options import ReplicaGroup
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_folder
 from raysearch.errors import EvaluationError, UserError
-from raysearch.ledger.ledger import Ledger, opened
+from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held, is_held
-from raysearch.recovery.prompts import check_rows
 from raysearch.search.observer import (
     Observer,
     Observers,
@@ -29,8 +28,9 @@ from raysearch.search.observer import (
 )
 from raysearch.search.record import SEARCHES, SearchRecord, write_search
 from raysearch.search.run import StudyContext
+from raysearch.study.checks import check_study
 from raysearch.study.draws import draws_of, evaluate_held_out, notes_on
-from raysearch.study.model_group import ModelGroup, name_searches, prepare
+from raysearch.study.model_group import ModelGroup, prepare
 from raysearch.study.record import STUDIES, AssessedMasks, StudyRecord
 from raysearch.study.recorder import record_study
 from raysearch.study.spec import StopCriteria, StudySpec
@@ -65,10 +65,8 @@ def run_study(
     model_groups = prepare(spec, observer)
     for group in model_groups:
         group.cluster.check_cluster()
-    search_ids = name_searches(spec, model_groups)
-    for group, way in product(model_groups, spec.recoveries.values()):
-        check_rows(way.data, way.options, group.info.max_positions)
-    plans = _plan_assessments(spec, model_groups)
+    checked = check_study(spec, model_groups, spec.ledger.parent)
+    search_ids, plans = checked.search_ids, checked.assessments
     ledger = Ledger(spec.ledger)
     with closing(ledger), held(ledger, spec.study_id, "STUDY"):
         observer = Observers(tracker, observer)
@@ -94,22 +92,6 @@ def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> Study
     run_ids = {number: records[search_ids[number]].mlflow_run_id for number in done}
     recorded = {run_id: spec.cells[number].labels for number, run_id in run_ids.items() if run_id is not None}
     return StudyHeader(spec.study_id, spec.config, [str(cell) for cell in spec.cells], done, recorded)
-
-
-def _plan_assessments(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> list[AssessmentPlan]:
-    """Return the assessment of each model; none if the study has no assessment."""
-    if spec.assess is None:
-        return []
-    from raysearch.assessment.assess import check_tasks, plan_assessment
-
-    read = [
-        plan_assessment(spec.assess, group.model, group.cluster, spec.ledger, group.prepared.files, group.evaluation)
-        for group in model_groups
-    ]
-    with opened(spec.ledger) if spec.ledger.exists() else nullcontext() as ledger:
-        for plan in read:
-            check_tasks(plan, ledger)
-    return read
 
 
 def is_done(record: SearchRecord | None, stop: StopCriteria) -> bool:
