@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 

@@ -165,23 +165,71 @@ def test_another_searcher_runs_only_what_nobody_has(run: Run, world: World) -> N
 
 
 def test_a_dry_run_says_what_it_costs_and_writes_nothing(run: Run, here: Path, world: World) -> None:
-    assert run("search", *world.search(), "--dry-run").out.startswith("9 masks in 2 rounds: about 24 layer-forwards")
-    rounds = found(run("search", *world.search(), "--dry-run", "--json"))["rounds"]
+    said = run("search", *world.search(), "--dry-run").out.splitlines()
+    assert said[0].startswith("9 masks in 2 rounds: about 24 layer-forwards")
+    assert re.fullmatch(
+        r"Time: about [\d.]+ m?s on 1 replica, measured on \d layers? with random weights; "
+        "loading the model comes on top",
+        said[1],
+    )
+    assert re.fullmatch(r"Memory: about 1\.\d GB: [\d.]+ kB of shared weights and 1\.\d GB for each of 1 replica", said[2])
+    expected = found(run("search", *world.search(), "--dry-run", "--json"))
+    rounds, pool = expected["rounds"], expected["pool"]
     assert [one["masks"] for one in rounds] == [5, 4] and rounds[0]["naive_layer_forwards"] == 20
-    refined = run("search", *world.search(), "refine=recover", "refine.steps=7", "--dry-run").out
-    assert refined.endswith("at most; then 3 trainings of 7 steps\n")
+    assert 0 < expected["seconds"] < 600
+    of_file = sum(file.stat().st_size for file in world.model.glob("*.safetensors"))  # beside a header
+    assert 0.8 * of_file < pool["shared_bytes"] <= of_file and pool["n_replicas"] == 1
+    words = ["refine=recover", "refine.steps=7", "refine.recover_with='recovery.max_tokens=32'"]
+    refined = run("search", *world.search(), *words, "--dry-run")
+    assert refined.code == 0, refined.err
+    assert "at most; then 3 trainings of 7 steps\n" in refined.out
+    assert "loading the model and the trainings come on top" in refined.out
     assert not list(here.iterdir())
 
 
-def test_a_dry_run_refuses_what_the_search_would(run: Run, here: Path, world: World) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data__seq_len": 10**6},
+        {"model__device": "cuda:99"},
+        {"store": "file/x"},
+        {"data__samples": 10**5},
+        {"data": "chat", "data__path": "chats.jsonl"},
+        {"data": "multiple_choice", "data__path": "rows.jsonl"},
+        {"data__path": "short.txt"},
+        {"data": "c4", "data__path": None},
+        {"remove": "auto", "objective": "kl", "budget__readout": "10%"},
+        {"refine": "recover"},
+    ],
+    ids=str,
+)
+def test_a_dry_run_refuses_what_the_search_would(
+    changes: dict[str, object], run: Run, here: Path, world: World
+) -> None:
     (here / "file").touch()
-    for changes, said in (
-        ({"data__seq_len": 10**6}, "data.seq_len=1000000 is longer than"),
-        ({"model__device": "cuda:99"}, "model.device=cuda:99"),
-        ({"store": "file/x"}, "store=file/x cannot be used"),
-    ):
-        refused = run("search", *world.search(**changes), "--dry-run")
-        assert refused.code == 2 and said in refused.err, refused.err
+    (here / "short.txt").write_text("the of and")
+    (here / "rows.jsonl").write_text('{"body": "the of"}\n')
+    (here / "chats.jsonl").write_text(
+        '{"messages": [{"role": "user", "content": "the"}, {"role": "assistant", "content": "of"}]}\n' * 9
+    )
+    before = sorted(here.rglob("*"))
+    dry = run("search", *world.search(**changes), "--dry-run")
+    assert dry.code == 2 and dry.err.startswith("error: "), dry
+    assert sorted(here.rglob("*")) == before
+    real = run("search", *world.search(**changes))
+    assert real.code == 2 and dry.err.splitlines()[-1] == real.err.splitlines()[-1]
+
+
+def test_a_dry_run_loads_no_weights(run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysearch.models.loading.load_model", lambda *_: pytest.fail("weights are read"))
+    monkeypatch.setattr("raysearch.evaluation.replica.load_model", lambda *_: pytest.fail("weights are read"))
+    assert "Time: about" in run("search", *world.search(), "--dry-run").out
+
+
+def test_a_dry_run_says_why_it_cannot_tell_the_time(run: Run, here: Path, world: World) -> None:
+    writing = {"objective": "generation_accuracy", "data": "arithmetic", "data__path": None, "data__seq_len": None}
+    said = run("search", *world.search(**writing), "--dry-run")
+    assert "Time: no estimate, since how much the model writes only follows from its weights" in said.out, said.err
 
 
 def test_without_tracking_there_is_a_ledger_alone(run: Run, here: Path, world: World) -> None:
