@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from raysearch.search.forecast import SearchForecast
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection
+    from raysearch.search.recommend import SpeedMeter
     from raysearch.search.recommendation import Recommendation
     from raysearch.search.record import Cleaned, SearchRecord
     from raysearch.search.result import SearchResult
@@ -112,7 +113,7 @@ def config(*overrides: str, of: Command = "search", config_dir: PathLike | None 
 def forecast(
     *overrides: str, config_dir: PathLike | None = None, observer: Observer | None = None, **values: Any
 ) -> SearchForecast:
-    """Return what a search would cost on an empty ledger, or refuse it as `search` would; nothing is written.
+    """Return what a search would cost on an empty ledger, or refuse it as `search` would; nothing is recorded.
 
     The arguments are those of `search`. The data are read, the model's weights are not: its speed is measured on a few
     layers with random weights.
@@ -120,7 +121,10 @@ def forecast(
     from raysearch.config import build
     from raysearch.search.run import forecast_search
 
-    return forecast_search(build.search_spec(_words(overrides, values), config_dir), _observer(observer))
+    watching = _observer(observer)
+    spec = build.search_spec(_words(overrides, values), config_dir)
+    _speed_meter(spec, watching)  # refuses what cannot be measured
+    return forecast_search(spec, watching)
 
 
 def resume(
@@ -270,7 +274,10 @@ def study(
 def plan(
     *overrides: str, config_dir: PathLike | None = None, observer: Observer | None = None, **values: Any
 ) -> StudyPlan:
-    """Return what a study would cost, and how long it would take; the arguments are those of `study`."""
+    """Return what a study would cost, in how much time and memory, or refuse it as `study` would.
+
+    The arguments are those of `study`.
+    """
     from raysearch.config import build
     from raysearch.study.plan import plan_study
 
@@ -725,18 +732,23 @@ def _run(spec: SearchSpec, tracking: TrackingOptions, observer: Observer, resume
     """Run a search; what one by budget recommends is drawn to ``reports/<search>/knee.png`` in its store."""
     from raysearch.search.run import run_search
 
-    meter, tracker = None, _tracker(tracking, observer)
-    if spec.budget is not None:
-        from raysearch.assessment.assess import speed_meter
-        from raysearch.config import build
-
-        meter = speed_meter(build.speed_options(spec.config), spec.evaluation, observer)
-    result = run_search(spec, observer, tracker, resumes, meter)
+    tracker = _tracker(tracking, observer)
+    result = run_search(spec, observer, tracker, resumes, _speed_meter(spec, observer))
     if result.recommendation is not None:
         from raysearch.reporting.figures.knee import write_knee
 
         write_knee(result.recommendation, tracking.folder)
     return result
+
+
+def _speed_meter(spec: SearchSpec, observer: Observer) -> SpeedMeter | None:
+    """Return what measures the speeds of a search by budget, or refuse its options; None without a budget."""
+    if spec.budget is None:
+        return None
+    from raysearch.assessment.assess import speed_meter
+    from raysearch.config import build
+
+    return speed_meter(build.speed_options(spec.config), spec.evaluation, observer)
 
 
 def _opened(store: object) -> AbstractContextManager[Ledger]:

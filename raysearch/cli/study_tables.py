@@ -9,7 +9,7 @@ from rich.table import Table
 
 from raysearch.cli.cells import add_sections, marked, metric_head, new_table, next_lines, number_cell, refusal_notes
 from raysearch.core.estimate import Estimate, shown
-from raysearch.core.formatting import added, count, duration
+from raysearch.core.formatting import added, count, duration, size
 from raysearch.core.mask import Mask
 
 if TYPE_CHECKING:
@@ -51,10 +51,11 @@ def plan_line(plan: StudyPlan) -> str:
     share = f" ({totals['shared'] / totals['separate']:.0%})" if totals["separate"] else ""
     searches = count(len(plan.cells) + len(plan.unpredictable), "search", "searches")
     left = "" if plan.eta_seconds is None else f"; about {duration(plan.eta_seconds)} of searching"
+    memory = "" if plan.memory_bytes is None else f"; about {size(plan.memory_bytes)} of memory"
     then = f"; then {count(plan.trainings, 'training')} at most" if plan.trainings else ""
     return (
         f"{searches}: {totals['shared']:,} layer-forwards together instead of {totals['separate']:,} one by one"
-        f"{share}, or {totals['naive']:,} by a full forward per mask{left}{then}"
+        f"{share}, or {totals['naive']:,} by a full forward per mask{left}{memory}{then}"
     )
 
 

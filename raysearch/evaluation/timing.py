@@ -85,7 +85,7 @@ def _one_replica(info: ModelInfo, layers: Sequence[int], threads: int) -> Iterat
     """Give a replica of some layers; torch's threads and random numbers are left as they were."""
     threads_before = torch.get_num_threads()
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
             model = load_random_layers(info, layers)
         yield Replica(LayerStack(model, info.model.compile, info.model.fused_head), threads=threads)
     finally:

@@ -156,6 +156,7 @@ def recovery_cost(
     """Return what a recovery, as of `recover_search`, would cost: its prompts are drawn, a step timed, nothing kept."""
     observer.assessing("drawing the data")
     recovery = prepare(record, ledger, search, spec, remove, warn=observer.warn)
+    check_tasks(recovery.assessment, ledger)
     spec = recovery.spec
     options = spec.options
     prompts = recovery.prompts

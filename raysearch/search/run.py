@@ -72,7 +72,7 @@ class StudyContext:
 
 
 def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
-    """Return what a search would cost on an empty ledger: its data are read, weights are not, and nothing is kept.
+    """Return what a search would cost on an empty ledger: its data are read, weights are not, and nothing is recorded.
 
     Raises:
         UserError: As `search_rounds`, but for what only the weights or a cluster tell.

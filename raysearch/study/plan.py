@@ -60,7 +60,8 @@ class StudyPlan:
 
     Args:
         cells: Of each search; those with an unpredictable cost are left out.
-        eta_seconds: How long it takes, by a trial run of a few layers; None if none was made.
+        eta_seconds: How long its searches take, by a trial run of a few layers; None if none was made.
+        memory_bytes: The most memory that its searches take; None if the data were not read.
         trainings: Recoveries that follow, at most: searches that find the same mask share them.
         assessed: Masks that are assessed, dense models included, at most, as for `trainings`.
         measures: What each of them is assessed by.
@@ -69,6 +70,7 @@ class StudyPlan:
     cells: Sequence[CellPlan]
     unpredictable: Sequence[_Labelled]
     eta_seconds: float | None = None
+    memory_bytes: int | None = None
     notes: Sequence[str] = ()
     trainings: int = 0
     assessed: int = 0
@@ -85,7 +87,7 @@ def plan_study(spec: StudySpec, observer: Observer | None = None, *, with_time: 
     """Rehearse every search of a study; only the models' configurations are read.
 
     With `with_time` the data are read as well, and a few layers of each model are run, to find out how long the study
-    takes. Nothing is written, and no weights are loaded.
+    takes, and in how much memory. Nothing is recorded, and no weights are loaded.
 
     Raises:
         UserError: A search does not fit its model, or, `with_time`, as `raysearch.study.run.run_study`.
@@ -122,7 +124,7 @@ def plan_study(spec: StudySpec, observer: Observer | None = None, *, with_time: 
         assessed=len(spec.cells) + n_models if measures else 0,
         measures=measures,
     )
-    return _time(spec, plan, observer) if with_time else plan
+    return _measured(spec, plan, observer) if with_time else plan
 
 
 def _left_in_ledger(
@@ -136,28 +138,30 @@ def _left_in_ledger(
     return subjects
 
 
-def _time(study: StudySpec, plan: StudyPlan, observer: Observer) -> StudyPlan:
-    """Read the data, refuse what the study would, and tell the seconds that it takes, or why they are not known."""
-    seconds = 0.0
+def _measured(study: StudySpec, plan: StudyPlan, observer: Observer) -> StudyPlan:
+    """Read the data, refuse what the study would, and tell its seconds and memory, or why they are not known."""
+    seconds, memory_bytes, notes = 0.0, 0, list(plan.notes)
     model_groups = prepare(study, observer)
     with TemporaryDirectory() as store:
         check_study(study, model_groups, Path(store))
-    for model_group in model_groups:
+    for model_group in model_groups:  # which run one after another
         info, calibrations = model_group.info, model_group.prepared.calibrations
         warn_of_unknown(calibrations, observer)
         warn_of_dtype(info, observer)
+        pool = model_group.cluster.size(info, sum(calibration.n_shards for calibration in calibrations))
+        memory_bytes = max(memory_bytes, pool.total_bytes)
         observer.assessing(f"timing: a few layers of {model_group.label} on a shard of each calibration")
         times = time_layers(info, model_group.specs, calibrations, model_group.cluster.cpus_per_replica)
         if times.seconds is None:
-            return replace(plan, notes=[*plan.notes, f"{model_group.label}: no estimate of time, {times.source}"])
+            notes.append(f"{model_group.label}: no estimate of time, {times.source}")
+            continue
         by_fingerprint = {
             calibration.fingerprint: of_layer for calibration, of_layer in zip(calibrations, times.seconds, strict=True)
         }
-        shards = sum(calibration.n_shards for calibration in calibrations)
-        n_replicas = model_group.cluster.size(info, shards).n_replicas
-        for one in plan.cells:
-            if one.cell in model_group.cells.values():
-                used = model_group.prepared_for(one.cell).calibrations
+        for cell_plan in plan.cells:
+            if cell_plan.cell in model_group.cells.values():
+                used = model_group.prepared_for(cell_plan.cell).calibrations
                 of_layer = sum(by_fingerprint[calibration.fingerprint] for calibration in used)
-                seconds += (one.shared + one.heads * head_cost(info)) * of_layer / n_replicas
-    return replace(plan, eta_seconds=seconds)
+                seconds += (cell_plan.shared + cell_plan.heads * head_cost(info)) * of_layer / pool.n_replicas
+    is_timed = len(notes) == len(plan.notes)
+    return replace(plan, eta_seconds=seconds if is_timed else None, memory_bytes=memory_bytes, notes=notes)

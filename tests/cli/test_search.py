@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -165,21 +166,23 @@ def test_another_searcher_runs_only_what_nobody_has(run: Run, world: World) -> N
 
 
 def test_a_dry_run_says_what_it_costs_and_writes_nothing(run: Run, here: Path, world: World) -> None:
-    said = run("search", *world.search(), "--dry-run").out.splitlines()
-    assert said[0].startswith("9 masks in 2 rounds: about 24 layer-forwards")
+    cost, seconds, memory = run("search", *world.search(), "--dry-run").out.splitlines()
+    assert cost.startswith("9 masks in 2 rounds: about 24 layer-forwards")
     assert re.fullmatch(
         r"Time: about [\d.]+ m?s on 1 replica, measured on \d layers? with random weights; "
         "loading the model comes on top",
-        said[1],
+        seconds,
     )
-    assert re.fullmatch(r"Memory: about 1\.\d GB: [\d.]+ kB of shared weights and 1\.\d GB for each of 1 replica", said[2])
+    assert re.fullmatch(
+        r"Memory: about 1\.\d GB: [\d.]+ kB of shared weights and 1\.\d GB for each of 1 replica", memory
+    )
     expected = found(run("search", *world.search(), "--dry-run", "--json"))
     rounds, pool = expected["rounds"], expected["pool"]
     assert [one["masks"] for one in rounds] == [5, 4] and rounds[0]["naive_layer_forwards"] == 20
     assert 0 < expected["seconds"] < 600
     of_file = sum(file.stat().st_size for file in world.model.glob("*.safetensors"))  # beside a header
     assert 0.8 * of_file < pool["shared_bytes"] <= of_file and pool["n_replicas"] == 1
-    words = ["refine=recover", "refine.steps=7", "refine.recover_with='recovery.max_tokens=32'"]
+    words = ["refine=recover", "refine.steps=7", "refine.recover_with='recovery.max_tokens=32 data.seq_len=32'"]
     refined = run("search", *world.search(), *words, "--dry-run")
     assert refined.code == 0, refined.err
     assert "at most; then 3 trainings of 7 steps\n" in refined.out
@@ -198,7 +201,8 @@ def test_a_dry_run_says_what_it_costs_and_writes_nothing(run: Run, here: Path, w
         {"data": "multiple_choice", "data__path": "rows.jsonl"},
         {"data__path": "short.txt"},
         {"data": "c4", "data__path": None},
-        {"remove": "auto", "objective": "kl", "budget__readout": "10%"},
+        {"remove": "auto", "objective": "kl", "budget__readout": "10%", "speed__enabled": False},
+        {"remove": "auto", "budget__loss": 1, "speed__context_tokens": 64},
         {"refine": "recover"},
     ],
     ids=str,
@@ -214,7 +218,7 @@ def test_a_dry_run_refuses_what_the_search_would(
     )
     before = sorted(here.rglob("*"))
     dry = run("search", *world.search(**changes), "--dry-run")
-    assert dry.code == 2 and dry.err.startswith("error: "), dry
+    assert dry.code == 2 and dry.err.splitlines()[-1].startswith("error: "), dry
     assert sorted(here.rglob("*")) == before
     real = run("search", *world.search(**changes))
     assert real.code == 2 and dry.err.splitlines()[-1] == real.err.splitlines()[-1]
@@ -227,7 +231,14 @@ def test_a_dry_run_loads_no_weights(run: Run, here: Path, world: World, monkeypa
 
 
 def test_a_dry_run_says_why_it_cannot_tell_the_time(run: Run, here: Path, world: World) -> None:
-    writing = {"objective": "generation_accuracy", "data": "arithmetic", "data__path": None, "data__seq_len": None}
+    rows = [json.dumps({"question": f"the {word} of", "answer": "the"}) for word in ("law", "war", "navy", "people")]
+    (here / "items.jsonl").write_text("\n".join(rows))
+    writing = {
+        "objective": "generation_accuracy",
+        "data": "generation",
+        "data__path": "items.jsonl",
+        "data__samples": 4,
+    }
     said = run("search", *world.search(**writing), "--dry-run")
     assert "Time: no estimate, since how much the model writes only follows from its weights" in said.out, said.err
 

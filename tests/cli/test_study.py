@@ -79,6 +79,7 @@ def test_dry_run_tells_cells_cost_and_time(world: World, run: Run, here: Path) -
     assert not (here / "mlruns").exists()
     said = run("study", *study_words(world), "--dry-run")
     assert "layer-forwards together instead of" in said.out
+    assert "of searching; about" in said.out and "GB of memory" in said.out
     assert "rehearsal: search 1 of 8" in said.err and "on a shard of each calibration" in said.err
 
 
