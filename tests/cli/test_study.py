@@ -83,6 +83,26 @@ def test_dry_run_tells_cells_cost_and_time(world: World, run: Run, here: Path) -
     assert "rehearsal: search 1 of 8" in said.err and "on a shard of each calibration" in said.err
 
 
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "store=file assess.seq_len=32",
+        "data.samples=100000",
+        "study.grid.remove=[1,9]",
+        "assess.tasks=[nothing]",
+        "assess.seq_len=9999",
+    ],
+)
+def test_a_dry_run_refuses_what_the_study_would(mistake: str, world: World, run: Run, here: Path) -> None:
+    (here / "file").touch()
+    words = [*study_words(world), f"assess.texts.prose=data=file data.path={world.text}", *mistake.split()]
+    dry, real = run("study", *words, "--dry-run"), run("study", *words)
+    assert dry.code == real.code == 2
+    said = dry.err.splitlines()[-1]
+    assert said.startswith("error: ") and said == real.err.splitlines()[-1]
+    assert [path.name for path in here.iterdir()] == ["file"]
+
+
 def test_report_writes_anew_from_the_ledger_alone(done: tuple[dict[str, Any], Path], run: Run, here: Path) -> None:
     value, folder = done
     told_again = found(run("report", "latest", "--store", folder / "mlruns", "--out", "again", "--json"))

@@ -207,6 +207,7 @@ def test_mistakes_are_one_sentence(
         (words, [*text, "--remove", "4"], "--remove=4 is not a number of layers"),
         (words, ["data.path=nothing.txt", *out], "data.path=nothing.txt does not exist"),
         (words, [*text, "--dry-run", "recovery.targets=[nothing]"], "targets=['nothing'] does not fit the model"),
+        (words, [*text, "--dry-run", "assess.tasks=[nothing]"], "has nothing, which lm-eval does not know"),
         (words, [*text, "recovery.targets='['"], "targets=[ does not fit the model (unterminated character set"),
         (words, [*text, "recovery.workers=9999", "recovery.batch_size=9999"], "workers=9999 are more processes"),
         (words, [*text, "recovery.learning_rate=1e30", "recovery.warmup_steps=0"], "use a lower recovery.learn"),
