@@ -110,6 +110,7 @@ def test_the_plan_adds_up(cells: Any) -> None:
         ],
         "unpredictable": [cells[3].labels],
         "eta_seconds": 61,
+        "memory_bytes": None,
         "notes": [],
         "trainings": 0,
         "assessed": 0,
