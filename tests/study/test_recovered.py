@@ -19,7 +19,12 @@ from raysearch.study.record import CellRecord, StudyRecord
 from raysearch.study.recovered import told_apart
 from tests.tracking.simulated import greedy_search
 
-CONFIG: dict[str, Any] = {"model": {"name": "tiny", "path": "tiny"}, "remove": 3, "searcher": {}, "study": {"name": "mine"}}
+CONFIG: dict[str, Any] = {
+    "model": {"name": "tiny", "path": "tiny"},
+    "remove": 3,
+    "searcher": {},
+    "study": {"name": "mine"},
+}
 
 
 @pytest.fixture
