@@ -16,6 +16,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from raysearch.errors import UnsupportedModelError
 from raysearch.models.layers import depth_names
+from raysearch.models.spec import ModelSpec
 from raysearch.models.surgery import cut_values
 
 #: Heads that predict more than one token, which transformers does not load: their numbers, and what is given for each.
@@ -42,41 +43,41 @@ _ROPE_NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_fac
 
 
 def write_config(
-    folder: Path, model: PreTrainedModel, source: Path | None, kept: Sequence[int], n_layers: int, *, own_code: bool
+    folder: Path, pruned: PreTrainedModel, source: Path | None, kept: Sequence[int], n_layers: int, model: ModelSpec
 ) -> None:
     """Rewrite the config.json that transformers has written for a pruned model, in the form of its source.
 
     Args:
         folder: The checkpoint.
-        model: The pruned model.
+        pruned: The pruned model.
         source: The folder of the dense model's files; None where it has no config.json, as a GGUF file.
         kept: The layers that are left, ascending.
         n_layers: N, the layers of the dense model.
-        own_code: Whether the model runs by code that comes with it.
+        model: The dense model, which says whether it may run by code that comes with it.
 
     Raises:
         UnsupportedModelError: transformers would read another config from it.
     """
     file = folder / "config.json"
     saved = json.loads(file.read_text(encoding="utf-8"))
-    expected = _read(folder, own_code)
+    expected = _read(folder, model)
     config = saved
     if source is not None:
-        names = depth_names(model.config.get_text_config())
+        names = depth_names(pruned.config.get_text_config())
         config = _cut(_part(_load(source / "config.json"), saved), kept, n_layers, names)
     config.setdefault("architectures", saved["architectures"])
     config.pop("auto_map", None)
-    if own_code and "auto_map" in saved:
+    if model.trust_remote_code and "auto_map" in saved:
         config["auto_map"] = saved["auto_map"]
-    if not _has_predicting_heads(model):
+    if not _has_predicting_heads(pruned):
         config, expected = _without_predicting_heads(config), _without_predicting_heads(expected)
     _save(file, config)
-    _complete(config, _read(folder, own_code), expected)
+    _complete(config, _read(folder, model), expected)
     _add_both_forms(config, expected)
     _save(file, config)
-    if wrong := [name for name in _differing(_read(folder, own_code), expected) if name in expected]:
+    if wrong := [name for name in _differing(_read(folder, model), expected) if name in expected]:
         raise UnsupportedModelError(
-            f"{model.config.model_type} cannot be exported: transformers reads another {wrong[0]} from its config; "
+            f"{pruned.config.model_type} cannot be exported: transformers reads another {wrong[0]} from its config; "
             "choose another mask or architecture"
         )
 
@@ -90,9 +91,9 @@ def _save(file: Path, config: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _read(folder: Path, own_code: bool) -> dict[str, Any]:
+def _read(folder: Path, model: ModelSpec) -> dict[str, Any]:
     """Return the config that transformers reads, as it would be written: with JSON's kinds of values."""
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=own_code)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
     read: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
     return read
 

@@ -198,7 +198,7 @@ def _write_model(
     with quiet():
         try:
             _save_weights(folder, model, source)
-            write_config(folder, model, source, mask.kept(n_layers), n_layers, own_code=own_code)
+            write_config(folder, model, source, mask.kept(n_layers), n_layers, located)
         except NotImplementedError as error:  # as of a quantisation that is not undone, nor written again
             raise UnsupportedModelError(
                 f"{kind} cannot be exported: transformers does not write its quantised weights "

@@ -75,7 +75,7 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
         tuned.save_pretrained(folder)
         n_layers = tuned.config.get_text_config().num_hidden_layers
         pruned, layers = Path(model.path), range(n_layers)
-        write_config(folder, tuned, pruned, layers, n_layers, own_code=model.trust_remote_code)
+        write_config(folder, tuned, pruned, layers, n_layers, model)
         for file in pruned.iterdir():  # the tokenizer, as it was
             if not (folder / file.name).exists() and file.suffix != ".safetensors" and file.name not in _OWN:
                 (shutil.copytree if file.is_dir() else shutil.copy2)(file, folder / file.name)

@@ -175,7 +175,8 @@ def test_a_search_whose_process_died_for_good_is_failed_there(options: TrackingO
 @pytest.mark.usefixtures("blank_figures")
 def test_two_that_sync_a_study_at_once_write_each_trial_once(options: TrackingOptions, tmp_path: Path) -> None:
     search = greedy_search(search_id="greedy")
-    config = {"study": {"name": "x"}, "tracking": {}, "searcher": {}, "remove": search.n_remove}
+    model = {"name": "m", "path": "m"}
+    config = {"study": {"name": "x"}, "tracking": {}, "model": model, "searcher": {}, "remove": search.n_remove}
     cell = CellRecord("m", "c", "greedy", 2, 0, "greedy", held_out=3.5)
     study = StudyRecord("my-study-5", config, (cell,), {}, {}, "")
     parent = begin(options, StudyHeader("my-study-5", config, []))
