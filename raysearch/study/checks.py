@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raysearch.core.paths import as_folder
 from raysearch.ledger.ledger import opened
 from raysearch.recovery.prompts import check_rows
 from raysearch.study.model_group import ModelGroup, name_searches
@@ -40,8 +41,10 @@ def check_study(study: StudySpec, model_groups: Sequence[ModelGroup], store: Pat
         store: The folder that ready task files of an assessment are written to.
 
     Raises:
-        UserError: A search is there twice, or rows of a recovery or an assessment do not fit a model, or are not there.
+        UserError: The study's store cannot be a folder, a search is there twice, or rows of a recovery or an assessment
+            do not fit a model, or are not there.
     """
+    as_folder("store", study.store)
     search_ids = name_searches(study, model_groups)
     for model_group, recovery in product(model_groups, study.recoveries.values()):
         check_rows(recovery.data, recovery.options, model_group.info.max_positions)

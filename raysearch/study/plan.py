@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from pydantic import Field, InstanceOf, PlainSerializer, SerializerFunctionWrapHandler, computed_field, model_serializer
 
 from raysearch.core.mask import Mask
-from raysearch.core.paths import as_folder
 from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.spec import EvaluationSpec
@@ -142,7 +141,6 @@ def _left_in_ledger(
 def _measured(study: StudySpec, plan: StudyPlan, observer: Observer) -> StudyPlan:
     """Read the data, refuse what the study would, and tell its seconds and memory, or why they are not known."""
     seconds, memory_bytes, notes = 0.0, 0, list(plan.notes)
-    as_folder("store", study.ledger.parent)
     model_groups = prepare(study, observer)
     with TemporaryDirectory() as store:
         check_study(study, model_groups, Path(store))

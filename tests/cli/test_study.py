@@ -95,7 +95,11 @@ def test_dry_run_tells_cells_cost_and_time(world: World, run: Run, here: Path) -
 )
 def test_a_dry_run_refuses_what_the_study_would(mistake: str, world: World, run: Run, here: Path) -> None:
     (here / "file").touch()
-    words = [*study_words(world), f"assess.texts.prose=data=file data.path={world.text}", *mistake.split()]
+    words = [
+        *study_words(world),
+        f"assess.texts.prose=data=file data.path={world.text} data.sampling=sequential",
+        *mistake.split(),
+    ]
     dry, real = run("study", *words, "--dry-run"), run("study", *words)
     assert dry.code == real.code == 2
     said = dry.err.splitlines()[-1]
@@ -169,6 +173,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is(
 
 
 def test_a_folder_that_tune_cannot_write_to_is_refused(world: World, run: Run, here: Path) -> None:
-    (here / "taken").write_text("a file where a folder should be")
+    (here / "taken").mkdir()
+    (here / "taken/tune").write_text("a file where a folder should be")
     outcome = run("study", *small_study(world, "searcher=[one_shot]", "remove=[1]"), "store=taken", "ledger=my.db")
-    assert outcome.code == 2 and "error: store=taken/tune cannot be used (Not a directory)" in outcome.err
+    assert outcome.code == 2 and "error: store=taken/tune is a file; name a folder" in outcome.err
