@@ -16,7 +16,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedTokenizerFast,
 )
-from transformers.models.gemma3.image_processing_gemma3 import Gemma3ImageProcessor
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 
 from raysearch.core.mask import Mask
@@ -111,7 +111,7 @@ def test_a_model_that_sees_is_exported_with_its_processor(tmp_path: Path) -> Non
     tokenizer = PreTrainedTokenizerFast.from_pretrained(
         spec.path, extra_special_tokens={"image_token": "w1", "boi_token": "w2", "eoi_token": "w3"}
     )
-    Gemma3Processor(Gemma3ImageProcessor(), tokenizer, image_seq_length=4).save_pretrained(spec.path)
+    Gemma3Processor(Gemma3ImageProcessorPil(), tokenizer, image_seq_length=4).save_pretrained(spec.path)
     exported(spec, Mask.of(1), tmp_path / "pruned")
     picture = Image.new("RGB", (28, 28))
     read = [
