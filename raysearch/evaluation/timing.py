@@ -55,6 +55,9 @@ def time_layers(
         specs: The calibrations as they were asked for, in the order of `calibrations`.
         calibrations: Their samples.
         threads: CPU threads of a replica.
+
+    Returns:
+        The seconds, or why they could not be measured.
     """
     if not all(isinstance(calibration.objective, StateObjective) for calibration in calibrations):
         return LayerTimes(None, "since how much the model writes only follows from its weights")

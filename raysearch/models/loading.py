@@ -250,35 +250,33 @@ def _unwritable(model: LocatedModel, config: PreTrainedConfig) -> str | None:
 
 def load_random_layers(info: ModelInfo, layers: Sequence[int]) -> PreTrainedModel:
     """Build a model on its device with some of its layers, ascending, and random weights; no weight is read."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
     from raysearch.models.surgery import shrink_config
 
     model, config = info.model, load_config(info.model)
     vars(config).pop("quantization_config", None)  # the layers are timed in the dtype that they have in memory
     shrink_config(config.get_text_config(), layers, info.n_layers)
-    with _reading(model), torch.device(model.device):
-        built: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config,
-            dtype=resolve_dtype(model.dtype, config),
-            attn_implementation=None if model.attention == "auto" else model.attention,
-            trust_remote_code=model.trust_remote_code,
-        )
+    built = _build(model, config, model.device, dtype=resolve_dtype(model.dtype, config))
     return built.eval().requires_grad_(False)
 
 
 def without_weights(model: LocatedModel, config: PreTrainedConfig) -> PreTrainedModel:
     """Build a model on the meta device; `config` is its own."""
+    return _build(model, config, "meta")
+
+
+def _build(model: LocatedModel, config: PreTrainedConfig, device: str, **options: Any) -> PreTrainedModel:
+    """Build a model of a config on a device, with new weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    with _reading(model), torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
+    with _reading(model), torch.device(device):
+        built: PreTrainedModel = AutoModelForCausalLM.from_config(
             config,
             attn_implementation=None if model.attention == "auto" else model.attention,
             trust_remote_code=model.trust_remote_code,
+            **options,
         )
+    return built
 
 
 def fingerprint(model: LocatedModel) -> str:

@@ -20,7 +20,6 @@ from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.prepared_data import PreparedData, UnnamedFiles, prepare_data
 from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.ledger.locks import held
-from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.search.driver import exhaust, run_rounds
 from raysearch.search.forecast import Forecaster, SearchForecast
@@ -78,7 +77,7 @@ def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
         UserError: As `search_rounds`, but for what only the weights or a cluster tell.
     """
     evaluation = spec.evaluation
-    info = describe(evaluation.model)
+    info = describe_model(evaluation.model, observer)
     if spec.refiner is not None:
         spec.refiner.check(info)
     expected = _forecast(spec, info)

@@ -40,6 +40,9 @@ def check_study(study: StudySpec, model_groups: Sequence[ModelGroup], store: Pat
         model_groups: Its models, with their data.
         store: The folder that ready task files of an assessment are written to.
 
+    Returns:
+        The names of its searches, and its assessments.
+
     Raises:
         UserError: The study's store cannot be a folder, a search is there twice, or rows of a recovery or an assessment
             do not fit a model, or are not there.

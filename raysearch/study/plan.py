@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,9 +17,8 @@ from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.timing import time_layers
-from raysearch.models.loading import describe
 from raysearch.search.forecast import Forecaster
-from raysearch.search.observer import Observer, warn_of_dtype, warn_of_unknown
+from raysearch.search.observer import Observer, describe_model, warn_of_dtype, warn_of_unknown
 from raysearch.study.checks import check_study
 from raysearch.study.model_group import prepare
 from raysearch.study.spec import Cell, StudySpec
@@ -92,7 +91,8 @@ def plan_study(spec: StudySpec, observer: Observer | None = None, *, with_time: 
     Raises:
         UserError: A search does not fit its model, or, `with_time`, as `raysearch.study.run.run_study`.
     """
-    shape, forecaster, observer = cache(describe), Forecaster(_TIMEOUT_S), observer or Observer()
+    observer = observer or Observer()
+    shape, forecaster = cache(partial(describe_model, observer=observer)), Forecaster(_TIMEOUT_S)
     known: list[tuple[EvaluationSpec, set[Mask | Statistic]]] = []
     plans, unpredictable = [], []
     for number, cell in enumerate(spec.cells, start=1):
