@@ -31,6 +31,7 @@ from raysearch.core.problem import AUTO, sizes_of
 from raysearch.errors import UserError, hidden_keys, redact, redacted, together, within
 from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
+from raysearch.models.file_cache import user_cache
 from raysearch.models.source import with_dtype
 from raysearch.models.spec import ModelSpec, label_of
 from raysearch.recovery.refine import RecoveryRefiner
@@ -331,9 +332,9 @@ def _evaluation_spec(config: Mapping[str, Any], keys: set[str] = _OF_EVALUATIONS
 
 
 def _model(config: Mapping[str, Any]) -> ModelSpec:
-    """Build the model; with ``model.cache`` a GGUF file is kept beside the ledger."""
+    """Build the model; with ``model.cache`` a GGUF file is kept in the user's cache."""
     section = _section(config, "model", shown="name")
-    cache = _ledger(config).parent / "converted" if checked(bool, "model.cache", section.pop("cache", True)) else None
+    cache = user_cache() if checked(bool, "model.cache", section.pop("cache", True)) else None
     return construct(ModelSpec, "model", section, cache=cache)
 
 

@@ -140,7 +140,7 @@ def _read(spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], in
 
 
 def _draw(data: Data, form: Form, files: ModelFiles, max_positions: int | None) -> Drawn:
-    """Draw samples as `Data.samples` does; those that were drawn before are taken from beside the ledger."""
+    """Draw samples as `Data.samples` does; those that were drawn before are taken from the cache."""
     cache = FileCache(files.model.cache)
     identity = _identity(data, form, files, max_positions, cache)
     if identity is None:

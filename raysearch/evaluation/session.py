@@ -37,7 +37,7 @@ class EvaluationSession:
     fingerprints: dict[str, str]
     ledger: Ledger
     evaluator: Evaluator
-    #: Keeps what was read of files beside the ledger, if that was not yet possible; called after a search.
+    #: Keeps what follows from files, of a GGUF file as it is kept by then; called after a search.
     keep: Callable[[], object] = lambda: None
 
     @property
@@ -86,7 +86,7 @@ def open_session(
     spec.cluster.check_model(info.model)
     spec.cluster.check_cluster()
     cache = FileCache(info.model.cache)
-    is_kept = prepared is not None or cache.folder is None or (cache.is_open and info.model.gguf is None)
+    is_kept = prepared is not None or cache.folder is None or info.model.gguf is None
     prepared = prepared or prepare_data(spec, info)
     calibrations = prepared.calibrations
 
@@ -119,9 +119,9 @@ def open_session(
         fingerprints["parts"] = " ".join(one.fingerprint for one in calibrations)
 
     def keep() -> None:
+        cache.trim()
         if is_kept:
             return
-        cache.open()
         local = [one for one in spec.calibrations if not info.model.is_hub and one.data.rows.files() is not None]
         with suppress(UserError):  # files may be gone, or have changed, since
             prepare_data(replace(spec, calibrations=local), describe(spec.model))  # of a GGUF file, as safetensors now

@@ -1,9 +1,10 @@
-"""Keeps beside the ledger what follows from files alone: a model's sizes, its tokenizer's fingerprint, drawn samples.
+"""Keeps what follows from files alone in the user's cache: a model's sizes, its tokenizer's fingerprint, drawn samples.
 
-A search that the ledger answers then needs neither torch nor transformers. A value is kept under the SHA-256 of
-everything that it follows from: the content of the files, the options, our own code and the versions of the libraries.
-So a changed file never meets an old value. The digest of a large file is kept too, and is taken for granted while the
-file has the same size, times and inode, as in git's index. All values may be deleted at any time.
+A search that the ledger answers then needs neither torch nor transformers, and a search in a new store reads less. A
+value is kept under the SHA-256 of everything that it follows from: the content of the files, the options, our own code
+and the versions of the libraries. So a changed file never meets an old value. The digest of a large file is kept too,
+and is taken for granted while the file has the same size, times and inode, as in git's index. `FileCache.trim` deletes
+the values that were not used for longest; all may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -20,11 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from raysearch.core.digest import digest
 from raysearch.core.paths import written_whole
 from raysearch.models.spec import LocatedModel
 
-_FOLDER = "known"
+_FOLDER = "files"
+_MOST_BYTES = 2**28  # of all values
 _LARGE = 2**22  # bytes; smaller files are read each time
 _SETTLED_NS = 2 * 10**9  # a file that was changed just now may change again within one tick of the file system's clock
 _LIBRARIES = ("jinja2", "numpy", "safetensors", "tokenizers", "torch", "transformers")
@@ -38,33 +43,39 @@ class FileCache:
 
     folder: Path | None  #: where; None to keep nothing
 
-    @property
-    def is_open(self) -> bool:
-        """Whether anything may be kept: not before a first search has ended, since a refused one leaves nothing."""
-        return self.folder is not None and (self.folder / _FOLDER).is_dir()
-
-    def open(self) -> None:
-        """From now on keep what is given to `put`."""
-        if self.folder is not None:
-            with suppress(OSError):
-                (self.folder / _FOLDER).mkdir(parents=True, exist_ok=True)
-
     def get(self, key: Mapping[str, Any]) -> bytes | None:
         """Return what is kept under a key of JSON values; None if there is nothing, or it is damaged."""
         if self.folder is None:
             return None
+        place = self._place(key)
         try:
-            checksum, _, content = self._place(key).read_bytes().partition(b"\n")
+            checksum, _, content = place.read_bytes().partition(b"\n")
+            os.utime(place)  # used last
         except OSError:
             return None
         return content if checksum.decode(errors="replace") == hashlib.sha256(content).hexdigest() else None
 
     def put(self, key: Mapping[str, Any], content: bytes) -> None:
-        """Keep something under a key, once anything may be kept; what cannot be written is not kept."""
-        if not self.is_open:
+        """Keep something under a key; what cannot be written is not kept."""
+        if self.folder is None:
             return
-        with suppress(OSError), written_whole(self._place(key)) as unfinished:
-            unfinished.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+        place = self._place(key)
+        with suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with written_whole(place) as unfinished:
+                unfinished.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+
+    def trim(self, most: int = _MOST_BYTES) -> None:
+        """Delete the values that were not used for longest, until the others have so many bytes at most."""
+        if self.folder is None:
+            return
+        n_bytes = 0
+        with suppress(OSError):  # another process deletes them, too
+            stats = {file: file.stat() for file in (self.folder / _FOLDER).iterdir()}
+            for file in sorted(stats, key=lambda file: stats[file].st_mtime_ns, reverse=True):
+                n_bytes += stats[file].st_size
+                if n_bytes > most:
+                    file.unlink(missing_ok=True)
 
     def sha256(self, file: Path) -> str:
         """Return the SHA-256 of a file's content."""
@@ -84,6 +95,11 @@ class FileCache:
     def _place(self, key: Mapping[str, Any]) -> Path:
         assert self.folder is not None, "something is kept"
         return self.folder / _FOLDER / digest(key, 64)
+
+
+def user_cache() -> Path:
+    """Return the folder of the user's cache, ``$XDG_CACHE_HOME/raysearch`` on Linux."""
+    return platformdirs.user_cache_path("raysearch")
 
 
 def identity_of_files(model: LocatedModel) -> dict[str, Any] | None:

@@ -1,9 +1,8 @@
 """Keeps GGUF files as safetensors, so that each is dequantised once.
 
-A kept file is an ordinary checkpoint in a folder named by the file's digest and the dtype, ``converted/`` beside the
-ledger. A folder is written beside its place under a lock and renamed when it is complete, so a killed process leaves
-none that is used. Its checksums are compared whenever it is read. The `MOST` last used stay; all may be deleted at any
-time.
+A kept file is an ordinary checkpoint in a folder of the user's cache, named by the file's digest and the dtype. The
+folder is written beside its place under a lock and renamed when it is complete, so a killed process leaves none that is
+used. Its checksums are compared whenever it is read. The `MOST` last used stay; all may be deleted at any time.
 """
 
 from __future__ import annotations

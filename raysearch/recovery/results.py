@@ -31,7 +31,7 @@ class Recovered:
         dense: The assessed numbers of the dense model, by metric; `pruned` and `recovered` likewise.
         seconds: Of this call, assessment included.
         is_gguf: Whether the dense model is a GGUF file.
-        left: The folders that are left beside the ledger, and their sizes in bytes.
+        left: The folders that are left, and their sizes in bytes.
     """
 
     recovery_id: str

@@ -115,9 +115,7 @@ class SearchSpec:
 
     def elsewhere(self) -> SearchSpec:
         """Return the same search, for a process in any folder."""
-        cache = self.evaluation.model.cache
-        model = replace(self.evaluation.model, cache=cache and cache.resolve())
-        return replace(self, evaluation=replace(self.evaluation, model=model, ledger=self.evaluation.ledger.resolve()))
+        return replace(self, evaluation=replace(self.evaluation, ledger=self.evaluation.ledger.resolve()))
 
     def search_id(self, calibration_fingerprint: str) -> str:
         """Return the search's name: the same for the same command on the same text and model, so that it can go on."""
