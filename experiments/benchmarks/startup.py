@@ -61,7 +61,6 @@ def phases(store: Path) -> dict[str, list[float]]:
         from raysearch.core.mask import Mask
         from raysearch.evaluation.prepared_data import prepare_data
         from raysearch.evaluation.unit import Job, MaskUnit
-        from raysearch.models.file_cache import FileCache
         from raysearch.models.loading import describe
     with phase("config"):
         spec = build.search_spec([*WORDS, f"store={store}", f"data.seed={time.time_ns() % 2**31}"])
@@ -82,7 +81,6 @@ def phases(store: Path) -> dict[str, list[float]]:
     ((_, cpu),) = filter(None, pool.run([ProcessorTime()]))
     taken["a replica, until then"] = [0.0, cpu]
     pool.close()
-    FileCache(info.model.cache).open()  # as a search does at its end
     prepare_data(spec.evaluation, describe(spec.evaluation.model))
     return taken
 

@@ -14,7 +14,6 @@ import pytest
 from raysearch.calibration.objectives.perplexity import PerplexityObjective as Perplexity
 from raysearch.config import build
 from raysearch.evaluation.prepared_data import PreparedData, prepare_data
-from raysearch.models.file_cache import FileCache
 from raysearch.models.loading import describe
 from tests.cli.conftest import World
 
@@ -40,7 +39,6 @@ def test_kept_samples_are_those_drawn(world: World, here: Path, monkeypatch: pyt
     rows = [json.dumps({"text": "a few words " * n}) + "\n" for n in range(1, 20)]
     (here / "rows.jsonl").write_text("".join(rows))
     drawn = {name: prepared(world, **changes) for name, changes in CASES.items()}
-    FileCache(here / "mlruns" / "converted").open()
     for changes in CASES.values():
         prepared(world, **changes)
     monkeypatch.setattr("raysearch.evaluation.prepared_data.load_tokenizer", lambda _: pytest.fail("it is read"))
@@ -67,7 +65,6 @@ def test_an_objective_of_a_copied_file_is_another_one(world: World, here: Path) 
 
 
 def test_no_change_of_a_file_goes_unseen(world: World, here: Path) -> None:
-    FileCache(here / "mlruns" / "converted").open()
     folder, text = here / "model", here / "text.txt"
     shutil.copytree(world.model, folder)
     shutil.copy(world.text, text)

@@ -14,13 +14,6 @@ from raysearch.models.file_cache import FileCache, sha256
 LARGE = 2**22
 
 
-def opened(folder: Path) -> FileCache:
-    """Something that keeps."""
-    cache = FileCache(folder)
-    cache.open()
-    return cache
-
-
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files whose content is read, one for each time."""
@@ -36,9 +29,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def test_values_are_kept_by_all_that_they_follow_from(tmp_path: Path) -> None:
     cache = FileCache(tmp_path / "cache")
-    cache.put({"a": 1, "b": [2]}, b"value")
-    assert cache.get({"a": 1, "b": [2]}) is None and not (tmp_path / "cache").exists(), "nothing is kept yet"
-    cache.open()
+    assert cache.get({"a": 1, "b": [2]}) is None
     cache.put({"a": 1, "b": [2]}, b"value")
     assert FileCache(tmp_path / "cache").get({"b": [2], "a": 1}) == b"value"
     assert cache.get({"a": 1, "b": [3]}) is None
@@ -48,9 +39,9 @@ def test_values_are_kept_by_all_that_they_follow_from(tmp_path: Path) -> None:
 
 
 def test_a_damaged_value_is_none(tmp_path: Path) -> None:
-    cache = opened(tmp_path)
+    cache = FileCache(tmp_path)
     cache.put({"a": 1}, b"some value")
-    (file,) = (tmp_path / "known").iterdir()
+    (file,) = (tmp_path / "files").iterdir()
     content = file.read_bytes()
     for damaged in (b"", content[:-1], content[:-1] + b"x", b"\xff" + content[1:]):
         file.write_bytes(damaged)
@@ -60,7 +51,7 @@ def test_a_damaged_value_is_none(tmp_path: Path) -> None:
 def test_a_large_file_is_read_again_only_if_it_changed(
     tmp_path: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, cache = tmp_path / "file", opened(tmp_path / "cache")
+    file, cache = tmp_path / "file", FileCache(tmp_path / "cache")
     file.write_bytes(b"a" * LARGE)
     long_ago = time.time_ns() - 10**10
     monkeypatch.setattr(module, "_SETTLED_NS", 0)
@@ -80,9 +71,23 @@ def test_a_large_file_is_read_again_only_if_it_changed(
 def test_a_file_that_was_changed_just_now_is_read_each_time(
     tmp_path: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, cache = tmp_path / "file", opened(tmp_path / "cache")
+    file, cache = tmp_path / "file", FileCache(tmp_path / "cache")
     file.write_bytes(b"a" * LARGE)
     monkeypatch.setattr(module, "_SETTLED_NS", 10**15)
     for _ in range(2):
         cache.sha256(file)
     assert len(reads) == 2
+
+
+def test_values_that_were_not_used_for_longest_are_deleted(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path)
+    for number in range(3):
+        cache.put({"number": number}, bytes(1000))
+        (newest,) = [file for file in (tmp_path / "files").iterdir() if file.stat().st_mtime_ns > 10**18]
+        os.utime(newest, ns=(number, number))
+    assert cache.get({"number": 0}) is not None, "it is used"
+    cache.trim(2500)
+    assert [number for number in range(3) if cache.get({"number": number}) is not None] == [0, 2]
+    cache.trim(0)
+    assert not list((tmp_path / "files").iterdir())
+    FileCache(None).trim(0)
