@@ -129,7 +129,7 @@ def assess_masks(
     """
     spec, masks = plan.spec, list(dict.fromkeys([Mask(), *masks]))
     jobs = missing_tasks(plan, ledger, masks)
-    n_units = len(jobs) + sum(one.n_shards for one in plan.calibrations) + (len(masks) if plan.problems else 0)
+    n_units = len(jobs) + len(masks) * (sum(one.n_shards for one in plan.calibrations) + bool(plan.problems))
     server = None if spec.server is None else Server.at(spec.server, spec.server_model)  # it may not answer
     # A pool that is offered is one for every stage, and stays open.
     pool = nullcontext(functools.cache(make_pool)) if make_pool else opening(plan.cluster, plan.info, n_units)

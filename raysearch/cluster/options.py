@@ -78,8 +78,8 @@ class ClusterOptions(Options, PoolFactory):
         backend: ``ray`` runs each replica as an actor; ``inline`` runs one in this process, with the same results.
         address: The address of a running Ray cluster: ``auto``, ``host:port`` or ``ray://host:port``; None to start
             Ray on this machine.
-        replicas: How many; or ``auto``: as many as the CPUs and the memory, or the GPUs, allow and the shards can keep
-            busy; or a range, within which they come and go with the work.
+        replicas: How many; or ``auto``: as many as the CPUs and the memory, or the GPUs, allow and the largest round
+            can keep busy (`raysearch.evaluation.costs.n_units`); or a range, within which they come and go.
         cpus_per_replica: CPU threads of a replica. 1 is best on a CPU, since shards give the parallelism.
         gpus_per_replica: GPUs of a replica, or ``auto``: one if the model runs on a GPU. Replicas with a fraction
             share a GPU; over several GPUs the layers are spread.
@@ -170,7 +170,7 @@ class ClusterOptions(Options, PoolFactory):
 
             join_ray(self.address, 0)()
 
-    def replica_range(self, info: ModelInfo, n_units: int, room: Mapping[str, float] | None = None) -> ReplicaRange:
+    def replica_range(self, info: ModelInfo, n_units: float, room: Mapping[str, float] | None = None) -> ReplicaRange:
         """Return how many replicas to start: the number given, or as many as fit and can be kept busy by the units.
 
         `room` are the CPUs, GPUs and bytes of memory of the cluster, by default this machine's.
@@ -185,7 +185,7 @@ class ClusterOptions(Options, PoolFactory):
         else:
             in_memory = (room.get("memory", math.inf) - info.weight_bytes) / _memory_of_replica(info)
             fit = min(room.get("CPU", 0) // self.cpus_per_replica, in_memory)
-        n_replicas = max(1, min(int(fit), n_units))
+        n_replicas = max(1, int(min(fit, n_units)))
         return ReplicaRange(n_replicas, n_replicas)
 
     def gpus(self, on_gpu: bool) -> float:
@@ -193,14 +193,14 @@ class ClusterOptions(Options, PoolFactory):
         return float(on_gpu) if self.gpus_per_replica == "auto" else self.gpus_per_replica
 
     @override
-    def size(self, info: ModelInfo, n_units: int) -> PoolSize:
+    def size(self, info: ModelInfo, n_units: float) -> PoolSize:
         n_replicas = 1 if self.backend == "inline" else self.replica_range(info, n_units).max
         if info.model.on_gpu:
             return PoolSize(n_replicas, 0, info.weight_bytes + _states(info) + _BYTES_OF_LOGITS_ON_GPU)
         return PoolSize(n_replicas, info.weight_bytes, _memory_of_replica(info))
 
     @override
-    def open(self, info: ModelInfo, n_units: int) -> Pool:
+    def open(self, info: ModelInfo, n_units: float) -> Pool:
         if self.backend == "inline":
             from raysearch.evaluation.inline_pool import InlinePool
             from raysearch.evaluation.replica import make_replica
@@ -211,7 +211,7 @@ class ClusterOptions(Options, PoolFactory):
         group = self.start(info, n_units)
         return RayPool(group.replicas, group.close, group.check)
 
-    def start(self, info: ModelInfo, n_units: int, *, shared: bool = False) -> ReplicaGroup:
+    def start(self, info: ModelInfo, n_units: float, *, shared: bool = False) -> ReplicaGroup:
         """Start replicas as Ray actors.
 
         On a CPU the model is loaded once, its weights travel to each machine once, and all replicas there share them;

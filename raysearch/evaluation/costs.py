@@ -30,6 +30,24 @@ def passes(objective: Objective, masks: Sequence[Mask], n_layers: int) -> tuple[
     return naive_layer_forwards(masks, n_layers), len(masks)
 
 
+def whole_passes(objectives: Sequence[Objective], masks: Sequence[Mask], n_layers: int) -> float:
+    """Return how many runs of the whole model on a shard these masks are worth, by the objective that takes most."""
+    return max(passes(objective, masks, n_layers)[0] for objective in objectives) / n_layers
+
+
+def n_units(calibrations: Sequence[Calibration], n_passes: float) -> float:
+    """Return how many replicas a round can keep busy.
+
+    A unit is cut for replicas that have nothing to do, but each part runs the model from its first layer. So a part is
+    hardly worth its replica if it is less than a run of the whole model.
+
+    Args:
+        calibrations: What is evaluated on.
+        n_passes: Runs of the whole model on each shard that the largest round is worth; infinite where that is unknown.
+    """
+    return max(1.0, n_passes) * sum(calibration.n_shards for calibration in calibrations)
+
+
 def head_cost(info: ModelInfo) -> float:
     """Return the cost of the head in runs of a layer, by parameters."""
     return info.head_parameters / max(1, info.layer_parameters[0])

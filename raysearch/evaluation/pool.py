@@ -129,11 +129,11 @@ class PoolFactory(Protocol):
         """Refuse a cluster that does not answer, by a `UserError`, before anything is done for it."""
         ...
 
-    def size(self, info: ModelInfo, n_units: int) -> PoolSize:
+    def size(self, info: ModelInfo, n_units: float) -> PoolSize:
         """Return how large a pool would be that this many units keep busy; nothing is loaded."""
         ...
 
-    def open(self, info: ModelInfo, n_units: int) -> Pool:
+    def open(self, info: ModelInfo, n_units: float) -> Pool:
         """Load a model into as many replicas as this many units or jobs keep busy.
 
         Raises:
@@ -148,7 +148,7 @@ def job_failure(job: Job, error: BaseException) -> str:
 
 
 @contextmanager
-def opening(cluster: PoolFactory, info: ModelInfo, n_units: int) -> Iterator[Callable[[], Pool]]:
+def opening(cluster: PoolFactory, info: ModelInfo, n_units: float) -> Iterator[Callable[[], Pool]]:
     """Give a pool when it is first needed; it is closed at the end."""
     with ExitStack() as stack:
         yield functools.cache(lambda: stack.enter_context(closing(cluster.open(info, n_units))))

@@ -13,6 +13,7 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import UserError
+from raysearch.evaluation.costs import n_units
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.prepared_data import PreparedData, joint_fingerprint, prepare_data
@@ -75,10 +76,20 @@ def open_session(
     on_progress: Callable[[Progress], None],
     prepared: PreparedData | None = None,
     make_pool: Callable[[], Pool] | None = None,
+    n_passes: float = 1,
 ) -> EvaluationSession:
     """Read the data, unless they are prepared, then open the ledger; no weights are loaded.
 
-    Nothing is left behind if something is wrong. Without `make_pool` the pool is opened as `spec.cluster` says.
+    Nothing is left behind if something is wrong.
+
+    Args:
+        spec: What is evaluated, and where.
+        info: The model.
+        on_progress: Called whenever something has been computed.
+        prepared: The data, where they are prepared.
+        make_pool: Gives the replicas; None to open a pool as `spec.cluster` says.
+        n_passes: Runs of the whole model on each shard that the largest round is worth. They keep as many replicas
+            busy, and so many are opened where `spec.cluster` leaves the number open.
 
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.
@@ -96,7 +107,7 @@ def open_session(
             on_progress(Progress(loading=f"reading and converting {info.model.gguf} ({often})"))
         elif info.model.is_hub:
             on_progress(Progress(loading=f"reading the weights of {info.model.name}, downloading them if they are new"))
-        return spec.cluster.open(info, sum(calibration.n_shards for calibration in calibrations))
+        return spec.cluster.open(info, n_units(calibrations, n_passes))
 
     with ExitStack() as unless_it_opens:
         ledger = unless_it_opens.enter_context(closing(Ledger(spec.ledger)))

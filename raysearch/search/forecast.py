@@ -6,6 +6,7 @@ once against made-up additive scores, which its statistics tell in part, and the
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -70,6 +71,12 @@ class SearchForecast:
     seconds: float | None = None
     time_source: str = ""
     pool: PoolSize | None = None
+
+    def n_passes(self, n_layers: int) -> float:
+        """Return how many runs of the whole model on a shard the largest round is worth; infinite if not known."""
+        if self.rounds is None:
+            return math.inf
+        return max((cost.layer_forwards for cost in self.rounds), default=0) / n_layers
 
     @property
     def cost(self) -> float | None:

@@ -15,7 +15,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.paths import as_folder
 from raysearch.core.versions import version_of
 from raysearch.errors import EvaluationError, UserError, first_line, redact
-from raysearch.evaluation.costs import head_cost
+from raysearch.evaluation.costs import head_cost, n_units
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.prepared_data import PreparedData, UnnamedFiles, prepare_data
 from raysearch.evaluation.session import EvaluationSession, open_session
@@ -91,7 +91,7 @@ def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
     warn_of_dtype(info, observer)
     warn_of_refused_masks(evaluation.model, spec.problem(info), spec.remove, observer)
     warn_of_export(info, observer)
-    pool = evaluation.cluster.size(info, sum(calibration.n_shards for calibration in calibrations))
+    pool = evaluation.cluster.size(info, n_units(calibrations, expected.n_passes(info.n_layers)))
     if expected.cost is None:
         return replace(expected, time_source="since the number of masks cannot be told beforehand", pool=pool)
 
@@ -143,7 +143,8 @@ def search_rounds(
     expected = _forecast(spec, info) if is_alone else None
     if context.prepared is None:
         tell_of_large_files(spec.evaluation, observer)
-    opened = open_session(spec.evaluation, info, observer.progress, context.prepared, context.make_pool)
+    n_passes = 1.0 if expected is None else expected.n_passes(info.n_layers)
+    opened = open_session(spec.evaluation, info, observer.progress, context.prepared, context.make_pool, n_passes)
     with closing(opened) as session:
         header = _header(spec, session, problem.n_remove, context)
         if resumes not in (None, header.search_id):

@@ -12,6 +12,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.costs import whole_passes
 from raysearch.evaluation.session import open_session
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.search.observer import Observer, describe_model, tell_of_large_files, warn_of_unknown
@@ -53,7 +54,8 @@ def score_masks(spec: EvaluationSpec, masks: Sequence[Mask], observer: Observer)
         if len(mask) > last:
             raise UserError(f"masks=[…,{list(mask)},…] removes every layer of {name}; keep at least one")
     tell_of_large_files(spec, observer)
-    with closing(open_session(spec, info, observer.progress)) as session:
+    n_passes = whole_passes(spec.objectives, masks, info.n_layers)
+    with closing(open_session(spec, info, observer.progress, n_passes=n_passes)) as session:
         warn_of_unknown(session.calibrations, observer)
         evaluations = session.evaluator.evaluate(Round(masks))
         scores = []

@@ -21,6 +21,7 @@ from raysearch.core.estimate import rank_correlation
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import EvaluationError
+from raysearch.evaluation.costs import whole_passes
 from raysearch.evaluation.session import open_session
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
@@ -118,10 +119,11 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
     """
     info = describe_model(spec.model, observer)
     tell_of_large_files(spec, observer)
-    with closing(open_session(spec, info, observer.progress)) as session:
+    singles = [Mask.of(layer) for layer in range(info.n_layers)]
+    masks = [Mask(), *singles]
+    n_passes = whole_passes(spec.objectives, masks, info.n_layers)
+    with closing(open_session(spec, info, observer.progress, n_passes=n_passes)) as session:
         warn_of_unknown(session.calibrations, observer)
-        singles = [Mask.of(layer) for layer in range(info.n_layers)]
-        masks = [Mask(), *singles]
         evaluations = session.evaluator.evaluate(Round(masks))
         profiles = []
         for place, (one, calibration) in enumerate(zip(spec.calibrations, session.calibrations, strict=True)):

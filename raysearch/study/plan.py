@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -148,7 +149,7 @@ def _measured(study: StudySpec, plan: StudyPlan, observer: Observer) -> StudyPla
         info, calibrations = model_group.info, model_group.prepared.calibrations
         warn_of_unknown(calibrations, observer)
         warn_of_dtype(info, observer)
-        pool = model_group.cluster.size(info, sum(calibration.n_shards for calibration in calibrations))
+        pool = model_group.cluster.size(info, math.inf)
         memory_bytes = max(memory_bytes, pool.total_bytes)
         observer.assessing(f"timing: a few layers of {model_group.label} on a shard of each calibration")
         times = time_layers(info, model_group.specs, calibrations, model_group.cluster.cpus_per_replica)

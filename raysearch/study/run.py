@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -271,8 +272,8 @@ def _replicas(
         def group() -> ReplicaGroup:
             from raysearch.cluster.connection import raising
 
-            n_units = sum(one.n_shards for one in model_group.prepared.calibrations)
-            started = model_group.cluster.start(model_group.info, n_units, shared=True)
+            # Searches run side by side: as many replicas as fit are of use.
+            started = model_group.cluster.start(model_group.info, math.inf, shared=True)
             stack.callback(started.close)
             stack.enter_context(raising(started.check, warn))
             return started
