@@ -43,6 +43,14 @@ class _Closable(Protocol):
     def close(self) -> None: ...
 
 
+class RayStartError(UserError):
+    """Ray cannot be started on this machine."""
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(f"{cause}; {remedy}")
+        self.cause = cause
+
+
 def join_ray(address: str | None, cpus: float) -> Connection:
     """Join the cluster at an address, or start one with just so many CPUs here, unless this process is in one.
 
@@ -80,7 +88,7 @@ def _start_own(**options: Any) -> None:
                 continue
             else:
                 remedy = "try again when it is less busy, or use cluster=inline, which needs no Ray"
-            raise UserError(f"Ray does not start on this machine ({first_line(error)}); {remedy}") from error
+            raise RayStartError(f"Ray does not start on this machine ({first_line(error)})", remedy) from error
 
 
 class Connection:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -202,14 +203,24 @@ class ClusterOptions(Options, PoolFactory):
     @override
     def open(self, info: ModelInfo, n_units: float) -> Pool:
         if self.backend == "inline":
-            from raysearch.evaluation.inline_pool import InlinePool
-            from raysearch.evaluation.replica import make_replica
+            return self._open_inline(info)
+        from raysearch.cluster.connection import RayStartError  # Ray takes a second to import
+        from raysearch.cluster.pool import RayPool
 
-            return InlinePool(lambda: make_replica(info.model, self.cpus_per_replica))
-        from raysearch.cluster.pool import RayPool  # Ray takes a second to import
-
-        group = self.start(info, n_units)
+        try:
+            group = self.start(info, n_units)
+        except RayStartError as error:
+            if self.replicas not in ("auto", 1) or self.gpus(info.model.on_gpu) > 1:
+                raise  # one replica in this process is not what was asked for
+            warnings.warn(f"{error.cause}; one replica in this process evaluates the masks instead", stacklevel=2)
+            return self._open_inline(info)
         return RayPool(group.replicas, group.close, group.check)
+
+    def _open_inline(self, info: ModelInfo) -> Pool:
+        from raysearch.evaluation.inline_pool import InlinePool
+        from raysearch.evaluation.replica import make_replica
+
+        return InlinePool(lambda: make_replica(info.model, self.cpus_per_replica))
 
     def start(self, info: ModelInfo, n_units: float, *, shared: bool = False) -> ReplicaGroup:
         """Start replicas as Ray actors.

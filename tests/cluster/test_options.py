@@ -10,6 +10,7 @@ import pytest
 
 from raysearch.cluster.options import ClusterOptions, ReplicaRange
 from raysearch.errors import UserError
+from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.models.loading import describe
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelInfo, ModelSpec
@@ -97,3 +98,20 @@ def test_more_threads_than_the_cores_can_run(tiny: ModelSpec, monkeypatch: pytes
         UserError, match="cluster.cpus_per_replica=1024 are more threads than the 2 cores .*; use 1 … 2"
     ):
         ClusterOptions(cpus_per_replica=1024).check_model(model)
+
+
+def test_a_search_goes_on_without_ray_where_that_does_not_start(
+    tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(**_: object) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", fails)
+    info = describe(tiny)
+    with pytest.warns(UserWarning, match=r"Ray does not start .*\(no room\); one replica in this process evaluates"):
+        pool = ClusterOptions().open(info, 8)
+    assert isinstance(pool, InlinePool)
+    pool.close()
+    with pytest.raises(UserError, match=r"Ray does not start on this machine \(no room\); .*cluster=inline"):
+        ClusterOptions(replicas=2).open(info, 8)
