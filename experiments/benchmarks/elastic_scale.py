@@ -153,7 +153,7 @@ def measure(
     whole = work(tuple(masks)) * n_shards
     pricing = Pricing(ideal_s * speed / whole, slowest)
     units = [MaskUnit(str(pricing), shard, tuple(masks)) for shard in range(n_shards)]
-    cutter: Cutter | None = functools.partial(cut, n_layers=N_LAYERS) if cuts else None
+    cutter: Cutter | None = functools.partial(cut, n_layers=N_LAYERS, head_cost=HEAD) if cuts else None
     started, cpu = time.perf_counter(), time.process_time()
     done = [answer for answer in pool.run(units, cutter=cutter) if answer is not None]
     wall_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu

@@ -14,6 +14,7 @@ from raysearch.assessment.task_files import TaskSource
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.formatting import count, remaining, written
 from raysearch.core.mask import Mask
+from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.evaluator import Evaluation, Evaluator
 from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.evaluation.prepared_data import ModelFiles
@@ -123,7 +124,13 @@ class AssessContext:
             known = self.ledger.known(one.fingerprint, self.masks)
             computed += sum(len(known.get(mask, ())) < one.n_shards for mask in self.masks)
         evaluator = Evaluator(
-            calibrations, self.plan.info.n_layers, self.ledger, self.make_pool, on_progress=progress, owns_pool=False
+            calibrations,
+            self.plan.info.n_layers,
+            self.ledger,
+            self.make_pool,
+            head_cost=head_cost(self.plan.info),
+            on_progress=progress,
+            owns_pool=False,
         )
         with closing(evaluator):
             return evaluator.evaluate(Round(self.masks)), computed

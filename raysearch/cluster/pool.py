@@ -131,6 +131,7 @@ class RayPool(Pool):
         for call, pid in [*self._unplaced.items()]:
             if ray.wait([pid], timeout=0)[0]:
                 del self._unplaced[call]
+                self._scheduler.begun(call)
             else:
                 self._scheduler.postpone(call, now)
         for call, limit in self._scheduler.overdue(now):

@@ -60,6 +60,7 @@ class Call:
     job: Any  #: None if the replica loads the model
     since: float  #: when it began, or when it was last known that it had not begun
     is_awaited: bool = False  #: whether the current round needs the answer
+    is_postponed: bool = False  #: whether it had not begun when it was last looked at
 
 
 @dataclass(frozen=True)
@@ -134,12 +135,16 @@ class Scheduler:
         return [self._call(Call(name, None, now)) for name in self._members if name not in known]
 
     def assign(self, now: float) -> list[Call]:
-        """Return calls that give waiting jobs to idle replicas, as long as there are both."""
+        """Return calls that give waiting jobs to idle replicas, as long as there are both.
+
+        Replicas that are loading the model will be idle soon, so units are cut for them, too.
+        """
         calls = []
+        n_loading = sum(call.job is None and not call.is_postponed for call in self._calls)
         while self._waiting and self._idle:
             job = self._waiting[0]
-            if job in self._uncut and len(self._uncut) <= _LAST_UNITS * self.n_replicas:
-                self._cut_first(len(self._idle) / len(self._uncut))
+            if job in self._uncut and len(self._uncut) <= _LAST_UNITS * (self.n_replicas + n_loading):
+                self._cut_first((len(self._idle) + n_loading) / len(self._uncut))
             self._uncut.discard(job)
             calls.append(self._call(Call(self._idle.pop(), self._waiting.popleft(), now, is_awaited=True)))
         return calls
@@ -207,7 +212,11 @@ class Scheduler:
 
     def postpone(self, call: Call, now: float) -> None:
         """Note that a call has not begun: its replica has no process yet, or works for another pool."""
-        call.since = now
+        call.since, call.is_postponed = now, True
+
+    def begun(self, call: Call) -> None:
+        """Note that a replica has a process, which begins a call that was postponed."""
+        call.is_postponed = False
 
     def account_time(self, now: float) -> None:
         """Add the time since the last call of this method to that of the replicas that are there."""

@@ -79,6 +79,7 @@ class Evaluator:
     ledger: Ledger  #: what is already known, and where new evaluations go first
     make_pool: Callable[[], Pool]  #: called when something has to be computed for the first time
     weighting: WeightedObjective | None = None  #: how several calibrations give one loss; None for that of the first
+    head_cost: float = 1.0  #: of a mask, in runs of a layer (`raysearch.evaluation.costs.head_cost`); it guides cuts
     screening: Screening | None = None  #: how the evaluation of masks is stopped early; None to evaluate all in full
     on_progress: Callable[[Progress], None] = lambda progress: None
     owns_pool: bool = True  #: whether the pool is closed with this evaluator
@@ -275,7 +276,7 @@ class Evaluator:
         """Cut a unit for more replicas, if its masks share prefixes and a cut is worth what it adds."""
         objective = self._by_fingerprint[unit.calibration].objective
         if isinstance(objective, StateObjective) and (replicas > 1 or not objective.compares):
-            return cut(unit, replicas, self.n_layers)
+            return cut(unit, replicas, self.n_layers, self.head_cost * objective.heads)
         return [unit], []  # each piece for an objective that compares would walk the dense model again
 
     def _count(self, result: UnitResult, tokens: int) -> None:

@@ -13,7 +13,7 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import UserError
-from raysearch.evaluation.costs import n_units
+from raysearch.evaluation.costs import head_cost, n_units
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.prepared_data import PreparedData, joint_fingerprint, prepare_data
@@ -117,6 +117,7 @@ def open_session(
             ledger=ledger,
             make_pool=make_pool or open_pool,
             weighting=spec.weighting,
+            head_cost=head_cost(info),
             screening=spec.screening,
             on_progress=on_progress,
         )

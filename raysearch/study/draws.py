@@ -18,9 +18,11 @@ import numpy.typing as npt
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
+from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.pool import Pool
 from raysearch.ledger.ledger import Ledger
+from raysearch.models.spec import ModelInfo
 from raysearch.searchers.base import Round
 from raysearch.study.model_group import ModelGroup
 
@@ -74,7 +76,7 @@ def notes_on(draws: Draws) -> Iterator[str]:
 
 
 def evaluate_held_out(
-    draws: Draws, masks: Mapping[int, Mask], n_layers: int, ledger: Ledger, make_pool: Callable[[], Pool]
+    draws: Draws, masks: Mapping[int, Mask], info: ModelInfo, ledger: Ledger, make_pool: Callable[[], Pool]
 ) -> None:
     """Evaluate each mask that was found on the samples of the other draws; the ledger keeps the losses.
 
@@ -86,7 +88,10 @@ def evaluate_held_out(
     for draw, calibration in draws.samples.items():
         others = sorted({masks[number] for number, own in draws.places.items() if own != draw and number in masks})
         if others:
-            with closing(Evaluator([calibration], n_layers, ledger, make_pool, owns_pool=False)) as evaluator:
+            evaluator = Evaluator(
+                [calibration], info.n_layers, ledger, make_pool, head_cost=head_cost(info), owns_pool=False
+            )
+            with closing(evaluator):
                 evaluator.evaluate(Round(others))
 
 

@@ -163,7 +163,7 @@ class _StudyWork:
             found = self._found(model_group)
             masks = {number: record.found.mask for number, record in found.items()}
             for draws in every:
-                evaluate_held_out(draws, masks, model_group.info.n_layers, self.ledger, lambda: _pool(replicas()))
+                evaluate_held_out(draws, masks, model_group.info, self.ledger, lambda: _pool(replicas()))
             self.record({})
             cells = STUDIES.find(self.ledger, self.spec.study_id).cells
             self.observer.assessed([(one, named) for number, one in found.items() if (named := cells[number].named)])

@@ -191,6 +191,31 @@ def test_the_last_units_are_cut_for_idle_replicas():
     assert order == [*whole, *parts, (2, Mask.of(0)), (3, Mask.of(0))], "at most two units a replica are left to be cut"
 
 
+def test_units_are_cut_for_replicas_that_are_loading_but_not_for_those_without_a_process():
+    def cut_for(n_postponed):
+        wanted = []
+
+        def whole(job, replicas):
+            wanted.append(replicas)
+            return [job], []
+
+        scheduler = Scheduler()
+        scheduler.begin(UNITS[:2], whole, 0)
+        first, *others = scheduler.sync([f"replica {number}" for number in range(8)], 0)
+        for loading in others[:n_postponed]:
+            scheduler.postpone(loading, 1)
+        scheduler.answered(first, "node", 5)
+        scheduler.assign(5)
+        for loading in others:
+            scheduler.begun(loading)
+        scheduler.answered(others[-1], "node", 6)
+        scheduler.assign(6)
+        return wanted
+
+    assert cut_for(0) == [4, 7], "the first of eight that is ready leaves work for the others"
+    assert cut_for(7) == [0.5, 7]
+
+
 def test_nothing_is_cut_without_a_cutter_and_no_statistics_are():
     scheduler = loaded("one", "two")
     statistic = StatisticUnit("a", 0, Statistic.TAYLOR)
