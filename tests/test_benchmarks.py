@@ -1,4 +1,4 @@
-"""The benchmark of GPUs runs where only torch and transformers are installed, and keeps what it finds."""
+"""The benchmark of GPUs runs with torch and transformers alone; that of scaling holds what a search promises."""
 
 import json
 import os
@@ -56,3 +56,14 @@ def test_the_benchmark_of_gpus_needs_torch_and_transformers_alone(tmp_path: Path
     assert parts["Head"]["share of the peak"] > 0
     assert "model.fused_head=true" in parts["Head, model.fused_head"]["not here"]
     assert kept.with_suffix(".txt").read_text().splitlines()[0] in done.stdout + kept.read_text()
+
+
+def test_a_search_of_few_shards_keeps_eight_replicas_busy() -> None:
+    script = [sys.executable, "experiments/benchmarks/scaling.py", "--only", "demo", "--cores", "1,2,8"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    table = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines()[2:]]
+    assert [line[:4] for line in lines] == [["demo: SmolLM2, 8 x 128", "2", n, n] for n in ("1", "2", "8")]
+    one, two, eight = (float(line[5]) for line in lines)
+    assert one > 0.97 and two > 0.95 and eight > 0.85
+    assert int(lines[1][7].partition("%")[0]) <= 5, "of a round is not used by both of two replicas"
