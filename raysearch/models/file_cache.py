@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from raysearch.core.digest import digest
 from raysearch.core.paths import written_whole
 from raysearch.models.spec import LocatedModel
@@ -99,6 +97,8 @@ class FileCache:
 
 def user_cache() -> Path:
     """Return the folder of the user's cache, ``$XDG_CACHE_HOME/raysearch`` on Linux."""
+    import platformdirs  # which replicas, and benchmarks beside torch and transformers alone, do without
+
     return platformdirs.user_cache_path("raysearch")
 
 
