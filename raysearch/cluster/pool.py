@@ -72,11 +72,10 @@ class RayPool(Pool):
             self._check()
             if self._scheduler.must_sync(time.monotonic()):
                 self._sync()
-            for call in self._scheduler.assign(time.monotonic()):
-                actor = self._actors[call.replica]
-                calibration = self._calibrations.get(call.job.calibration, [])
-                self._calls[actor.run.remote(self._name, self._recipe, call.job, calibration)] = call
-            yield self._wait()
+            self._assign()
+            answer = self._wait()
+            self._assign()  # no replica waits while the answer is put into the ledger
+            yield answer
         self._sync()
 
     @override
@@ -91,6 +90,13 @@ class RayPool(Pool):
             actor = self._actors[call.replica]
             self._calls[actor.load.remote(self._name, self._recipe)] = call
             self._unplaced[call] = actor.pid.remote()
+
+    def _assign(self) -> None:
+        """Give waiting jobs to idle replicas."""
+        for call in self._scheduler.assign(time.monotonic()):
+            actor = self._actors[call.replica]
+            calibration = self._calibrations.get(call.job.calibration, [])
+            self._calls[actor.run.remote(self._name, self._recipe, call.job, calibration)] = call
 
     def _wait(self) -> tuple[Any, Any] | None:
         """Return the next job of the round that is done, with its result; None if none was after a while."""

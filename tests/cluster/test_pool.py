@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from dataclasses import dataclass
 
 import pytest
 import ray
@@ -98,6 +99,25 @@ class TestRayPool(ReplicaLossSuite):
         ray.get(other)
         assert len([*filter(None, answers)]) == len(units)
         assert one.stats.units_redone == 0 and [*one._actors.values()] == [actor]
+
+    def test_a_replica_gets_its_next_job_before_an_answer_is_looked_at(self, pool, tmp_path):
+        @dataclass(frozen=True)
+        class Touching(Job):
+            """Makes a file; it goes to the actor by value."""
+
+            number: int
+
+            def run(self, replica):
+                (tmp_path / str(self.number)).touch()
+
+        answers = filter(None, self.open_pool(1).run([Touching(number) for number in range(2)]))
+        next(answers)
+        for _ in range(1000):
+            if (tmp_path / "1").exists():
+                break
+            time.sleep(0.01)
+        assert (tmp_path / "1").exists()
+        assert len([*answers]) == 1
 
     def test_a_model_that_cannot_be_used_is_the_users_error(self, pool):
         def refuse(detached):  # goes to the actor by value, so that it imports nothing more
