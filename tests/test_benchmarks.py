@@ -39,7 +39,8 @@ def link(names: set[str], folder: Path) -> None:
 def test_the_benchmark_of_gpus_needs_torch_and_transformers_alone(tmp_path: Path) -> None:
     installed, out = tmp_path / "installed", tmp_path / "out"
     installed.mkdir()
-    link(needed("torch", "transformers") - {"pydantic", "pydantic-core"}, installed)  # not each typer needs them
+    scipy = {"scipy"}  # which screening needs; other parts do not
+    link((needed("torch", "transformers") | scipy) - {"pydantic", "pydantic-core"}, installed)  # not all typers need it
     assert not (installed / "ray").exists()
     environment = {**os.environ, "PYTHONPATH": f"{installed}{os.pathsep}{ROOT}", "CUDA_VISIBLE_DEVICES": ""}
     script = [sys.executable, "-S", "experiments/benchmarks/gpu.py", "--device", "cpu", "--out", str(out)]
@@ -51,7 +52,11 @@ def test_the_benchmark_of_gpus_needs_torch_and_transformers_alone(tmp_path: Path
     assert parts["Walk and plain loop, bit for bit"]["masks with the same bits"] == "4 of 4"
     assert parts["CPU and this device, float32"]["largest relative difference"] == 0
     assert parts["CPU and this device, other work"]["margin of packed choices"] == 0
-    assert parts["One-shot"]["shards measured"] == "3 of 3"
+    assert parts["Several replicas"]["masks with the same bits"] == "4 of 4"
+    assert parts["Several replicas"]["replicas"] == 2
+    assert parts["One-shot"]["shards measured"] == "8 of 8"
+    assert parts["One-shot, screening=confident"]["the unscreened mask"] is True
+    assert 0 < parts["One-shot, screening=confident"]["share of the layer-forwards"] <= 1
     assert parts["Layer"]["attention without a mask tensor"]
     assert parts["Head"]["share of the peak"] > 0
     assert "model.fused_head=true" in parts["Head, model.fused_head"]["not here"]

@@ -2,21 +2,29 @@
 
     python experiments/benchmarks/gpu.py                   the shape of an 8B Llama on a GPU, a tiny one without a GPU
     python experiments/benchmarks/gpu.py --size tiny
+    python experiments/benchmarks/gpu.py --only One-shot   the parts of such a name, and what they need
 
-Needs torch and transformers alone, and no network: weights and tokens are random. It prints a table and keeps it in
-experiments/benchmarks/gpu/ under the device's name, as JSON and as text, after every part. It ends within `--minutes`:
-the long last part stops at a shard, and says how many it has measured.
+Needs torch and transformers alone, and no network: weights and tokens are random. Screening needs SciPy too. It prints
+a table and keeps it in experiments/benchmarks/gpu/ under the device's name, as JSON and as text, after every part. It
+ends within `--minutes`: long parts stop at a shard, and say how many they have measured.
+
+The one-shot parts run on weights and tokens that are made to be predictable: each token asks for one other, most tokens
+of a sample are followed by that, and layers disturb it more or less. So masks differ in what they lose, as screening
+needs it. How much it saves on a real model and text is another matter; a time follows from the share that was left.
 """
 
 import argparse
 import importlib.metadata
 import json
+import multiprocessing
 import platform
+import queue
 import re
 import shutil
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,26 +61,37 @@ class Size:
     seq_len: int
     shard_samples: int
     other_shards: tuple[int, ...]  # samples
+    remove: int  # layers, by the one-shot searches
 
 
 SIZES = {
-    "8b": Size(Shape(), torch.bfloat16, 64, 2048, 4, (1, 2, 8, 16)),
-    "tiny": Size(Shape(64, 4, 512, 16, 2), torch.float32, 6, 32, 2, (1, 3)),
+    "8b": Size(Shape(), torch.bfloat16, 64, 2048, 4, (1, 2, 8, 16), 5),
+    "tiny": Size(Shape(64, 4, 512, 16, 2), torch.float32, 16, 32, 2, (1, 3), 1),
 }
+
+
+PROCESSES_ON_CPU = 2  #: that stand for several GPUs where there is none
 
 
 @dataclass
 class Report:
-    """Facts by part, kept after each."""
+    """Facts by part, kept after each.
+
+    Args:
+        only: What the titles of parts begin with that are done; all others are left out.
+    """
 
     folder: Path
     device: str
     started: float
     versions: dict[str, str]
+    only: str = ""
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, part: str, work: Callable[[], dict[str, Any]], device: str) -> bool:
         """Do a part, and keep what it says and what it took; return whether it ended, since a failure is a fact too."""
+        if not part.startswith((self.only, "Model")):
+            return False
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
@@ -107,6 +126,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], help="a GPU if torch sees one; cpu where it should not")
     parser.add_argument("--size", choices=SIZES, help="8b on a GPU, else tiny")
     parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--only", default="", help="what the titles of the parts begin with")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "gpu")
     options = parser.parse_args()
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
@@ -120,7 +140,7 @@ def main() -> None:
     torch.set_num_threads(1)
     size = SIZES[options.size or ("8b" if device == "cuda" else "tiny")]
     name = torch.cuda.get_device_name() if device == "cuda" else f"CPU {platform.machine()}"
-    report = Report(options.out, name, time.perf_counter(), versions)
+    report = Report(options.out, name, time.perf_counter(), versions, options.only)
     deadline = time.perf_counter() + 60 * options.minutes - 20
 
     report.add("CPU and this device, float32", lambda: same_losses(device), device)
@@ -162,9 +182,16 @@ def main() -> None:
         cut = calibration_of(batch, samples)
         title = f"Shards of {samples} x {size.seq_len} tokens"
         report.add(title, lambda cut=cut: used(replica, cut, middle, device), device)
-    for left, (title, way) in zip(range(len(ways), 0, -1), ways.items(), strict=True):
+    report.add("Several replicas", lambda: several_replicas(size, stack, masks, device, deadline), device)
+    text = predictable(model, size)
+    calibration = calibration_of(text, size.shard_samples)
+    losses: dict[Mask, float] = {}
+    for left, (title, way) in zip(range(len(ways) + 1, 1, -1), ways.items(), strict=True):
         until = time.perf_counter() + (deadline - time.perf_counter()) / left
-        report.add(title, lambda way=way, until=until: one_shot(way, calibration, masks, device, until), device)
+        report.add(title, lambda way=way, until=until: one_shot(way, calibration, masks, device, until, losses), device)
+    title, way = [*ways.items()][-1]
+    title = title.replace("One-shot", "One-shot, screening=confident")
+    report.add(title, lambda: screened_one_shot(way, calibration, masks, size.remove, deadline, losses), device)
     print(f"{report.minutes:.1f} minutes; kept in {options.out}")
     failed = [part for part, found in report.parts.items() if "failed" in found]
     if failed:
@@ -353,20 +380,54 @@ def best(work: Callable[[], Any], device: str) -> float:
     return min(seconds(work, device) for _ in range(3))
 
 
+@torch.no_grad()
+def predictable(model: Any, size: Size) -> Batch:
+    """Have a random model predict one token after each, and return samples that mostly follow it.
+
+    The head has for each token the embedding of the one before it. Layers add noise to that, of one strength each; what
+    removing one changes differs by sample, since so does the share of surprising tokens.
+    """
+    vocabulary, width = model.lm_head.weight.shape
+    rng = np.random.default_rng(2)
+    embedding = model.model.embed_tokens.weight
+    embedding.normal_(generator=torch.Generator(embedding.device).manual_seed(2))
+    model.lm_head.weight.copy_(embedding.roll(1, dims=0) * (12 / width))
+    gate = 0.02 * width**0.5  # the spread of a gate, by that of random weights; then that of what an MLP adds
+    added = gate**2 / 2 * 0.02 * model.config.intermediate_size**0.5
+    for layer, strength in zip(model.model.layers, rng.lognormal(-1.5, 0.5, size.shape.layers), strict=True):
+        layer.mlp.down_proj.weight.mul_(float(strength / added))
+    ids = rng.integers(0, vocabulary, (size.samples, size.seq_len))
+    follows = rng.random(ids.shape) < rng.uniform(0.5, 1, (size.samples, 1))
+    for place in range(1, size.seq_len):
+        ids[:, place] = np.where(follows[:, place], (ids[:, place - 1] + 1) % vocabulary, ids[:, place])
+    scored = np.ones_like(ids, dtype=bool)
+    scored[:, 0] = False
+    return Batch(ids, scored)
+
+
 def one_shot(
-    stack: LayerStack, calibration: Calibration, masks: tuple[Mask, ...], device: str, deadline: float
+    stack: LayerStack,
+    calibration: Calibration,
+    masks: tuple[Mask, ...],
+    device: str,
+    deadline: float,
+    losses: dict[Mask, float],
 ) -> dict[str, Any]:
-    """All single layers on the whole calibration, as many shards as there is time for."""
+    """All single layers on the whole calibration, as many shards as there is time for; `losses` are those of all."""
     replica = Replica(stack, [calibration])
     peak = matrix_peak(stack.model.dtype, device)
     evaluate(replica, calibration, masks[:1])
     spent: list[float] = []
+    sums = dict.fromkeys(masks, 0.0)
     for shard in range(calibration.n_shards):
         if spent and time.perf_counter() + max(spent) > deadline:
             break
         began = time.perf_counter()
-        evaluate(replica, calibration, masks, shard)
+        for mask, values in evaluate(replica, calibration, masks, shard).items():
+            sums[mask] += float(values.sum())
         spent.append(time.perf_counter() - began)
+    if len(spent) == calibration.n_shards:
+        losses.update(sums)
     return {
         "masks": len(masks),
         "tokens": f"{calibration.n_samples} x {calibration.shards[0].input_ids.shape[1]}",
@@ -374,6 +435,137 @@ def one_shot(
         "whole calibration, s": sum(spent) * calibration.n_shards / len(spent),
         "share of the peak": work_of(stack, masks, calibration.shards[0]) / peak * len(spent) / sum(spent),
     }
+
+
+def screened_one_shot(
+    stack: LayerStack,
+    calibration: Calibration,
+    masks: tuple[Mask, ...],
+    remove: int,
+    deadline: float,
+    losses: dict[Mask, float],
+) -> dict[str, Any]:
+    """The same with screening, to remove so many layers; `losses` are those without it, in the same way."""
+    try:
+        from raysearch.evaluation.screening import Screener, Screening
+        from raysearch.searchers.base import Round
+    except ModuleNotFoundError as error:
+        return {"not here": f"it needs {error.name}"}
+    replica = Replica(stack, [calibration])
+    evaluate(replica, calibration, masks[:1])
+    began = time.perf_counter()
+    screener = Screener(Screening(), [calibration])
+    contest = screener.contest(Round(masks, keep=remove, exact=False))
+    if contest is None:
+        return {"not here": "too few samples or masks"}
+    known: dict[Mask, dict[int, Any]] = {mask: {} for mask in masks}
+    left, forwards = {*masks}, 0
+    for stage, shards in enumerate(screener.stages):
+        for shard in shards[calibration.fingerprint]:
+            new = tuple(sorted(mask for mask in left if shard not in known[mask]))
+            if new and time.perf_counter() > deadline:
+                return {"stopped": f"no time was left at stage {stage + 1} of {len(screener.stages)}"}
+            for mask, values in (evaluate(replica, calibration, new, shard) if new else {}).items():
+                known[mask][shard] = values
+            forwards += plan_prefixes(new, stack.n_layers).layer_forwards
+        screener.see(left, stage, {calibration.fingerprint: known})
+        if stage < len(screener.stages) - 1:
+            contest.decide()
+            left -= contest.dropped | contest.accepted
+    found = {
+        "masks": len(masks),
+        "whole calibration, s": time.perf_counter() - began,
+        "masks evaluated in full": len(left),
+        "share of the layer-forwards": forwards
+        / (plan_prefixes(masks, stack.n_layers).layer_forwards * calibration.n_shards),
+    }
+    sums = {mask: sum(float(values.sum()) for values in known[mask].values()) for mask in left}
+    chosen = {*contest.accepted, *sorted(left, key=lambda mask: (sums[mask], mask))[: remove - len(contest.accepted)]}
+    if not losses:
+        return {**found, "the unscreened mask": "not known: there was no time for it"}
+    unscreened = {*sorted(losses, key=lambda mask: (losses[mask], mask))[:remove]}
+    found["the unscreened mask"] = chosen == unscreened
+    return checked(found, chosen == unscreened)
+
+
+def several_replicas(
+    size: Size, stack: LayerStack, masks: tuple[Mask, ...], device: str, deadline: float
+) -> dict[str, Any]:
+    """All single layers by a replica on each GPU, which pull shards; processes, as there may be no Ray."""
+    devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    if device == "cpu":
+        devices = ["cpu"] * PROCESSES_ON_CPU
+    if len(devices) < 2:
+        return {"not here": f"there is one {device} device"}
+    calibration = calibration_of(random_batch(size.shape.vocabulary, size.samples, size.seq_len), size.shard_samples)
+    replica = Replica(stack, [calibration])
+    evaluate(replica, calibration, masks[:1])
+    began = time.perf_counter()
+    own = evaluate(replica, calibration, masks)
+    alone_s = time.perf_counter() - began
+    n_shards = min(calibration.n_shards, max(1, int((deadline - time.perf_counter()) / 3 / alone_s * len(devices))))
+    spawning = multiprocessing.get_context("spawn")
+    shards: Any = spawning.Queue()
+    answers: Any = spawning.Queue()
+    processes = [
+        spawning.Process(target=be_replica, args=(size, where, masks, shards, answers), daemon=True)
+        for where in devices
+    ]
+    began = time.perf_counter()
+    try:
+        for process in processes:
+            process.start()
+        for _ in processes:
+            next_answer(answers, processes)  # it has loaded the model
+        started_s = time.perf_counter() - began
+        began = time.perf_counter()
+        for shard in [*range(n_shards), *[None] * len(processes)]:
+            shards.put(shard)
+        found = dict(next_answer(answers, processes) for _ in range(n_shards))
+        taken_s = time.perf_counter() - began
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    equal = sum(found[0][mask].tobytes() == own[mask].tobytes() for mask in masks)
+    return checked(
+        {
+            "replicas": len(devices),
+            "shards measured": f"{n_shards} of {calibration.n_shards}",
+            "until all have loaded, s": started_s,
+            "one replica, a shard, s": alone_s,
+            "all replicas, these shards, s": taken_s,
+            "share of the ideal": alone_s * n_shards / len(devices) / taken_s,
+            "masks with the same bits": f"{equal} of {len(masks)}",
+        },
+        equal == len(masks),
+    )
+
+
+def be_replica(size: Size, where: str, masks: tuple[Mask, ...], shards: Any, answers: Any) -> None:
+    """Load the model, and answer shards from a queue until there is a None; the first answer is a None, too."""
+    torch.set_num_threads(1)
+    if where != "cpu":
+        torch.cuda.set_device(where)
+    calibration = calibration_of(random_batch(size.shape.vocabulary, size.samples, size.seq_len), size.shard_samples)
+    replica = Replica(LayerStack(random_llama(size.shape, size.dtype, where)), [calibration])
+    evaluate(replica, calibration, masks[:1])
+    answers.put(None)
+    while (shard := shards.get()) is not None:
+        answers.put((shard, evaluate(replica, calibration, masks, shard)))
+
+
+def next_answer(answers: Any, processes: Sequence[Any]) -> Any:
+    """Return the next answer of processes that are alive.
+
+    Raises:
+        RuntimeError: One of them has failed, which would be waited for for ever.
+    """
+    while True:
+        with suppress(queue.Empty):
+            return answers.get(timeout=1)
+        if codes := [process.exitcode for process in processes if process.exitcode]:
+            raise RuntimeError(f"a replica's process has ended with {codes[0]}")
 
 
 def checked(found: dict[str, Any], holds: bool) -> dict[str, Any]:
