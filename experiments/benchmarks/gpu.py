@@ -472,7 +472,7 @@ def screened_one_shot(
         if stage < len(screener.stages) - 1:
             contest.decide()
             left -= contest.dropped | contest.accepted
-    found = {
+    facts = {
         "masks": len(masks),
         "whole calibration, s": time.perf_counter() - began,
         "masks evaluated in full": len(left),
@@ -482,10 +482,10 @@ def screened_one_shot(
     sums = {mask: sum(float(values.sum()) for values in known[mask].values()) for mask in left}
     chosen = {*contest.accepted, *sorted(left, key=lambda mask: (sums[mask], mask))[: remove - len(contest.accepted)]}
     if not losses:
-        return {**found, "the unscreened mask": "not known: there was no time for it"}
+        return {**facts, "the unscreened mask": "not known: there was no time for it"}
     unscreened = {*sorted(losses, key=lambda mask: (losses[mask], mask))[:remove]}
-    found["the unscreened mask"] = chosen == unscreened
-    return checked(found, chosen == unscreened)
+    facts["the unscreened mask"] = chosen == unscreened
+    return checked(facts, chosen == unscreened)
 
 
 def several_replicas(
@@ -521,13 +521,13 @@ def several_replicas(
         began = time.perf_counter()
         for shard in [*range(n_shards), *[None] * len(processes)]:
             shards.put(shard)
-        found = dict(next_answer(answers, processes) for _ in range(n_shards))
+        losses_by_shard = dict(next_answer(answers, processes) for _ in range(n_shards))
         taken_s = time.perf_counter() - began
     finally:
         for process in processes:
             process.kill()
             process.join()
-    equal = sum(found[0][mask].tobytes() == own[mask].tobytes() for mask in masks)
+    equal = sum(losses_by_shard[0][mask].tobytes() == own[mask].tobytes() for mask in masks)
     return checked(
         {
             "replicas": len(devices),

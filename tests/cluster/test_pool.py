@@ -112,7 +112,7 @@ class TestRayPool(ReplicaLossSuite):
 
         answers = filter(None, self.open_pool(1).run([Touching(number) for number in range(2)]))
         next(answers)
-        for _ in range(1000):
+        for _ in range(6000):
             if (tmp_path / "1").exists():
                 break
             time.sleep(0.01)
