@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from raysearch.core.mask import Mask
 from raysearch.core.problem import AUTO, Problem, sizes_of
 from raysearch.errors import UserError
+from raysearch.models.file_cache import FileCache, code, user_cache
 from raysearch.models.gguf_pruning import refusals
 from raysearch.models.source import gguf_file
 from raysearch.models.spec import ModelSpec
@@ -20,7 +22,17 @@ if TYPE_CHECKING:
 def refused_masks(model: ModelSpec, masks: Sequence[Mask]) -> dict[Mask, str]:
     """Return the masks that `export --gguf` refuses, each with the reason; none where the model is no GGUF file."""
     source = gguf_file(model)
-    return {} if source is None else refusals(source, masks)
+    if source is None or not source.is_file():
+        return {}
+    if model.cache is None:
+        return refusals(source, masks)
+    cache = FileCache(model.cache)
+    key = {"refused": [str(mask) for mask in masks], "file": cache.sha256(source), "code": code()}
+    if (known := cache.get(key)) is not None:
+        return {Mask.parse(mask): reason for mask, reason in json.loads(known).items()}
+    reasons = refusals(source, masks)
+    cache.put(key, json.dumps({str(mask): reason for mask, reason in reasons.items()}).encode())
+    return reasons
 
 
 def refused_on_record(config: Mapping[str, Any], masks: Sequence[Mask]) -> dict[Mask, str]:
@@ -33,8 +45,9 @@ def refused_on_record(config: Mapping[str, Any], masks: Sequence[Mask]) -> dict[
         masks: The masks that are looked at.
     """
     model = config["model"]
-    with suppress(UserError):
-        return refused_masks(ModelSpec(model["name"], model["path"]), masks)
+    with suppress(UserError, OSError):
+        cache = user_cache() if model.get("cache", True) else None
+        return refused_masks(ModelSpec(model["name"], model["path"], cache=cache), masks)
     return {}
 
 

@@ -176,13 +176,22 @@ class Tracker(Observer):
 
     Attributes:
         run_id: The tracker's id of the search or the study; None until there is one.
+        receipt: A digest of a search's trials and of the place where the tracker has written all of them; None while
+            something is not written.
     """
 
     run_id: str | None = None
+    receipt: str | None = None
 
     @override
     def warn(self, message: str) -> None:
         """Do nothing; warnings are for those who watch."""
+
+    def resume(self, run_id: str, receipt: str) -> None:
+        """Take the id and the receipt that the tracker gave for this search before; called before `search_started`.
+
+        A search that ends with the same receipt needs no writing.
+        """
 
     def close(self) -> str | None:
         """Write out what is pending, and return `run_id`. Closing twice is harmless."""

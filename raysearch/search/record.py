@@ -155,21 +155,31 @@ def write_search(
 
 
 def note_mlflow(
-    ledger: Ledger, search_id: str, mlflow_run_id: str | None, tracking: Mapping[str, Any] | None = None
+    ledger: Ledger,
+    search_id: str,
+    run_id: str | None,
+    receipt: str | None = None,
+    tracking: Mapping[str, Any] | None = None,
 ) -> None:
-    """Put MLflow's id of a search on record, and the section ``tracking`` that it is recorded by from now on.
+    """Put on record where MLflow has a search; when the search changed last stays as it is.
 
-    None leaves what is on record, as is when that changed last. The section has no secrets.
+    Args:
+        ledger: Has the search.
+        search_id: Its id.
+        run_id: MLflow's id of it; None leaves the one on record.
+        receipt: The tracker's receipt; None where something is not written.
+        tracking: The section ``tracking``, without secrets, that it is recorded by from now on; None leaves the one on
+            record.
     """
-    if mlflow_run_id is None and tracking is None:
+    if run_id is None and tracking is None:
         return
 
     def changed(record: SearchRecord | None) -> SearchRecord:
         assert record is not None, "it was read before"
-        run_id = mlflow_run_id or record.mlflow_run_id
-        result = record.result and replace(record.result, mlflow_run_id=run_id)
+        known_as = run_id or record.mlflow_run_id
+        result = record.result and replace(record.result, mlflow_run_id=known_as, mlflow_receipt=receipt)
         config = record.config if tracking is None else {**record.config, "tracking": tracking}
-        return replace(record, config=config, result=result, mlflow_run_id=run_id)
+        return replace(record, config=config, result=result, mlflow_run_id=known_as)
 
     SEARCHES.change(ledger, search_id, changed)
 

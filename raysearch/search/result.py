@@ -235,6 +235,7 @@ class SearchResult(SearchHeader):
         complete: Whether the searcher came to its end; else this is the best mask so far when its budget was spent.
         ended: When, in seconds since the epoch.
         mlflow_run_id: The parent run, if the tracker wrote one.
+        mlflow_receipt: As `raysearch.search.observer.Tracker.receipt`.
         trials: Every mask the search saw, in order.
     """
 
@@ -263,6 +264,7 @@ class SearchResult(SearchHeader):
     complete: bool = True
     ended: float = 0.0
     mlflow_run_id: str | None = None
+    mlflow_receipt: str | None = None
     trials: tuple[Trial, ...] = field(default=(), repr=False)
     rounds: tuple[RoundSummary, ...] = field(default=(), repr=False)
 

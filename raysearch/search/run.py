@@ -151,6 +151,9 @@ def search_rounds(
             raise _changed(resumes, session)
         with held(session.ledger, header.search_id, "SEARCH", wait=not is_alone):
             write_search(session.ledger, header.search_id, spec.config, "running", fingerprints=session.fingerprints)
+            before = SEARCHES.some(session.ledger, [header.search_id])[header.search_id].result
+            if before is not None and before.mlflow_run_id is not None and before.mlflow_receipt is not None:
+                tracker.resume(before.mlflow_run_id, before.mlflow_receipt)
             watching = Observers(tracker, observer)
             recorder = SearchRecorder(problem, session.evaluator, watching, started, _part_names(spec))
             search = _Search(spec, session, header, recorder, watching, tracker)
@@ -209,9 +212,9 @@ class _Search:
         # Before the tracker has its last word: a search that is stopped while it waits for that has finished.
         self._write(state, result)
         self.observer.search_ended(result)
-        result = replace(result, mlflow_run_id=self.tracker.close())
+        result = replace(result, mlflow_run_id=self.tracker.close(), mlflow_receipt=self.tracker.receipt)
         ledger, search_id = self.session.ledger, result.search_id
-        note_mlflow(ledger, search_id, result.mlflow_run_id)
+        note_mlflow(ledger, search_id, result.mlflow_run_id, result.mlflow_receipt)
         if self.spec.refiner is not None:  # now that the tracker has a run to record under
             self.spec.refiner.record(SEARCHES.some(ledger, [search_id])[search_id], ledger, self.observer)
         return result

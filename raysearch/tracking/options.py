@@ -96,6 +96,11 @@ class Store:
         """The folder of artifacts; absolute, since MLflow would take a relative one from wherever it runs."""
         return self.folder / "artifacts"
 
+    @property
+    def file(self) -> Path | None:
+        """The file of a local database; None of another store."""
+        return Path(re.sub(r"^sqlite(\+\w+)?:///|\?.*$", "", self.uri)) if self.uri.startswith("sqlite") else None
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep other searches out of the embedded store meanwhile: MLflow breaks if two make its tables at once."""

@@ -135,7 +135,7 @@ def _sync_search(
             _write_assessments(tracking.store, synced.mlflow_run_id, record, ledger)
             if cell is not None:
                 record_assessments(tracking.store, {synced.mlflow_run_id: cell.named})
-        note_mlflow(ledger, record.search_id, synced.mlflow_run_id, _section(record.config, tracking))
+        note_mlflow(ledger, record.search_id, synced.mlflow_run_id, tracking=_section(record.config, tracking))
         return synced
 
 

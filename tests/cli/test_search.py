@@ -28,7 +28,7 @@ from tests.models.conftest import write_llama
 from tests.tracking.recorded import Recorded
 
 #: What may differ between two runs of the same search.
-TIMES = {"seconds", "searcher_seconds", "busy_share", "pool", "mlflow_run_id", "ended"}
+TIMES = {"seconds", "searcher_seconds", "busy_share", "pool", "mlflow_run_id", "mlflow_receipt", "ended"}
 EFFORT = {"evaluations", "layer_forwards", "layer_tokens"}  # what the ledger saves
 GREEDY = 5 + 4  # masks that two rounds of greedy see
 SHARDS = {"data.shard_samples": 1}  # work for two replicas, none of which need cut the masks

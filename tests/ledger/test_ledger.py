@@ -107,7 +107,9 @@ def test_files_that_are_no_ledger_are_refused(tmp_path):
 def test_where_mlflow_has_a_run_is_not_forgotten_and_makes_it_no_newer(ledger):
     write_search(ledger, "a", {"tracking": {"uri": None}, "x": 1}, "finished", FOUND)
     write_search(ledger, "b", {}, "finished", FOUND)
-    note_mlflow(ledger, "a", "f00", {"uri": "http://host"})
+    note_mlflow(ledger, "a", "f00", receipt="whole")
+    assert SEARCHES.find(ledger, "a").result == replace(FOUND, mlflow_run_id="f00", mlflow_receipt="whole")
+    note_mlflow(ledger, "a", "f00", tracking={"uri": "http://host"})
     assert SEARCHES.find(ledger, "f00").config == {"tracking": {"uri": "http://host"}, "x": 1}
     note_mlflow(ledger, "a", None)
     assert SEARCHES.find(ledger, "a").result == replace(FOUND, mlflow_run_id="f00")

@@ -16,10 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import override
 
+from raysearch.core.digest import digest
 from raysearch.core.paths import option_for
 from raysearch.search.forecast import SearchForecast
 from raysearch.search.observer import LossPoint, RecoveryHeader, StudyHeader, Tracker
@@ -78,17 +79,26 @@ class MlflowTracker(Tracker):
         self._written = 0
         self._wrote_at = 0.0
         self._later = ""
+        self._receipt_before: str | None = None
+        self._result: SearchResult | None = None
         self._seconds_before: float | None = None
+
+    @override
+    def resume(self, run_id: str, receipt: str) -> None:
+        self.run_id, self._receipt_before = run_id, receipt
 
     @override
     def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
         # A study tells its warnings once each, so those of its searches are alike.
         self._later = "with the study's id" if header.labels else header.search_id + self._words
         self._thread = threading.Thread(target=self._work, args=(header, now_ms()), name="mlflow-tracker", daemon=True)
-        self._thread.start()
+        if self._receipt_before is None:
+            self._begin()
 
     @override
     def trial(self, trial: Trial) -> None:
+        if not trial.cached:
+            self._begin()
         self._add(lambda writer, now: writer.trial(trial, now))
 
     @override
@@ -97,6 +107,11 @@ class MlflowTracker(Tracker):
 
     @override
     def search_ended(self, result: SearchResult | None, failure: str | None = None, stopped: bool = False) -> None:
+        self._result = result
+        if self._receipt_before is not None and self._receipt_before == self._receipt_now() and not self._has_begun:
+            self.receipt = self._receipt_before
+            return
+        self._begin()
         self._add(lambda writer, now: writer.finish(result, failure, now, stopped))
 
     @override
@@ -172,6 +187,27 @@ class MlflowTracker(Tracker):
             self._warn(f"{subject} not recorded in MLflow at {self._store.shown} ({cause_of(error)}); {later}")
             return None
 
+    @property
+    def _has_begun(self) -> bool:
+        return self._thread is not None and self._thread.ident is not None
+
+    def _begin(self) -> None:
+        """Begin to write the search, unless that has begun."""
+        if self._thread is not None and not self._has_begun:
+            self._thread.start()
+
+    def _receipt_now(self) -> str | None:
+        """Return the receipt of a search that is written whole; None without a result, or without a database."""
+        if (result := self._result) is None:
+            return None
+        place: dict[str, Any] = {"uri": self._store.uri, "experiment": self._options.experiment}
+        if (file := self._store.file) is not None:
+            if not file.is_file():
+                return None
+            place["file"] = file.stat().st_ino
+        trials = [(trial.round, str(trial.mask), trial.loss, trial.failure) for trial in result.trials]
+        return digest([place, self._options.max_child_runs, trials, result.removed, result.complete], 32)
+
     def _add(self, event: Event) -> None:
         with self._changed:
             self._events.append((event, now_ms()))
@@ -185,6 +221,8 @@ class MlflowTracker(Tracker):
             try:
                 quiet()
                 self._write(header, now)
+                if not self._gave_up:
+                    self.receipt = self._receipt_now()
                 return
             except Exception as error:  # a tracker never stops a search, whatever MLflow, a disk or a network throws
                 last = self._closing

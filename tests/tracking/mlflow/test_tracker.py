@@ -80,6 +80,39 @@ def tell(folder: Path, search: SearchResult = SEARCH, rounds: int | None = None,
     return run_id
 
 
+def from_ledger(search: SearchResult) -> SearchResult:
+    """The same search once more, with all its losses from the ledger."""
+    return replace(search, trials=tuple(replace(trial, cached=True) for trial in search.trials))
+
+
+def tell_again(tracker: MlflowTracker, search: SearchResult, run_id: str, receipt: str) -> str | None:
+    """Tell a tracker of a search that is recorded already, and return its receipt."""
+    tracker.resume(run_id, receipt)
+    repeat(search, tracker)
+    assert tracker.close() == run_id
+    return tracker.receipt
+
+
+def test_a_search_that_is_written_whole_is_not_written_again(tmp_path):
+    first = patient(place(tmp_path))
+    repeat(SEARCH, first)
+    run_id, receipt = first.close(), first.receipt
+    assert run_id is not None and receipt is not None
+    same, other = from_ledger(SEARCH), from_ledger(greedy_search(n_layers=5, n_remove=2))
+    moved = tmp_path / "moved.db"
+    (tmp_path / "mlflow.db").rename(moved)
+    assert tell_again(patient(place(tmp_path)), same, run_id, receipt) not in (None, receipt), "the database was gone"
+    assert Recorded(tmp_path).parent.info.status == "FINISHED"
+
+    moved.replace(tmp_path / "mlflow.db")
+    assert tell_again(patient(place(tmp_path)), other, run_id, receipt) not in (None, receipt), "other masks"
+    (tmp_path / "mlflow.db").write_bytes(b"no database: whoever reads it fails")
+    assert tell_again(patient(place(tmp_path)), same, run_id, receipt) == receipt
+    warnings: list[str] = []
+    assert tell_again(MlflowTracker(place(tmp_path), warnings.append), SEARCH, run_id, receipt) is None
+    assert "file is not a database" in warnings[0]
+
+
 def test_a_search_is_written_in_full(tmp_path):
     folder, search = tmp_path / "a folder", SEARCH
     run_id = tell(folder)
