@@ -21,7 +21,7 @@ from ray import tune
 
 import raysearch
 from raysearch.bridges.ray_tune import TuneSearcher
-from raysearch.config import build
+from raysearch.configuration import build
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic

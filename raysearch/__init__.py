@@ -44,8 +44,8 @@ from raysearch.core.measure import Measure
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
-from raysearch.search.observer import Observer
 from raysearch.searchers.base import Remark, Round, Scores, Searcher
+from raysearch.searching.observer import Observer
 
 __all__ = [
     "EvaluationError",

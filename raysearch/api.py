@@ -34,15 +34,15 @@ from raysearch.core.formatting import as_typed, count
 from raysearch.core.options import checked
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path, option_of
 from raysearch.errors import EvaluationError, UserError, hidden_keys
-from raysearch.search.notebook import NotebookProgress, in_notebook
-from raysearch.search.observer import Observer, Observers, Tracker
-from raysearch.search.progress_lines import ProgressLines
+from raysearch.searching.notebook import NotebookProgress, in_notebook
+from raysearch.searching.observer import Observer, Observers, Tracker
+from raysearch.searching.progress_lines import ProgressLines
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from raysearch.assessment.results import SearchAssessment
-    from raysearch.config.origins import Setting
+    from raysearch.configuration.origins import Setting
     from raysearch.evaluation.spec import EvaluationSpec
     from raysearch.ledger.checking import LedgerCheck
     from raysearch.ledger.ledger import Ledger
@@ -56,19 +56,19 @@ if TYPE_CHECKING:
     from raysearch.recovery.record import RecoveryRecord
     from raysearch.recovery.results import Recovered, RecoveryCost
     from raysearch.recovery.spec import RecoverSpec
-    from raysearch.search.forecast import SearchForecast
-    from raysearch.search.gap import Gap
-    from raysearch.search.inspection import Inspection
-    from raysearch.search.recommend import SpeedMeter
-    from raysearch.search.recommendation import Recommendation
-    from raysearch.search.record import Cleaned, SearchRecord
-    from raysearch.search.result import SearchResult
-    from raysearch.search.score import Score
-    from raysearch.search.spec import SearchSpec
-    from raysearch.search.sweep import Sweep
-    from raysearch.study.plan import StudyPlan
-    from raysearch.study.record import CellRecord, StudyRecord
-    from raysearch.study.result import StudyResult
+    from raysearch.searching.forecast import SearchForecast
+    from raysearch.searching.gap import Gap
+    from raysearch.searching.inspection import Inspection
+    from raysearch.searching.recommend import SpeedMeter
+    from raysearch.searching.recommendation import Recommendation
+    from raysearch.searching.record import Cleaned, SearchRecord
+    from raysearch.searching.result import SearchResult
+    from raysearch.searching.score import Score
+    from raysearch.searching.spec import SearchSpec
+    from raysearch.searching.sweep import Sweep
+    from raysearch.studies.plan import StudyPlan
+    from raysearch.studies.record import CellRecord, StudyRecord
+    from raysearch.studies.result import StudyResult
     from raysearch.tracking.options import TrackingOptions
     from raysearch.tracking.sync import SyncedSearch, SyncedStudy
 
@@ -89,7 +89,7 @@ def search(
     Returns:
         What was found, with every trial.
     """
-    from raysearch.config import build
+    from raysearch.configuration import build
 
     watching = _observer(observer)
     return _run(*build.tracked_search(_words(overrides, values), config_dir), watching)
@@ -103,7 +103,7 @@ def config(*overrides: str, of: Command = "search", config_dir: PathLike | None 
     Args:
         of: The command: ``search``, ``score``, ``study``, ``assess`` or ``recover``.
     """
-    from raysearch.config.origins import settings_of
+    from raysearch.configuration.origins import settings_of
 
     if of not in (commands := get_args(Command)):
         raise UserError(f"of={of} has no configuration; use {', '.join(commands[:-1])} or {commands[-1]}")
@@ -118,8 +118,8 @@ def forecast(
     The arguments are those of `search`. The data are read, the model's weights are not: its speed is measured on a few
     layers with random weights.
     """
-    from raysearch.config import build
-    from raysearch.search.run import forecast_search
+    from raysearch.configuration import build
+    from raysearch.searching.run import forecast_search
 
     watching = _observer(observer)
     spec = build.search_spec(_words(overrides, values), config_dir)
@@ -139,8 +139,8 @@ def resume(
     Args:
         *overrides: ``tracking.key=value`` words, for another place to record it in.
     """
-    from raysearch.config import build
-    from raysearch.config.compose import recorded
+    from raysearch.configuration import build
+    from raysearch.configuration.compose import recorded
 
     watching = _observer(observer)
     with _found(search, store) as (found, record):
@@ -164,8 +164,8 @@ def score(
     Returns:
         A score for each mask, in order.
     """
-    from raysearch.config import build
-    from raysearch.search.score import score_masks
+    from raysearch.configuration import build
+    from raysearch.searching.score import score_masks
 
     watching = _observer(observer)
     return score_masks(*build.score_spec(_words(overrides, values), config_dir), watching)
@@ -189,7 +189,7 @@ def sweep(
         out: The folder to write a figure and tables to; None for none.
         remove: How many layers the figure marks.
     """
-    from raysearch.search.sweep import run_sweep
+    from raysearch.searching.sweep import run_sweep
 
     watching = _observer(observer)
     folder = None if out is None else as_folder("--out", out)  # before hours are spent
@@ -219,7 +219,7 @@ def inspect(
         samples: How many samples to show of each.
         loss: Whether the dense model is run on them.
     """
-    from raysearch.search.inspection import inspect_data
+    from raysearch.searching.inspection import inspect_data
 
     if samples < 0:
         raise UserError(f"--samples={samples} is negative; use 0 or more")
@@ -250,8 +250,8 @@ def study(
         UserError: Something cannot be held out, assessed or recovered; the message names the report of all else.
         EvaluationError: The same, or Ray has died.
     """
-    from raysearch.config import build
-    from raysearch.study.run import run_study
+    from raysearch.configuration import build
+    from raysearch.studies.run import run_study
     from raysearch.tracking.mlflow.tracker import open_tracker
     from raysearch.tracking.sync import mend
 
@@ -278,8 +278,8 @@ def plan(
 
     The arguments are those of `study`.
     """
-    from raysearch.config import build
-    from raysearch.study.plan import plan_study
+    from raysearch.configuration import build
+    from raysearch.studies.plan import plan_study
 
     watching = _observer(observer)
     return plan_study(build.study_spec(_words(overrides, values), config_dir), watching, with_time=True)
@@ -304,7 +304,7 @@ def report(
     Returns:
         What the study found, and the files, the page first.
     """
-    from raysearch.study.record import STUDIES
+    from raysearch.studies.record import STUDIES
 
     watching = _observer(observer)
     with _opened(store) as found:
@@ -335,10 +335,10 @@ def assess(
         The assessment of a search; or what a study found, and the files of its report, the page first.
     """
     from raysearch.assessment.assess import assess_search
-    from raysearch.config import build
-    from raysearch.search.record import SearchRecord
-    from raysearch.study.assess import assess_study
-    from raysearch.study.record import STUDIES
+    from raysearch.configuration import build
+    from raysearch.searching.record import SearchRecord
+    from raysearch.studies.assess import assess_study
+    from raysearch.studies.record import STUDIES
 
     watching = _observer(observer)
     out = None if out is None else as_folder("--out", out)
@@ -387,8 +387,8 @@ def show(search: str | None = None, *, gap: bool = False, store: PathLike = "mlr
         search: A search id, the start of one, an MLflow run id, or ``latest``; None for all searches.
         gap: Whether to rank what the search found among all masks of as many layers.
     """
-    from raysearch.search.record import SEARCHES, as_they_stand, count_evaluated
-    from raysearch.study.record import cells_by_search
+    from raysearch.searching.record import SEARCHES, as_they_stand, count_evaluated
+    from raysearch.studies.record import cells_by_search
 
     with _opened(store) as found:
         cells = cells_by_search(found)
@@ -398,10 +398,10 @@ def show(search: str | None = None, *, gap: bool = False, store: PathLike = "mlr
             return Shown(as_they_stand(found, SEARCHES.all(found)), cells=cells)
         record, ranked = _search_of(found, search), None
         if gap:
-            from raysearch.search.gap import gap_of  # which brings torch
+            from raysearch.searching.gap import gap_of  # which brings torch
 
             ranked = gap_of(record, found)
-        from raysearch.config.repeat import command_of
+        from raysearch.configuration.repeat import command_of
 
         command = command_of(record.config) or f"raysearch resume {record.search_id}{option_of(record.config)}"
         shown = Shown([record], ranked, cells=cells, command=command)
@@ -425,14 +425,14 @@ def searches(*, store: PathLike = "mlruns") -> pd.DataFrame:
 
     Losses are missing of a search that has not finished.
     """
-    from raysearch.search.frames import searches_frame
+    from raysearch.searching.frames import searches_frame
 
     return searches_frame(show(store=store).records)
 
 
 def evaluated(search: str = "latest", *, store: PathLike = "mlruns") -> int:
     """Return how many masks have been evaluated on a search's samples: how far one is that has not finished."""
-    from raysearch.search.record import count_evaluated
+    from raysearch.searching.record import count_evaluated
 
     with _found(search, store) as (found, record):
         return count_evaluated(found, record)
@@ -474,8 +474,8 @@ def recommend(
             without any, those that a search by budget (``remove=auto``) was given.
         budget: The same as a mapping.
     """
-    from raysearch.search.recommend import recommend
-    from raysearch.search.recommendation import Budget
+    from raysearch.searching.recommend import recommend
+    from raysearch.searching.recommendation import Budget
 
     words = [*_words(overrides, {}), *(f"budget.{part}={as_typed(value)}" for part, value in (budget or {}).items())]
     given = Budget.parse(words) if words else None
@@ -501,7 +501,7 @@ def export(
         out: The folder to write.
         prompt: A text for both models to continue, as a spot check.
     """
-    from raysearch.search.export import export_search
+    from raysearch.searching.export import export_search
 
     record, spec, hub = _to_export(search, overwrite, push, public, store)
     folder = as_path("--out", out)
@@ -527,7 +527,7 @@ def export_gguf(
         out: The file to write.
         source: A GGUF file of the same model, in any quantisation; None for the one that was searched.
     """
-    from raysearch.search.export import export_search_as_gguf
+    from raysearch.searching.export import export_search_as_gguf
 
     record, spec, hub = _to_export(search, overwrite, push, public, store)
     file, source = as_path("--gguf", out), None if source is None else as_path("--from", source)
@@ -643,7 +643,7 @@ def sync(
     Args:
         *overrides: ``tracking.key=value`` words, for another place than the one on record.
     """
-    from raysearch.config.compose import recorded
+    from raysearch.configuration.compose import recorded
     from raysearch.tracking.sync import sync
 
     with _opened(store) as found:
@@ -688,8 +688,8 @@ def clean_ledger(*searches: str, yes: bool = False, store: PathLike = "mlruns") 
         *searches: Ids, starts of ids, or ``latest``; none to give back space alone.
         yes: Whether to do it, or only to count what would go.
     """
-    from raysearch.search.record import clean
-    from raysearch.study.record import STUDIES
+    from raysearch.searching.record import clean
+    from raysearch.studies.record import STUDIES
 
     checked(bool, "yes", yes)
     with _opened(store) as found:
@@ -709,7 +709,7 @@ def export_ledger(*, out: PathLike, format: str = "csv", store: PathLike = "mlru
     Returns:
         The files, each with its number of rows.
     """
-    from raysearch.search.frames import export_frames
+    from raysearch.searching.frames import export_frames
 
     with _opened(store) as found:
         return export_frames(found, as_folder("--out", out), format)
@@ -730,7 +730,7 @@ def ui(store: PathLike = "mlruns", uri: str | None = None, host: str = "127.0.0.
 
 def _run(spec: SearchSpec, tracking: TrackingOptions, observer: Observer, resumes: str | None = None) -> SearchResult:
     """Run a search; what one by budget recommends is drawn to ``reports/<search>/knee.png`` in its store."""
-    from raysearch.search.run import run_search
+    from raysearch.searching.run import run_search
 
     tracker = _tracker(tracking, observer)
     result = run_search(spec, observer, tracker, resumes, _speed_meter(spec, observer))
@@ -746,7 +746,7 @@ def _speed_meter(spec: SearchSpec, observer: Observer) -> SpeedMeter | None:
     if spec.budget is None:
         return None
     from raysearch.assessment.assess import speed_meter
-    from raysearch.config import build
+    from raysearch.configuration import build
 
     return speed_meter(build.speed_options(spec.config), spec.evaluation, observer)
 
@@ -760,7 +760,7 @@ def _opened(store: object) -> AbstractContextManager[Ledger]:
 
 def _words(overrides: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     """Return words and values as words."""
-    from raysearch.config.overrides import as_overrides
+    from raysearch.configuration.overrides import as_overrides
 
     for word in overrides:
         if not isinstance(word, str):
@@ -772,7 +772,7 @@ def _side_by_side(
     overrides: Sequence[str], values: Mapping[str, Any], also: Sequence[str], config_dir: PathLike | None
 ) -> EvaluationSpec:
     """Return the calibration that words and values name, and others beside it."""
-    from raysearch.config import build
+    from raysearch.configuration import build
 
     return build.evaluation_spec(_words(overrides, values), [also] if isinstance(also, str) else also, config_dir)
 
@@ -781,7 +781,7 @@ def _to_export(
     search: str, overwrite: bool, push: str | None, public: bool, store: PathLike
 ) -> tuple[SearchRecord, SearchSpec, HubRepository | None]:
     """Return a search on record, what it is made of, and the repository that an export of it goes to, if any."""
-    from raysearch.config import build
+    from raysearch.configuration import build
 
     checked(bool, "--overwrite", overwrite)
     checked(bool, "--public", public)
@@ -798,8 +798,8 @@ def _to_export(
 
 def _records() -> list[Table[Any]]:
     """Return the tables of a ledger that are records of a class."""
-    from raysearch.search.record import SEARCHES
-    from raysearch.study.record import STUDIES
+    from raysearch.searching.record import SEARCHES
+    from raysearch.studies.record import STUDIES
 
     return [SEARCHES, STUDIES]
 
@@ -813,8 +813,8 @@ def _found(search: str, store: PathLike) -> Iterator[tuple[Ledger, SearchRecord]
 
 def _search_of(ledger: Ledger, name: str) -> SearchRecord:
     """Return the one search that a name fits."""
-    from raysearch.search.record import SEARCHES, find_search
-    from raysearch.study.record import STUDIES
+    from raysearch.searching.record import SEARCHES, find_search
+    from raysearch.studies.record import STUDIES
 
     try:
         return find_search(ledger, name)
@@ -848,7 +848,7 @@ def _recovery(
     search: str, words: Sequence[str], store: PathLike, config_dir: PathLike | None
 ) -> Iterator[tuple[SearchRecord, Ledger, SearchSpec, RecoverSpec]]:
     """A search on record, its ledger, what it is made of, and the recovery that words name."""
-    from raysearch.config import build
+    from raysearch.configuration import build
 
     with _found(search, store) as (found, record):
         composed, here = _composed("recover", words, record, store, found, config_dir)
@@ -868,7 +868,7 @@ def _composed(
 
     The job has the record's cluster, unless words name another.
     """
-    from raysearch.config.compose import after, compose
+    from raysearch.configuration.compose import after, compose
 
     composed = compose(job, after("cluster", record.config, words), config_dir)
     return composed, {**_places(record, store, ledger), "cluster": composed["cluster"]}
@@ -877,8 +877,8 @@ def _composed(
 def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:
     """Return the one search or study that a name fits."""
     from raysearch.ledger.table import find_in
-    from raysearch.search.record import SEARCHES, SearchRecord, as_they_stand
-    from raysearch.study.record import STUDIES
+    from raysearch.searching.record import SEARCHES, SearchRecord, as_they_stand
+    from raysearch.studies.record import STUDIES
 
     found: SearchRecord | StudyRecord = find_in(ledger, name, SEARCHES, STUDIES)
     return as_they_stand(ledger, [found])[0] if isinstance(found, SearchRecord) else found
@@ -886,7 +886,7 @@ def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:
 
 def _tracking(record: SearchRecord | StudyRecord, store: PathLike, ledger: Ledger) -> TrackingOptions:
     """Return where a search or a study on record is recorded for people to look at."""
-    from raysearch.config import build
+    from raysearch.configuration import build
 
     return build.tracking_options({**record.config, **_places(record, store, ledger)})
 
@@ -913,7 +913,7 @@ def _report(
 ) -> tuple[StudyResult, list[Path]]:
     """Write a study's report, and record it."""
     from raysearch.reporting.write import write_report
-    from raysearch.study.collect import collect, has_ended
+    from raysearch.studies.collect import collect, has_ended
 
     tracking = _tracking(record, store, ledger)
     own = tracking.folder / "reports" / as_name("STUDY", record.study_id)

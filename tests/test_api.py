@@ -11,14 +11,14 @@ import pytest
 
 import raysearch
 from raysearch import api
-from raysearch.config import build
-from raysearch.config import compose as config
-from raysearch.config.overrides import as_overrides
+from raysearch.configuration import build
+from raysearch.configuration import compose as config
+from raysearch.configuration.overrides import as_overrides
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.record import write_search
-from raysearch.study.record import STUDIES, StudyRecord
+from raysearch.searching.record import write_search
+from raysearch.studies.record import STUDIES, StudyRecord
 from tests.cli.conftest import Run, World, here, run, world
 from tests.cli.found import found
 

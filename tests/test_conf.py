@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from raysearch.config import build
-from raysearch.config.compose import compose
-from raysearch.config.parts import conf_dir
-from raysearch.study.grid import combinations_of
+from raysearch.configuration import build
+from raysearch.configuration.compose import compose
+from raysearch.configuration.parts import conf_dir
+from raysearch.studies.grid import combinations_of
 
 ROOT = conf_dir()
 FILES = sorted(ROOT.rglob("*.yaml"))

@@ -20,7 +20,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from raysearch.config import build
+from raysearch.configuration import build
 from tests.cli.conftest import World, world  # noqa: F401
 from tests.faults.injection import assert_all_gone
 from tests.processes import MARK

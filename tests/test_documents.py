@@ -17,9 +17,9 @@ import pytest
 import typer
 
 from raysearch.cli.app import app
-from raysearch.config.build import evaluation_spec
-from raysearch.config.origins import settings_of
-from raysearch.search.recommendation import Budget
+from raysearch.configuration.build import evaluation_spec
+from raysearch.configuration.origins import settings_of
+from raysearch.searching.recommendation import Budget
 from tests.cli.conftest import Run, here, run
 from tests.models.conftest import write_llama
 from tests.test_conf import COMMANDS, built

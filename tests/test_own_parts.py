@@ -14,10 +14,10 @@ import pytest
 
 import raysearch
 from raysearch.calibration.objectives.kl import KLObjective
-from raysearch.config.build import study_spec
-from raysearch.config.compose import compose
-from raysearch.config.overrides import as_overrides
-from raysearch.config.parts import build_objective, build_searcher
+from raysearch.configuration.build import study_spec
+from raysearch.configuration.compose import compose
+from raysearch.configuration.overrides import as_overrides
+from raysearch.configuration.parts import build_objective, build_searcher
 from raysearch.errors import UserError
 from raysearch.searchers.beam import BeamSearcher
 from tests.cli.conftest import Run, World, here, run, world

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from raysearch.config.compose import compose
-from raysearch.config.parts import conf_dir
+from raysearch.configuration.compose import compose
+from raysearch.configuration.parts import conf_dir
 from tests.conftest import DATA_FOLDER
 
 PAGE = Path(__file__).parents[1] / "docs" / "papers.md"

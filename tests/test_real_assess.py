@@ -16,8 +16,8 @@ from torch.nn import functional
 from raysearch.assessment.assess import assess_masks, plan_assessment
 from raysearch.assessment.task_files import write_task_files
 from raysearch.cluster.options import ClusterOptions
-from raysearch.config.build import assess_spec
-from raysearch.config.compose import compose
+from raysearch.configuration.build import assess_spec
+from raysearch.configuration.compose import compose
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.export import export_checkpoint

@@ -14,8 +14,8 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from raysearch.calibration.calibration import Calibration
-from raysearch.config.compose import compose
-from raysearch.config.parts import build_data, build_objective
+from raysearch.configuration.compose import compose
+from raysearch.configuration.parts import build_data, build_objective
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.totals import total

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from raysearch.assessment.spec import AssessSpec
-from raysearch.config import compose as config
+from raysearch.configuration import compose as config
 from raysearch.core.paths import as_name
 from raysearch.errors import UserError
 from raysearch.models.loading import load_config
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
-from raysearch.study.spec import StudyOptions
+from raysearch.studies.spec import StudyOptions
 from raysearch.tracking.mlflow.ui import serve_ui
 from tests.test_structure import FILES, ROOT
 
@@ -102,9 +102,9 @@ def test_the_ui_listens_on_this_machine_alone() -> None:
 
 
 def test_a_yaml_file_imports_nothing_of_others() -> None:
-    from raysearch.config.parts import build_searcher
+    from raysearch.configuration.parts import build_searcher
 
-    for kind in ("os", "os.path", "raysearch.config.compose", "../config", "base", "toolbox", "toolbox.ising"):
+    for kind in ("os", "os.path", "raysearch.configuration.compose", "../config", "base", "toolbox", "toolbox.ising"):
         with pytest.raises(UserError, match=r"searcher\.type=.* is unknown"):
             build_searcher({"type": kind})
 

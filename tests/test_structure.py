@@ -24,18 +24,18 @@ ROOMS = (
         "ledger",
         "evaluation",
         "cluster",
-        "search",
+        "searching",
         "bridges",
     ),
-    *("assessment", "recovery", "study", "reporting", "tracking", "config", "api", "cli", "testing"),
+    *("assessment", "recovery", "studies", "reporting", "tracking", "configuration", "api", "cli", "testing"),
 )
 
 #: Where a library at the edge may be imported; everywhere else is a mistake.
 EDGES = {
-    "ray": ("cluster/", "study/trials.py", "bridges/", "recovery/workers.py"),
+    "ray": ("cluster/", "studies/trials.py", "bridges/", "recovery/workers.py"),
     "mlflow": ("tracking/mlflow/",),
-    "hydra": ("config/merge.py",),
-    "omegaconf": ("config/merge.py",),
+    "hydra": ("configuration/merge.py",),
+    "omegaconf": ("configuration/merge.py",),
     "typer": ("cli/",),
     "nevergrad": ("bridges/nevergrad.py",),
     "math_verify": ("generation/scoring.py",),

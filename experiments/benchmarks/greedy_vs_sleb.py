@@ -37,8 +37,8 @@ from pydantic import TypeAdapter
 
 from raysearch import api
 from raysearch.core.mask import Mask
-from raysearch.search.result import SearchResult
-from raysearch.search.trial import Trial
+from raysearch.searching.result import SearchResult
+from raysearch.searching.trial import Trial
 
 #: The most by which losses may differ, relative.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-3}
@@ -134,7 +134,7 @@ def sleb(options: argparse.Namespace, trials: Sequence[Trial], began: float) -> 
     import torch
     from walk_vs_loop import by_sample
 
-    from raysearch.config.build import search_spec
+    from raysearch.configuration.build import search_spec
     from raysearch.evaluation.prepared_data import prepare_data
     from raysearch.models.loading import describe, load_model
 

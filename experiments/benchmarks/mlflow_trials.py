@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from raysearch.core.mask import Mask
-from raysearch.search.observer import repeat
+from raysearch.searching.observer import repeat
 from raysearch.testing.tracker_suite import search_of
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.options import TrackingOptions

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from raysearch.calibration.calibration import Calibration
-from raysearch.config.compose import compose
-from raysearch.config.parts import build_data, build_objective
+from raysearch.configuration.compose import compose
+from raysearch.configuration.parts import build_data, build_objective
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit

@@ -43,11 +43,11 @@ from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.unit import JobT, MaskUnit, UnitResult
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import LocatedModel, ModelInfo
-from raysearch.search.driver import run_rounds
-from raysearch.search.forecast import Forecaster, SearchForecast
-from raysearch.search.observer import Observer
-from raysearch.search.recorder import SearchRecorder
 from raysearch.searchers.beam import BeamSearcher
+from raysearch.searching.driver import run_rounds
+from raysearch.searching.forecast import Forecaster, SearchForecast
+from raysearch.searching.observer import Observer
+from raysearch.searching.recorder import SearchRecorder
 
 GREEDY = BeamSearcher(width=1)
 REMOVE = 5

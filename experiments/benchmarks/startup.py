@@ -57,7 +57,7 @@ def phases(store: Path) -> dict[str, list[float]]:
         taken[name] = [time.perf_counter() - wall, time.process_time() - cpu]
 
     with phase("imports"):
-        from raysearch.config import build
+        from raysearch.configuration import build
         from raysearch.core.mask import Mask
         from raysearch.evaluation.prepared_data import prepare_data
         from raysearch.evaluation.unit import Job, MaskUnit

@@ -51,7 +51,7 @@ def main() -> None:
 
 def write_model(folder: Path) -> None:
     """Write SmolLM2-135M and its tokenizer as a checkpoint."""
-    from raysearch.config import build
+    from raysearch.configuration import build
     from raysearch.models.loading import describe, load_model, load_tokenizer
 
     model = describe(build.search_spec(["model.dtype=float32"]).evaluation.model).model

@@ -24,7 +24,7 @@ from scipy import stats
 import raysearch
 from raysearch.ledger.ledger import Ledger
 from raysearch.reporting.figures.sweep import sweep_figure
-from raysearch.search.score import Score
+from raysearch.searching.score import Score
 
 HERE = Path(__file__).parent
 DRAWS = (0, 1)  # data.seed; masks are searched on the first

@@ -27,8 +27,8 @@ from raysearch.core.measure import Measure
 from raysearch.reporting.stats.analysis import Analysis, analyse
 from raysearch.reporting.stats.difference import holm, sign_p
 from raysearch.reporting.stats.ranking import Pair
-from raysearch.study.result import CellResult, Outcome, StudyResult
-from raysearch.study.spec import Margin
+from raysearch.studies.result import CellResult, Outcome, StudyResult
+from raysearch.studies.spec import Margin
 
 #: The paper's seven searchers.
 SEVEN = ("one-shot", "greedy", "beam", "GA", "BO", "CBO", "fast-block-select")

@@ -22,7 +22,7 @@ from scipy import stats
 
 import raysearch
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.inspection import ShownSample
+from raysearch.searching.inspection import ShownSample
 
 N_LAYERS = 30
 SIZES = (5, 7)

@@ -21,17 +21,17 @@ from unittest import mock
 
 import numpy as np
 
-from raysearch.config.build import search_spec
+from raysearch.configuration.build import search_spec
 from raysearch.core.mask import Mask
 from raysearch.evaluation import screening
 from raysearch.evaluation.progress import Meter
 from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.models.loading import describe
-from raysearch.search.driver import run_searcher
-from raysearch.search.observer import Observer
-from raysearch.search.recorder import SearchRecorder
-from raysearch.search.spec import SearchSpec
+from raysearch.searching.driver import run_searcher
+from raysearch.searching.observer import Observer
+from raysearch.searching.recorder import SearchRecorder
+from raysearch.searching.spec import SearchSpec
 
 HERE = Path(__file__).parent
 COMMON = ["model.dtype=bfloat16", "tracking=none", "protect=[0,-1]", "data.samples=64"]

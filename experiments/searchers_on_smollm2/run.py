@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import raysearch
-from raysearch.config import build
+from raysearch.configuration import build
 from raysearch.models.loading import load_model, load_tokenizer
 from raysearch.models.source import locate
 

@@ -23,7 +23,7 @@ from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY
 from raysearch.reporting.findings import findings
 from raysearch.reporting.stats.analysis import analyse
-from raysearch.study.result import CellResult, Outcome, StudyResult
+from raysearch.studies.result import CellResult, Outcome, StudyResult
 
 CALIBRATIONS, SIZES, SEARCHERS, DRAWS = ("x", "y"), (5, 7), "abcde", "012"
 METRICS = (

@@ -31,11 +31,11 @@ from raysearch.generation.server import Server
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo, ModelSpec
-from raysearch.search.observer import Observer, warn_of_unknown
-from raysearch.search.recommend import SpeedMeter
-from raysearch.search.recommendation import Speed
-from raysearch.search.record import SearchRecord
-from raysearch.search.spec import SearchSpec
+from raysearch.searching.observer import Observer, warn_of_unknown
+from raysearch.searching.recommend import SpeedMeter
+from raysearch.searching.recommendation import Speed
+from raysearch.searching.record import SearchRecord
+from raysearch.searching.spec import SearchSpec
 
 
 def plan_assessment(

@@ -13,8 +13,8 @@ from raysearch.core.mask import Mask
 from raysearch.generation.examples import examples
 from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.observer import Observer
-from raysearch.search.record import SearchRecord
+from raysearch.searching.observer import Observer
+from raysearch.searching.record import SearchRecord
 
 #: In the ledger, where others are named by a fingerprint.
 _NUMBERS, _ANSWERS = "recorded numbers", "recorded answers"

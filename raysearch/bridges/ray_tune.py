@@ -19,8 +19,8 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
-from raysearch.search.driver import check_requests
 from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator
+from raysearch.searching.driver import check_requests
 
 #: The loss of each known mask, or why there is none.
 Outcomes = dict[Mask, float | str]

@@ -11,8 +11,8 @@ from raysearch.cli.cells import extent, loss_cells, loss_columns, new_table, spl
 from raysearch.core.formatting import added, count
 
 if TYPE_CHECKING:  # heavy; a command that is refused does not need them
-    from raysearch.search.inspection import Inspection, Row
-    from raysearch.search.sweep import Agreement, Profile, Sweep
+    from raysearch.searching.inspection import Inspection, Row
+    from raysearch.searching.sweep import Agreement, Profile, Sweep
 
 
 def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:

@@ -13,7 +13,7 @@ from raysearch.core.estimate import Estimate, Metric, shown
 from raysearch.core.formatting import size
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure, readout_text
-from raysearch.search.result import uses_evaluation_split
+from raysearch.searching.result import uses_evaluation_split
 
 Side = Literal["left", "center"]
 

@@ -19,12 +19,12 @@ from raysearch.cli.output import say
 from raysearch.core.formatting import count, duration, listed, remaining, short_duration, size, written
 from raysearch.core.paths import option_of
 from raysearch.core.problem import AUTO
-from raysearch.search.forecast import SearchForecast
-from raysearch.search.observer import Observer, StudyHeader
+from raysearch.searching.forecast import SearchForecast
+from raysearch.searching.observer import Observer, StudyHeader
 
 if TYPE_CHECKING:  # heavy; a command that stops early does not need them
     from raysearch.evaluation.progress import Progress
-    from raysearch.search.result import RoundSummary, SearchHeader
+    from raysearch.searching.result import RoundSummary, SearchHeader
 
 _SECONDS_BETWEEN_LINES, _SECONDS_IF_UNCHANGED = 15, 120
 #: After this time without a replica, the display says where to look.

@@ -13,7 +13,7 @@ from raysearch.cli.output import output
 from raysearch.core.formatting import count
 from raysearch.core.json import plain
 from raysearch.errors import UserError
-from raysearch.search.result import in_brief
+from raysearch.searching.result import in_brief
 
 
 @app.command(short_help="List the searches, or show what one of them found.")
@@ -91,7 +91,7 @@ def recommend(
     with output(as_json) as out:
         from raysearch.cli.cells import refusal_notes
         from raysearch.cli.tables import budget_table, sentence
-        from raysearch.search.gguf_masks import refused_on_record
+        from raysearch.searching.gguf_masks import refused_on_record
 
         recommendation = api.recommend(search, *budget or [], store=store)
         (record,) = api.show(recommendation.search_id, store=store).records

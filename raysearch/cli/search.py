@@ -12,10 +12,10 @@ import typer
 from raysearch import api
 from raysearch.cli.app import ConfigDir, Json, Overrides, Search, Store, Tracking, app
 from raysearch.cli.output import GOES_ON, Output, output
-from raysearch.search.result import in_brief
+from raysearch.searching.result import in_brief
 
 if TYPE_CHECKING:
-    from raysearch.search.result import SearchResult
+    from raysearch.searching.result import SearchResult
 
 _SEARCH_HELP = """Find which layers of a model to remove, and record the evidence.
 

@@ -16,7 +16,7 @@ from raysearch.core.paths import option_for
 from raysearch.errors import EvaluationError
 
 if TYPE_CHECKING:
-    from raysearch.study.result import StudyResult
+    from raysearch.studies.result import StudyResult
 
 Study = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study's id, the start of one, its MLflow run id, or latest.")

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from raysearch.assessment.results import Result, SearchAssessment
-    from raysearch.study.plan import StudyPlan
-    from raysearch.study.result import StudyResult
+    from raysearch.studies.plan import StudyPlan
+    from raysearch.studies.result import StudyResult
 
 _SHOWN = 200  # characters of an example
 _MOST_EXPORTS = 3  # next commands, of the largest numbers of layers

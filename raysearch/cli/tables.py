@@ -36,22 +36,22 @@ from raysearch.core.paths import option_for, option_of
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
 from raysearch.models.spec import label_of
-from raysearch.search.gguf_masks import refused_on_record
-from raysearch.search.recommendation import memory_text
-from raysearch.search.result import Refinement, SearchResult
-from raysearch.search.trial import Trial
+from raysearch.searching.gguf_masks import refused_on_record
+from raysearch.searching.recommendation import memory_text
+from raysearch.searching.result import Refinement, SearchResult
+from raysearch.searching.trial import Trial
 
 if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
-    from raysearch.config.origins import Setting
+    from raysearch.configuration.origins import Setting
     from raysearch.models.export import ExportResult
     from raysearch.models.gguf_healing import HealedGGUF
     from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.recovery.export import RecoveredExport
-    from raysearch.search.gap import Gap
-    from raysearch.search.recommendation import Recommendation, SizeFacts
-    from raysearch.search.record import SearchRecord
-    from raysearch.search.score import Score
-    from raysearch.study.record import CellRecord
+    from raysearch.searching.gap import Gap
+    from raysearch.searching.recommendation import Recommendation, SizeFacts
+    from raysearch.searching.record import SearchRecord
+    from raysearch.searching.score import Score
+    from raysearch.studies.record import CellRecord
     from raysearch.tracking.sync import SyncedSearch, SyncedStudy
 
 _MOST_PARTS = 4  # losses of parts that fit into a table

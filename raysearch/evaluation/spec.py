@@ -1,4 +1,4 @@
-"""How masks are evaluated: plain, validated values, built from the configuration by `raysearch.config.build`."""
+"""How masks are evaluated: plain, validated values, built from the configuration by `raysearch.configuration.build`."""
 
 from __future__ import annotations
 

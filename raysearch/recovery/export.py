@@ -16,9 +16,9 @@ from raysearch.models.loading import describe, fingerprint
 from raysearch.models.source import gguf_file, locate
 from raysearch.recovery.checkpoint import written_by
 from raysearch.recovery.record import RecoveryRecord, recoveries_of_search
-from raysearch.search.export import export_search
-from raysearch.search.record import SearchRecord
-from raysearch.search.spec import SearchSpec
+from raysearch.searching.export import export_search
+from raysearch.searching.record import SearchRecord
+from raysearch.searching.spec import SearchSpec
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.observer import LossPoint, RecoveryHeader
-from raysearch.search.record import SearchRecord
+from raysearch.searching.observer import LossPoint, RecoveryHeader
+from raysearch.searching.record import SearchRecord
 
 _RECOVERIES = "recoveries"  # in the ledger, where others are named by a fingerprint
 

@@ -38,10 +38,10 @@ from raysearch.recovery.steps import RECOVERED, TEACHER, Recovery, heal, prepare
 from raysearch.recovery.teacher import TopLogits
 from raysearch.recovery.trainer import TrainingRows, TrainingSetup, all_threads, make_trainer, naming_bitsandbytes
 from raysearch.recovery.training import within_memory
-from raysearch.search.export import export_search
-from raysearch.search.observer import Observer
-from raysearch.search.record import SearchRecord
-from raysearch.search.spec import SearchSpec
+from raysearch.searching.export import export_search
+from raysearch.searching.observer import Observer
+from raysearch.searching.record import SearchRecord
+from raysearch.searching.spec import SearchSpec
 
 
 def recover_search(

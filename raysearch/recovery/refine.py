@@ -30,11 +30,11 @@ from raysearch.models.spec import ModelInfo
 from raysearch.recovery.prompts import check_rows
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoverSpec
-from raysearch.search.observer import LossPoint, Observer, Prefixed, RecoveryHeader
-from raysearch.search.record import SearchRecord
-from raysearch.search.result import RefinedMask, Refinement
-from raysearch.search.spec import SearchSpec
 from raysearch.searchers.base import Round
+from raysearch.searching.observer import LossPoint, Observer, Prefixed, RecoveryHeader
+from raysearch.searching.record import SearchRecord
+from raysearch.searching.result import RefinedMask, Refinement
+from raysearch.searching.spec import SearchSpec
 
 if TYPE_CHECKING:  # these bring torch and trl, which a search that the ledger answers does without
     from raysearch.recovery.steps import Recovery

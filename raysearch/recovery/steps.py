@@ -41,10 +41,10 @@ from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import top_logits_of
 from raysearch.recovery.trainer import TrainingRows, TrainingSetup, check_targets
 from raysearch.recovery.training import DONE, TRAINED, is_trained, train
-from raysearch.search.export import export_search
-from raysearch.search.observer import Observer
-from raysearch.search.record import SearchRecord
-from raysearch.search.spec import SearchSpec
+from raysearch.searching.export import export_search
+from raysearch.searching.observer import Observer
+from raysearch.searching.record import SearchRecord
+from raysearch.searching.spec import SearchSpec
 
 TEACHER = "teacher"  # the folder of the dense model's logits
 RECOVERED = "recovered"  # that of the recovered checkpoint, where nobody has named one

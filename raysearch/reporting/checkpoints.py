@@ -21,7 +21,7 @@ from raysearch.reporting.stats.frame import (
     headline,
 )
 from raysearch.reporting.tables import numbers
-from raysearch.study.result import StudyResult
+from raysearch.studies.result import StudyResult
 
 
 def checkpoint_findings(analysis: Analysis) -> Iterator[Finding]:

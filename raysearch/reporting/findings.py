@@ -22,8 +22,8 @@ from raysearch.reporting.stats.difference import LEVEL, holm
 from raysearch.reporting.stats.frame import Quantity, cells_frame, is_ruined, of_shared_luck
 from raysearch.reporting.stats.variance import Split, Spread
 from raysearch.reporting.tables import numbers
-from raysearch.study.result import StudyResult
-from raysearch.study.spec import sides_of
+from raysearch.studies.result import StudyResult
+from raysearch.studies.spec import sides_of
 
 
 def findings(analysis: Analysis) -> list[Finding]:

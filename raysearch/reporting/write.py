@@ -22,7 +22,7 @@ from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.stats.frame import HELD_OUT_LOSS
 from raysearch.reporting.tables.numbers import UNKNOWN
 from raysearch.reporting.tables.table import Table, as_csv, as_markdown
-from raysearch.study.result import StudyResult
+from raysearch.studies.result import StudyResult
 
 
 def write_report(results: StudyResult, out: Path) -> list[Path]:

@@ -27,7 +27,7 @@ The rules, each a test in `raysearch.testing.searcher_suite`:
 
 A worked call sequence, one layer of three to remove by `one_shot`:
 
-    searcher                                     oracle (driven by `raysearch.search.driver`)
+    searcher                                     oracle (driven by `raysearch.searching.driver`)
     yield Round({0} {1} {2})          ─────►     evaluates the three masks
                                       ◄─────     Scores({0}: 4.0, {1}: 3.2, {2}: 3.5)
     yield Round({1})                  ─────►     answered by the ledger

@@ -21,8 +21,8 @@ from typing_extensions import override
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
-from raysearch.search.driver import Oracle, run_searcher
 from raysearch.searchers.base import Remark, Round, Scores, Searcher
+from raysearch.searching.driver import Oracle, run_searcher
 
 Loss = Callable[[Mask], float]
 

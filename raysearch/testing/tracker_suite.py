@@ -18,8 +18,8 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.search.observer import StudyHeader, Tracker, repeat
-from raysearch.search.result import (
+from raysearch.searching.observer import StudyHeader, Tracker, repeat
+from raysearch.searching.result import (
     EvaluationCounts,
     LayerForwards,
     LayerTokens,
@@ -27,7 +27,7 @@ from raysearch.search.result import (
     RoundSummary,
     SearchResult,
 )
-from raysearch.search.trial import Trial
+from raysearch.searching.trial import Trial
 
 MARGIN = Measure("nats per answer token", "sample", "margin")
 ACCURACY = Measure("errors per item", "sample", "accuracy")
@@ -99,7 +99,7 @@ def small_search(search_id: str = "greedy-m2-00000000", measure: Measure = PERPL
 
 
 class TrackerSuite(ABC):
-    """The contract of `raysearch.search.observer.Tracker`, as tests."""
+    """The contract of `raysearch.searching.observer.Tracker`, as tests."""
 
     @abstractmethod
     def make_tracker(self, folder: Path, warn: Callable[[str], None]) -> Tracker:

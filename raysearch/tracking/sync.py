@@ -16,11 +16,11 @@ from raysearch.ledger.locks import held, is_held
 from raysearch.ledger.table import now
 from raysearch.recovery.record import recoveries_of
 from raysearch.recovery.refine import recorded_refinement
-from raysearch.search.record import SEARCHES, SearchRecord, note_mlflow
-from raysearch.search.result import SearchResult
-from raysearch.study.collect import collect, has_ended
-from raysearch.study.record import STUDIES, CellRecord, StudyRecord
-from raysearch.study.spec import cell_labels
+from raysearch.searching.record import SEARCHES, SearchRecord, note_mlflow
+from raysearch.searching.result import SearchResult
+from raysearch.studies.collect import collect, has_ended
+from raysearch.studies.record import STUDIES, CellRecord, StudyRecord
+from raysearch.studies.spec import cell_labels
 from raysearch.tracking.mlflow.assessments import record_answers, record_assessments, record_recovery
 from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
 from raysearch.tracking.mlflow.study import begin_study, end_failed, open_runs, record_report

@@ -15,8 +15,8 @@ from raysearch.assessment.context import AssessmentPlan
 from raysearch.assessment.results import Assessments
 from raysearch.assessment.task_files import own_files
 from raysearch.cluster.options import ClusterOptions
-from raysearch.config.build import assess_spec
-from raysearch.config.compose import compose
+from raysearch.configuration.build import assess_spec
+from raysearch.configuration.compose import compose
 from raysearch.core.mask import Mask
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.replica import Replica

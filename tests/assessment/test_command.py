@@ -11,7 +11,7 @@ import pytest
 
 from raysearch import api
 from raysearch.assessment.results import SearchAssessment
-from raysearch.search.observer import Observer
+from raysearch.searching.observer import Observer
 from raysearch.tracking.mlflow.tracker import open_tracker
 from raysearch.tracking.options import TrackingOptions
 from tests.assessment.conftest import of_text

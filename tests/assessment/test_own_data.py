@@ -12,8 +12,8 @@ from transformers import AutoTokenizer
 
 from raysearch.assessment.assess import plan_assessment
 from raysearch.calibration.calibration import Calibration
-from raysearch.config import build
-from raysearch.config.compose import compose
+from raysearch.configuration import build
+from raysearch.configuration.compose import compose
 from raysearch.evaluation.prepared_data import prepare_data
 from raysearch.models.loading import describe
 from tests.cli.conftest import Run, World

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from raysearch.assessment.recorded import record_numbers, recorded_assessments
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.observer import Observer
-from raysearch.search.record import SearchRecord
+from raysearch.searching.observer import Observer
+from raysearch.searching.record import SearchRecord
 from tests.tracking.simulated import greedy_search
 
 

@@ -8,15 +8,15 @@ import yaml
 from ray.tune.search import ConcurrencyLimiter
 
 from raysearch.bridges.ray_tune import TuneSearcher
-from raysearch.config.parts import build_searcher, conf_dir
+from raysearch.configuration.parts import build_searcher, conf_dir
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
-from raysearch.search.driver import ContractError, run_searcher
 from raysearch.searchers.base import Remark, Round, Searcher
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.one_shot import OneShotSearcher
+from raysearch.searching.driver import ContractError, run_searcher
 from raysearch.testing.searcher_suite import ToyOracle, additive_loss, rugged_loss
 
 PROBLEM = Problem.create(6, 2)

@@ -10,8 +10,8 @@ from ray import tune
 from raysearch.bridges.ray_tune import TuneSearcher
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.search.driver import run_searcher
 from raysearch.searchers.beam import BeamSearcher
+from raysearch.searching.driver import run_searcher
 from raysearch.testing.searcher_suite import ToyOracle, rugged_loss
 
 PROBLEM = Problem.create(6, 2)

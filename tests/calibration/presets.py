@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from raysearch.config.parts import conf_dir
+from raysearch.configuration.parts import conf_dir
 
 
 def preset_values(name: str) -> dict[str, Any]:

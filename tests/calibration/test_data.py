@@ -10,7 +10,7 @@ from raysearch.calibration.batch import Form
 from raysearch.calibration.data import Data
 from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.windows import WindowOptions
-from raysearch.config.parts import build_data, conf_dir
+from raysearch.configuration.parts import build_data, conf_dir
 from raysearch.errors import UserError
 from tests.calibration.presets import preset_values
 from tests.calibration.tokenizers import EOS, PLAIN, characters

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysearch.config import compose as config
+from raysearch.configuration import compose as config
 from tests.models.families import tiny
 
 N_LAYERS = 5
@@ -106,8 +106,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything that can be wrong with files."""
     from raysearch.ledger.ledger import Ledger
-    from raysearch.search.record import write_search
-    from raysearch.study.record import STUDIES, StudyRecord
+    from raysearch.searching.record import write_search
+    from raysearch.studies.record import STUDIES, StudyRecord
 
     bad = tmp_path_factory.mktemp("bad")
     for name, content in {

@@ -15,9 +15,9 @@ import raysearch
 from raysearch.assessment import speed
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.search import recommend
-from raysearch.search.recommend import facts_of
-from raysearch.search.recommendation import Budget, Speed
+from raysearch.searching import recommend
+from raysearch.searching.recommend import facts_of
+from raysearch.searching.recommendation import Budget, Speed
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
 

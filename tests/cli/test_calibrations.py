@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysearch.search import observer
+from raysearch.searching import observer
 from tests.cli.conftest import N_LAYERS, prose
 from tests.cli.found import found
 from tests.cli.refusals import refuses

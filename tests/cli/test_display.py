@@ -11,7 +11,7 @@ from rich.console import Console
 from raysearch.cli.displays import SearchDisplay
 from raysearch.core.mask import Mask
 from raysearch.evaluation.progress import Progress
-from raysearch.search.forecast import RoundCost, SearchForecast
+from raysearch.searching.forecast import RoundCost, SearchForecast
 from raysearch.testing.tracker_suite import MARGIN
 from tests.tracking.simulated import greedy_search
 

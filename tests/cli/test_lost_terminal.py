@@ -20,7 +20,7 @@ from tests.cli.conftest import Run, World
 SEARCHES = """
 import json, os, signal, sys
 import transformers.models.llama.modeling_llama
-import raysearch.config.build, raysearch.evaluation.inline_pool
+import raysearch.configuration.build, raysearch.evaluation.inline_pool
 from raysearch.cli import main
 for line in sys.stdin:
     words, folder, stderr, ignored = json.loads(line)

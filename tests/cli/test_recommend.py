@@ -12,9 +12,9 @@ import raysearch
 from raysearch.core.formatting import size as size_text
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.search import recommend
-from raysearch.search.recommend import facts_of
-from raysearch.search.recommendation import Budget
+from raysearch.searching import recommend
+from raysearch.searching.recommend import facts_of
+from raysearch.searching.recommendation import Budget
 from tests.cases import assert_refused
 from tests.cli.conftest import Run, World
 from tests.cli.found import found

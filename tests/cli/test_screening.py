@@ -8,7 +8,7 @@ import pytest
 from mlflow import MlflowClient
 
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.record import SEARCHES
+from raysearch.searching.record import SEARCHES
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
 

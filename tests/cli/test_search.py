@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 import raysearch
 from raysearch.core.versions import VERSION
 from raysearch.models import source
-from raysearch.search.result import in_brief
+from raysearch.searching.result import in_brief
 from tests.cli.conftest import MAIN, N_LAYERS, Run, World
 from tests.cli.found import found
 from tests.models.conftest import write_llama

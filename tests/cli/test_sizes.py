@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 import raysearch
-from raysearch.search.result import SearchResult
+from raysearch.searching.result import SearchResult
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
 from tests.cli.test_search import table

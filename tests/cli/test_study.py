@@ -11,10 +11,10 @@ from typing_extensions import override
 import raysearch
 from raysearch.core.json import plain
 from raysearch.ledger.ledger import opened
-from raysearch.search import observer
-from raysearch.search.observer import Observer
-from raysearch.search.record import SEARCHES
-from raysearch.study.record import STUDIES
+from raysearch.searching import observer
+from raysearch.searching.observer import Observer
+from raysearch.searching.record import SEARCHES
+from raysearch.studies.record import STUDIES
 from tests.cli.conftest import Run, World
 from tests.cli.found import evaluations, found
 from tests.cli.refusals import refuses_cleanly

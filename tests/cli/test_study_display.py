@@ -19,14 +19,14 @@ from raysearch.cli.study_tables import (
     study_lines,
     study_table,
 )
-from raysearch.config import build
+from raysearch.configuration import build
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.reporting.checkpoints import checkpoint_findings
 from raysearch.reporting.stats.analysis import analyse
-from raysearch.search.observer import StudyHeader
-from raysearch.study.plan import CellPlan, StudyPlan
-from raysearch.study.result import StudyResult
+from raysearch.searching.observer import StudyHeader
+from raysearch.studies.plan import CellPlan, StudyPlan
+from raysearch.studies.result import StudyResult
 from tests.cli.conftest import World
 from tests.reporting.synthetic import synthetic_study
 

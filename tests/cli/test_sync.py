@@ -14,9 +14,9 @@ import raysearch
 from raysearch import api
 from raysearch.ledger.ledger import opened
 from raysearch.ledger.locks import held
-from raysearch.search import run as search_run
-from raysearch.search.record import SEARCHES
-from raysearch.study.record import STUDIES
+from raysearch.searching import run as search_run
+from raysearch.searching.record import SEARCHES
+from raysearch.studies.record import STUDIES
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
 from tests.cli.studies import small_study

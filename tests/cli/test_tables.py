@@ -32,14 +32,14 @@ from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.models.gguf_pruning import GGUFExport
-from raysearch.search.gap import Gap
-from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed
-from raysearch.search.record import SearchRecord
-from raysearch.search.result import LayerForwards, LayerTokens, SearchResult
-from raysearch.search.score import Score
-from raysearch.search.separation import Separation
-from raysearch.search.trial import Trial
-from raysearch.study.record import CellRecord
+from raysearch.searching.gap import Gap
+from raysearch.searching.recommendation import Budget, Recommendation, SizeFacts, Speed
+from raysearch.searching.record import SearchRecord
+from raysearch.searching.result import LayerForwards, LayerTokens, SearchResult
+from raysearch.searching.score import Score
+from raysearch.searching.separation import Separation
+from raysearch.searching.trial import Trial
+from raysearch.studies.record import CellRecord
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
 from tests.models.conftest import write_llama
 from tests.tracking.simulated import greedy_search

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from raysearch.calibration.objectives.perplexity import PerplexityObjective as Perplexity
-from raysearch.config import build
+from raysearch.configuration import build
 from raysearch.evaluation.prepared_data import PreparedData, prepare_data
 from raysearch.models.loading import describe
 from tests.cli.conftest import World

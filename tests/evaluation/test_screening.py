@@ -19,15 +19,15 @@ from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.screening import Difference, Screener, Screening, Spread, shard_order
 from raysearch.evaluation.unit import UnitResult
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.driver import run_searcher
-from raysearch.search.observer import Observer
-from raysearch.search.recorder import SearchRecorder
 from raysearch.searchers.base import Round, Scores
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
 from raysearch.searchers.fast_block_select import FastBlockSelectSearcher
 from raysearch.searchers.genetic import GeneticSearcher
 from raysearch.searchers.one_shot import OneShotSearcher
+from raysearch.searching.driver import run_searcher
+from raysearch.searching.observer import Observer
+from raysearch.searching.recorder import SearchRecorder
 from tests.cases import assert_refused
 
 SCREENING = Screening()

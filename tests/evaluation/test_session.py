@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raysearch.config import build
+from raysearch.configuration import build
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.prepared_data import prepare_data

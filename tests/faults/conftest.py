@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 import raysearch
-from raysearch.search.result import in_brief
+from raysearch.searching.result import in_brief
 from tests.cli.conftest import World, here, run, world
 from tests.conftest import made_once
 from tests.evaluation.conftest import calibration, make_replica, model

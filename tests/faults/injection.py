@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import pytest
 
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.record import SEARCHES
+from raysearch.searching.record import SEARCHES
 from tests.cli.conftest import Outcome
 from tests.processes import MARK, descendants, marked, wait_for
 
@@ -41,7 +41,7 @@ MANY: dict[str, object] = {
 BEAM: dict[str, object] = {**MANY, "searcher": "beam", "searcher.width": 10}
 #: A line that Ray's own code may write at any time: ``[2026-11-26 10:51:44,972 E 11821 12019] core_worker.cc:609: …``.
 _LOGGED_BY_RAY = re.compile(r"\[[\d-]+ [\d:,]+ [A-Z] \d+ \d+\]")
-_IMPORTED = ["pytest", "raysearch.api", "raysearch.cli.displays", "raysearch.cluster.pool", "raysearch.study.trials"]
+_IMPORTED = ["pytest", "raysearch.api", "raysearch.cli.displays", "raysearch.cluster.pool", "raysearch.studies.trials"]
 #: Where the functions are that run programs.
 _MAINS = {"raysearch": "raysearch.cli", "ray": "ray.scripts.scripts"}
 _MODEL = "transformers.models.llama.modeling_llama"

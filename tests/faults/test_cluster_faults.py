@@ -23,8 +23,8 @@ from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.core.mask import Mask
 from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.unit import MaskUnit, UnitResult
-from raysearch.search.observer import Observer
-from raysearch.search.result import RoundSummary, in_brief
+from raysearch.searching.observer import Observer
+from raysearch.searching.result import RoundSummary, in_brief
 from tests.cli.conftest import Run, World
 from tests.cli.found import evaluations, found, same
 from tests.faults.clusters import ROOT, RayCluster, free_port, listens, start

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from hydra.errors import HydraException
 
-from raysearch.config import merge
+from raysearch.configuration import merge
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
-from raysearch.search import run as search_run
-from raysearch.search.observer import Tracker
+from raysearch.searching import run as search_run
+from raysearch.searching.observer import Tracker
 from raysearch.tracking.mlflow import tracker
 from tests.cli.conftest import Run, World, finish, spawn
 from tests.cli.found import evaluations, found, same

@@ -14,8 +14,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from raysearch.core.mask import Mask
-from raysearch.search.recorder import SearchRecorder
 from raysearch.searchers.base import Round, Scores
+from raysearch.searching.recorder import SearchRecorder
 from tests.cli.conftest import N_LAYERS, Run, World
 from tests.cli.found import found
 from tests.models.families import tiny

@@ -12,7 +12,7 @@ import pytest
 from mlflow import MlflowClient
 
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.record import SEARCHES, as_they_stand
+from raysearch.searching.record import SEARCHES, as_they_stand
 from raysearch.tracking.options import Store
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raysearch.config.compose import compose
+from raysearch.configuration.compose import compose
 from raysearch.generation.answer import CodeTests
 from raysearch.generation.sandbox import Program, run_programs
 from raysearch.generation.score import Score

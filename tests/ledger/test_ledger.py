@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysearch.config.build import recorded_search
+from raysearch.configuration.build import recorded_search
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.ledger import ledger as ledger_module
@@ -16,8 +16,8 @@ from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.checking import check_ledger
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held, remove_if_stale
-from raysearch.search.record import SEARCHES, note_mlflow, write_search
-from raysearch.study.record import STUDIES, StudyRecord
+from raysearch.searching.record import SEARCHES, note_mlflow, write_search
+from raysearch.studies.record import STUDIES, StudyRecord
 from tests.cases import assert_refused
 from tests.tracking.simulated import greedy_search
 

@@ -20,9 +20,9 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
 from raysearch.ledger.merging import merge_ledgers
 from raysearch.ledger.table import Table
-from raysearch.search.frames import export_frames
-from raysearch.search.record import SEARCHES, clean, write_search
-from raysearch.study.record import STUDIES, StudyRecord
+from raysearch.searching.frames import export_frames
+from raysearch.searching.record import SEARCHES, clean, write_search
+from raysearch.studies.record import STUDIES, StudyRecord
 from tests.tracking.simulated import greedy_search
 
 A, B = Mask.of(1), Mask.of(1, 2)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import raysearch
-from raysearch.config import build
+from raysearch.configuration import build
 from raysearch.recovery import recover
 from raysearch.recovery.refine import RecoveryRefiner
-from raysearch.search.observer import Observer
+from raysearch.searching.observer import Observer
 from tests.cli.conftest import Run, World
 from tests.recovery.conftest import assert_refused, done
 

@@ -12,15 +12,15 @@ from mlflow import MlflowClient
 from typing_extensions import override
 
 import raysearch
-from raysearch.config import build
+from raysearch.configuration import build
 from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.ledger.ledger import opened
 from raysearch.ledger.locks import held
 from raysearch.recovery import steps, training
 from raysearch.recovery.refine import RecoveryRefiner
-from raysearch.search import run as search_run
-from raysearch.search.observer import Observer
-from raysearch.search.record import SEARCHES
+from raysearch.searching import run as search_run
+from raysearch.searching.observer import Observer
+from raysearch.searching.record import SEARCHES
 from tests.cli.conftest import Run, World
 from tests.recovery.conftest import assert_refused, done, search_once
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from raysearch.config import build
+from raysearch.configuration import build
 from raysearch.recovery import recover, training
 from raysearch.reporting import write
-from raysearch.study.plan import plan_study
+from raysearch.studies.plan import plan_study
 from tests.assessment.conftest import items
 from tests.cli.conftest import Run, World
 from tests.cli.studies import small_study

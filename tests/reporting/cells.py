@@ -8,7 +8,7 @@ from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY
 from raysearch.reporting.stats.comparison import Comparison, compare
 from raysearch.reporting.stats.frame import CALIBRATION_LOSS, cells_frame, quantity_of, settings
-from raysearch.study.result import CellResult, Outcome, StudyResult
+from raysearch.studies.result import CellResult, Outcome, StudyResult
 
 ACCURACY = Metric("acc", "Accuracy", "accuracy", "%", True)
 PERPLEXITY_METRIC = Metric("ppl", "Perplexity", "perplexity", "perplexity", False)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from raysearch.core.estimate import Estimate, Metric
-from raysearch.study.result import CellResult, StudyResult
+from raysearch.studies.result import CellResult, StudyResult
 from tests.reporting.cells import outcome
 
 FOLDER = Path(__file__).parent / "data"

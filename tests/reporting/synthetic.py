@@ -10,7 +10,7 @@ import numpy as np
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.study.result import CellResult, Outcome, State, StudyResult
+from raysearch.studies.result import CellResult, Outcome, State, StudyResult
 
 N_LAYERS = 32
 MARGIN = Measure("nats of margin per question", "sample", "margin")

@@ -15,7 +15,7 @@ import pytest
 from raysearch.reporting.findings import findings
 from raysearch.reporting.stats.analysis import Analysis, analyse
 from raysearch.reporting.stats.variance import Split, splits
-from raysearch.study.result import StudyResult
+from raysearch.studies.result import StudyResult
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "rethinking_layer_redundancy"
 RESULTS = FOLDER / "results" / "four_calibrations"

@@ -18,7 +18,7 @@ from raysearch.reporting.findings import contrast_findings, findings
 from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.tables.table import present
 from raysearch.reporting.tables.verdict import effect_table, verdict_tables
-from raysearch.study.result import CellResult, StudyResult
+from raysearch.studies.result import CellResult, StudyResult
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, compared, grid, outcome, study
 from tests.reporting.synthetic import synthetic_study
 

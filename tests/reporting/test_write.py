@@ -29,7 +29,7 @@ from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.results import leaderboard_tables, result_tables
 from raysearch.reporting.tables.verdict import contrast_table
 from raysearch.reporting.write import write_report
-from raysearch.study.result import StudyResult
+from raysearch.studies.result import StudyResult
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, outcome, study
 from tests.reporting.cells import cell as make_cell
 from tests.reporting.published import published_study

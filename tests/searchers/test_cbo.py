@@ -10,10 +10,10 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError
-from raysearch.search.driver import run_searcher
 from raysearch.searchers import cbo
 from raysearch.searchers.base import Remark, Round
 from raysearch.searchers.cbo import CboSearcher, gradient_model, pair_model, stands_out
+from raysearch.searching.driver import run_searcher
 from raysearch.testing.searcher_suite import ToyOracle, rugged_loss, toy_scores
 from tests.searchers.toys import ranked, rounds_of, run_on
 

@@ -8,9 +8,9 @@ import pytest
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.search import forecast as forecast_module
-from raysearch.search.forecast import Forecaster
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
+from raysearch.searching import forecast as forecast_module
+from raysearch.searching.forecast import Forecaster
 from raysearch.testing.searcher_suite import rugged_loss
 from tests.searchers.toys import rounds_of
 

@@ -5,9 +5,9 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.search.driver import run_searcher
 from raysearch.searchers.genetic import GeneticSearcher, cross, mutate, select
 from raysearch.searchers.one_shot import OneShotSearcher
+from raysearch.searching.driver import run_searcher
 from raysearch.testing.searcher_suite import ToyOracle, additive_loss, rugged_loss
 from tests.searchers.toys import cheapest, rounds_of
 

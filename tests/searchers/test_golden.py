@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from raysearch.config.parts import build_searcher, conf_dir
+from raysearch.configuration.parts import build_searcher, conf_dir
 from raysearch.core.problem import Problem
 from raysearch.searchers.toolbox.subsets import all_masks
 from raysearch.testing.searcher_suite import additive_loss, drive, rugged_loss

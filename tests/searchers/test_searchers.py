@@ -10,7 +10,7 @@ import yaml
 
 from raysearch.bridges.nevergrad import NevergradSearcher
 from raysearch.bridges.tune_algorithm import TuneAlgorithmSearcher
-from raysearch.config.parts import build_searcher, conf_dir
+from raysearch.configuration.parts import build_searcher, conf_dir
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError

@@ -3,8 +3,8 @@
 import numpy as np
 
 from raysearch.core.mask import Mask
-from raysearch.search.driver import run_searcher
 from raysearch.searchers.toolbox.subsets import all_masks
+from raysearch.searching.driver import run_searcher
 from raysearch.testing.searcher_suite import ToyOracle, drive
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from raysearch.search.observer import repeat
+from raysearch.searching.observer import repeat
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.options import TrackingOptions
 from tests.tracking.simulated import greedy_search

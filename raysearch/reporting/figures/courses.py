@@ -13,7 +13,7 @@ import pandas as pd
 
 from raysearch.core import style
 from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scale, pictures
-from raysearch.study.result import RecoveredMask, StudyResult
+from raysearch.studies.result import RecoveredMask, StudyResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

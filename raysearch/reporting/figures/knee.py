@@ -10,7 +10,7 @@ from raysearch.core import style
 from raysearch.core.formatting import size as size_text
 from raysearch.core.paths import as_name, write_files
 from raysearch.reporting.figures.picture import png
-from raysearch.search.recommendation import Recommendation
+from raysearch.searching.recommendation import Recommendation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

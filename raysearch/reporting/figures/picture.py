@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from raysearch.core import style
 from raysearch.reporting.tables import numbers
-from raysearch.study.result import StudyResult
+from raysearch.studies.result import StudyResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

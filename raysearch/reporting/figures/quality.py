@@ -19,7 +19,7 @@ from raysearch.reporting.stats.correlation import Correlation
 from raysearch.reporting.stats.frame import Quantity, by_column, searcher_means
 from raysearch.reporting.stats.variance import Split
 from raysearch.reporting.tables import numbers
-from raysearch.study.result import StudyResult
+from raysearch.studies.result import StudyResult
 
 _PARTS = {
     "calibration": style.BLUE,

@@ -15,7 +15,7 @@ from raysearch.core.paths import write_files
 from raysearch.generation.diagnostics import DESCRIBED
 from raysearch.reporting.figures.picture import grid, png
 from raysearch.reporting.tables import numbers
-from raysearch.search.sweep import Profile, Sweep
+from raysearch.searching.sweep import Profile, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ import pandas as pd
 from raysearch.core import style
 from raysearch.reporting.figures.picture import Palette, Picture, grid, name_rows, pictures, stack
 from raysearch.reporting.stats.frame import Quantity, column_of, quantity_of
-from raysearch.study.result import StudyResult
+from raysearch.studies.result import StudyResult
 
 _COLOURS = {
     "parenthesis": style.RED,

@@ -23,8 +23,8 @@ from raysearch.reporting.stats.frame import (
 )
 from raysearch.reporting.stats.ranking import Ranking, ranking
 from raysearch.reporting.stats.variance import Split, Spread, splits, spreads
-from raysearch.study.result import StudyResult
-from raysearch.study.spec import Margin
+from raysearch.studies.result import StudyResult
+from raysearch.studies.spec import Margin
 
 
 @dataclass(frozen=True)

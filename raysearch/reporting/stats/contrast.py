@@ -9,7 +9,7 @@ import pandas as pd
 
 from raysearch.reporting.stats.difference import LEVEL, Difference, Side, difference, holm
 from raysearch.reporting.stats.frame import Quantity, Setting, settings
-from raysearch.study.spec import sides_of
+from raysearch.studies.spec import sides_of
 
 
 @dataclass(frozen=True)

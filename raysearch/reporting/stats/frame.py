@@ -15,7 +15,7 @@ import pandas as pd
 
 from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.mask import Mask
-from raysearch.study.result import CellResult, Outcome, StudyResult
+from raysearch.studies.result import CellResult, Outcome, StudyResult
 
 #: Contributions of items to a number, whose sum it is, by text or task.
 Items = Sequence[npt.NDArray[np.float64]]

@@ -16,8 +16,8 @@ from raysearch.reporting.stats.correlation import Correlation
 from raysearch.reporting.stats.frame import Setting
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
-from raysearch.search.trial import JointRemoval
-from raysearch.study.result import StudyResult
+from raysearch.searching.trial import JointRemoval
+from raysearch.studies.result import StudyResult
 
 _FEW = 5  # masks, below which there is no line
 _UNIONS_NOTE = (

@@ -15,7 +15,7 @@ from raysearch.core.json import finite
 from raysearch.reporting.stats.frame import Quantity, Setting, searcher_means
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, layers, number, tabulate, words
-from raysearch.study.result import Outcome, StudyResult
+from raysearch.studies.result import Outcome, StudyResult
 
 _BUDGET_NOTE = (
     "A line a searcher, with the masks that it asked for and the loss of the one it found. Beside it, the lowest loss "

@@ -13,7 +13,7 @@ from raysearch.core.json import finite
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, present, tabulate, words
-from raysearch.study.result import RecoveredMask, StudyResult
+from raysearch.studies.result import RecoveredMask, StudyResult
 
 _MANY = 10  # times as much, from which on no share is written in percent
 _FEW = 3  # masks, below which there is no rank correlation

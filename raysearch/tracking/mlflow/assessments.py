@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from raysearch.search.observer import LossPoint, RecoveryHeader
+from raysearch.searching.observer import LossPoint, RecoveryHeader
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.client import client_of, log, only_one
 from raysearch.tracking.options import Store

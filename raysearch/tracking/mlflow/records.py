@@ -5,7 +5,7 @@ Metrics are named ``group/name``, as MLflow groups them in charts; ``…_se`` is
     loss/pruned  loss/dense  loss/delta  loss/delta_se  loss/held_out      perplexity/pruned  perplexity/dense
     path/…       by layers removed                          progress/…  evaluations/…  layer_forwards/…  cost/…
 
-Pure functions of the records in `raysearch.search.result`; nothing here knows the MLflow client.
+Pure functions of the records in `raysearch.searching.result`; nothing here knows the MLflow client.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from raysearch.core.measure import Measure
 from raysearch.core.problem import AUTO
-from raysearch.search.observer import RecoveryHeader
-from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, named_readout, uses_evaluation_split
-from raysearch.search.trial import Trial
+from raysearch.searching.observer import RecoveryHeader
+from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult, named_readout, uses_evaluation_split
+from raysearch.searching.trial import Trial
 
 if TYPE_CHECKING:  # heavy; it is imported after `quiet`
     from mlflow.entities import DatasetInput

@@ -24,10 +24,10 @@ from mlflow.entities import Run
 
 from raysearch.core import style
 from raysearch.reporting.figures.knee import knee
-from raysearch.search.figures import Plots
-from raysearch.search.frames import write_frame
-from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
-from raysearch.search.trial import Trial
+from raysearch.searching.figures import Plots
+from raysearch.searching.frames import write_frame
+from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult
+from raysearch.searching.trial import Trial
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.bulk import Child, complete, make_children
 from raysearch.tracking.mlflow.client import connect, log, only_one, search_all

@@ -10,8 +10,8 @@ from raysearch.calibration.batch import Form
 from raysearch.calibration.data import Data
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.formats.continuation import ContinuationFormat
-from raysearch.config.compose import compose
-from raysearch.config.parts import build_data
+from raysearch.configuration.compose import compose
+from raysearch.configuration.parts import build_data
 from raysearch.errors import UserError
 from tests.calibration.tokenizers import characters
 from tests.cases import assert_refused

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.formats.multiple_choice import MultipleChoiceFormat, find_gold
-from raysearch.config.parts import build_data
+from raysearch.configuration.parts import build_data
 from tests.calibration.presets import preset_values
 from tests.cases import assert_refused
 

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from raysearch.config.parts import build_objective, conf_dir
+from raysearch.configuration.parts import build_objective, conf_dir
 from raysearch.testing.objective_suite import ObjectiveSuite
 
 SHIPPED = {file.stem: yaml.safe_load(file.read_text()) for file in sorted((conf_dir() / "objective").glob("*.yaml"))}

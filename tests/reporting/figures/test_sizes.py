@@ -8,7 +8,7 @@ import pytest
 from raysearch.reporting.figures.picture import Palette
 from raysearch.reporting.figures.sizes import size_pictures
 from raysearch.reporting.stats.frame import cells_frame
-from raysearch.study.result import StudyResult
+from raysearch.studies.result import StudyResult
 from tests.reporting.cells import cell, outcome, study
 
 

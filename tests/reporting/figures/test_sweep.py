@@ -6,8 +6,8 @@ from matplotlib.patches import Rectangle
 from raysearch.core.style import ORANGE
 from raysearch.reporting.figures.picture import svg
 from raysearch.reporting.figures.sweep import sweep_figure, write_sweep
-from raysearch.search.sweep import Sweep
-from tests.search.test_sweep import FLAT, ONE, OTHER
+from raysearch.searching.sweep import Sweep
+from tests.searching.test_sweep import FLAT, ONE, OTHER
 
 
 def test_the_figure_has_a_panel_for_each_and_marks_the_first(tmp_path):

@@ -15,9 +15,9 @@ from raysearch.core.estimate import Estimate
 from raysearch.reporting.figures.sweep import sweep_figure
 from raysearch.reporting.sections import sections
 from raysearch.reporting.stats.analysis import analyse
-from raysearch.search.sweep import Sweep
+from raysearch.searching.sweep import Sweep
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, outcome, study
-from tests.search.test_sweep import ONE
+from tests.searching.test_sweep import ONE
 from tests.tracking.simulated import greedy_search
 
 PATH = "/home/somebody/projects/pruning/models/quantised/gemma-3-270m-it-q4_k_m-from-the-hub.gguf"

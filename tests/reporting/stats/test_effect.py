@@ -10,7 +10,7 @@ from raysearch.core.estimate import Estimate
 from raysearch.reporting.stats.agreement import cross_agreements
 from raysearch.reporting.stats.effect import CalibrationEffect, calibration_effects, signed_rank_p
 from raysearch.reporting.stats.frame import averages, cells_frame
-from raysearch.study.result import StudyResult
+from raysearch.studies.result import StudyResult
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, grid, outcome, study
 
 

@@ -5,7 +5,7 @@ from raysearch.core.json import from_json
 from raysearch.reporting.stats.frame import averages, by_column, cells_frame
 from raysearch.reporting.stats.variance import spreads
 from raysearch.reporting.tables.cost import cost_table
-from raysearch.study.record import CellRecord
+from raysearch.studies.record import CellRecord
 from tests.reporting.cells import PERPLEXITY_METRIC, compared, grid, study
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from raysearch.reporting.stats.frame import averages, cells_frame
 from raysearch.reporting.stats.variance import Split, splits, spreads
-from raysearch.study.result import StudyResult
+from raysearch.studies.result import StudyResult
 from tests.reporting.cells import PERPLEXITY_METRIC, grid
 
 

@@ -15,9 +15,9 @@ from mlflow import MlflowClient
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import held
-from raysearch.search.observer import LossPoint, RecoveryHeader, StudyHeader, repeat
-from raysearch.search.record import SearchRecord, write_search
-from raysearch.study.record import CellRecord, StudyRecord
+from raysearch.searching.observer import LossPoint, RecoveryHeader, StudyHeader, repeat
+from raysearch.searching.record import SearchRecord, write_search
+from raysearch.studies.record import CellRecord, StudyRecord
 from raysearch.tracking.mlflow.client import attempt
 from raysearch.tracking.mlflow.tracker import open_tracker
 from raysearch.tracking.options import TrackingOptions

@@ -1,0 +1,120 @@
+"""The searches of a ledger, their trials and their evaluations as tables, and as files of these."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysearch.core.escaping import csv_cell
+from raysearch.core.json import finite, plain
+from raysearch.errors import UserError, did_you_mean
+from raysearch.ledger.ledger import Ledger
+from raysearch.searching.record import SEARCHES, SearchRecord, as_they_stand
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FORMATS = ("csv", "jsonl", "parquet")
+_ROWS_AT_ONCE = 1 << 14  # shards' losses
+
+
+def searches_frame(records: Sequence[SearchRecord]) -> pd.DataFrame:
+    """Return searches as a table, by their ids; losses are missing of one that has not finished.
+
+    ``samples`` and ``data_seed`` are those of the data, ``seed`` is the searcher's.
+    """
+    import pandas as pd
+
+    columns = [
+        *("model", "searcher", "objective", "data", "samples", "data_seed", "seed", "state", "remove", "removed"),
+        *("dense_loss", "loss", "readout", "unit", "calibration", "updated"),
+    ]
+    rows = {}
+    for record in records:
+        config, choices = record.config, record.config.get("choices", {})
+        data = config.get("data", {})
+        row: dict[str, Any] = {"model": config["model"]["name"], "state": record.state, "remove": config["remove"]}
+        row |= {name: choices.get(name) for name in ("searcher", "objective", "data")}
+        row |= {"samples": data.get("samples"), "data_seed": data.get("seed"), "seed": config.get("seed")}
+        row |= {"updated": record.updated, "calibration": record.fingerprints.get("calibration")}
+        if (found := record.result) is not None:
+            row |= {"removed": str(found.mask), "dense_loss": found.dense_loss, "loss": found.loss}
+            row |= {"readout": found.readout, "unit": found.measure.unit}
+        rows[record.search_id] = plain(row)
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("search_id")
+
+
+def export_frames(ledger: Ledger, folder: Path, form: str = "csv") -> dict[Path, int]:
+    """Write the searches, trials and evaluations of a ledger as files of that name, and return their numbers of rows.
+
+    Raises:
+        UserError: The form is unknown, or a file cannot be written.
+    """
+    import pandas as pd
+
+    if form not in _FORMATS:
+        raise UserError(f"--format={form} is unknown; {did_you_mean(form, _FORMATS)}")
+    records = as_they_stand(ledger, SEARCHES.all(ledger))
+    trials = {one.search_id: one.result.to_frame() for one in records if one.result is not None}
+    frames: dict[str, Iterable[pd.DataFrame]] = {
+        "searches": [searches_frame(records).reset_index()],
+        "trials": [(pd.concat(trials, names=["search_id"]) if trials else pd.DataFrame()).reset_index()],
+        "evaluations": _evaluations(ledger),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {folder / f"{name}.{form}": parts for name, parts in frames.items()}
+        return {file: write_frame(parts, file) for file, parts in files.items()}
+    except OSError as error:
+        raise UserError(f"--out={folder} cannot be written ({error.strerror}); name another folder") from error
+
+
+def _evaluations(ledger: Ledger) -> Iterator[pd.DataFrame]:
+    """Yield all evaluations, some at a time; a row for each sample's loss, before that is divided by any count."""
+    rows: list[tuple[str, str, int, NDArray[np.float64]]] = []
+    for (calibration,) in ledger.read("SELECT DISTINCT calibration FROM evaluations"):
+        for mask, shards in ledger.masks(calibration):
+            rows += [(calibration, str(mask), shard, losses) for shard, losses in shards.items()]
+            if len(rows) >= _ROWS_AT_ONCE:
+                yield _by_sample(rows)
+                rows.clear()
+    yield _by_sample(rows)
+
+
+def _by_sample(rows: Sequence[tuple[str, str, int, NDArray[np.float64]]]) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=["calibration", "mask", "shard", "loss"]).explode("loss")
+    frame.insert(3, "sample", frame.groupby(level=0).cumcount())
+    return frame.astype({"shard": int, "loss": float})
+
+
+def write_frame(parts: Iterable[pd.DataFrame], file: Path) -> int:
+    """Write a table that comes in parts, and return its number of rows."""
+    n_rows = 0
+    with ExitStack() as stack:
+        parquet = None
+        lines = None if file.suffix == ".parquet" else stack.enter_context(file.open("w", encoding="utf-8", newline=""))
+        for frame in parts:
+            texts = frame.select_dtypes(exclude=["number", "bool"])
+            if lines is None:
+                from pyarrow import Table
+                from pyarrow.parquet import ParquetWriter
+
+                written = frame.assign(**{name: texts[name].map(str, na_action="ignore") for name in texts})
+                table = Table.from_pandas(written, schema=parquet and parquet.schema, preserve_index=False)
+                parquet = parquet or stack.enter_context(ParquetWriter(file, table.schema))
+                parquet.write_table(table)
+            elif file.suffix == ".jsonl":  # pandas would write fifteen digits of each number, not all
+                lines.writelines(f"{json.dumps(finite(row))}\n" for row in frame.to_dict("records"))
+            else:
+                written = frame.assign(**{name: texts[name].map(csv_cell) for name in texts})
+                written.to_csv(lines, index=False, header=not n_rows)
+            n_rows += len(frame)
+    return n_rows

@@ -1,0 +1,62 @@
+"""Masks of a search that cannot become a GGUF file: a warning before the first round, and a mark in tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from raysearch.core.mask import Mask
+from raysearch.core.problem import AUTO, Problem, sizes_of
+from raysearch.errors import UserError
+from raysearch.models.file_cache import FileCache, code, user_cache
+from raysearch.models.gguf_pruning import refusals
+from raysearch.models.source import gguf_file
+from raysearch.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from raysearch.searching.observer import Observer
+
+
+def refused_masks(model: ModelSpec, masks: Sequence[Mask]) -> dict[Mask, str]:
+    """Return the masks that `export --gguf` refuses, each with the reason; none where the model is no GGUF file."""
+    source = gguf_file(model)
+    if source is None or not source.is_file():
+        return {}
+    if model.cache is None:
+        return refusals(source, masks)
+    cache = FileCache(model.cache)
+    key = {"refused": [str(mask) for mask in masks], "file": cache.sha256(source), "code": code()}
+    if (known := cache.get(key)) is not None:
+        return {Mask.parse(mask): reason for mask, reason in json.loads(known).items()}
+    reasons = refusals(source, masks)
+    cache.put(key, json.dumps({str(mask): reason for mask, reason in reasons.items()}).encode())
+    return reasons
+
+
+def refused_on_record(config: Mapping[str, Any], masks: Sequence[Mask]) -> dict[Mask, str]:
+    """Return the masks that `export --gguf` refuses of a search on record, each with the reason.
+
+    Where the file is damaged or its package gone, there are none: what it says of its layers is not known.
+
+    Args:
+        config: The configuration of the search.
+        masks: The masks that are looked at.
+    """
+    model = config["model"]
+    with suppress(UserError, OSError):
+        cache = user_cache() if model.get("cache", True) else None
+        return refused_masks(ModelSpec(model["name"], model["path"], cache=cache), masks)
+    return {}
+
+
+def warn_of_refused_masks(model: ModelSpec, problem: Problem, remove: int | str, observer: Observer) -> None:
+    """Warn that `export --gguf` would refuse some or all masks of as many layers as `remove` says."""
+    sizes = range(1, problem.n_remove + 1) if remove == AUTO else sizes_of(remove)
+    ends = [Mask.of(*range(problem.n_layers - size, problem.n_layers)) for size in sizes]  # no layer gets another place
+    moved = [Mask.of(0, *list(end)[1:]) for end in ends]  # each layer gets the place before its own
+    refused = refused_masks(model, [*ends, *moved])
+    if refused:
+        which = "all masks" if all(end in refused for end in ends) else "some masks"
+        observer.warn(f"export --gguf will refuse {which} of this search: {next(iter(refused.values()))}")

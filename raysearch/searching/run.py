@@ -1,0 +1,377 @@
+"""One search, from its specification to its result: the loop between searcher and evaluator."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from subprocess import DEVNULL, SubprocessError, check_output
+
+from raysearch.core.formatting import count
+from raysearch.core.json import plain, without_secrets
+from raysearch.core.mask import Mask
+from raysearch.core.paths import as_folder
+from raysearch.core.versions import version_of
+from raysearch.errors import EvaluationError, UserError, first_line, redact
+from raysearch.evaluation.costs import head_cost, n_units
+from raysearch.evaluation.pool import Pool
+from raysearch.evaluation.prepared_data import PreparedData, UnnamedFiles, prepare_data
+from raysearch.evaluation.session import EvaluationSession, open_session
+from raysearch.ledger.locks import held
+from raysearch.models.spec import ModelInfo
+from raysearch.searching.driver import exhaust, run_rounds
+from raysearch.searching.forecast import Forecaster, SearchForecast
+from raysearch.searching.gguf_masks import warn_of_refused_masks
+from raysearch.searching.observer import (
+    Observer,
+    Observers,
+    Tracker,
+    describe_model,
+    tell_of_large_files,
+    warn_of_dtype,
+    warn_of_export,
+    warn_of_unknown,
+)
+from raysearch.searching.recommend import BudgetedSearch, SpeedMeter, check_readout
+from raysearch.searching.recommendation import Recommendation
+from raysearch.searching.record import SEARCHES, State, note_mlflow, write_search
+from raysearch.searching.recorder import SearchRecorder
+from raysearch.searching.result import (
+    EvaluationCounts,
+    LayerForwards,
+    LayerTokens,
+    Refinement,
+    RoundSummary,
+    SearchHeader,
+    SearchResult,
+)
+from raysearch.searching.separate import separation_of
+from raysearch.searching.separation import Separation
+from raysearch.searching.spec import Refiner, SearchSpec
+
+
+@dataclass(frozen=True)
+class StudyContext:
+    """The parts of a search that a study shares among many; a search of its own has nothing but its model's shape.
+
+    Args:
+        prepared: The samples of the search's calibrations.
+        labels: What the search is called in the study: ``{"searcher": "beam 5", "remove": "7", …}``.
+        parent: The tracker's id of the study, if it has one.
+        make_pool: Gives the replicas, which outlive the search.
+    """
+
+    info: ModelInfo
+    prepared: PreparedData | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    parent: str | None = None
+    make_pool: Callable[[], Pool] | None = None
+
+
+def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
+    """Return what a search would cost on an empty ledger: its data are read, weights are not, and nothing is recorded.
+
+    Raises:
+        UserError: As `search_rounds`, but for what only the weights or a cluster tell.
+    """
+    evaluation = spec.evaluation
+    info = describe_model(evaluation.model, observer)
+    if spec.refiner is not None:
+        spec.refiner.check(info)
+    expected = _forecast(spec, info)
+    evaluation.cluster.check_model(info.model)
+    as_folder("store", evaluation.ledger.parent)
+    tell_of_large_files(evaluation, observer)
+    calibrations = prepare_data(evaluation, info, UnnamedFiles(info.model)).calibrations
+    if spec.budget is not None:
+        check_readout(spec.budget, evaluation.measure)
+    warn_of_unknown(calibrations, observer)
+    warn_of_dtype(info, observer)
+    warn_of_refused_masks(evaluation.model, spec.problem(info), spec.remove, observer)
+    warn_of_export(info, observer)
+    pool = evaluation.cluster.size(info, n_units(calibrations, expected.n_passes(info.n_layers)))
+    if expected.cost is None:
+        return replace(expected, time_source="since the number of masks cannot be told beforehand", pool=pool)
+
+    from raysearch.evaluation.timing import time_layers  # which brings torch
+
+    observer.assessing("timing: a few layers on a shard of each calibration")
+    times = time_layers(info, evaluation.calibrations, calibrations, evaluation.cluster.cpus_per_replica)
+    seconds = None if times.seconds is None else expected.cost * sum(times.seconds) / pool.n_replicas
+    return replace(expected, seconds=seconds, time_source=times.source, pool=pool)
+
+
+def run_search(
+    spec: SearchSpec,
+    observer: Observer,
+    tracker: Tracker,
+    resumes: str | None = None,
+    meter: SpeedMeter | None = None,
+) -> SearchResult:
+    """Run a search to its end, or go on with it where it was stopped, as `search_rounds`."""
+    return exhaust(search_rounds(spec, observer, tracker, resumes, meter=meter))
+
+
+def search_rounds(
+    spec: SearchSpec,
+    observer: Observer,
+    tracker: Tracker,
+    resumes: str | None = None,
+    context: StudyContext | None = None,
+    meter: SpeedMeter | None = None,
+) -> Generator[RoundSummary, None, SearchResult]:
+    """Run a search round by round, telling where it stands after each, and return what was found.
+
+    Closed before its end, it is on record as stopped, with the best mask so far. `tracker` is closed at the end.
+    `resumes` is the search id that it must have, where an earlier search is taken up by name; `context` is what a study
+    has ready for it; `meter` measures the speeds of a search by budget.
+
+    Raises:
+        UserError: The specification does not fit the model, the text or the machine.
+        EvaluationError: A unit of work failed for good.
+        KeyboardInterrupt: The user stopped it; everything evaluated so far is in the ledger.
+    """
+    started = time.perf_counter()
+    is_alone = context is None
+    context = context or StudyContext(describe_model(spec.evaluation.model, observer))
+    info = context.info
+    if spec.refiner is not None:
+        spec.refiner.check(info)
+    problem = spec.problem(info)  # refuses numbers that do not fit before anything is written, as a searcher may
+    expected = _forecast(spec, info) if is_alone else None
+    if context.prepared is None:
+        tell_of_large_files(spec.evaluation, observer)
+    n_passes = 1.0 if expected is None else expected.n_passes(info.n_layers)
+    opened = open_session(spec.evaluation, info, observer.progress, context.prepared, context.make_pool, n_passes)
+    with closing(opened) as session:
+        header = _header(spec, session, problem.n_remove, context)
+        if resumes not in (None, header.search_id):
+            raise _changed(resumes, session)
+        with held(session.ledger, header.search_id, "SEARCH", wait=not is_alone):
+            write_search(session.ledger, header.search_id, spec.config, "running", fingerprints=session.fingerprints)
+            before = SEARCHES.some(session.ledger, [header.search_id])[header.search_id].result
+            if before is not None and before.mlflow_run_id is not None and before.mlflow_receipt is not None:
+                tracker.resume(before.mlflow_run_id, before.mlflow_receipt)
+            watching = Observers(tracker, observer)
+            recorder = SearchRecorder(problem, session.evaluator, watching, started, _part_names(spec))
+            search = _Search(spec, session, header, recorder, watching, tracker)
+            try:
+                watching.search_started(header, expected)
+                if is_alone:
+                    warn_of_unknown(session.calibrations, observer)
+                    warn_of_dtype(info, observer)
+                    warn_of_refused_masks(spec.evaluation.model, problem, spec.remove, observer)
+                    warn_of_export(info, observer)
+                rounds = run_rounds(spec.searcher, problem, spec.seed, recorder)
+                if spec.refiner is not None:
+                    result = yield from search.refined(spec.refiner, (yield from recorder.follow(rounds)))
+                elif spec.budget is None:
+                    result = search.result((yield from recorder.follow(rounds)))
+                else:
+                    assert meter is not None, "a search by budget has one"
+                    budgeted = BudgetedSearch(spec.budget, problem, session, recorder, meter)
+                    budgeted.check()
+                    whole = search.result((yield from recorder.follow(rounds, budgeted.found)))
+                    advice = budgeted.recommend(whole)
+                    result = search.result(advice.removed, advice)
+            except GeneratorExit:
+                search.stop()
+                raise
+            except BaseException as error:
+                search.fail(error)
+                raise
+            else:
+                result = search.finish("finished", result)
+                session.keep()
+                return result
+            finally:
+                tracker.close()
+
+
+@dataclass(frozen=True)
+class _Search:
+    """A search that has started, and the ways in which it ends."""
+
+    spec: SearchSpec
+    session: EvaluationSession
+    header: SearchHeader
+    recorder: SearchRecorder
+    observer: Observer
+    tracker: Tracker
+
+    def finish(self, state: State, result: SearchResult) -> SearchResult:
+        """Record the result."""
+        if self.recorder.is_undecided:
+            self.observer.warn(
+                f"all masks of {count(len(result.removed), 'layer')} have the same loss, so there is no reason to "
+                "prefer the one named; use more or other samples, or another objective"
+            )
+        result = replace(result, separation=self._separation(result))
+        # Before the tracker has its last word: a search that is stopped while it waits for that has finished.
+        self._write(state, result)
+        self.observer.search_ended(result)
+        result = replace(result, mlflow_run_id=self.tracker.close(), mlflow_receipt=self.tracker.receipt)
+        ledger, search_id = self.session.ledger, result.search_id
+        note_mlflow(ledger, search_id, result.mlflow_run_id, result.mlflow_receipt)
+        if self.spec.refiner is not None:  # now that the tracker has a run to record under
+            self.spec.refiner.record(SEARCHES.some(ledger, [search_id])[search_id], ledger, self.observer)
+        return result
+
+    def stop(self) -> None:
+        """Record what was found by the time that the budget is spent."""
+        if (best := self.recorder.best) is not None:
+            self.finish("stopped", replace(self.result(best), complete=False))
+            return
+        failure = f"its budget was spent before a mask of {self.recorder.problem.n_remove} layers was scored"
+        self._write("stopped", failure=failure)
+        self._tell_end(failure, stopped=True)
+
+    def fail(self, error: BaseException) -> None:
+        """Record why it ended, or that the user, or Ray by SIGTERM, stopped it."""
+        state: State = "failed" if isinstance(error, Exception) else "interrupted"
+        said = str(error) if isinstance(error, EvaluationError | UserError) else first_line(error)
+        failure = redact(said) if state == "failed" else None
+        with suppress(UserError):  # the ledger itself may be what failed, which is said already
+            self._write(state, failure=failure)
+        self._tell_end(failure)
+
+    def _tell_end(self, failure: str | None, stopped: bool = False) -> None:
+        """Tell that it ended without a result, and put on record where it is recorded."""
+        self.observer.search_ended(None, failure, stopped)
+        with suppress(UserError):
+            note_mlflow(self.session.ledger, self.header.search_id, self.tracker.close())
+
+    def refined(self, refiner: Refiner, found: Mask) -> Generator[RoundSummary, None, SearchResult]:
+        """Return the best of the best masks after a short recovery, which is evaluated as they are."""
+        recorder, n_remove = self.recorder, self.recorder.problem.n_remove
+        if (asked := recorder.round_for_best(refiner.masks)) is not None:
+            recorder.evaluate(asked)
+            yield recorder.summaries[-1]
+        chosen = recorder.solutions[: refiner.masks]
+        if len(chosen) < 2:
+            raise UserError(
+                f"refine.masks={refiner.masks} compares masks of {count(n_remove, 'layer')}, and "
+                f"searcher={self.spec.searcher_name} scored {found} alone; use one such as greedy, or refine=none"
+            )
+        if len(chosen) < refiner.masks:
+            self.observer.warn(
+                f"searcher={self.spec.searcher_name} scored {len(chosen)} masks of {count(n_remove, 'layer')}; these "
+                f"are recovered in place of refine.masks={refiner.masks}"
+            )
+        (record,) = SEARCHES.some(self.session.ledger, [self.header.search_id]).values()
+        records = [replace(record, result=self.result(mask)) for mask in chosen]
+        refinement = refiner.refine(records, self.spec, self.session, self.observer)
+        return self.result(refinement.best.mask, refinement=refinement)
+
+    def result(
+        self, found: Mask, recommendation: Recommendation | None = None, refinement: Refinement | None = None
+    ) -> SearchResult:
+        """Return what was found, with its evidence."""
+        session, recorder, last = self.session, self.recorder, self.recorder.summaries[-1]
+        pool_stats, meter = session.evaluator.pool_stats, session.evaluator.meter
+        forwards = meter.layer_forwards, meter.layer_forwards_alone
+        n_screened = sum(one.screened is not None for one in recorder.trials)
+        order = (recorder.removal_order() or ())[: len(found)]
+        result = SearchResult(
+            **{**vars(self.header), "n_remove": len(found)},
+            removed=found.layers,
+            removal_order=order if Mask.of(*order) == found else None,
+            dense_loss=recorder.dense_loss,
+            loss=recorder.losses[found],
+            delta_error=None,
+            evaluations=EvaluationCounts(last.n_requested, last.n_computed, last.n_cached, n_screened),
+            layer_forwards=LayerForwards(*forwards, recorder.naive_layer_forwards, recorder.naive_computed),
+            layer_tokens=LayerTokens(meter.layer_tokens, meter.layer_tokens_by_row, meter.packed),
+            seconds=recorder.seconds,
+            searcher_seconds=recorder.searcher_s,
+            busy_share=pool_stats.busy_share,
+            pool=plain(pool_stats),
+            n_tokens=session.n_tokens,
+            n_samples=session.n_samples,
+            parameters=session.info.parameters,
+            parameters_removed=sum(session.info.layer_parameters[layer] for layer in found),
+            statistics=tuple(map(str, recorder.statistics)),
+            remarks=recorder.remarks,
+            recommendation=recommendation,
+            refinement=refinement,
+            ended=time.time(),
+            trials=tuple(recorder.trials),
+            rounds=tuple(recorder.summaries),
+        )
+        by_mask = session.delta_errors([trial.mask for trial in result.path])
+        errors = {size: error for size, error in zip(result.best_by_size, by_mask, strict=True) if error is not None}
+        return replace(result, delta_error=errors.get(len(found)), delta_errors=errors)
+
+    def _separation(self, result: SearchResult) -> Separation | None:
+        """Compare the mask with the others; not where a recovery chose it, or where several losses are weighed."""
+        if result.refinement is not None or len(self.session.calibrations) > 1:
+            return None
+        return separation_of(result.mask, result.trials, self.session.calibrations[0], self.session.ledger)
+
+    def _write(self, state: State, result: SearchResult | None = None, failure: str | None = None) -> None:
+        write_search(self.session.ledger, self.header.search_id, self.spec.config, state, result, failure)
+
+
+def _forecast(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
+    refiner = spec.refiner
+    return SearchForecast(
+        rounds=Forecaster().forecast(spec.searcher, spec.problem(info), spec.seed, spec.evaluation.objectives),
+        head_cost=head_cost(info),
+        by_budget=spec.budget is not None,
+        screened=spec.evaluation.screening is not None,
+        open_ended=spec.searcher.open_ended,
+        trainings=refiner.masks if refiner else 0,
+        training_steps=refiner.steps if refiner else 0,
+    )
+
+
+def _changed(search_id: str, session: EvaluationSession) -> UserError:
+    """Return why a search cannot go on under its name."""
+    before = SEARCHES.some(session.ledger, [search_id])[search_id].fingerprints
+    if before.get("model") != session.fingerprints["model"]:
+        what, remedy = "the files of its model have", "put back the old ones"
+    elif before.get("text") != session.fingerprints["text"]:
+        what, remedy = "its text has", "put back the old one"
+    else:
+        what, remedy = "the tokenizer, the dtype or the kind of device has", "restore it"
+    return UserError(
+        f"SEARCH={search_id} cannot be taken up: {what} changed since; {remedy}, or start anew with raysearch search"
+    )
+
+
+def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context: StudyContext) -> SearchHeader:
+    packages = ("raysearch", "torch", "transformers", "ray", "mlflow")
+    header = SearchHeader(
+        search_id=spec.search_id(session.fingerprint),
+        model=spec.evaluation.model.label,
+        choices=spec.config["choices"],
+        config=spec.config,
+        measure=session.measure,
+        data=[one.description for one in session.calibrations],
+        fingerprints=session.fingerprints,
+        versions={name: version_of(name) for name in packages} | {"python": platform.python_version()},
+        git_commit=_git_commit(),
+        n_layers=session.info.n_layers,
+        n_remove=n_remove,
+        dtype=session.info.dtype,
+        labels=context.labels,
+        parent=context.parent,
+    )
+    return without_secrets(header)
+
+
+def _part_names(spec: SearchSpec) -> Sequence[str]:
+    """Return the names of the calibrations where there are several; those of the same name are numbered."""
+    names = [calibration.name for calibration in spec.evaluation.calibrations]
+    numbered = [name if names.count(name) == 1 else f"{name} {number}" for number, name in enumerate(names, start=1)]
+    return numbered if len(names) > 1 else []
+
+
+def _git_commit() -> str | None:
+    """Return the commit of the working folder, if it is a git checkout and git is installed."""
+    try:
+        return check_output(["git", "rev-parse", "HEAD"], stderr=DEVNULL, text=True, timeout=10).strip()
+    except (OSError, SubprocessError):
+        return None

@@ -1,0 +1,67 @@
+"""The exact loss of masks that a user already has: a paper's, a colleague's, one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from raysearch.core.mask import Mask
+from raysearch.core.measure import Measure
+from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.costs import whole_passes
+from raysearch.evaluation.session import open_session
+from raysearch.evaluation.spec import EvaluationSpec
+from raysearch.searchers.base import Round
+from raysearch.searching.observer import Observer, describe_model, tell_of_large_files, warn_of_unknown
+from raysearch.searching.result import named_readout
+
+
+@dataclass(frozen=True)
+class Score:
+    """A mask's loss on so many samples and scored tokens; `cached` says whether the ledger knew it."""
+
+    mask: Mask
+    measure: Measure
+    loss: float
+    n_tokens: int
+    n_samples: int
+    cached: bool
+
+    @model_serializer(mode="wrap")
+    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = write(self)
+        return {"removed": fields.pop("mask"), **fields, **named_readout(self.measure, self.loss)}
+
+
+def score_masks(spec: EvaluationSpec, masks: Sequence[Mask], observer: Observer) -> list[Score]:
+    """Evaluate masks, in the order given.
+
+    Raises:
+        UserError: A mask names a layer that the model does not have, or removes all.
+        EvaluationError: A mask has no finite loss.
+    """
+    info, name = describe_model(spec.model, observer), spec.model.name
+    last = info.n_layers - 1
+    for mask in masks:
+        if any(layer > last for layer in mask):
+            raise UserError(
+                f"masks=[…,{list(mask)},…] names layer {max(mask)}, but {name} has layers 0 … {last}; name only those"
+            )
+        if len(mask) > last:
+            raise UserError(f"masks=[…,{list(mask)},…] removes every layer of {name}; keep at least one")
+    tell_of_large_files(spec, observer)
+    n_passes = whole_passes(spec.objectives, masks, info.n_layers)
+    with closing(open_session(spec, info, observer.progress, n_passes=n_passes)) as session:
+        warn_of_unknown(session.calibrations, observer)
+        evaluations = session.evaluator.evaluate(Round(masks))
+        scores = []
+        for mask in masks:
+            found = evaluations[mask]
+            if found.loss is None:
+                raise EvaluationError(f"mask {mask}: {found.failure}")
+            scores.append(Score(mask, session.measure, found.loss, session.n_tokens, session.n_samples, found.cached))
+        return scores

@@ -1,0 +1,129 @@
+"""Compares the mask that a search found with the other masks that it evaluated, sample by sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from raysearch.calibration.calibration import Calibration
+from raysearch.core.mask import Mask
+from raysearch.evaluation.screening import shard_order
+from raysearch.evaluation.totals import standard_error
+from raysearch.ledger.ledger import Ledger
+from raysearch.searching.separation import CONFIDENCE, Separation
+from raysearch.searching.trial import Trial
+
+_AT_ONCE = 1000  # masks whose samples are in memory
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """The loss of a mask over another one's on `n_samples` samples, and its standard error."""
+
+    mean: float
+    error: float
+    n_samples: int
+
+    def is_above_zero(self, probability_of_error: float) -> bool:
+        """Test whether it is above zero, by Student's t."""
+        from scipy.special import stdtrit
+
+        return self.mean > stdtrit(self.n_samples - 1, 1 - probability_of_error) * self.error
+
+
+def separation_of(mask: Mask, trials: Sequence[Trial], calibration: Calibration, ledger: Ledger) -> Separation | None:
+    """Compare a mask with the others of its size.
+
+    Args:
+        mask: The mask that the search found; it is among the trials.
+        trials: What the search evaluated.
+        calibration: Its samples.
+        ledger: The losses of samples.
+
+    Returns:
+        None if no other mask was evaluated, or if the losses of samples tell no error: of a sum, or of one sample.
+    """
+    if calibration.measure.per == "set" or calibration.n_samples < 2:
+        return None
+    shards_seen = _shards_seen(trials, calibration.n_shards)
+    reference, others = _rivals(mask, {trial.mask: trial for trial in trials if trial.mask in shards_seen})
+    if not others:
+        return None
+    differences = [*_differences(reference, {other: shards_seen[other] for other in others}, calibration, ledger)]
+    (over_dense,) = _differences(Mask(), {mask: calibration.n_shards}, calibration, ledger)
+    share = (1 - CONFIDENCE) / (len(differences) + 1)
+    not_worse = [difference for difference in differences if not difference.is_above_zero(share)]
+    below_dense: Literal["within noise", "beyond noise"] | None = None
+    if over_dense.mean < 0:
+        gain = _Difference(-over_dense.mean, over_dense.error, over_dense.n_samples)
+        below_dense = "beyond noise" if gain.is_above_zero(share) else "within noise"
+    return Separation(
+        reference=reference,
+        by_layer=reference != mask,
+        n_others=len(others),
+        n_not_worse=len(not_worse),
+        n_samples=calibration.n_samples,
+        samples_needed=_samples_needed(not_worse, share),
+        below_dense=below_dense,
+    )
+
+
+def _shards_seen(trials: Sequence[Trial], n_shards: int) -> dict[Mask, int]:
+    """Return by mask the number of shards that it was evaluated on; failed masks are left out."""
+    seen: dict[Mask, int] = {}
+    for trial in trials:
+        if trial.loss is not None:
+            seen[trial.mask] = n_shards
+        elif trial.screened is not None:
+            seen.setdefault(trial.mask, round(trial.screened.share * n_shards))
+    return seen
+
+
+def _rivals(mask: Mask, trials: Mapping[Mask, Trial]) -> tuple[Mask, list[Mask]]:
+    """Return the mask to compare with, and the masks to compare it with."""
+    others = [other for other in trials if len(other) == len(mask) and other != mask]
+    if others or len(mask) < 2:
+        return mask, others
+    alone = {layer: trials.get(Mask.of(layer)) for layer in mask}
+    losses = {layer: trial.loss for layer, trial in alone.items() if trial is not None and trial.loss is not None}
+    if len(losses) < len(mask):
+        return mask, []
+    worst = Mask.of(max(losses, key=lambda layer: (losses[layer], layer)))
+    return worst, [other for other in trials if len(other) == 1 and other.layers[0] not in mask]
+
+
+def _differences(
+    reference: Mask, shards_seen: Mapping[Mask, int], calibration: Calibration, ledger: Ledger
+) -> Iterator[_Difference]:
+    """Yield the difference of each mask from the reference, on the shards that were evaluated of it."""
+    order = shard_order(calibration)
+    reference_losses = ledger.known(calibration.fingerprint, [reference])[reference]
+    others = [*shards_seen]
+    for start in range(0, len(others), _AT_ONCE):
+        masks = others[start : start + _AT_ONCE]
+        losses = ledger.known(calibration.fingerprint, masks)
+        for mask in masks:
+            shards = order[: shards_seen[mask]]
+            samples = np.concatenate([losses[mask][shard] - reference_losses[shard] for shard in shards])
+            weights = np.concatenate([calibration.weights(shard) for shard in shards])
+            mean = float(samples.sum() / weights.sum())
+            yield _Difference(mean, standard_error(samples, weights), len(samples))
+
+
+def _samples_needed(not_worse: Sequence[_Difference], probability_of_error: float) -> int | None:
+    """Return about how many samples would separate the next best mask, rounded up to two digits."""
+    from scipy.special import ndtri
+
+    closest = min(not_worse, key=lambda difference: difference.mean, default=None)
+    if closest is None or closest.mean <= 0:
+        return None
+    needed = closest.n_samples * (ndtri(1 - probability_of_error) * closest.error / closest.mean) ** 2
+    if not math.isfinite(needed):
+        return None
+    needed = max(needed, closest.n_samples + 1)
+    unit: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)
+    return math.ceil(needed / unit) * unit

@@ -1,0 +1,70 @@
+"""Refuses a study whose data are fine, but whose searches, recoveries or assessment are not, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raysearch.core.paths import as_folder
+from raysearch.ledger.ledger import opened
+from raysearch.recovery.prompts import check_rows
+from raysearch.studies.model_group import ModelGroup, name_searches
+from raysearch.studies.spec import StudySpec
+
+if TYPE_CHECKING:  # it brings torch, which a study that the ledger answers does without
+    from raysearch.assessment.context import AssessmentPlan
+
+
+@dataclass(frozen=True)
+class CheckedStudy:
+    """What is known of a study that may run.
+
+    Args:
+        search_ids: The id of each search, in the study's order.
+        assessments: The assessment of each model; none if the study has no assessment.
+    """
+
+    search_ids: Sequence[str]
+    assessments: Sequence[AssessmentPlan]
+
+
+def check_study(study: StudySpec, model_groups: Sequence[ModelGroup], store: Path) -> CheckedStudy:
+    """Name the searches and read what the study is assessed by.
+
+    Args:
+        study: The study.
+        model_groups: Its models, with their data.
+        store: The folder that ready task files of an assessment are written to.
+
+    Returns:
+        The names of its searches, and its assessments.
+
+    Raises:
+        UserError: The study's store cannot be a folder, a search is there twice, or rows of a recovery or an assessment
+            do not fit a model, or are not there.
+    """
+    as_folder("store", study.store)
+    search_ids = name_searches(study, model_groups)
+    for model_group, recovery in product(model_groups, study.recoveries.values()):
+        check_rows(recovery.data, recovery.options, model_group.info.max_positions)
+    return CheckedStudy(search_ids, _plan_assessments(study, model_groups, store))
+
+
+def _plan_assessments(study: StudySpec, model_groups: Sequence[ModelGroup], store: Path) -> list[AssessmentPlan]:
+    if study.assess is None:
+        return []
+    from raysearch.assessment.assess import check_tasks, plan_assessment
+
+    ledger_file = store / study.ledger.name
+    plans = [
+        plan_assessment(study.assess, group.model, group.cluster, ledger_file, group.prepared.files, group.evaluation)
+        for group in model_groups
+    ]
+    with opened(study.ledger) if study.ledger.exists() else nullcontext() as ledger:
+        for plan in plans:
+            check_tasks(plan, ledger)
+    return plans

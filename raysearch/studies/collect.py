@@ -1,0 +1,124 @@
+"""From what the ledger keeps of a study to the plain values that a report is made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from raysearch.core.mask import Mask
+from raysearch.core.paths import option_of
+from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.locks import is_held
+from raysearch.searching.gguf_masks import refused_on_record
+from raysearch.searching.record import SEARCHES, SearchRecord
+from raysearch.searching.result import SearchResult
+from raysearch.searching.trial import Trial, joint_removals
+from raysearch.studies.record import AssessedMasks, CellRecord, StudyRecord
+from raysearch.studies.recovered import recovered_masks
+from raysearch.studies.result import CellResult, Outcome, State, StudyResult
+from raysearch.studies.spec import Margin
+
+
+def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str | None]) -> StudyResult:
+    """Return what a study has found so far; `link` gives the address of an MLflow run, None for one that is missing."""
+    section, searches = study.config["study"], SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+    known = [(cell, searches[cell.search_id]) for cell in study.cells if cell.search_id in searches]
+    metrics = {metric.name: metric for assessed in study.assessed.values() for metric in assessed.metrics}
+    return StudyResult(
+        study_id=study.study_id,
+        name=section["name"],
+        cells=[_cell(cell, searches.get(cell.search_id), study.assessed, link) for cell in study.cells],
+        n_layers={cell.model: search.result.n_layers for cell, search in known if search.result},
+        metrics=list(metrics.values()),
+        dense={model: assessed.of(Mask()) for model, assessed in study.assessed.items()},
+        facts={**study.facts, "record": f"{study.study_id}, last changed {study.updated.partition('.')[0]} UTC"},
+        link=link(study.mlflow_run_id),
+        searchers=_searchers(known),
+        margin=Margin(**(section.get("margin") or {})),
+        contrasts=section.get("contrasts") or (),
+        recovered=recovered_masks(known, ledger),
+        refused=_refused(known),
+        option=option_of(study.config),
+    )
+
+
+def has_ended(results: StudyResult, ledger: Ledger) -> bool:
+    """Return whether every search has finished, was stopped by its budget or failed, and nobody works on the study."""
+    return all(cell.state != "waiting" for cell in results.cells) and not is_held(ledger, results.study_id)
+
+
+def _refused(known: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, dict[Mask, str]]:
+    """Return by model the masks that `export --gguf` refuses, each with the reason."""
+    configs = {cell.model: search.config for cell, search in known}
+    masks = {
+        model: [search.result.mask for cell, search in known if cell.model == model and search.result]
+        for model in configs
+    }
+    return {model: refused_on_record(config, masks[model]) for model, config in configs.items()}
+
+
+def _searchers(known: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, dict[str, Any]]:
+    """Return each searcher's options as far as all of its searches share them."""
+    found: dict[str, dict[str, Any]] = {}
+    for cell, search in known:
+        options = search.config["searcher"]
+        shared = found.setdefault(cell.searcher, options)
+        found[cell.searcher] = {name: value for name, value in shared.items() if options.get(name) == value}
+    return found
+
+
+def _cell(
+    cell: CellRecord,
+    search: SearchRecord | None,
+    assessed: Mapping[str, AssessedMasks],
+    link: Callable[[str | None], str | None],
+) -> CellResult:
+    if search is None:
+        return CellResult(**vars(cell))
+    state: State = search.state if search.state in ("finished", "stopped", "failed") else "waiting"
+    result = search.result if state in ("finished", "stopped") else None
+    return CellResult(
+        **vars(cell),
+        state=state,
+        failure=search.failure,
+        link=None if result is None else link(result.mlflow_run_id),
+        outcome=None if result is None else _outcome(result, assessed.get(cell.model, AssessedMasks())),
+    )
+
+
+def _outcome(result: SearchResult, assessed: AssessedMasks) -> Outcome:
+    return Outcome(
+        removed=result.removed,
+        measure=result.measure,
+        dense_loss=result.dense_loss,
+        loss=result.loss,
+        delta_error=result.delta_error,
+        evaluations=result.evaluations.requested,
+        layer_forwards_alone=result.layer_forwards.alone,
+        layer_forwards_naive=result.layer_forwards.naive,
+        seconds=result.seconds,
+        path={len(trial.mask): trial.loss for trial in result.path if trial.loss is not None},
+        best_so_far=_best_so_far(result.trials, len(result.removed)),
+        assessed=assessed.of(result.mask),
+        joint_removals=joint_removals(result.trials),
+        items=assessed.items.get(str(result.mask), {}),
+        n_samples=result.n_samples,
+        source=_source(result.config),
+    )
+
+
+def _source(config: Mapping[str, Any]) -> str:
+    """Return what a calibration is drawn from and scored by, whatever its draw and their number."""
+    data, drawn = config.get("data", {}), ("samples", "seed", "shard_samples")
+    return json.dumps([config.get("objective"), {key: data[key] for key in data if key not in drawn}], sort_keys=True)
+
+
+def _best_so_far(trials: Sequence[Trial], size: int) -> list[tuple[int, float]]:
+    """Return the lowest loss of a mask with so many layers after so many evaluations, wherever it falls."""
+    best: list[tuple[int, float]] = []
+    asked = [trial for trial in trials if trial.round > 0]
+    for evaluations, trial in enumerate(asked, start=1):
+        if len(trial.mask) == size and trial.loss is not None and (not best or trial.loss < best[-1][1]):
+            best.append((evaluations, trial.loss))
+    return best

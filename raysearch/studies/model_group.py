@@ -1,0 +1,107 @@
+"""A model of a study, with all that its searches evaluate it on, read once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from raysearch.cluster.options import ClusterOptions
+from raysearch.errors import UserError
+from raysearch.evaluation.prepared_data import PreparedData, joint_fingerprint, prepare_data
+from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
+from raysearch.models.spec import ModelInfo, ModelSpec
+from raysearch.searching.observer import Observer, describe_model, tell_of_large_files
+from raysearch.studies.spec import Cell, StudySpec
+
+
+@dataclass(frozen=True)
+class ModelGroup:
+    """A model, and the calibrations of its searches.
+
+    Args:
+        specs: The calibrations of all its searches, each once.
+        prepared: Their samples, in the same order.
+        cells: Its searches, by their places in the study.
+    """
+
+    model: ModelSpec
+    cluster: ClusterOptions
+    info: ModelInfo
+    specs: Sequence[CalibrationSpec]
+    prepared: PreparedData
+    cells: Mapping[int, Cell]
+
+    @property
+    def label(self) -> str:
+        """The study's label of the model."""
+        return next(iter(self.cells.values())).model
+
+    @property
+    def evaluation(self) -> EvaluationSpec:
+        """The calibrations of all its searches, on the model."""
+        first = next(iter(self.cells.values())).search.evaluation
+        return replace(first, calibrations=self.specs, weighting=None)
+
+    def prepared_for(self, cell: Cell) -> PreparedData:
+        """Return the samples of one search."""
+        wanted = [self.specs.index(spec) for spec in cell.search.evaluation.calibrations]
+        return replace(self.prepared, calibrations=[self.prepared.calibrations[index] for index in wanted])
+
+    def fingerprint_of(self, cell: Cell) -> str:
+        """Return the fingerprint of a search's calibration."""
+        parts = [one.fingerprint for one in self.prepared_for(cell).calibrations]
+        return joint_fingerprint(parts, cell.search.evaluation.weighting)
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """The places of its searches by calibration, in the study's order."""
+        groups: dict[str, list[int]] = {}
+        for number, cell in self.cells.items():
+            groups.setdefault(self.fingerprint_of(cell), []).append(number)
+        return list(groups.values())
+
+
+def prepare(study: StudySpec, observer: Observer) -> list[ModelGroup]:
+    """Read the data of each model's searches once, and refuse what does not fit before anything runs.
+
+    Raises:
+        UserError: A search does not fit its model, its data or the machine.
+    """
+    groups: dict[tuple[ModelSpec, ClusterOptions], dict[int, Cell]] = {}
+    for number, cell in enumerate(study.cells):
+        evaluation = cell.search.evaluation
+        cluster = evaluation.cluster
+        assert isinstance(cluster, ClusterOptions), "a study's replicas are those of a cluster"
+        if cluster.backend != "ray":
+            raise UserError(f"cluster.backend={cluster.backend} runs no study; use cluster=local")
+        if (cluster.address or "").startswith("ray://"):
+            raise UserError(
+                f"cluster.address={cluster.address} runs no study, whose searches stay with their ledger; run it on a "
+                "node of the cluster with cluster.address=auto, for instance by ray job submit"
+            )
+        groups.setdefault((evaluation.model, cluster), {})[number] = cell
+    model_groups = []
+    for (model, cluster), cells in groups.items():
+        info = describe_model(model, observer)
+        cluster.check_model(info.model)
+        specs: list[CalibrationSpec] = []
+        for cell in cells.values():
+            cell.search.problem(info)
+            specs += [one for one in cell.search.evaluation.calibrations if one not in specs]
+        first, *_ = cells.values()
+        evaluation = replace(first.search.evaluation, calibrations=specs, weighting=None)
+        tell_of_large_files(evaluation, observer)
+        model_groups.append(ModelGroup(model, cluster, info, specs, prepare_data(evaluation, info), cells))
+    return model_groups
+
+
+def name_searches(study: StudySpec, model_groups: Sequence[ModelGroup]) -> list[str]:
+    """Return the id of each search, in the study's order, or refuse a study that has one twice."""
+    groups = {number: model_group for model_group in model_groups for number in model_group.cells}
+    named: dict[str, Cell] = {}
+    for number, cell in enumerate(study.cells):
+        fingerprint = groups[number].fingerprint_of(cell)
+        other = named.setdefault(cell.search.search_id(fingerprint), cell)
+        if other is not cell:
+            raise UserError(f"study.grid has one search twice, as [{other}] and as [{cell}]; drop one")
+    return list(named)

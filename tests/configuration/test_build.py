@@ -1,0 +1,268 @@
+"""All that is wrong with a command is told at once, in the words of each single mistake."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from raysearch.configuration import build
+from raysearch.configuration.compose import compose
+from raysearch.errors import Mistakes, UserError
+
+#: Words of a command with several mistakes, and how each sentence begins.
+SEVERAL: list[tuple[Callable[[Sequence[str]], object], str, list[str]]] = [
+    (
+        build.search_spec,
+        "remov=3 seed=-1 remove=two searcher=beam searcher.width=0 data.samples=-1 data.seq_len=1 cluster.replicas=0",
+        [
+            "remov is not a key of this configuration; did you mean 'remove'?",
+            "seed=-1 should be greater than or equal to 0",
+            "data.samples=-1 should be greater than 0",
+            "data.seq_len=1 should be greater than or equal to 2",
+            "cluster.replicas=0 should be greater than 0",
+            "searcher.width=0 should be greater than 0",
+            "remove=two should be a valid integer",
+        ],
+    ),
+    (  # of a choice that is unknown, nothing else can be said
+        build.search_spec,
+        "searcher=gredy searcher.widht=3 data=sotuu data.path=x.txt remove=1,2",
+        ["searcher=gredy is unknown", "data=sotuu is unknown", "remove=1,2 holds several values"],
+    ),
+    (build.score_spec, "data=file seed=x", ["data.path has no value", "masks has no value", "seed=x should be"]),
+    (
+        build.search_spec,
+        "objective=weighted objective.parts=[{weight:1,of:'objective=klx'},3] seed=-1",
+        [
+            "objective.parts: objective=klx is unknown",
+            "objective.parts has 3",
+            "seed=-1 should be greater than or equal to 0",
+        ],
+    ),
+    (
+        build.study_spec,
+        "study.grid.searcher=[gredy,greedy,bream] study.retries=-1 remov=3 seed=-1 assess=offline assess.limit=0",
+        [
+            "remov is not a key",
+            "study.retries=-1 should be greater than or equal to 0",
+            "assess.limit=0 should be greater than 0",
+            "searcher=gredy is unknown",
+            "searcher=bream is unknown",
+            "seed=-1 should be greater than or equal to 0",
+        ],
+    ),
+    (
+        lambda words: build.evaluation_spec(words, ["objective=klx", "data.seq_len=1"]),
+        "data.samples=-1 store=7",
+        [
+            "data.samples=-1 should be greater than 0 or 'all'",
+            "store=7 should be a valid string",
+            "objective=klx is unknown",
+            "data.seq_len=1 should be greater than or equal to 2",
+        ],
+    ),
+]
+
+
+def test_all_mistakes_are_told_together(subtests: pytest.Subtests) -> None:
+    for spec, words, said in SEVERAL:
+        with subtests.test(words):
+            with pytest.raises(UserError) as caught:
+                spec(words.split())
+            told = caught.value.sentences
+            assert str(caught.value).splitlines() == list(told)
+            assert len(told) == len(said), told
+            assert not [one for one in said if not any(sentence.startswith(one) for sentence in told)], told
+
+
+def test_a_single_mistake_is_one_sentence_and_raised_as_it_is() -> None:
+    error = UserError("seed=-1 should be greater than or equal to 0")
+    mistakes = Mistakes()
+    for repeated in (error, UserError("data.seed=-1 should be greater than or equal to 0"), UserError(str(error))):
+        with mistakes:
+            raise repeated
+    with pytest.raises(UserError) as caught:
+        mistakes.tell()
+    assert caught.value is error
+
+
+def test_other_errors_are_not_taken_for_mistakes() -> None:
+    with pytest.raises(KeyError), Mistakes():
+        raise KeyError("x")
+
+
+def test_a_search_on_record_needs_what_trains_and_tracks_only_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose("search", ["refine=recover"])
+    config["tracking"]["uri"] = "nowhere"
+    monkeypatch.setattr(build, "find_spec", lambda name: None)
+    assert build.recorded_search(config).refiner is None
+    with pytest.raises(UserError, match="recover needs peft and trl"):
+        build.recorded_search(config, goes_on=True)
+    with pytest.raises(UserError, match="tracking.uri=nowhere"):
+        build.tracking_options(config)
+
+
+def test_a_search_that_another_version_recorded_is_refused_in_a_sentence() -> None:
+    config = compose("search", [])
+    build.recorded_search(config)
+    del config["screening"]
+    with pytest.raises(UserError, match="on record without screening, .*; type the whole search command again"):
+        build.recorded_search(config)
+
+
+def test_seeds_of_a_searcher_without_random_numbers_are_one_search():
+    words = ["study.grid.searcher=[greedy,random]", "study.grid.seed=[0,1,2]", "study.grid.draw=[0,1]", "remove=2"]
+    spec = build.study_spec(words)
+    found: dict[tuple[str, str], list[int]] = {(cell.searcher, cell.draw): [] for cell in spec.cells}
+    for cell in spec.cells:
+        found[cell.searcher, cell.draw].append(cell.search.seed)
+    assert found["greedy", "0"] == found["greedy", "1"] == [0]
+    first, second = found["random", "0"], found["random", "1"]
+    assert [seeds[1:] for seeds in (first, second)] == [[seeds[0] + 1, seeds[0] + 2] for seeds in (first, second)]
+    assert not {*first} & {*second}, "other random numbers in each draw"
+    (note,) = spec.notes
+    assert note == "no random numbers decide what greedy finds, so one seed is run and 4 searches are left out"
+    once = "each calibration is drawn once, so what other samples would give is not measured; study.grid.draw=[0,1,2] d"
+    assert [note.startswith(once) for note in build.study_spec(words[:1]).notes] == [True]
+    assert build.study_spec(["study.grid.searcher=[greedy]", "study.grid.remove=[2,3]"]).notes == []
+    more = "study.include=[{searcher: random, objective: kl, draw: 1}]"
+    (note,) = build.study_spec(
+        ["study.grid.searcher=[random]", "study.grid.objective=[kl,perplexity]", "study.grid.draw=[0]", more]
+    ).notes
+    assert note.startswith("perplexity is drawn once, so what other samples would give is not measured")
+
+
+def seeds(*words: str) -> dict[tuple[str, str], int]:
+    """Those of random subsets, by calibration and draw."""
+    cells = build.study_spec(["study.grid.searcher=[greedy,random]", "remove=2", *words]).cells
+    assert {cell.search.seed for cell in cells if cell.searcher == "greedy"} <= {0, 7}
+    return {(cell.calibration, cell.draw): cell.search.seed for cell in cells if cell.searcher == "random"}
+
+
+def test_a_searcher_has_random_numbers_of_its_own_on_each_set_of_samples():
+    whole = seeds("study.grid.objective=[perplexity,kl]", "study.grid.draw=[0,1,2]")
+    assert len({*whole.values()}) == len(whole) == 6
+    part = seeds("study.grid.objective=[kl]", "study.grid.draw=[2,0]")
+    assert part.items() < whole.items(), "the same searches, whatever else the study has"
+    based = seeds("study.grid.objective=[kl]", "study.grid.draw=[2,0]", "seed=7")
+    assert based == {place: seed + 7 for place, seed in part.items()}
+    assert [*seeds("seed=7").values()] == [7], "one set of samples"
+    named = seeds("study.grid.draw={x: data.part=rest, y: data.part=held_out}")
+    assert len({*named.values()}) == 2
+
+
+def test_words_of_an_axis_give_a_searcher_the_same_random_numbers_in_all_draws():
+    same = seeds("study.grid.draw={3: data.seed=3 seed=7, 4: data.seed=4 seed=7}")
+    assert [*same.values()] == [7, 7]
+
+
+def test_all_searchers_have_the_same_samples_whatever_their_seeds():
+    cells = build.study_spec(["study=two_calibrations", "study.grid.remove=[5]", "study.grid.draw=[0,1]"]).cells
+    by_samples = {(cell.calibration, cell.draw): cell.search.evaluation.calibrations for cell in cells}
+    assert all(cell.search.evaluation.calibrations == by_samples[cell.calibration, cell.draw] for cell in cells)
+    assert [cell.search.config["data"]["seed"] for cell in cells] == [int(cell.draw) for cell in cells]
+    axis = ["study.grid.objective=[perplexity,kl]", "study.grid.searcher=[random]", "remove=2"]
+    assert [cell.search.config["data"]["seed"] for cell in build.study_spec(axis).cells] == [0, 0]
+
+
+def test_a_list_of_an_axis_keeps_those_labels_of_the_file() -> None:
+    for searchers, found in (("[GA,greedy]", {"GA", "greedy"}), ("[genetic]", {"genetic"})):
+        spec = build.study_spec(["study=two_calibrations", f"study.grid.searcher={searchers}"])
+        assert {cell.searcher for cell in spec.cells} == found  # genetic is no label of the file, so a searcher
+    assert {cell.calibration for cell in spec.cells} == {"perplexity", "task margin"}
+
+
+@pytest.mark.parametrize(
+    ("words", "screening"),
+    [
+        ([], ["off"]),
+        (["screening=confident"], ["confident"]),
+        (["study.grid.screening=[off,confident]"], ["off", "confident"]),
+    ],
+)
+def test_the_searches_of_a_study_evaluate_every_mask_in_full_unless_told_otherwise(words, screening):
+    spec = build.study_spec(["study.grid.searcher=[greedy]", "study.grid.remove=[2]", *words])
+    assert [cell.search.config["choices"]["screening"] for cell in spec.cells] == screening
+
+
+def test_files_and_folders_of_the_user_may_have_any_name(tmp_path: Path) -> None:
+    names = ["m'é", 'a "b"', "日本", "x,y", "p=q", "{z}", "[w]", "$v", "null", "1", "a#b", "a\\b", "new\nline", "~x"]
+    for name in names:
+        file = tmp_path / f"of {name}" / "searcher" / f"{name}.yaml"
+        file.parent.mkdir(parents=True)
+        file.write_text("type: beam\nwidth: 7\n", encoding="utf-8")
+        spec = build.search_spec([f"searcher={name}", "remove=2"], file.parents[1])
+        assert (spec.searcher_name, spec.config["searcher"]["width"]) == (name, 7), name
+        assert re.fullmatch(r"\w[\w-]*-m2-[0-9a-f]{8}", spec.search_id("")), name
+
+
+@pytest.mark.parametrize("key", ["remove", "seed", "store", "protect", "data.path"])
+def test_a_value_that_is_left_open_is_asked_for(key: str) -> None:
+    with pytest.raises(UserError) as caught:
+        build.search_spec(["data=file", "data.path=x.txt", f"{key}=???"])
+    assert caught.value.sentences == (f"{key} has no value; give {key}=…",)
+
+
+def test_words_of_a_recovery_that_do_not_end_are_told_by_their_key() -> None:
+    with pytest.raises(UserError, match=r"study\.recover\.mine=.* is not understood \(No closing quotation\)"):
+        build.study_spec(["study.grid.remove=[2]", 'study.recover.mine="recovery.method=\'full"'])
+
+
+def test_a_file_of_the_user_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "searcher").mkdir()
+    for width in (2, 13):
+        (tmp_path / "searcher" / "wide.yaml").write_text(f"type: beam\nwidth: {width}\n", encoding="utf-8")
+        assert build.search_spec(["searcher=wide"], tmp_path).config["searcher"]["width"] == width
+
+
+@pytest.mark.parametrize(
+    ("words", "also", "where"),
+    [
+        ([], ["objective=mine"], ""),
+        (["objective=weighted", "objective.parts=[{weight: 1, of: 'objective=mine'}]"], [], "objective.parts: "),
+    ],
+)
+def test_words_that_choose_a_file_without_their_section_are_refused(
+    tmp_path: Path, words: list[str], also: list[str], where: str
+) -> None:
+    (tmp_path / "objective").mkdir()
+    (tmp_path / "objective" / "mine.yaml").write_text("# @package _global_\nseed: 2\n", encoding="utf-8")
+    with pytest.raises(UserError, match=f"^{where}objective=null is not a section; choose one of conf/objective/"):
+        build.evaluation_spec(words, also, tmp_path)
+
+
+def test_recover_names_the_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose("recover", ["recovery.method=qlora"])
+    for missing, sentence in {
+        ("peft", "trl"): "recover needs peft and trl; install with: pip install peft trl",
+        ("trl",): "recover needs trl; install with: pip install trl",
+        ("bitsandbytes",): "recovery.method=qlora needs bitsandbytes; install it with: pip install bitsandbytes",
+    }.items():
+        monkeypatch.setattr(
+            build, "find_spec", lambda name, missing=missing: None if name in missing else find_spec(name)
+        )
+        with pytest.raises(UserError) as refusal:
+            build.recover_spec(config)
+        assert str(refusal.value) == sentence
+
+
+def test_a_path_of_data_chooses_the_data_of_files(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.md").write_text("The text.")
+    for path in ("notes.txt", "rows.JSONL", str(tmp_path / "texts")):
+        spec = build.search_spec([f"data={path}", "data.samples=2"])
+        assert spec.config["choices"]["data"] == "file" and spec.config["data"]["path"] == path
+        assert spec.evaluation.calibrations[0].name == f"perplexity on file {Path(path).name}"
+
+
+def test_models_of_a_study_are_called_without_their_folders_where_that_tells_them_apart() -> None:
+    for paths, models in {
+        ("a/tiny.gguf", "b/other.gguf"): {"tiny", "other"},
+        ("a/tiny.gguf", "b/tiny.gguf"): {"a/tiny.gguf", "b/tiny.gguf"},
+    }.items():
+        cells = build.study_spec([f"study.grid.model=[{','.join(paths)}]", "study.grid.remove=[1]"]).cells
+        assert {cell.model for cell in cells} == models

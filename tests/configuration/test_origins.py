@@ -1,0 +1,74 @@
+"""Each value of a configuration is told with the word or the file that it is from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raysearch.configuration.compose import compose
+from raysearch.configuration.origins import settings_of
+from raysearch.errors import UserError
+
+
+def test_values_are_told_with_their_origins() -> None:
+    words = ["searcher=beam", "searcher.width=3", "calibration=paper_margin", "data.path=x.json", "seed=7"]
+    settings = {setting.key: setting for setting in settings_of("search", words)}
+    origins = {
+        "searcher.width": (3, "command line"),
+        "searcher.ties": ("earlier", "searcher/beam.yaml"),
+        "data.samples": (64, "calibration/paper_margin.yaml"),
+        "data.path": ("x.json", "command line"),
+        "data.type": ("commonsense170k", "data/commonsense170k.yaml"),
+        "data.seed": (7, "data/commonsense170k.yaml, as seed: command line"),
+        "remove": (5, "search.yaml"),
+        "store": ("mlruns", "evaluation.yaml"),
+    }
+    assert {key: (settings[key].value, settings[key].origin) for key in origins} == origins
+    assert not [setting for setting in settings.values() if setting.origin == "computed"]
+
+
+def test_data_of_a_weighted_objective_are_told_too() -> None:
+    settings = {setting.key: setting for setting in settings_of("search", ["objective=weighted", "data=c4"])}
+    assert settings["data.samples"].origin == "data/c4.yaml"
+    assert settings["objective.normalise"].origin == "objective/weighted.yaml"
+
+
+def test_a_later_file_wins() -> None:
+    origins = {setting.key: setting.origin for setting in settings_of("recover", ["recovery=paper"])}
+    assert origins["assess.speed.enabled"] == "recover.yaml"
+    assert origins["assess.speed.repeats"] == "assess/offline.yaml"
+    assert origins["assess.shots"] == "assess/none.yaml", "which that begins with"
+    assert origins["recovery.top_k"] == "recovery/default.yaml"
+    assert origins["assess.texts.sotu.part"] == "assess/offline.yaml", "whose words these are"
+    assert origins["data.samples"] == "recovery/paper.yaml"
+
+
+def test_all_values_are_there_and_secrets_are_not(tmp_path: Path) -> None:
+    (tmp_path / "searcher").mkdir()
+    (tmp_path / "searcher" / "wide.yaml").write_text("defaults: [beam]\nwidth: 9\n")
+    words = ["model=owner/name", "searcher=wide", "tracking.uri=https://me:secret@host"]
+    settings = {setting.key: setting for setting in settings_of("search", words, tmp_path)}
+    assert settings["searcher.width"].origin == "searcher/wide.yaml"
+    assert settings["searcher.ties"].origin == "searcher/beam.yaml"
+    assert (settings["model.path"].value, settings["model.path"].origin) == ("owner/name", "command line")
+    assert "secret" not in str(settings)
+    whole = compose("search", words, tmp_path)
+    assert {key.partition(".")[0] for key in settings} == whole.keys() - {"choices"}
+
+
+def test_mistakes_are_those_of_the_command() -> None:
+    with pytest.raises(UserError, match="did you mean"):
+        settings_of("search", ["searcher=beem"])
+
+
+def test_a_section_that_a_word_holds_is_from_the_command_line_and_a_file_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "searcher" / "{z}.yaml"
+    file.parent.mkdir()
+    file.write_text("type: beam\nwidth: 7\nties: earlier\n", encoding="utf-8")
+    for word, width, origin in (
+        ("searcher={z}", 7, "searcher/{z}.yaml"),
+        ("searcher={type: beam, width: 3}", 3, "command line"),
+    ):
+        settings = {setting.key: setting for setting in settings_of("search", [word], tmp_path)}
+        assert (settings["searcher.width"].value, settings["searcher.width"].origin) == (width, origin)

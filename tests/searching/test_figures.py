@@ -1,0 +1,143 @@
+import io
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from raysearch.core.mask import Mask
+from raysearch.core.measure import PERPLEXITY
+from raysearch.searching import figures
+from raysearch.searching.trial import Trial, ranked
+from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, search_of
+from tests.tracking.simulated import greedy_search, simulate_losses
+
+scaled = pytest.mark.parametrize("name", ["best_so_far.png", "loss_by_size.png"])
+
+
+def picture(name: str, plots: figures.Plots) -> Figure:
+    return next(figure for file, figure in plots.files() if file == name)
+
+
+def draw(figure: Figure) -> bytes:
+    png = io.BytesIO()
+    figure.savefig(png)
+    return png.getvalue()
+
+
+def texts_of(figure: Figure) -> set[str]:
+    figure.draw_without_rendering()  # ticks get their texts
+    return {text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)}
+
+
+def test_mask_map_shows_rounds_and_the_final_mask():
+    search = greedy_search(n_layers=30, n_remove=5)
+    figure = picture("mask_map.png", search.plot)
+    assert draw(figure).startswith(b"\x89PNG")
+    above, foot = figure.axes
+    assert np.asarray(above.images[0].get_array()).shape[:2] == (5, 30)
+    final = np.asarray(foot.images[0].get_array())[0]
+    removed = [layer for layer in range(30) if tuple(final[layer]) != tuple(final[0])]
+    assert tuple(removed) == search.removed
+    assert {"final", "round", "best loss\nnats\nper token", f"{search.loss:.3f}"} <= texts_of(figure)
+
+
+def test_mask_map_takes_long_searches_of_deep_models():
+    rounds = [[Mask.of(n % 80, (n + 7) % 80)] for n in range(300)]
+    figure = picture("mask_map.png", search_of(rounds, simulate_losses(80), 80, 2, "long").plot)
+    width, height = figure.get_size_inches()
+    assert width <= 16 and height <= 11
+    draw(figure)
+
+
+def test_best_so_far_names_sizes_dense_and_failures():
+    search = greedy_search(n_layers=12, n_remove=3)
+    lost = Trial(len(search.trials), 3, Mask.of(0, 1, 2), None, None, "out of memory", cached=False)
+    shown = texts_of(picture("best_so_far.png", replace(search.plot, seen=[*search.trials, lost])))
+    assert f"3 removed: best {search.loss:.3f} (target)" in shown
+    assert {"dense: 2.800", "failed (1)", "loss (nats per token)", "perplexity"} <= shown
+
+
+def test_loss_by_size_is_a_line_from_the_dense_model_to_m():
+    search = greedy_search(n_layers=12, n_remove=3)
+    figure = picture("loss_by_size.png", search.plot)
+    assert {"Best loss by number of layers removed", "layers removed", "perplexity"} <= texts_of(figure)
+    (line,) = figure.axes[0].get_lines()
+    points = np.asarray(line.get_xydata()).tolist()
+    assert points == [[0, 2.8], *([len(trial.mask), trial.loss] for trial in search.path)]
+
+
+def test_loss_by_size_ends_with_the_mask_that_was_found_though_another_has_a_lower_loss():
+    search = greedy_search(n_layers=12, n_remove=3)
+    found = max((one for one in search.trials if len(one.mask) == 3), key=lambda one: one.loss or 0)
+    (line,) = picture("loss_by_size.png", replace(search.plot, found=found.mask)).axes[0].get_lines()
+    assert np.asarray(line.get_xydata())[-1].tolist() == [3, found.loss]
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        [],
+        [Trial(0, 0, Mask(), 2.8, 0.0, None, False)],
+        *([Trial(1, 1, Mask.of(0), loss, loss, None, False)] for loss in (None, float("inf"), 3.0)),
+    ],
+    ids=["none", "dense", "failed", "infinite", "one"],
+)
+def test_hardly_anything_can_be_drawn(trials):
+    for _, figure in figures.Plots(trials, 4, Mask.of(0), PERPLEXITY).files():
+        draw(figure)
+
+
+@pytest.mark.parametrize("measure", [MARGIN, ACCURACY], ids=lambda measure: measure.readout)
+@scaled
+def test_the_right_hand_scale_is_what_people_read(name, measure):
+    figure = picture(name, greedy_search(12, 3, measure=measure).plot)
+    assert {f"loss ({measure.unit})", measure.readout} <= texts_of(figure)
+    (axes,) = figure.axes
+    (right,) = axes.child_axes
+    ticks = [(tick.get_loc(), float(tick.label2.get_text())) for tick in right.yaxis.get_major_ticks()]
+    assert len(ticks) > 2
+    assert [read for _, read in ticks] == pytest.approx([measure.read(loss) for loss, _ in ticks], abs=1e-3)
+
+
+@scaled
+def test_a_loss_without_a_readout_has_no_right_hand_scale(name):
+    (axes,) = picture(name, greedy_search(12, 3, measure=KL).plot).axes
+    assert axes.get_ylabel() == "loss (nats per token)" and not axes.child_axes
+    assert not axes.spines["right"].get_visible()
+
+
+def test_ticks_have_three_digits_and_no_dust():
+    numbers = (-0.0, 1 - 0.9999999999999998, 24.46, 21999)
+    assert [figures._rounded(number) for number in numbers] == ["0", "0", "24.5", "22,000"]
+
+
+def test_ties_go_to_mask_order():
+    first, second = (Trial(index, 1, Mask.of(2 - index), 3.0, 0.2, None, False) for index in range(2))
+    assert ranked([first, second]) == [second, first]
+
+
+def test_a_result_draws_itself_where_notebooks_show_it():
+    from matplotlib import pyplot
+
+    search = greedy_search(n_layers=12, n_remove=3)
+    before = pyplot.get_backend()
+    pyplot.switch_backend("agg")
+    try:
+        axes = search.plot.path()
+        assert axes.figure is pyplot.gcf(), "a notebook shows what pyplot has"
+        assert axes.get_xlabel() == "layers removed"
+        rounds, final = search.plot.masks()
+        assert rounds.get_ylabel() == "round" and final.get_xlabel().startswith("layer")
+        assert search.plot.progress().get_title(loc="left") == "Best loss so far, removing 3 layers"
+        assert len(pyplot.get_fignums()) == 3
+        parts: Any = Figure(layout="constrained").subfigures(1, 2)
+        left, right = parts
+        assert search.plot.trials(left).get_title(loc="left") == f"All {len(search.trials)} masks that were scored"
+        assert search.plot.path(right).figure is right and len(pyplot.get_fignums()) == 3
+        draw(left.figure)
+    finally:
+        pyplot.close("all")
+        pyplot.switch_backend(before)

@@ -1,0 +1,89 @@
+"""What a search would cost is found out by one rehearsal, however often it is asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+from typing_extensions import override
+
+from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
+from raysearch.calibration.objectives.kl import KLObjective
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.cli.displays import forecast_line
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
+from raysearch.searchers.base import Searcher, SearchGenerator
+from raysearch.searchers.beam import BeamSearcher
+from raysearch.searchers.cbo import CboSearcher
+from raysearch.searchers.fast_block_select import FastBlockSelectSearcher
+from raysearch.searchers.genetic import GeneticSearcher
+from raysearch.searchers.importance import ImportanceSearcher
+from raysearch.searchers.reverse_order import ReverseOrderSearcher
+from raysearch.searching.forecast import Forecaster, SearchForecast
+
+PROBLEM = Problem(n_layers=12, n_remove=3)
+
+
+@dataclass(frozen=True)
+class Counted(Searcher):
+    """Another searcher, which counts how often it is started."""
+
+    searcher: Searcher
+    starts: list[int] = field(default_factory=list, compare=False)
+
+    @override
+    def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
+        self.starts.append(1)
+        return (yield from self.searcher.search(problem, rng))
+
+
+def test_a_search_that_was_rehearsed_is_not_rehearsed_again() -> None:
+    objectives = [PerplexityObjective()], [KLObjective()], [GenerationAccuracyObjective(), PerplexityObjective()]
+    searcher, forecaster, known = Counted(GeneticSearcher()), Forecaster(60), set[Mask | Statistic]()
+    for several in objectives:
+        alone = Forecaster().forecast(searcher.searcher, PROBLEM, 0, several)
+        assert forecaster.forecast(searcher, PROBLEM, 0, several) == alone
+    first = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], known)
+    again = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], known)
+    assert first == Forecaster().forecast(searcher.searcher, PROBLEM, 0, objectives[0])
+    assert again is not None and not any(cost.layer_forwards for cost in again)
+    assert len(searcher.starts) == 1
+    forecaster.forecast(searcher, PROBLEM, 1, objectives[0])
+    forecaster.forecast(searcher, Problem(n_layers=12, n_remove=4), 0, objectives[0])
+    assert len(searcher.starts) == 3
+
+
+def test_statistics_are_counted_again() -> None:
+    searcher, forecaster = ImportanceSearcher("block_influence"), Forecaster(60)
+    one, other = (forecaster.forecast(searcher, PROBLEM, 0, [PerplexityObjective()]) for _ in range(2))
+    assert one == other and one is not None and sum(cost.layer_forwards for cost in one) >= PROBLEM.n_layers
+
+
+def test_a_rehearsal_that_took_too_long_is_not_tried_again() -> None:
+    searcher, forecaster = Counted(GeneticSearcher()), Forecaster(-1)
+    assert [forecaster.forecast(searcher, PROBLEM, 0, [PerplexityObjective()]) for _ in range(2)] == [None, None]
+    assert len(searcher.starts) == 1
+
+
+def test_says_where_the_losses_decide_how_many_masks_there_are() -> None:
+    for searcher, said in (
+        (FastBlockSelectSearcher(), r"about \d+ masks in \d rounds: about \d+ layer-forwards.*and about \d+ head-f.*s"),
+        (BeamSearcher(width=2), r"about \d+ masks in 3 rounds: about \d+ .* instead of \d+, and about \d+ head-.*s"),
+        (BeamSearcher(width=1), r"33 masks in 3 rounds: about \d+ .* instead of 332, and 34 head-forwards at most"),
+        (
+            ReverseOrderSearcher(),
+            "1 mask in 1 round: about 12 layer-forwards over the calibration, and 2 head-forwards .*",
+        ),
+    ):
+        rounds = Forecaster().forecast(searcher, PROBLEM, 0, [PerplexityObjective()])
+        line = forecast_line(SearchForecast(rounds, open_ended=searcher.open_ended))
+        assert re.fullmatch(said, line), line
+
+
+def test_the_dense_model_is_not_counted() -> None:
+    costs = Forecaster().forecast(CboSearcher(k=4), Problem(6, 2), seed=0, objectives=[PerplexityObjective()])
+    assert costs is not None and costs[0].masks == 6 + 15
+    assert costs[0].naive_layer_forwards == 6 * 5 + 15 * 4

@@ -1,0 +1,69 @@
+"""A search of a GGUF file says before its first round that `export --gguf` would refuse masks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+import raysearch
+from raysearch.core.problem import Problem
+from raysearch.models.spec import ModelSpec
+from raysearch.searching.gguf_masks import warn_of_refused_masks
+from raysearch.searching.observer import Observer
+from tests.models.conftest import write_llama
+
+
+class Listener(Observer):
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    @override
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+def warnings_of(path: Path | str, remove: int | str, n_remove: int) -> list[str]:
+    observer = Listener()
+    problem = Problem(8, n_remove)
+    warn_of_refused_masks(ModelSpec("tiny", str(path)), problem, remove, observer)
+    return observer.warnings
+
+
+def test_masks_that_export_refuses_are_told_before_the_first_round(tmp_path: Path) -> None:
+    smollm3 = write_llama(tmp_path / "smollm3.gguf", 8, architecture="smollm3")
+    for remove, n_remove in ((1, 1), ("1..3", 3), ("auto", 7)):
+        (warning,) = warnings_of(smollm3, remove, n_remove)
+        assert warning.startswith("export --gguf will refuse some masks of this search: ")
+        assert "which layers rotate positions follows from their places, one in 4" in warning
+    keys: dict[str, Any] = {"attention.shared_kv_layers": 2}
+    shared = write_llama(tmp_path / "shared.gguf", 8, **keys)
+    (warning,) = warnings_of(shared, 2, 2)
+    assert warning.startswith("export --gguf will refuse all masks of this search: ")
+
+
+def test_a_search_tells_it(tmp_path: Path) -> None:
+    """Of a Gemma 2 of 46 layers, which llama.cpp takes for the one of 27B parameters, as none of fewer layers."""
+    file, text = write_llama(tmp_path / "deep.gguf", 46, architecture="gemma2"), tmp_path / "text.txt"
+    text.write_text("the river carried seven letters " * 20)
+    observer, data = Listener(), {"path": text, "samples": 1, "seq_len": 8}
+    values: dict[str, Any] = {"model": {"path": file, "cache": False}, "data": data, "store": tmp_path / "store"}
+    raysearch.search(
+        "model=custom",
+        "data=file",
+        remove=1,
+        protect=range(45),
+        cluster="inline",
+        tracking="none",
+        observer=observer,
+        **values,
+    )
+    (warning,) = (warning for warning in observer.warnings if "gguf" in warning)
+    assert "refuse all masks" in warning and "computes a gemma2 of 46 or 45 layers" in warning
+
+
+def test_where_no_mask_is_refused_nothing_is_said(tmp_path: Path) -> None:
+    gemma2 = write_llama(tmp_path / "gemma2.gguf", 8, architecture="gemma2")
+    assert warnings_of(gemma2, "1..3", 3) == []
+    assert warnings_of("owner/name", 1, 1) == []

@@ -1,0 +1,101 @@
+"""Searches on record: how one stands whose process is gone."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from raysearch import api
+from raysearch.cli.app import app
+from raysearch.cli.ledger import clean
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.locks import held
+from raysearch.searching.record import SEARCHES, SearchRecord, State, as_they_stand, write_search
+from raysearch.studies.record import STUDIES, CellRecord, StudyRecord
+
+CONFIG: dict[str, Any] = {"model": {"name": "tiny"}, "remove": 1, "choices": {}}
+
+
+def states(store: Path) -> dict[str, State]:
+    """How the searches of a store stand."""
+    return {one.search_id: one.state for one in api.show(store=store)[0]}
+
+
+def times(folder: Path) -> dict[str, int]:
+    """When the files of a folder were written, but SQLite's shared memory."""
+    return {file.name: file.stat().st_mtime_ns for file in folder.iterdir() if not file.name.endswith("-shm")}
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_what_nobody_runs_is_interrupted(tmp_path: Path, read_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        write_search(ledger, "done", CONFIG, "failed")
+        for name in ("runs", "killed", "killed too"):
+            write_search(ledger, name, CONFIG, "running")
+        ledger.beside("killed.lock").write_text("process 1 on some-host")  # which a dead process leaves
+        with held(ledger, "runs", "SEARCH"):
+            before = times(tmp_path)
+            if read_only:
+                monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+            expected = {"done": "failed", "runs": "running", "killed": "interrupted", "killed too": "interrupted"}
+            assert states(tmp_path) == expected
+            assert api.searches(store=tmp_path)["state"].to_dict() == expected
+            assert api.show("runs", store=tmp_path)[0][0].state == "running"
+            assert api.show("killed too", store=tmp_path)[0][0].state == "interrupted"
+            if read_only:
+                assert times(tmp_path) == before
+        assert states(tmp_path)["runs"] == "interrupted"
+        assert SEARCHES.find(ledger, "killed").state == "running", "a look changes no record"
+
+
+def test_show_says_how_far_a_killed_search_was(tmp_path: Path) -> None:
+    choices = {"data": "file", "objective": "kl"}
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        write_search(ledger, "killed", {**CONFIG, "choices": choices}, "running", fingerprints={"calibration": "cal"})
+        for shard in range(2):
+            ledger.record("cal", shard, {Mask.of(*layers): np.ones(1) for layers in ((), (1,), (2,))})
+        ledger.record("other", 0, {Mask.of(3): np.ones(1)})
+    assert api.evaluated("killed", store=tmp_path) == 2, "the dense model apart"
+    said = CliRunner().invoke(app, ["show", "killed", "--store", str(tmp_path)]).output
+    assert "Evaluated so far: 2 masks" in said
+
+
+def test_a_search_that_ends_meanwhile_has_ended(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        write_search(ledger, "it", CONFIG, "running")
+        seen = SEARCHES.all(ledger)
+        write_search(ledger, "it", CONFIG, "failed", failure="why")
+        assert as_they_stand(ledger, seen) == SEARCHES.all(ledger)
+
+
+def test_the_way_on_leads_to_its_own_ledger() -> None:
+    stopped = SearchRecord("it", {"store": "other", "ledger": None}, "interrupted", None, None, "now")
+    with pytest.raises(UserError, match="first: raysearch resume it --store other"):
+        _ = stopped.found
+
+
+def test_a_study_is_said_to_be_one_where_a_search_is_asked_for(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        write_search(ledger, "it", CONFIG, "running")
+        STUDIES.write(ledger, StudyRecord("mine-1", CONFIG, (CellRecord("m", "c", "s", 1, 0, "it"),), {}, {}, "now"))
+    for ask in api.show, api.load:
+        with pytest.raises(UserError, match=r"^SEARCH='mine' is a study; raysearch report mine tells what"):
+            ask("mine", store=tmp_path)
+
+
+def test_forgetting_a_search_tells_which_studies_have_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        for name in "it", "other":
+            write_search(ledger, name, CONFIG, "finished")
+            cells = (CellRecord("m", "c", "s", 1, 0, name),)
+            STUDIES.write(ledger, StudyRecord(f"study-of-{name}", CONFIG, cells, {}, {}, "now"))
+    clean(["it"], store=tmp_path)
+    assert "whose reports lack them until they run again: study-of-it.\n" in capsys.readouterr().out

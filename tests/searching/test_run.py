@@ -1,0 +1,137 @@
+"""One search from its specification to its result, and what the ledger says of it however it ends."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from raysearch.configuration import build
+from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.replica import Replica
+from raysearch.ledger.ledger import Ledger
+from raysearch.searching import run as search_run
+from raysearch.searching.observer import Observer, Tracker
+from raysearch.searching.record import SEARCHES, SearchRecord
+from raysearch.searching.result import RoundSummary
+from raysearch.searching.run import run_search, search_rounds
+from raysearch.searching.spec import SearchSpec
+from tests.cli.conftest import World
+
+
+@pytest.fixture
+def spec(world: World, here: Path) -> SearchSpec:
+    """A greedy search for two of five layers."""
+    return build.search_spec(world.search())
+
+
+def on_record(spec: SearchSpec) -> SearchRecord:
+    """The last search of the ledger."""
+    with closing(Ledger(spec.evaluation.ledger)) as ledger:
+        return SEARCHES.find(ledger, "latest")
+
+
+def stopped(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_rounds_are_given_one_by_one_and_the_result_is_on_record(spec: SearchSpec) -> None:
+    rounds, result = [], None
+    steps = search_rounds(spec, Observer(), Tracker())
+    while result is None:
+        try:
+            rounds.append(next(steps))
+        except StopIteration as end:
+            result = end.value
+    assert [one.round for one in rounds] == [1, 2] and all(isinstance(one, RoundSummary) for one in rounds)
+    assert len(result.removed) == 2 and result.loss > 0 and result.complete
+    record = on_record(spec)
+    assert (record.state, record.search_id) == ("finished", result.search_id)
+    assert record.fingerprints.keys() == {"calibration", "model", "text"}
+
+
+def test_a_result_says_how_sure_its_mask_is_and_says_the_same_again(spec: SearchSpec, world: World) -> None:
+    result = run_search(spec, Observer(), Tracker())
+    separation = result.separation
+    assert separation is not None and (separation.reference, separation.by_layer) == (result.mask, False)
+    assert separation.n_others == 3 >= separation.n_not_worse, "greedy tries four masks of two of five layers"
+    assert separation.n_samples == result.n_samples and str(separation) in str(result)
+    assert on_record(spec).found.separation == separation == run_search(spec, Observer(), Tracker()).separation
+    alone = run_search(build.search_spec(world.search(searcher="one_shot")), Observer(), Tracker()).separation
+    assert alone is not None and alone.by_layer and alone.n_others == 3, "of five layers, two are removed"
+
+
+def test_data_that_is_gone_by_its_end_does_not_undo_it(world: World, here: Path) -> None:
+    text = here / "text.txt"
+    text.write_bytes(Path(world.text).read_bytes())
+    spec = build.search_spec(world.search(data__path=text))
+
+    class Leaving(Observer):
+        def round_done(self, summary: RoundSummary) -> None:
+            text.unlink(missing_ok=True)
+
+    result = run_search(spec, Leaving(), Tracker())
+    record = on_record(spec)
+    assert (record.state, record.found.removed) == ("finished", result.removed)
+
+
+def test_closed_before_its_end_it_is_stopped_with_the_best_so_far(spec: SearchSpec) -> None:
+    told = Mock(spec=Observer)
+    steps = search_rounds(spec, told, Tracker())
+    next(steps)
+    steps.close()
+    record = on_record(spec)
+    assert record.state == "stopped" and record.failure is not None
+    told.search_ended.assert_called_once_with(None, record.failure, True)
+    assert "budget was spent before a mask of 2 layers was scored" in record.failure
+    steps = search_rounds(spec, Observer(), Tracker())
+    next(steps), next(steps)
+    steps.close()
+    record = on_record(spec)
+    assert (record.state, record.failure) == ("stopped", None) and record.result is not None
+
+
+def test_a_failure_and_a_stop_are_on_record(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replica, "evaluate", fails)
+        with pytest.raises(EvaluationError, match="out of luck"):
+            run_search(spec, Observer(), Tracker())
+    assert on_record(spec).state == "failed" and "out of luck" in str(on_record(spec).failure)
+    with monkeypatch.context() as patch:
+        patch.setattr(Replica, "evaluate", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run_search(spec, Observer(), Tracker())
+    assert (on_record(spec).state, on_record(spec).failure) == ("interrupted", None)
+    assert run_search(spec, Observer(), Tracker()).complete and on_record(spec).state == "finished"
+
+
+def test_how_it_ended_is_a_sentence_or_a_stop(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of libraries have many lines, and Ray ends its processes by SIGTERM."""
+    for error, ended in (
+        (RuntimeError("The actor died.\n\tclass_name: Fleet"), ("failed", "The actor died")),
+        (UserError("data=x is wrong", "seed=y is too"), ("failed", "data=x is wrong\nseed=y is too")),
+        (SystemExit("The process receives a SIGTERM."), ("interrupted", None)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(search_run, "run_rounds", Mock(side_effect=error))
+            with pytest.raises(type(error)):
+                run_search(spec, Observer(), Tracker())
+        assert (on_record(spec).state, on_record(spec).failure) == ended
+
+
+def test_another_search_cannot_be_taken_up_by_a_name(spec: SearchSpec) -> None:
+    first = run_search(spec, Observer(), Tracker())
+    with pytest.raises(UserError, match=f"SEARCH={first.search_id} cannot be taken up"):
+        run_search(replace(spec, seed=1), Observer(), Tracker(), resumes=first.search_id)
+
+
+def test_numbers_that_do_not_fit_leave_nothing_behind(spec: SearchSpec, here: Path) -> None:
+    with pytest.raises(UserError, match="remove=5 leaves no layer of the 5"):
+        run_search(replace(spec, remove=5), Observer(), Tracker())
+    assert not list(here.iterdir())

@@ -1,0 +1,70 @@
+"""A study's grid: every combination of its axes, but for what rules say."""
+
+import pytest
+
+from raysearch.errors import UserError
+from raysearch.studies.grid import combinations_of
+
+GRID = {"searcher": {"beam 3": "searcher=beam searcher.width=3", "one": "searcher=one_shot"}, "remove": [5, 7]}
+
+
+def words(grid, **rules):
+    return [combination.words for combination in combinations_of(grid, **rules)]
+
+
+def test_every_combination_in_the_order_of_the_axes():
+    assert words(GRID) == [
+        ("searcher=beam", "searcher.width=3", "remove=5"),
+        ("searcher=beam", "searcher.width=3", "remove=7"),
+        ("searcher=one_shot", "remove=5"),
+        ("searcher=one_shot", "remove=7"),
+    ]
+
+
+def test_labels_by_dimension():
+    combination = combinations_of({"objective": ["kl"], "data": ["c4"], "data.samples": [8], "searcher.width": [2]})[0]
+    assert combination.label("calibration") == "kl, c4, samples=8"
+    assert combination.label("searcher") == "width=2"
+    assert combination.label("model") is None
+
+
+@pytest.mark.parametrize("axis", ["draw", "data.seed"])
+def test_other_samples_are_another_draw_of_the_same_calibration(axis):
+    first, second = combinations_of({"objective": ["kl"], axis: [0, 1]})
+    assert (first.words, second.words) == (("objective=kl", "data.seed=0"), ("objective=kl", "data.seed=1"))
+    assert [first.label("calibration"), second.label("calibration")] == ["kl", "kl"]
+    assert [first.label("draw"), second.label("draw")] == ["0", "1"]
+
+
+def test_rules_leave_out_and_add():
+    assert len(words(GRID, exclude=[{"searcher": "one", "remove": [7]}])) == 3
+    assert words(
+        GRID, exclude=[{"searcher": ["one", "beam 3"], "remove": 7}], include=[{"searcher": "one", "remove": 9}]
+    )[-1] == ("searcher=one_shot", "remove=9")
+    assert len(words(GRID, include=[{"searcher": "one", "remove": 5}])) == 4, "what is there already is not added again"
+
+
+def test_values_may_hold_blanks():
+    (combination,) = combinations_of({"data.path": ["my text.txt"]})
+    assert combination.words == ("data.path=my text.txt",)
+
+
+@pytest.mark.parametrize(
+    ("grid", "rules", "said"),
+    [
+        ({}, {}, "has no axis"),
+        ({"remove": []}, {}, "study.grid.remove has no value"),
+        ({"remove": "1..3"}, {}, r"study.grid.remove=1..3 is not a list; write study.grid.remove=\[1,2,3\]"),
+        ({"remove": 5}, {}, r"study.grid.remove=5 is not a list; write study.grid.remove=\[5\]"),
+        ({"searcher": {"x": "beam"}}, {}, 'study.grid.searcher has x: "beam"; write the words'),
+        ({"searcher": {1: "searcher=beam", "1": "searcher=greedy"}}, {}, "has two labels that read alike"),
+        (GRID, {"exclude": [{"sercher": "one"}]}, "names the axis sercher; did you mean 'searcher'"),
+        (GRID, {"exclude": [{"searcher": "onne"}]}, "names searcher: onne; did you mean 'one'"),
+        (GRID, {"exclude": ["one"]}, 'study.exclude has "one"; write rules'),
+        (GRID, {"exclude": [{"remove": [5, 7]}]}, "leaves no search"),
+        (GRID, {"include": [{"searcher": "one"}]}, "without remove; name a label of every axis"),
+    ],
+)
+def test_what_is_misread_is_named(grid, rules, said):
+    with pytest.raises(UserError, match=said):
+        combinations_of(grid, **rules)

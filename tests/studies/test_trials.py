@@ -1,0 +1,63 @@
+"""Searches as trials of Ray Tune: one that fails at once, and those that a budget ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raysearch.configuration import build
+from raysearch.errors import EvaluationError
+from raysearch.searching.observer import Observer, Tracker
+from raysearch.searching.run import StudyContext
+from raysearch.studies.model_group import prepare
+from raysearch.studies.trials import TrialTask, run_trials
+from tests.cli.conftest import Run, World
+from tests.cli.found import found
+from tests.cli.studies import small_study, study_words
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
+
+
+def test_a_search_that_cannot_even_be_put_on_record_has_failed_and_one_without_luck_is_tried_again(
+    world: World, here: Path
+) -> None:
+    spec = build.study_spec(study_words(world))
+    cell, search = spec.cells[0], spec.cells[0].search.elsewhere()
+    (here / "folder").mkdir()
+    search = replace(search, evaluation=replace(search.evaluation, ledger=here / "folder"))
+    (model_group,) = prepare(spec, Observer())
+    context = StudyContext(model_group.info, model_group.prepared_for(cell), {}, None)
+    nobody: Any = SimpleNamespace(fleet=SimpleNamespace(is_awaited=bool), recipe=[], most=1, unit_timeout_s="auto")
+
+    def without_luck(warn: Any) -> Tracker:
+        with (here / "tries").open("a") as tries:
+            print("once", file=tries)
+        raise EvaluationError("out of luck")
+
+    def killed(warn: Any) -> Tracker:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("it is dead by now")
+
+    trackers = {7: lambda warn: Tracker(), 8: without_luck, 9: killed}
+    tasks = {cell: TrialTask(search, context, nobody, tracker) for cell, tracker in trackers.items()}
+    failed = run_trials(tasks, spec.options.stop, 1, 1, here / "tune", Observer())
+    assert failed.keys() == {7, 8, 9} and "ledger=" in failed[7] and "cannot be used" in failed[7]
+    assert failed[8] == "out of luck" and (here / "tries").read_text() == 2 * "once\n"
+
+
+def test_a_budget_ends_searches_with_the_best_so_far_and_says_where_there_is_none(world: World, run: Run) -> None:
+    searchers = "{BO: searcher=bayesian searcher.initial=2, greedy: searcher=greedy}"
+    words = [*small_study(world, f"searcher={searchers}", "remove=[3]"), "study.stop.evaluations=9"]
+    value = found(run("study", *words, "--json"))
+    bayesian, greedy = value["cells"]
+    assert (bayesian["state"], bayesian["evaluations"], len(bayesian["removed"])) == ("stopped", 9, 3)
+    assert greedy["state"] == "stopped" and "removed" not in greedy, "5 and 4 masks, and 3 to go"
+    assert greedy["failure"] == "its budget was spent before a mask of 3 layers was scored"
+    again = found(run("study", *words, "--json"))
+    assert again["cells"] == value["cells"]
