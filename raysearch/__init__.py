@@ -5,8 +5,6 @@
 >>> result.removed, result.readout
 """
 
-# The rooms of these names come first: imported later, they would take the place of the functions.
-from raysearch import config as _config_room, search as _search_room, study as _study_room  # noqa: F401  # isort: skip
 from raysearch.api import (
     assess,
     assessed,
