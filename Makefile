@@ -1,13 +1,16 @@
 # make demo    search a small language model for the 5 layers it misses least, and export it without them
-# make test    linter, formatter, types, tests
+# make test    the tests that need neither the demo model nor the documents
+# make real    the tests on the demo model, and the commands that the documents show; CI runs all targets
+# make check   linter, formatter, types, and the documents as a site
 # make docs    the documents as a site in build/site
 # make fix     what the linter and the formatter can mend
-# make faults  what a search depends on, killed, cut off and starved for real; CI runs both
+# make faults  what a search depends on, killed, cut off and starved for real
 # make gpu     checks and benchmarks a GPU, in eight minutes; needs torch and transformers alone (GPU_PYTHON=… has them)
 # Needs Python 3.11 or newer; everything else goes into .venv, and `make clean` takes it away again.
 
 # Three for two cores: a third of the time tests wait, and those of faults most of it.
 WORKERS ?= 3
+BY_FILE = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 PYTHON ?= $(firstword $(foreach name,python3.11 python3,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
 GPU_PYTHON ?= $(firstword $(wildcard .venv/bin/python) python3)
@@ -18,18 +21,19 @@ PROMPT = The people of the United States
 
 # The files that have some: every worker would read all others, too.
 FAULTS = $(shell grep -lrw mark.faults tests --include='test_*.py')
+REAL = $(shell grep -lrwE 'mark.(real|documents)' tests --include='test_*.py')
 
-.PHONY: demo test pytest faults gpu check docs fix install clean
+.PHONY: demo test real faults gpu check docs fix install clean
 
 demo: .venv/.installed
 	.venv/bin/raysearch search $(SEARCH)
 	.venv/bin/raysearch export latest --out demo-checkpoint --overwrite --prompt "$(PROMPT)"
 
 test: .venv/.installed
-	@$(MAKE) --no-print-directory --jobs=2 docs check pytest # mypy leaves a core idle
+	.venv/bin/python -m pytest -m 'not (faults or real or documents)' $(BY_FILE)
 
-pytest: .venv/.installed
-	.venv/bin/python -m pytest -m 'not faults' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+real: .venv/.installed
+	.venv/bin/python -m pytest -m '(real or documents) and not faults' $(BY_FILE) $(REAL)
 
 faults: .venv/.installed
 	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist worksteal $(or $(ONLY),$(FAULTS))
@@ -37,7 +41,7 @@ faults: .venv/.installed
 gpu:
 	$(GPU_PYTHON) experiments/benchmarks/gpu.py $(ONLY)
 
-check: .venv/.installed
+check: docs
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy

@@ -8,6 +8,10 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.documents
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

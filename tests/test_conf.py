@@ -44,6 +44,7 @@ def test_there_are_files() -> None:
     assert {"search.yaml", "score.yaml", "searcher/greedy.yaml"} <= set(map(place, FILES))
 
 
+@pytest.mark.documents
 @pytest.mark.slow
 def test_every_file_opens_with_commands_that_choose_it_and_work(subtests: pytest.Subtests) -> None:
     for file in FILES:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.documents
+
 ROOT = Path(__file__).resolve().parents[1]
 _FILE = re.compile(r"`((?:raysearch|conf|tests)/[\w/]+\.(?:py|yaml))`")
 

@@ -25,6 +25,8 @@ from tests.models.conftest import write_llama
 from tests.test_conf import COMMANDS, built
 from tests.test_structure import ROOT
 
+pytestmark = pytest.mark.documents
+
 __all__ = ["here", "run"]  # fixtures
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
