@@ -30,15 +30,15 @@ def recovered_masks(searches: Sequence[tuple[CellRecord, SearchRecord]], ledger:
     samples: dict[Mask, set[str]] = {}
     for cell, search in searches:
         if (result := search.result) is not None:
-            searchers = searchers_by_model.setdefault(
+            searchers_by_mask = searchers_by_model.setdefault(
                 (cell.model, result.fingerprints["model"]), {Mask(): {"dense": None}}
             )
-            searchers.setdefault(result.mask, {})[cell.searcher] = None
+            searchers_by_mask.setdefault(result.mask, {})[cell.searcher] = None
             for mask in (Mask(), result.mask):
                 samples.setdefault(mask, set()).add(result.fingerprints["calibration"])
     recovered: list[RecoveredMask] = []
-    for (model, fingerprint), searchers in searchers_by_model.items():
-        candidates = recoveries_of(ledger, fingerprint, searchers)
+    for (model, fingerprint), searchers_by_mask in searchers_by_model.items():
+        candidates = recoveries_of(ledger, fingerprint, searchers_by_mask)
         candidate_searches = SEARCHES.some(ledger, {record.search_id for record in candidates})
         search_samples = {
             search_id: search.fingerprints.get("calibration", "") for search_id, search in candidate_searches.items()
@@ -46,9 +46,9 @@ def recovered_masks(searches: Sequence[tuple[CellRecord, SearchRecord]], ledger:
         records = [record for record in candidates if search_samples.get(record.search_id) in samples[record.mask]]
         mask_methods = [_method(record) for record in records if record.mask]
         records = [record for record in records if record.mask or _method(record) in mask_methods]
-        n_masks = Counter((*searchers[mask], len(mask)) for mask in {record.mask for record in records})
+        n_masks = Counter((*searchers_by_mask[mask], len(mask)) for mask in {record.mask for record in records})
         for record in with_distinct_ways(records):
-            found_by = [*searchers[record.mask]]
+            found_by = [*searchers_by_mask[record.mask]]
             size = len(record.mask)
             recovered.append(RecoveredMask(model, found_by, size, record, alone=n_masks[*found_by, size] == 1))
     return recovered
