@@ -27,21 +27,30 @@ Outcomes = dict[Mask, float | str]
 
 
 class TuneSearcher(ray.tune.search.Searcher):
-    """Adapts a searcher to `ray.tune.Tuner`; a trial is a mask.
+    """Adapts a searcher to `ray.tune.Tuner`; each Tune trial evaluates one mask.
 
-    A trial's configuration has the layers to remove as the list ``removed``; it reports the loss:
+    The configuration of a Tune trial lists the layers to remove as ``removed``. The Tune trial reports the loss:
 
         searcher = TuneSearcher(BeamSearcher(width=1), Problem.create(n_layers=30, remove=5))
         options = TuneConfig(search_alg=searcher, num_samples=-1, max_concurrent_trials=4)
         Tuner(lambda config: {"loss": loss_of(config["removed"])}, tune_config=options).fit()
         searcher.found
 
-    With ``num_samples=-1`` the experiment ends with the search. A trial that fails, or reports no finite loss, is a
-    failed evaluation. Only answers are saved and pickled; a restored searcher is replayed through them.
-    ``Tuner.restore(path, …)`` works on a copy; ``searcher.restore_from_dir(path)`` reads its results.
+    With ``num_samples=-1`` the experiment ends with the search. A Tune trial that fails, or reports no finite loss, is
+    a failed evaluation. Only answers are saved and pickled; a restored searcher replays them. ``Tuner.restore(path,
+    …)`` works on a copy; ``searcher.restore_from_dir(path)`` reads its results.
 
-    Trials report their loss as `metric`. Searchers that ask for a statistic of the dense model have it computed by
-    `measure`, of which the answers are saved and pickled, but not the function.
+    Args:
+        searcher: The searcher that proposes the masks.
+        problem: The space of legal masks.
+        seed: The seed of the searcher's random numbers.
+        metric: The name under which Tune trials report their loss.
+        measure: A function that computes a statistic of the dense model; only some searchers need it. Its results are
+            saved and pickled, but not the function.
+
+    Attributes:
+        found: The mask that the search returned; None until its end.
+        remarks: The values that the searcher recorded, by name.
     """
 
     def __init__(
@@ -55,10 +64,13 @@ class TuneSearcher(ray.tune.search.Searcher):
         super().__init__(metric=metric, mode="min")
         self.found: Mask | None = None  # at the end of the search
         self.remarks: dict[str, float | str | list[float]] = {}
-        self._searcher, self._problem, self._seed, self._measure = searcher, problem, seed, measure
+        self._searcher = searcher
+        self._problem = problem
+        self._seed = seed
+        self._measure = measure
         self._outcomes: Outcomes = {}
         self._statistics: dict[Statistic, NDArray[np.float64]] = {}
-        self._running: dict[str, Mask] = {}  # by trial
+        self._running: dict[str, Mask] = {}  # by the id of the Tune trial
         self._steps: SearchGenerator | None = None
         self._request: Round | Statistic | Remark | None = None
 
@@ -80,16 +92,22 @@ class TuneSearcher(ray.tune.search.Searcher):
         return {"removed": list(mask)}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        """Take a trial's report; if a mask runs twice after a restore, the first answer stands."""
+        """Accept a Tune trial's report; if a mask runs twice after a restore, the first answer is kept.
+
+        Args:
+            trial_id: The id with which `suggest` was called.
+            result: The report of the Tune trial, with its loss; None if it reported nothing.
+            error: Whether the Tune trial failed.
+        """
         result = result or {}
         mask = self._running.pop(trial_id, None)
-        if mask is None and "config/removed" in result:  # a trial from before a restore; Tune flattens results
+        if mask is None and "config/removed" in result:  # from before a restore; Tune flattens results
             mask = Mask.of(*result["config/removed"])
         if mask is not None:
             self._outcomes.setdefault(mask, _outcome(result.get(self.metric), self.metric, error))
 
     def save(self, checkpoint_path: str) -> None:
-        """Write all answers, remarks and the mask found as JSON."""
+        """Write all answers, the remarks and the best mask as JSON."""
         record = {
             "masks": {str(mask): outcome for mask, outcome in self._outcomes.items()},
             "statistics": {str(statistic): rows.tolist() for statistic, rows in self._statistics.items()},
@@ -105,14 +123,16 @@ class TuneSearcher(ray.tune.search.Searcher):
         self._statistics = {Statistic(name): np.array(rows) for name, rows in record["statistics"].items()}
         self.remarks = record["remarks"]
         self.found = record["found"] and Mask.parse(record["found"])
-        self._steps, self._request, self._running = None, None, {}
+        self._steps = None
+        self._request = None
+        self._running = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # A generator cannot be pickled, and the handle of a dead actor cannot be unpickled.
         return {**self.__dict__, "_steps": None, "_request": None, "_running": {}, "_measure": None}
 
     def _unknown(self) -> list[Mask]:
-        """Step the searcher until it asks for unknown masks, and return those; or to its end."""
+        """Advance the searcher to a round with unknown masks, and return these; an empty list at its end."""
         while self.found is None:
             if isinstance(self._request, Round):
                 unknown = [mask for mask in self._request.masks if mask not in self._outcomes]
@@ -138,7 +158,7 @@ class TuneSearcher(ray.tune.search.Searcher):
                 if statistic not in self._statistics:
                     if self._measure is None:
                         raise UserError(
-                            f"measure=None cannot tell {type(self._searcher).__name__} the {statistic} it asks for; "
+                            f"measure=None cannot compute the {statistic} that {type(self._searcher).__name__} needs; "
                             "give a function that computes it"
                         )
                     self._statistics[statistic] = self._measure(statistic)

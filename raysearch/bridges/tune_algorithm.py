@@ -26,31 +26,33 @@ from raysearch.errors import EvaluationError, UserError, did_you_mean, first_lin
 from raysearch.searchers.base import Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 
-_REPEATS = 100  # points in a row with known masks, after which an algorithm has converged
+_REPEATS = 100  # after so many consecutive points with known masks, an algorithm has converged
 _SEEDS = {"seed", "random_state", "random_state_seed"}  # the names of the seed in Tune's algorithms
 
 #: Algorithms of Tune that cannot be used here, and why.
 _UNFIT = {
-    "bohb": "it learns from HyperBandForBOHB's budgets alone; use searcher.algorithm=optuna",
-    "nevergrad": "it is given an optimizer; use searcher=nevergrad",
+    "bohb": "it learns only from the budgets of HyperBandForBOHB; use searcher.algorithm=optuna",
+    "nevergrad": "it needs an optimizer object; use searcher=nevergrad",
 }
 
 
 @dataclass(frozen=True)
 class TuneAlgorithmSearcher(Searcher):
-    """Evaluates the masks that a search algorithm of Ray Tune asks for: `trials`, or fewer if it repeats itself.
+    """Evaluates the masks that a search algorithm of Ray Tune proposes: `trials`, or fewer if it repeats masks.
 
-    Its search space is a number from 0 to 1 for each removable layer, ``layer_0`` and so on; the M layers with the
-    largest numbers are removed. A repeated mask is answered with its known loss and is not a trial. An algorithm that
-    only repeats masks has converged and is started again; the search ends early if that gives no new mask either. A
-    failed mask is a trial, and a failure for the algorithm.
+    The algorithm's search space is a number from 0 to 1 for each removable layer, ``layer_0`` and so on; the M layers
+    with the largest numbers are removed. A repeated mask is answered with its known loss and is not a trial. An
+    algorithm that only repeats masks has converged and is started again. The search ends early if that gives no new
+    mask either. A failed mask is a trial, and a failure for the algorithm.
 
     Args:
-        algorithm: Its name in `ray.tune.search`, as in "variant_generator" (random points), "optuna", "hyperopt".
+        algorithm: The algorithm's name in `ray.tune.search`, such as "variant_generator" (random points), "optuna" or
+            "hyperopt".
         trials: Distinct masks to score, at least 1.
         batch: Points per round, at least 1.
-        options: Further arguments of the algorithm's constructor. Without a seed, one is drawn; an algorithm that takes
-            none (ax, zoopt) asks for other masks each time, so the ledger cannot replay it.
+        options: Further arguments of the algorithm's constructor. If they contain no seed, one is drawn. Some
+            algorithms (ax, zoopt) have no seed; they propose different masks each time, so the ledger cannot replay
+            them.
     """
 
     solves_additive = False
@@ -65,40 +67,40 @@ class TuneAlgorithmSearcher(Searcher):
         super().__post_init__()
         if self.algorithm in _UNFIT:
             raise UserError(f"searcher.algorithm={self.algorithm} cannot be used: {_UNFIT[self.algorithm]}")
-        known = SEARCH_ALG_IMPORT.keys() - _UNFIT
-        if self.algorithm not in known:
-            raise UserError(f"searcher.algorithm={self.algorithm} is unknown; {did_you_mean(self.algorithm, known)}")
+        names = SEARCH_ALG_IMPORT.keys() - _UNFIT
+        if self.algorithm not in names:
+            raise UserError(f"searcher.algorithm={self.algorithm} is unknown; {did_you_mean(self.algorithm, names)}")
         self._open(seed=0)  # fails before a model is loaded
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         outcomes: Outcomes = {}
-        known = -1
-        while known < len(outcomes) < min(self.trials, problem.n_solutions):
-            known = len(outcomes)
+        n_outcomes = -1
+        while n_outcomes < len(outcomes) < min(self.trials, problem.n_solutions):
+            n_outcomes = len(outcomes)
             algorithm = self._open(int(rng.integers(2**31)))
             with self._explained():
-                found = yield from search_with(algorithm, problem, self.trials, self.batch, outcomes)
-        return found
+                mask = yield from search_with(algorithm, problem, self.trials, self.batch, outcomes)
+        return mask
 
     def _open(self, seed: int) -> ray.tune.search.Searcher:
         kind = SEARCH_ALG_IMPORT[self.algorithm]()
         if kind is BasicVariantGenerator:  # it works only in a Tuner
             kind = _RandomPoints
-        known = set(inspect.signature(kind).parameters)
-        options = {**dict.fromkeys(_SEEDS & known, seed), **(self.options or {})}
+        parameters = set(inspect.signature(kind).parameters)
+        options = {**dict.fromkeys(_SEEDS & parameters, seed), **(self.options or {})}
         for name in options:
-            if name not in known:
+            if name not in parameters:
                 raise UserError(
                     f"searcher.options.{name} is not an option of searcher.algorithm={self.algorithm}; "
-                    f"{did_you_mean(name, known)}"
+                    f"{did_you_mean(name, parameters)}"
                 )
         with self._explained():
             return kind(**options)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Explain what the algorithm raises: at an option that it does not understand, or without its package."""
+        """Turn an error of the algorithm, such as a wrong option or a missing package, into a UserError."""
         try:
             yield
         except (EvaluationError, UserError):
@@ -110,10 +112,20 @@ class TuneAlgorithmSearcher(Searcher):
 def search_with(
     algorithm: ray.tune.search.Searcher, problem: Problem, trials: int, batch: int, outcomes: Outcomes
 ) -> SearchGenerator:
-    """Search with a new instance of an algorithm; known outcomes count as trials, and new ones are added to them.
+    """Search with an algorithm of Ray Tune.
+
+    Args:
+        algorithm: A new instance of the algorithm.
+        problem: The space of legal masks.
+        trials: Distinct masks to score, including those of `outcomes`.
+        batch: Points per round.
+        outcomes: The outcomes that are known before the search; it adds the new ones.
+
+    Returns:
+        A generator of rounds that is sent their scores and returns the best mask.
 
     Raises:
-        UserError: The algorithm has a search space of its own.
+        UserError: The algorithm already has a search space.
     """
     space = {f"layer_{layer}": ray.tune.uniform(0.0, 1.0) for layer in problem.free}
     log = logging.getLogger("optuna")
@@ -121,37 +133,39 @@ def search_with(
     log.setLevel(logging.WARNING)  # it logs the study's name
     try:
         if not algorithm.set_search_properties("loss", "min", space):
-            raise UserError(f"{type(algorithm).__name__} has a search space of its own; make it without one")
+            raise UserError(f"{type(algorithm).__name__} already has a search space; make it without one")
     finally:
         log.setLevel(level)
 
     names = map(str, itertools.count())
     repeats = 0
-    asked: dict[str, Mask] = {}
+    pending: dict[str, Mask] = {}
     while True:
-        for trial, mask in asked.items():
-            _tell(algorithm, trial, outcomes[mask])
-        asked = {}
-        wanted = min(batch, min(trials, problem.n_solutions) - len(outcomes))
-        while len(asked) < wanted and repeats < _REPEATS:
-            trial, repeats = next(names), repeats + 1
+        for trial, mask in pending.items():
+            _report(algorithm, trial, outcomes[mask])
+        pending = {}
+        n_new = min(batch, min(trials, problem.n_solutions) - len(outcomes))
+        while len(pending) < n_new and repeats < _REPEATS:
+            trial = next(names)
+            repeats += 1
             point: Any = algorithm.suggest(trial)
-            if point == algorithm.FINISHED or (point is None and asked):
+            if point == algorithm.FINISHED or (point is None and pending):
                 break
             if point is None:
                 continue
             mask = cheapest_mask(problem, -np.array([point[name] for name in space]))
             if mask in outcomes:
-                _tell(algorithm, trial, outcomes[mask])
+                _report(algorithm, trial, outcomes[mask])
             else:
-                asked[trial], repeats = mask, 0
-        if not asked:
+                pending[trial] = mask
+                repeats = 0
+        if not pending:
             return scores_of(outcomes).best(1)[0]
-        scores = yield Round([*asked.values()])
+        scores = yield Round([*pending.values()])
         outcomes |= {**scores.losses, **scores.failed}
 
 
-def _tell(algorithm: ray.tune.search.Searcher, trial: str, outcome: float | str) -> None:
+def _report(algorithm: ray.tune.search.Searcher, trial: str, outcome: float | str) -> None:
     failed = isinstance(outcome, str)
     algorithm.on_trial_complete(trial, None if failed else {"loss": outcome}, error=failed)
 

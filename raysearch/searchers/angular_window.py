@@ -1,4 +1,4 @@
-"""Angular distance: remove the M consecutive layers between whose ends the hidden state turns least.
+"""Angular distance: remove the M consecutive layers that turn the hidden state least from their start to their end.
 
     l* = argmin_l d(l, M),    d(l, M) = arccos(cos(h_l, h_{l+M})) / pi,    S = {l, …, l + M - 1}
 
@@ -24,10 +24,11 @@ from raysearch.searchers.toolbox.subsets import runs
 class AngularWindowSearcher(Searcher):
     """Compares all windows of M layers: one pass of the dense model, and one evaluation of the best window.
 
-    A window with a protected layer does not compete. The distance of every window is put on the record.
+    A window that contains a protected layer is not considered. The distance of every window is recorded.
 
     Args:
-        tokens: The tokens whose distance is taken: "last" (a sample's last token, as in the paper) or "all" (the mean).
+        tokens: The tokens whose hidden states are compared: "last" (the last token of each sample, as in the paper) or
+            "all" (the mean over all tokens).
     """
 
     solves_additive = False

@@ -10,16 +10,16 @@ round's `Scores`, and at the end returns the mask it found:
             beams = scores.best(self.width)
         return beams[0]
 
-It may also yield a `Statistic` of the dense model's layers and is sent its array, or a `Remark` for the record (a
-criterion's scores, a solver's gap) and is sent None.
+It may also yield a `Statistic` of the dense model's layers, and is sent its array. It may yield a `Remark`, a value to
+be recorded (a criterion's scores, a solver's gap), and is sent None.
 
 The rules, each a test in `raysearch.testing.searcher_suite`:
 
 - **Legal.** Every mask of a round is legal for the problem (`Problem.is_legal`). The returned mask removes exactly
   ``problem.n_remove`` layers and has been scored.
 - **Deterministic.** Rounds depend on the problem, the answers and `rng` alone. This makes resume a replay: the ledger
-  answers what is known, and the searcher repeats its steps up to the point where it stopped.
-- **Independent.** A searcher knows masks and random numbers, nothing of models, Ray, disks or trackers.
+  answers with the losses that it holds, and the searcher repeats its steps up to the point where it stopped.
+- **Independent.** A searcher works with masks and random numbers. It uses no models, no Ray, no disks and no trackers.
 - **Lower is better.** Scores are losses in the objective's unit. Ties are broken by mask order, or by its reverse, so
   no result depends on a hash.
 - **Failure is data.** A mask whose evaluation failed is in ``scores.failed`` with its cause and has no loss. A loss is
@@ -51,7 +51,7 @@ from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError
 
-Ties = Literal["earlier", "later"]  #: of masks of equal loss, whether the one of earlier or of later layers is better
+Ties = Literal["earlier", "later"]  #: which of two masks of equal loss is better: that of earlier or of later layers
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ class Round:
 
     Args:
         masks: The masks to evaluate. They become a tuple in the same order, without repeats.
-        keep: How many of the best the searcher needs to know exactly; None for all, or for all that are better than
-            `beat`. Screening may stop the evaluation of the others early; they are then in ``scores.screened``.
-        beat: A mask that was scored before: only those that are better need be known exactly. None for no such mask.
-        n_rounds: The most rounds with `keep` or `beat` that the search has; they share the error budget evenly.
-        ties: Which of masks of equal loss is better.
-        exact: Whether the losses of all that it keeps are needed. If not, screening may also stop the evaluation of
-            masks that are beyond doubt among the best, but for what seems the very best; they are then in
-            ``scores.accepted``.
+        keep: How many of the best masks need an exact loss; None for all, or for all that are better than `beat`.
+            Screening may stop the evaluation of the other masks early; they are then in ``scores.screened``.
+        beat: A mask that was scored before: only masks that are better than it need an exact loss. None for no such
+            mask.
+        n_rounds: The maximum number of rounds with `keep` or `beat` in the search; they share the error budget evenly.
+        ties: Which of two masks of equal loss is better.
+        exact: Whether every mask that is kept needs its loss. If not, screening may also stop the evaluation of masks
+            that are certainly among the best, except the apparent best one; they are then in ``scores.accepted``.
     """
 
     masks: Sequence[Mask]
@@ -88,10 +88,10 @@ class Scores:
     Args:
         losses: The loss of each mask evaluated in full, finite, in the objective's unit.
         failed: The cause for each mask whose evaluation failed.
-        screened: An estimate for each mask that is beyond doubt not among the best; never to be compared with losses.
-        keep: How many of the best are known for sure; None for all that are not screened.
-        ties: Which of masks of equal loss is better.
-        accepted: The masks that are beyond doubt among the best, without a loss.
+        screened: An estimate for each mask that is certainly not among the best; never compare it with losses.
+        keep: How many of the best masks are certain; None for all that are not screened.
+        ties: Which of two masks of equal loss is better.
+        accepted: The masks that are certainly among the best and have no loss.
 
     Raises:
         ValueError: A loss is not finite: such an evaluation has failed.
@@ -110,11 +110,11 @@ class Scores:
                 raise ValueError(f"the loss of {mask} is {loss}; name the mask in `failed` with its cause instead")
 
     def __getitem__(self, mask: Mask) -> float:
-        """The loss of a mask of the round.
+        """Return the loss of a mask of the round.
 
         Raises:
-            EvaluationError: It could not be evaluated.
-            ValueError: It was screened or accepted, so it has none.
+            EvaluationError: The mask could not be evaluated.
+            ValueError: The mask was screened or accepted, so it has no loss.
         """
         if mask in self.failed:
             raise EvaluationError(f"{mask} could not be evaluated: {self.failed[mask]}")
@@ -126,20 +126,20 @@ class Scores:
         return mask in self.losses
 
     def __or__(self, later: Scores) -> Scores:
-        """Return what both rounds tell of their masks, all of which are kept."""
+        """Return the results of both rounds together; all their masks are kept."""
         return Scores(
             {**self.losses, **later.losses}, {**self.failed, **later.failed}, {**self.screened, **later.screened}
         )
 
     def best(self, count: int) -> list[Mask]:
-        """Return the `count` masks of lowest loss, best first; ties in mask order, or the other way round.
+        """Return the `count` masks of lowest loss, best first; ties in mask order, or in its reverse.
 
-        Those that were accepted without a loss follow the first.
+        Masks that were accepted without a loss follow the first one.
 
         Raises:
             EvaluationError: No mask of the round could be evaluated.
-            ValueError: More than the round was asked to `keep`, of which some may have been screened; or fewer, but for
-                one, where some were accepted without a loss.
+            ValueError: `count` is higher than the round's `keep`, so some of these masks may have been screened; or
+                `count` is neither 1 nor `keep`, and some masks were accepted without a loss.
         """
         if self.screened and self.keep is not None and count > self.keep:
             raise ValueError(f"the {count} best are not known: Round(…, keep={self.keep}) let others be screened")
@@ -149,16 +149,16 @@ class Scores:
             cause = next(iter(self.failed.values()), "the round was empty")
             raise EvaluationError(f"no mask of the round could be evaluated: {cause}")
         in_order = sorted(self.losses, reverse=self.ties == "later")
-        first, *others = sorted(in_order, key=self.losses.__getitem__)
-        return [first, *sorted(self.accepted), *others][:count]
+        best, *worse = sorted(in_order, key=self.losses.__getitem__)
+        return [best, *sorted(self.accepted), *worse][:count]
 
 
 @dataclass(frozen=True)
 class Remark:
-    """A value that a searcher puts on the record beside its masks; the last one of a name stands.
+    """A value that a search records in addition to its masks; the last value of a name replaces the earlier ones.
 
     Args:
-        name: What it is, as in ``block_influence`` or ``gap``.
+        name: The name of the value, such as ``block_influence`` or ``gap``.
         value: A number, a text, or one number for each layer.
     """
 
@@ -174,10 +174,10 @@ class Searcher(Options, ABC):
     """An algorithm that proposes rounds of masks and ends with one. Its options are its constructor's arguments.
 
     Attributes:
-        nested: Whether it finds the mask of every smaller number of layers on its way to M. A range of numbers then
-            takes one search.
-        solves_additive: Whether it finds the optimum where a mask costs the sum of its layers' own costs; the
-            conformance suite asks for it.
+        nested: Whether the searcher also finds a mask for every number of layers below M. A range of numbers then takes
+            one search.
+        solves_additive: Whether the searcher finds the optimum if a mask costs the sum of its layers' costs; the
+            conformance suite tests it.
     """
 
     section = "searcher"
@@ -186,10 +186,10 @@ class Searcher(Options, ABC):
 
     @property
     def uses_objective(self) -> bool:
-        """Whether the losses, or a statistic made of them, decide which mask is found.
+        """Whether the mask depends on the losses, or on a statistic of them.
 
-        Where they do not, it is a baseline: it finds the same mask by every objective, so it stays out of what a report
-        says of calibrations.
+        If not, the searcher is a baseline: it finds the same mask with every objective. Reports then leave it out when
+        they compare calibrations.
         """
         return True
 
@@ -200,7 +200,7 @@ class Searcher(Options, ABC):
 
     @property
     def open_ended(self) -> bool:
-        """Whether the losses decide how many masks it scores, so that a forecast is about right at best."""
+        """Whether the number of masks depends on the losses, so that a forecast can only be approximate."""
         return False
 
     @abstractmethod
@@ -212,9 +212,9 @@ class Searcher(Options, ABC):
             rng: The only source of random numbers.
 
         Returns:
-            A generator of rounds (and statistics, and remarks) that is sent the answers and returns the mask found.
+            A generator of rounds, statistics and remarks. It is sent the answers and returns the best mask.
         """
 
     def count(self, problem: Problem) -> int | None:
-        """Return how many masks it will score, if that is known without a rehearsal; None otherwise."""
+        """Return how many masks the search will score, or None if only a rehearsal can show that."""
         return None

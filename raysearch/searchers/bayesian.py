@@ -1,9 +1,9 @@
 """Bayesian optimisation over masks of M layers.
 
-Source: the prior-guided BO of Kim et al. 2026 (arXiv 2604.24938), section 4.2: 200 trials of which 10 are random, the
-single-layer ablation losses s_i seeding the surrogate. The paper names no surrogate. Here it is a Gaussian process on
-Hamming distance around a trend in the sum of s_i (`hamming_gp`), and the acquisition, log expected improvement
-(Jones et al. 1998), is climbed by swapping layers.
+Source: the prior-guided BO of Kim et al. 2026 (arXiv 2604.24938), section 4.2: 200 trials, 10 of them random; the
+single-layer ablation losses s_i initialise the surrogate. The paper names no surrogate. Here it is a Gaussian process
+on Hamming distance around a trend in the sum of s_i (`hamming_gp`). The acquisition function is log expected
+improvement (Jones et al. 1998); it is maximised by swapping layers.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from raysearch.searchers.toolbox.subsets import all_masks, cheapest_mask, draw_m
 Array = NDArray[np.float64]
 
 _REFIT = 5  # masks between two fits of the hyperparameters
-_STARTS = 3  # local searches from the best known masks, and as many from random ones
-_SMALL = 4096  # spaces up to this size (or twice the trials) are scanned instead of climbed
+_STARTS = 3  # local searches from the best known masks; the same number start from random masks
+_SMALL = 4096  # in spaces up to this size (or twice the trials), every mask is scored by the surrogate
 
 
 @dataclass(frozen=True)
 class BayesianSearcher(Searcher):
     """Proposes the masks of highest expected improvement under a Gaussian process.
 
-    It costs `trials` evaluations, and with the ablation prior F more for F removable layers; it ends early when every
-    mask has been proposed. A failed mask counts as a trial with the worst loss.
+    It costs `trials` evaluations. The ablation prior costs F more for F removable layers. The search ends early when
+    every mask has been proposed. A failed mask counts as a trial with the worst loss.
 
     Args:
-        trials: Masks of M layers to score, the initial ones among them, at least 1.
+        trials: Masks of M layers to score, including the initial ones, at least 1.
         initial: How many of them are drawn at random before the surrogate is used, at least 1.
-        batch: Masks per round, at least 1. Within a round each is chosen as if those before it had the loss that the
-            surrogate predicts (the "kriging believer", Ginsbourger et al. 2010).
-        prior: The mean of the surrogate: it follows the sum of the layers' own costs, by "ablation" (single-layer
-            losses) or "influence" (Block Influence, from one dense pass), or is constant ("none").
-        cheapest: Whether the mask of the M cheapest layers is one more of the first masks, unless there is no prior.
-            With the ablation prior it is the one-shot mask, so that the search never ends with a worse one.
+        batch: Masks per round, at least 1. Each mask of a round is chosen as if the masks chosen before it had the loss
+            that the surrogate predicts (the "kriging believer", Ginsbourger et al. 2010).
+        prior: The mean of the surrogate. It follows the sum of the costs of the single layers: "ablation" (single-layer
+            losses) or "influence" (Block Influence, from one dense pass). With "none" it is constant.
+        cheapest: Whether the mask of the M cheapest layers is added to the first masks. It needs a prior. With the
+            ablation prior it is the one-shot mask, so the search never ends with a worse mask.
     """
 
     stochastic = True
@@ -69,23 +69,24 @@ class BayesianSearcher(Searcher):
         initial = [cheapest_mask(problem, costs)] if self.cheapest and self.prior != "none" else []
         initial += draw_masks(problem, rng, min(self.initial, self.trials - len(initial)), initial)
 
-        known = Scores({})
+        scores = Scores({})
         surrogate = Surrogate(problem, compress(costs), scan=problem.n_solutions <= max(_SMALL, 2 * self.trials))
         proposed = initial
         while proposed:
-            known |= yield Round(proposed)
-            surrogate.learn({**known.losses, **dict.fromkeys(known.failed, np.nan)})
-            n_known = len(known.losses) + len(known.failed)
-            wanted = min(self.batch, self.trials - n_known, problem.n_solutions - n_known)
-            proposed = surrogate.propose(wanted, rng)
-        return known.best(1)[0]
+            scores |= yield Round(proposed)
+            surrogate.learn({**scores.losses, **dict.fromkeys(scores.failed, np.nan)})
+            n_known = len(scores.losses) + len(scores.failed)
+            n_new = min(self.batch, self.trials - n_known, problem.n_solutions - n_known)
+            proposed = surrogate.propose(n_new, rng)
+        return scores.best(1)[0]
 
 
 def compress(losses: Array) -> Array:
-    """Return log(1 + (L - min L) / (median L - min L)): it keeps the order, linear near the best, logarithmic far away.
+    """Return log(1 + (L - min L) / (median L - min L)), which is linear near the best loss and logarithmic far from it.
 
-    Losses of masks have heavy tails (one wrong layer costs more than all others together), may be negative (margins),
-    and only their lower end matters. A failed evaluation (NaN) becomes the worst.
+    The order of the losses stays the same. Losses of masks have heavy tails (one wrong layer costs more than all the
+    other layers together) and may be negative (margins), and only their lower end matters. A failed evaluation (NaN)
+    becomes the worst loss.
     """
     if np.isnan(losses).all():
         return np.zeros_like(losses)
@@ -94,18 +95,22 @@ def compress(losses: Array) -> Array:
 
 
 class Surrogate:
-    """The Gaussian process, and the masks that it expects most of. Masks are rows of bits over the removable layers.
+    """A Gaussian process that proposes the masks of highest expected improvement.
+
+    Masks are rows of bits over the removable layers.
 
     Args:
         problem: The space of legal masks.
-        costs: The trend's share of each removable layer, compressed; zeros for a constant trend.
-        scan: Whether all masks compete, not only those that swaps reach.
+        costs: The compressed cost of each removable layer, for the trend [F]; zeros for a constant trend.
+        scan: Whether all masks are compared, instead of only those that swaps reach.
     """
 
     def __init__(self, problem: Problem, costs: Array, scan: bool) -> None:
-        self._problem, self._costs = problem, costs
-        self._hyper, self._fitted_at = Hyperparameters(length=float(problem.n_remove)), 0
-        self._everything = self._bits(all_masks(problem)) if scan else None
+        self._problem = problem
+        self._costs = costs
+        self._hyper = Hyperparameters(length=float(problem.n_remove))
+        self._fitted_at = 0  # the number of losses at the last fit of the hyperparameters
+        self._all_rows = self._bits(all_masks(problem)) if scan else None
 
     def learn(self, losses: dict[Mask, float]) -> None:
         """Update with the losses of all masks proposed so far; a NaN is a failure."""
@@ -118,39 +123,49 @@ class Surrogate:
             self._fitted_at = len(losses)
 
     def propose(self, count: int, rng: np.random.Generator) -> list[Mask]:
-        """Return the `count` new masks of highest promise, each as if those before it were known."""
-        found = []
+        """Return the new masks of highest expected improvement.
+
+        Args:
+            count: How many masks to return. Each is chosen as if the masks before it had their predicted losses.
+            rng: It draws the random masks from which local searches start.
+        """
+        masks = []
         for _ in range(count):
             self._posterior = Posterior.of(self._hyper, self._distances(self._seen), self._residuals())
-            everything = self._everything
-            row = self._climb(rng) if everything is None else everything[np.argmax(self._promise(everything))]
-            believed, _ = self._posterior.predict(self._distances(row[None]))
-            self._targets = np.append(self._targets, believed + self._trend(row[None]))
+            if self._all_rows is None:
+                row = self._climb(rng)
+            else:
+                row = self._all_rows[np.argmax(self._improvement(self._all_rows))]
+            predicted, _ = self._posterior.predict(self._distances(row[None]))
+            self._targets = np.append(self._targets, predicted + self._trend(row[None]))
             self._seen = np.vstack([self._seen, row])
-            found.append(Mask.of(*np.array(self._problem.free)[row > 0].tolist()))
-        return found
+            masks.append(Mask.of(*np.array(self._problem.free)[row > 0].tolist()))
+        return masks
 
     def _climb(self, rng: np.random.Generator) -> Array:
-        """Return the best mask that steepest ascent by swaps reaches from the best known masks and from random ones."""
-        known = self._seen[np.argsort(self._targets, kind="stable")[:_STARTS]]
-        rows = np.vstack([known, self._bits([draw_mask(self._problem, rng) for _ in range(_STARTS)])])
-        promise = self._promise(rows)  # -inf for the known ones: the first swap improves on those
+        """Return the best mask that steepest ascent by swaps reaches from the best known masks and some random ones."""
+        lowest = self._seen[np.argsort(self._targets, kind="stable")[:_STARTS]]
+        rows = np.vstack([lowest, self._bits([draw_mask(self._problem, rng) for _ in range(_STARTS)])])
+        improvement = self._improvement(rows)  # -inf for known masks, so that any new mask is an improvement
         climbing = np.arange(len(rows))
         while len(climbing):
             swapped = swaps(rows[climbing])
-            gains = self._promise(swapped.reshape(-1, swapped.shape[-1])).reshape(swapped.shape[:2])
-            best = gains.argmax(axis=1)
-            reached = gains[np.arange(len(climbing)), best]
-            up = reached > promise[climbing]
+            swapped_improvement = self._improvement(swapped.reshape(-1, swapped.shape[-1])).reshape(swapped.shape[:2])
+            best = swapped_improvement.argmax(axis=1)
+            best_improvement = swapped_improvement[np.arange(len(climbing)), best]
+            up = best_improvement > improvement[climbing]
             rows[climbing[up]] = swapped[up, best[up]]
-            promise[climbing[up]] = reached[up]
+            improvement[climbing[up]] = best_improvement[up]
             climbing = climbing[up]
-        if promise.max() == -np.inf:  # only masks seen before
+        if improvement.max() == -np.inf:  # only masks that were seen before
             return self._climb(rng)
-        return rows[int(promise.argmax())]
+        return rows[int(improvement.argmax())]
 
-    def _promise(self, rows: Array) -> Array:
-        """Return log expected improvement, -inf for known masks; rounded, so that the last bit decides no tie."""
+    def _improvement(self, rows: Array) -> Array:
+        """Return the log expected improvement of each row, -inf for known masks.
+
+        The values are rounded, so that rounding errors decide no tie.
+        """
         distances = self._distances(rows)
         mean, deviation = self._posterior.predict(distances)
         value = log_expected_improvement(mean + self._trend(rows), deviation, float(self._targets.min()))
@@ -171,12 +186,12 @@ class Surrogate:
         return self._targets - self._trend(self._seen)
 
     def _distances(self, rows: Array) -> Array:
-        """Return Hamming distances to the known masks: all have M layers, so each one not shared counts twice."""
+        """Return Hamming distances to the known masks. Masks have M layers, so each layer not shared counts twice."""
         return 2 * (self._problem.n_remove - rows @ self._seen.T)
 
     def _bits(self, masks: list[Mask]) -> Array:
-        place = {layer: index for index, layer in enumerate(self._problem.free)}
-        bits = np.zeros((len(masks), len(place)))
+        columns = {layer: column for column, layer in enumerate(self._problem.free)}
+        bits = np.zeros((len(masks), len(columns)))
         for row, mask in zip(bits, masks, strict=True):
-            row[[place[layer] for layer in mask]] = 1
+            row[[columns[layer] for layer in mask]] = 1
         return bits

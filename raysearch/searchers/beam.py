@@ -20,13 +20,13 @@ from raysearch.searchers.base import Round, Searcher, SearchGenerator, Ties
 class BeamSearcher(Searcher):
     """Keeps the `width` best masks of each size and evaluates every one-layer extension of them.
 
-    With F removable layers, greedy (width 1) costs the sum over t < M of (F - t) evaluations; width B at most B times
-    that after the first step.
+    With F removable layers, greedy search (width 1) costs the sum over t < M of (F - t) evaluations. After the first
+    step, width B costs at most B times that.
 
     Args:
-        width: How many masks of each size survive, at least 1.
-        ties: Of masks of equal loss, whether the one of "earlier" layers is better or the one of "later" layers.
-            Accuracies on few items tie often.
+        width: How many masks of each size are kept, at least 1.
+        ties: Which of two masks of equal loss is better: that of "earlier" or of "later" layers. Accuracies on few
+            items tie often.
     """
 
     nested = True

@@ -1,4 +1,4 @@
-"""Constrained binary optimisation: a quadratic model of the loss, its lowest states, and the best of those.
+"""Constrained binary optimisation: build a quadratic model of the loss and evaluate its lowest states.
 
     E(S) = sum_{i in S} d_i + sum_{i<j in S} Q_ij
 
@@ -6,12 +6,12 @@ Source: Jansen et al. 2026 (arXiv 2602.00161): block removal as an Ising problem
 states are evaluated, since the lowest is often not the best. The model E of D(S) = L(S) - L(dense) comes from
 
 - ablation: d_i = D({i}) and Q_ij = D({i,j}) - d_i - d_j are measured by removing single layers and pairs. For M <= 2
-  the model is exact. This is ours: Kim et al. 2026 (arXiv 2604.24938), section 4.2, score CBO by "our unified
-  calibration metric" and do not say where its couplings come from.
-- gradients, as in Jansen et al.: with a gate a_i on each layer and A_si = d loss_s / d a_i at the dense model, the
-  expansion of D to second order, H = A^T A / S (the empirical Fisher matrix) standing in for the Hessian, is
+  the model is exact. This source is ours: Kim et al. 2026 (arXiv 2604.24938), section 4.2, score CBO by "our unified
+  calibration metric" and do not specify its couplings.
+- gradients, as in Jansen et al.: each layer has a gate a_i, and A_si = d loss_s / d a_i at the dense model. D is
+  expanded to second order, with H = A^T A / S (the empirical Fisher matrix) in place of the Hessian:
   d_i = H_ii / 2 - mean_s A_si and Q_ij = H_ij. The paper drops the first order, mean_s A_si. Its gates are on the
-  outputs of attention and MLP; one on the whole layer is ours, and so is the rule by which the first order is kept.
+  outputs of attention and MLP. The gate on the whole layer is ours, and so is the rule that keeps the first order.
 """
 
 from __future__ import annotations
@@ -34,29 +34,30 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.ising import Ising, LowestStates, enumerate_lowest, prove_lowest, swap_lowest
 
-_ENUMERABLE = 300_000_000  # states: some seconds on one thread
-_LEVEL = 0.01  # of the test whether gradients vanish
+_ENUMERABLE = 300_000_000  # the most states to enumerate: some seconds on one thread
+_LEVEL = 0.01  # significance level of the test that the mean gradients are 0
 
 
 @dataclass(frozen=True)
 class CboSearcher(Searcher):
     """Models the loss by single layers and pairs, solves the model and scores its k lowest masks.
 
-    By gradients it costs k evaluations and one pass forward and back. By ablation, with F removable layers, it costs
-    F (F + 1) / 2 + k evaluations, and the dense model; a layer whose ablation failed is not removed, and neither are
-    both layers of a pair that failed. The record gets the number of proven states and the solver's gap; by gradients,
-    also their mean (gate_gradient) and mean square (gate_fisher) for each layer.
+    With gradients it costs k evaluations and one forward and backward pass. With ablation and F removable layers, it
+    costs F (F + 1) / 2 + k evaluations, and that of the dense model. A layer is not removed if its ablation failed. The
+    two layers of a pair are not removed together if the ablation of the pair failed. The number of proven states and
+    the solver's gap are recorded. With gradients, their mean (gate_gradient) and mean square (gate_fisher) for each
+    layer are recorded too.
 
     Args:
         k: How many of the lowest states are scored, at least 1.
-        couplings: The source of the model: "ablation" (the losses of singles and pairs) or "gradient".
-        first_order: Whether the first order is kept beside the second. Ablation measures both, so it must be kept. The
-            paper drops that of gradients, which is 0 where the model was trained to the end on this loss. None keeps it
-            unless the mean gradients of all layers are within the noise of the samples (Student's t at 1 %, shared
-            over the layers); the record says whether it did.
-        time_limit_s: The time limit of the solver where it proves its states (more than 3e8 masks; fewer are
-            enumerated), above 0. At the limit the states of a local search stand, so a repeated search proposes the
-            same masks unless the solver did better in one of the two.
+        couplings: The source of the model: "ablation" (the losses of single layers and pairs) or "gradient".
+        first_order: Whether the model has first-order terms in addition to the second order. Ablation measures both,
+            so it needs them. The paper drops those of gradients, which are 0 if the model was trained to convergence on
+            this loss. None keeps them unless the mean gradients of all layers are within the noise of the samples
+            (Student's t at 1 %, shared over the layers); the decision is recorded.
+        time_limit_s: The time limit of the solver's proof, above 0. Only more than 3e8 masks need a proof; fewer are
+            enumerated. At the limit the search uses the states of a local search, so a repeated search proposes the
+            same masks, unless the solver proved a better state in one of the two searches.
     """
 
     k: PositiveInt = 20
@@ -83,7 +84,8 @@ class CboSearcher(Searcher):
             if keep is None:
                 keep = stands_out(gradients[:, problem.free])
                 yield Remark("first_order", "kept" if keep else "dropped")
-            layers, model = list(problem.free), gradient_model(gradients[:, problem.free], keep)
+            layers = list(problem.free)
+            model = gradient_model(gradients[:, problem.free], keep)
         else:
             pairs = [Mask(pair) for pair in combinations(problem.free, 2)] if problem.n_remove > 1 else []
             scores = yield Round([problem.dense, *problem.singles, *pairs])
@@ -102,7 +104,18 @@ class CboSearcher(Searcher):
 
 
 def pair_model(problem: Problem, scores: Scores) -> tuple[list[int], Ising]:
-    """Return the variables' layers, and the model, from scores of the dense model, singles and pairs."""
+    """Build the model from ablations.
+
+    Args:
+        problem: The space of legal masks.
+        scores: The scores of the dense model, of all single layers and, if M > 1, of all pairs.
+
+    Returns:
+        The layer of each variable of the model, and the model.
+
+    Raises:
+        EvaluationError: The dense model, or too many single layers, could not be evaluated.
+    """
     if problem.dense not in scores.losses:
         raise EvaluationError(f"the dense model could not be evaluated: {scores.failed[problem.dense]}")
     dense = scores[problem.dense]
@@ -127,18 +140,23 @@ def pair_model(problem: Problem, scores: Scores) -> tuple[list[int], Ising]:
 def stands_out(rows: NDArray[np.float64]) -> bool:
     """Return whether the mean of any column differs from 0 by more than the noise of its rows [S, F].
 
-    One row says nothing of its noise, so it stands out.
+    The noise of a single row is unknown, so the answer is then True.
     """
     n_rows, n_columns = rows.shape
     if n_rows < 2:
         return True
     errors = rows.std(axis=0, ddof=1) / math.sqrt(n_rows)
-    beyond = -float(stdtrit(n_rows - 1, _LEVEL / (2 * n_columns)))  # in standard errors
-    return bool((np.abs(rows.mean(axis=0)) > beyond * errors).any())
+    threshold = -float(stdtrit(n_rows - 1, _LEVEL / (2 * n_columns)))  # in standard errors
+    return bool((np.abs(rows.mean(axis=0)) > threshold * errors).any())
 
 
 def gradient_model(gradients: NDArray[np.float64], first_order: bool) -> Ising:
-    """Return the quadratic model of the loss from the removable layers' d loss_s / d a_i at the dense model [S, F]."""
+    """Return the quadratic model of the loss from gradients of the gates.
+
+    Args:
+        gradients: d loss_s / d a_i of each removable layer's gate, at the dense model [S, F].
+        first_order: Whether the model has first-order terms.
+    """
     fisher = gradients.T @ gradients / len(gradients)
     linear = np.diag(fisher) / 2
     if first_order:
@@ -148,9 +166,14 @@ def gradient_model(gradients: NDArray[np.float64], first_order: bool) -> Ising:
 
 
 def lowest_states(model: Ising, size: int, count: int, rng: np.random.Generator, time_limit_s: float) -> LowestStates:
-    """Return the `count` states of lowest energy: enumerated where that takes seconds, else searched and then proven.
+    """Return the states of lowest energy, by enumeration if that takes seconds, else by local search and a proof.
 
-    At the time limit of the proof, the states of the local search stand, whose starts `rng` draws.
+    Args:
+        model: The energy of a state.
+        size: How many variables of a state are 1.
+        count: How many states to return.
+        rng: It draws the starts of the local search.
+        time_limit_s: The time limit of the proof; at the limit, the states of the local search are returned.
     """
     if math.comb(len(model.linear), size) <= _ENUMERABLE:
         return enumerate_lowest(model, size, count)

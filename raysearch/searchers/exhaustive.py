@@ -1,6 +1,6 @@
 """Exhaustive search: every legal mask of M layers, for small problems and for judging the other searchers.
 
-Source: Kim et al. 2026 (arXiv 2604.24938), equation 1, taken literally.
+Source: Kim et al. 2026 (arXiv 2604.24938), equation 1, solved by enumeration.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from raysearch.searchers.base import Round, Searcher, SearchGenerator
 class ExhaustiveSearcher(Searcher):
     """Scores all C(F, M) masks of M among F removable layers.
 
-    Masks come in lexicographic order, so that those of a round share many leading layers. The first is a round of its
-    own, which soon shows how long the search will take.
+    Masks come in lexicographic order, so that the masks of a round share many leading layers. The first mask is a
+    separate round, which soon shows how long the search will take.
 
     Args:
         round_size: Masks per round, at least 1.
-        limit: The most masks to score, at least 1.
+        limit: The maximum number of masks to score, at least 1. The search refuses a problem with more masks.
     """
 
     round_size: PositiveInt = 512

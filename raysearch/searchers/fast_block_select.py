@@ -1,10 +1,10 @@
-"""Fast-Block-Select: start from the cheapest single layers, and exchange runs of layers of equal length while it helps.
+"""Fast-Block-Select: start from the cheapest single layers, and exchange runs of equal length while the loss falls.
 
 Source: a reconstruction of Zhang et al. 2026 (MI-PRUN, arXiv 2601.07212), section 3 and algorithm 1, from a reading
-note alone. The start, the exchange of runs ranked by the sum of single-layer scores, and ConflictFreeSelect are theirs.
-The calibration loss in place of mutual information and the history from which the best mask is taken are those of Kim
-et al. 2026 (arXiv 2604.24938), section 4.2. Block Influence in place of the start's mutual information, and the order
-in which conflicts are resolved (the better exchange first), are ours.
+note alone. The start, the exchange of runs ranked by the sum of single-layer scores, and ConflictFreeSelect are from
+that paper. The calibration loss in place of mutual information, and the history that provides the best mask, are from
+Kim et al. 2026 (arXiv 2604.24938), section 4.2. Block Influence in place of mutual information at the start, and the
+order in which conflicts are resolved (the better exchange first), are ours.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from raysearch.searchers.toolbox.subsets import cheapest_mask, runs
 
 @dataclass(frozen=True)
 class FastBlockSelectSearcher(Searcher):
-    """Evaluates the k most promising exchanges and makes those that help together, round after round.
+    """Evaluates the k most promising exchanges and makes all that lower the loss together, round after round.
 
-    It costs at most 1 + rounds x (k + 1) evaluations, and with the ablation prior F more for F removable layers.
-    Exchanges that help alone may harm each other. The search still continues from their combination, but returns the
-    best mask it has scored.
+    It costs at most 1 + rounds x (k + 1) evaluations. The ablation prior costs F more for F removable layers.
+    Exchanges that lower the loss alone may raise it together. The search still continues from their combination, but
+    returns the best mask that it has scored.
 
     Args:
         k: Exchanges scored in a round, at least 1.
-        rounds: The most rounds, at least 1; it ends earlier when no exchange helps or a mask repeats.
+        rounds: The maximum number of rounds, at least 1. The search ends earlier when no exchange lowers the loss or a
+            mask repeats.
         prior: The cost of a layer alone: "influence" (Block Influence, from one dense pass) or "ablation" (single-layer
             losses).
     """
@@ -50,11 +51,12 @@ class FastBlockSelectSearcher(Searcher):
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         costs = yield from layer_costs(problem, self.prior)
         centre = cheapest_mask(problem, costs)
-        known: Scores = yield Round([centre], n_rounds=self.rounds)
-        tried, centres = {centre}, set[Mask]()
+        scores: Scores = yield Round([centre], n_rounds=self.rounds)
+        tried = {centre}
+        centres: set[Mask] = set()
 
         def loss(mask: Mask) -> float:
-            return known.losses.get(mask, np.inf)  # where the evaluation failed, or was screened
+            return scores.losses.get(mask, np.inf)  # where the evaluation failed, or was screened
 
         for _ in range(self.rounds):
             centres.add(centre)
@@ -62,41 +64,53 @@ class FastBlockSelectSearcher(Searcher):
             if not candidates:
                 break
             tried.update(candidates)
-            known |= yield Round(candidates, beat=centre, n_rounds=self.rounds)
+            scores |= yield Round(candidates, beat=centre, n_rounds=self.rounds)
             improving = sorted(
                 (mask for mask in candidates if loss(mask) < loss(centre)), key=lambda mask: (loss(mask), mask)
             )
             if not improving:
                 break
             centre = conflict_free(centre, improving)
-            if centre not in {*known.losses, *known.failed}:
+            if centre not in {*scores.losses, *scores.failed}:
                 tried.add(centre)
-                known |= yield Round([centre], n_rounds=self.rounds)
+                scores |= yield Round([centre], n_rounds=self.rounds)
             if loss(centre) == np.inf:
                 centre = improving[0]
             if centre in centres:
                 break
-        return known.best(1)[0]
+        return scores.best(1)[0]
 
 
 def exchanges(problem: Problem, centre: Mask, costs: NDArray[np.float64]) -> list[Mask]:
-    """Return every mask that exchanges a run of removed layers for one of kept layers of equal length, cheapest first.
+    """Return every mask that exchanges a run of removed layers for a run of kept layers of equal length.
 
-    Costs are one for each layer of ``problem.free``; one that is unknown (NaN) counts as infinite.
+    Args:
+        problem: The space of legal masks.
+        centre: The mask whose layers are exchanged.
+        costs: The cost of each layer of ``problem.free`` [F]; an unknown cost (NaN) counts as infinite.
+
+    Returns:
+        The masks by the sum of their layers' costs, cheapest first.
     """
     cost = dict(zip(problem.free, np.where(np.isnan(costs), np.inf, costs).tolist(), strict=True))
-    kept = [layer for layer in problem.free if layer not in centre]
+    kept_layers = [layer for layer in problem.free if layer not in centre]
     masks = [
         centre - out | back
         for length in range(1, len(centre) + 1)
         for out in runs(centre, length)
-        for back in runs(kept, length)
+        for back in runs(kept_layers, length)
     ]
     return sorted(masks, key=lambda mask: (sum(cost[layer] for layer in mask), mask))
 
 
 def conflict_free(centre: Mask, improving: Iterable[Mask]) -> Mask:
-    """Make the exchanges from `centre` to each of `improving`, except those on layers already exchanged."""
+    """Return `centre` after all exchanges that do not conflict.
+
+    Args:
+        centre: The mask whose layers are exchanged.
+        improving: The masks after one exchange each, best first. An exchange is left out if an earlier one has
+            already exchanged one of its layers.
+    """
     exchanged = Mask()
     for mask in improving:
         change = centre ^ mask

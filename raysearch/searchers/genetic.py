@@ -1,9 +1,9 @@
 """Genetic search over masks of M layers, started from the costs of single layers.
 
 Source: the prior-guided GA of Kim et al. 2026 (arXiv 2604.24938), section 4.2: population 16, elitism 0.2, mutation
-0.15, 10 generations, the ablation losses s_i biasing the initial population. The paper gives no operators; those here
-are the usual ones for subsets of fixed size: parents by tournament, what they share is inherited, a swap mutates. Nor
-does it say that the one-shot mask is in the first population.
+0.15, 10 generations, an initial population biased by the ablation losses s_i. The paper gives no operators. The usual
+ones for subsets of fixed size are used: tournaments select the parents, a child inherits the layers that both parents
+remove, and a mutation swaps two layers. The one-shot mask in the first population is ours too.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_masks, logits_of
 
 _TOURNAMENT = 3  # masks that compete to be a parent
-_TRIES = 30  # attempts to breed one new child
+_ATTEMPTS = 30  # to breed one new child
 
 
 @dataclass(frozen=True)
 class GeneticSearcher(Searcher):
     """Breeds masks of M layers, never the same one twice.
 
-    With E = round(elitism x population) it costs population + generations x (population - E) evaluations, fewer where
-    masks run out, and with the ablation prior F more for F removable layers. The record gets the share of children
-    that were mutated: `mutation` of them, and each that would have repeated a mask.
+    With E = round(elitism x population) it costs population + generations x (population - E) evaluations, and fewer
+    when no new masks are left. The ablation prior costs F more for F removable layers. The share of mutated children
+    is recorded; it is higher than `mutation`, since each child that would repeat a mask is mutated too.
 
     Args:
         population: Masks in a generation, at least 2.
         generations: How often the population is renewed, at least 1.
-        elitism: The share of the population that survives into the next, 0 … 1 (1 excluded).
+        elitism: The share of the population that survives into the next generation, 0 … 1 (1 excluded).
         mutation: The probability that a child has one removed layer exchanged for a kept one, 0 … 1. A child that
             repeats a mask is bred again and always mutated.
-        prior: The costs s_i of layers, by which the first population is drawn with probabilities
-            softmax(-s_i / temperature): "ablation" (single-layer losses), "influence" (Block Influence, from one dense
-            pass) or "none" (uniformly).
-        cheapest: Whether the mask of the M cheapest layers is one of the first population, unless there is no prior.
-            With the ablation prior it is the one-shot mask, so that the search never ends with a worse one.
-        temperature: Of that softmax, above 0, in robust standard deviations of s_i. At 1, a layer that is cheaper by
-            one of them is e times likelier to be drawn.
+        prior: The costs s_i of the layers: "ablation" (single-layer losses), "influence" (Block Influence, from one
+            dense pass) or "none" (equal costs). The first population is drawn with probabilities
+            softmax(-s_i / temperature).
+        cheapest: Whether the mask of the M cheapest layers is in the first population. It needs a prior. With the
+            ablation prior it is the one-shot mask, so the search never ends with a worse mask.
+        temperature: The temperature of that softmax, above 0, in robust standard deviations of s_i. At 1, a layer that
+            is cheaper by one standard deviation is e times likelier to be drawn.
     """
 
     stochastic = True
@@ -82,17 +82,21 @@ class GeneticSearcher(Searcher):
 
         scores = yield Round(founders)
         population = scores.best(self.population)
-        losses, asked = dict(scores.losses), set(founders)
+        losses = dict(scores.losses)
+        proposed = set(founders)
         n_bred = n_mutated = 0
-        for left in reversed(range(self.generations)):
-            children = self._breed(problem, rng, population, asked)
+        for generations_left in reversed(range(self.generations)):
+            children = self._breed(problem, rng, population, proposed)
             if not children:
                 break  # every mask within reach has been scored
-            n_bred, n_mutated = n_bred + len(children), n_mutated + sum(children.values())
-            # Parents are drawn by rank, so that every child must be known; but the last ones have no children.
-            scores = yield Round([*children]) if left else Round([*children], keep=1, beat=population[0])
+            n_bred += len(children)
+            n_mutated += sum(children.values())
+            if generations_left:  # parents are drawn by rank, so every loss is needed
+                scores = yield Round([*children])
+            else:  # the last generation has no children, so only a better mask matters
+                scores = yield Round([*children], keep=1, beat=population[0])
             losses.update(scores.losses)
-            asked.update(children)
+            proposed.update(children)
             population = population[: self.n_elite] + list(scores.losses) or population
             population.sort(key=lambda mask: (losses[mask], mask))
         if n_bred:
@@ -100,30 +104,42 @@ class GeneticSearcher(Searcher):
         return min(losses, key=lambda mask: (losses[mask], mask))
 
     def _breed(
-        self, problem: Problem, rng: np.random.Generator, population: Sequence[Mask], asked: Collection[Mask]
+        self, problem: Problem, rng: np.random.Generator, population: Sequence[Mask], proposed: Collection[Mask]
     ) -> dict[Mask, bool]:
-        """Return new masks, and of each whether it is a mutant: as many as the elite leaves room for, or as exist."""
+        """Return the new masks of a generation, and whether each is a mutant; fewer masks if no more can be bred."""
         children: dict[Mask, bool] = {}
         for _ in range(self.population - self.n_elite):
-            for attempt in range(_TRIES):
+            for attempt in range(_ATTEMPTS):
                 child = cross(problem, rng, select(population, rng), select(population, rng))
-                # A repeat teaches nothing, so from the second attempt on the child is always mutated.
+                # A repeated mask gives no new loss, so from the second attempt on the child is always mutated.
                 mutant = attempt > 0 or rng.random() < self.mutation
                 if mutant:
                     child = mutate(problem, rng, child)
-                if child not in asked and child not in children:
+                if child not in proposed and child not in children:
                     children[child] = mutant
                     break
         return children
 
 
 def select(population: Sequence[Mask], rng: np.random.Generator) -> Mask:
-    """Return the best of a few drawn masks; `population` is ordered, best first."""
+    """Return the winner of a tournament.
+
+    Args:
+        population: The masks, best first.
+        rng: It draws the masks that compete.
+    """
     return population[int(rng.integers(len(population), size=_TOURNAMENT).min())]
 
 
 def cross(problem: Problem, rng: np.random.Generator, mother: Mask, father: Mask) -> Mask:
-    """Inherit the layers that both parents remove, and fill up with layers that one of them removes."""
+    """Return a child: it removes the layers that both parents remove, and a random part of those that one removes.
+
+    Args:
+        problem: The space of legal masks.
+        rng: It draws the layers that only one parent removes.
+        mother: One parent.
+        father: The other parent.
+    """
     common = mother & father
     either = (mother ^ father).layers
     rest = rng.permutation(len(either))[: problem.n_remove - len(common)]
@@ -131,8 +147,14 @@ def cross(problem: Problem, rng: np.random.Generator, mother: Mask, father: Mask
 
 
 def mutate(problem: Problem, rng: np.random.Generator, mask: Mask) -> Mask:
-    """Exchange one removed layer for a kept one that may be removed."""
-    kept = [layer for layer in problem.free if layer not in mask]
-    if not kept:
+    """Return the mask with one removed layer exchanged for a kept layer that may be removed.
+
+    Args:
+        problem: The space of legal masks.
+        rng: It draws the two layers.
+        mask: The mask to mutate; it is returned unchanged if all removable layers are removed.
+    """
+    kept_layers = [layer for layer in problem.free if layer not in mask]
+    if not kept_layers:
         return mask
-    return mask - [mask.layers[rng.integers(len(mask))]] | [kept[rng.integers(len(kept))]]
+    return mask - [mask.layers[rng.integers(len(mask))]] | [kept_layers[rng.integers(len(kept_layers))]]

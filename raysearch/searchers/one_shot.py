@@ -21,7 +21,7 @@ class OneShotSearcher(Searcher):
     """Ablates every removable layer alone and removes the M best: F + 1 evaluations for F removable layers.
 
     Args:
-        ties: Of layers of equal loss, whether the "earlier" one is removed or the "later" one.
+        ties: Which of two layers of equal loss is removed: the "earlier" or the "later" one.
     """
 
     ties: Ties = "earlier"

@@ -1,4 +1,4 @@
-"""Random subsets: the best of k random masks, a lower bound for every other searcher.
+"""Random subsets: the best of k random masks. Every other searcher should do better.
 
 Source: the random baseline of depth pruning, uniform over the subsets of M layers.
 """
@@ -32,7 +32,7 @@ class RandomSubsetSearcher(Searcher):
     @property
     @override
     def uses_objective(self) -> bool:
-        return self.k > 1  # of one mask, the best is that one
+        return self.k > 1  # a single mask is the best one whatever its loss
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:

@@ -1,7 +1,7 @@
 """Reverse order: remove the deepest layers.
 
-Source: the reverse-order baseline of Lu et al. 2024 (Reassessing Layer Pruning in LLMs, arXiv 2411.15558), a strong one
-after fine-tuning.
+Source: the reverse-order baseline of Lu et al. 2024 (Reassessing Layer Pruning in LLMs, arXiv 2411.15558). It is a
+strong baseline after fine-tuning.
 """
 
 from __future__ import annotations

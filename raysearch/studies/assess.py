@@ -1,4 +1,4 @@
-"""Assesses what the searches of a study found: while its replicas are there, or at any later time."""
+"""Assessment of the masks that the searches of a study found, during the study or later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raysearch.searching.spec import SearchSpec
 from raysearch.studies.record import AssessedMasks, StudyRecord, add_assessed
 
 
-def assess_found(
+def assess_searches(
     plan: AssessmentPlan,
     ledger: Ledger,
     records: Sequence[SearchRecord],
@@ -28,21 +28,26 @@ def assess_found(
 ) -> AssessedMasks:
     """Assess the masks of one model's searches, each once, and record and return the numbers.
 
-    Each search has found something. `make_pool` gives replicas that are there already.
+    Args:
+        plan: What to measure, and with which data.
+        ledger: The ledger that records the numbers.
+        records: The searches; each has found a mask.
+        observer: It is notified of progress and of the numbers.
+        make_pool: It returns a pool of replicas that are running; None to start replicas.
 
     Raises:
         UserError: A task or its data cannot be loaded.
-        EvaluationError: Something failed for good.
+        EvaluationError: An evaluation failed after all its retries.
     """
     masks = sorted({record.found.mask for record in records})
-    found = assess_masks(plan, ledger, masks, make_pool=make_pool, on_progress=observer.assessing)
-    record_assessments(ledger, records, found, observer)
-    by_mask = {str(mask): numbers for mask, numbers in found.values.items()}
+    assessments = assess_masks(plan, ledger, masks, make_pool=make_pool, on_progress=observer.assessing)
+    record_assessments(ledger, records, assessments, observer)
+    by_mask = {str(mask): numbers for mask, numbers in assessments.values.items()}
     items = {
         str(mask): {name: result.items for name, result in results.items() if result.items}
-        for mask, results in found.by_mask.items()
+        for mask, results in assessments.by_mask.items()
     }
-    return AssessedMasks(tuple(found.metrics), by_mask, items)
+    return AssessedMasks(tuple(assessments.metrics), by_mask, items)
 
 
 def assess_study(
@@ -52,14 +57,19 @@ def assess_study(
     build_search: Callable[[Mapping[str, Any]], SearchSpec],
     observer: Observer,
 ) -> None:
-    """Assess what a study's searches found so far, model by model, and add it to the study's record.
+    """Assess the masks that a study has found so far, model by model, and add the numbers to its record.
 
-    `build_search` builds a search from its recorded configuration, with the cluster that is to compute this.
+    Args:
+        study: The recorded study.
+        ledger: The ledger with the study and its searches.
+        spec: What to measure.
+        build_search: It builds a search from its recorded configuration, with the cluster that runs the assessment.
+        observer: It is notified of progress, warnings and numbers.
 
     Raises:
-        UserError: No search has found anything, a model has changed since, or something named is not there or does not
-            fit a model.
-        EvaluationError: Something failed for good.
+        UserError: No search has found a mask, a model has changed since its search, or a task or its data is missing
+            or does not fit a model.
+        EvaluationError: An evaluation failed after all its retries.
     """
     records = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
     by_model: dict[str, list[SearchRecord]] = {}
@@ -67,19 +77,20 @@ def assess_study(
         if (record := records.get(cell.search_id)) and record.result:
             by_model.setdefault(cell.model, []).append(record)
     if not by_model:
-        raise UserError(f"STUDY={study.study_id} has found nothing yet; first: raysearch study, with the same words")
-    read = {}
-    for model, of_model in by_model.items():
-        evaluations = [build_search(record.config).evaluation for record in of_model]
-        first, calibrations = evaluations[0], [one for each in evaluations for one in each.calibrations]
+        raise UserError(f"STUDY={study.study_id} has found no mask yet; run the same raysearch study command first")
+    plans = {}
+    for model, model_records in by_model.items():
+        evaluations = [build_search(record.config).evaluation for record in model_records]
+        first = evaluations[0]
+        calibrations = [calibration for evaluation in evaluations for calibration in evaluation.calibrations]
         searched = replace(first, calibrations=calibrations, weighting=None)
-        read[model] = plan_assessment(spec, first.model, first.cluster, ledger.path, searched=searched)
-    for model, plan in read.items():
+        plans[model] = plan_assessment(spec, first.model, first.cluster, ledger.path, searched=searched)
+    for model, plan in plans.items():
         for note in plan.notes:
             observer.warn(note)
         for record in by_model[model]:
             record.check_weights(plan.fingerprint)
         check_tasks(plan, ledger)
-    warn_of_unknown([one for plan in read.values() for one in plan.calibrations], observer)
-    for model, plan in read.items():
-        add_assessed(ledger, study, {model: assess_found(plan, ledger, by_model[model], observer)})
+    warn_of_unknown([calibration for plan in plans.values() for calibration in plan.calibrations], observer)
+    for model, plan in plans.items():
+        add_assessed(ledger, study, {model: assess_searches(plan, ledger, by_model[model], observer)})

@@ -1,4 +1,4 @@
-"""Refuses a study whose data are fine, but whose searches, recoveries or assessment are not, before anything runs."""
+"""Checks of a study's searches, recoveries and assessment, before any search runs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from raysearch.recovery.prompts import check_rows
 from raysearch.studies.model_group import ModelGroup, name_searches
 from raysearch.studies.spec import StudySpec
 
-if TYPE_CHECKING:  # it brings torch, which a study that the ledger answers does without
+if TYPE_CHECKING:  # it imports torch, which is not needed if the ledger has all results
     from raysearch.assessment.context import AssessmentPlan
 
 
 @dataclass(frozen=True)
 class CheckedStudy:
-    """What is known of a study that may run.
+    """The ids and the assessments of a study that passed the checks.
 
     Args:
         search_ids: The id of each search, in the study's order.
-        assessments: The assessment of each model; none if the study has no assessment.
+        assessments: The assessment of each model; empty if the study has no assessment.
     """
 
     search_ids: Sequence[str]
@@ -33,19 +33,16 @@ class CheckedStudy:
 
 
 def check_study(study: StudySpec, model_groups: Sequence[ModelGroup], store: Path) -> CheckedStudy:
-    """Name the searches and read what the study is assessed by.
+    """Check a study, name its searches and read the data of its assessment.
 
     Args:
         study: The study.
         model_groups: Its models, with their data.
-        store: The folder that ready task files of an assessment are written to.
-
-    Returns:
-        The names of its searches, and its assessments.
+        store: The folder to which the task files of an assessment are written.
 
     Raises:
-        UserError: The study's store cannot be a folder, a search is there twice, or rows of a recovery or an assessment
-            do not fit a model, or are not there.
+        UserError: The study's store cannot be a folder, two searches are the same, or rows of a recovery or an
+            assessment are missing or do not fit a model.
     """
     as_folder("store", study.store)
     search_ids = name_searches(study, model_groups)

@@ -1,4 +1,4 @@
-"""From what the ledger keeps of a study to the plain values that a report is made of."""
+"""Collects a study from the ledger, as the plain values from which its report is made."""
 
 from __future__ import annotations
 
@@ -21,51 +21,63 @@ from raysearch.studies.spec import Margin
 
 
 def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str | None]) -> StudyResult:
-    """Return what a study has found so far; `link` gives the address of an MLflow run, None for one that is missing."""
-    section, searches = study.config["study"], SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
-    known = [(cell, searches[cell.search_id]) for cell in study.cells if cell.search_id in searches]
+    """Return the results of a study so far.
+
+    Args:
+        study: The recorded study.
+        ledger: The ledger with the study and its searches.
+        link: It returns the address of an MLflow run, by the run's id; None if there is no run.
+    """
+    section = study.config["study"]
+    searches = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+    recorded = [(cell, searches[cell.search_id]) for cell in study.cells if cell.search_id in searches]
     metrics = {metric.name: metric for assessed in study.assessed.values() for metric in assessed.metrics}
     return StudyResult(
         study_id=study.study_id,
         name=section["name"],
         cells=[_cell(cell, searches.get(cell.search_id), study.assessed, link) for cell in study.cells],
-        n_layers={cell.model: search.result.n_layers for cell, search in known if search.result},
+        n_layers={cell.model: search.result.n_layers for cell, search in recorded if search.result},
         metrics=list(metrics.values()),
         dense={model: assessed.of(Mask()) for model, assessed in study.assessed.items()},
         facts={**study.facts, "record": f"{study.study_id}, last changed {study.updated.partition('.')[0]} UTC"},
         link=link(study.mlflow_run_id),
-        searchers=_searchers(known),
+        searchers=_searchers(recorded),
         margin=Margin(**(section.get("margin") or {})),
         contrasts=section.get("contrasts") or (),
-        recovered=recovered_masks(known, ledger),
-        refused=_refused(known),
+        recovered=recovered_masks(recorded, ledger),
+        refused=_refused(recorded),
         option=option_of(study.config),
     )
 
 
 def has_ended(results: StudyResult, ledger: Ledger) -> bool:
-    """Return whether every search has finished, was stopped by its budget or failed, and nobody works on the study."""
+    """Return whether a study has ended: every search has finished, failed or spent its budget, and no process runs it.
+
+    Args:
+        results: The collected study.
+        ledger: The ledger with the study.
+    """
     return all(cell.state != "waiting" for cell in results.cells) and not is_held(ledger, results.study_id)
 
 
-def _refused(known: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, dict[Mask, str]]:
-    """Return by model the masks that `export --gguf` refuses, each with the reason."""
-    configs = {cell.model: search.config for cell, search in known}
+def _refused(recorded: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, dict[Mask, str]]:
+    """Return, by model, the masks that `export --gguf` refuses, each with the reason."""
+    configs = {cell.model: search.config for cell, search in recorded}
     masks = {
-        model: [search.result.mask for cell, search in known if cell.model == model and search.result]
+        model: [search.result.mask for cell, search in recorded if cell.model == model and search.result]
         for model in configs
     }
     return {model: refused_on_record(config, masks[model]) for model, config in configs.items()}
 
 
-def _searchers(known: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, dict[str, Any]]:
-    """Return each searcher's options as far as all of its searches share them."""
-    found: dict[str, dict[str, Any]] = {}
-    for cell, search in known:
+def _searchers(recorded: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, dict[str, Any]]:
+    """Return the options of each searcher that are the same in all its searches."""
+    by_searcher: dict[str, dict[str, Any]] = {}
+    for cell, search in recorded:
         options = search.config["searcher"]
-        shared = found.setdefault(cell.searcher, options)
-        found[cell.searcher] = {name: value for name, value in shared.items() if options.get(name) == value}
-    return found
+        shared = by_searcher.setdefault(cell.searcher, options)
+        by_searcher[cell.searcher] = {name: value for name, value in shared.items() if options.get(name) == value}
+    return by_searcher
 
 
 def _cell(
@@ -109,16 +121,17 @@ def _outcome(result: SearchResult, assessed: AssessedMasks) -> Outcome:
 
 
 def _source(config: Mapping[str, Any]) -> str:
-    """Return what a calibration is drawn from and scored by, whatever its draw and their number."""
-    data, drawn = config.get("data", {}), ("samples", "seed", "shard_samples")
-    return json.dumps([config.get("objective"), {key: data[key] for key in data if key not in drawn}], sort_keys=True)
+    """Return the objective and the data source of a calibration, without the number and the draw of its samples."""
+    data = config.get("data", {})
+    source = {key: value for key, value in data.items() if key not in ("samples", "seed", "shard_samples")}
+    return json.dumps([config.get("objective"), source], sort_keys=True)
 
 
 def _best_so_far(trials: Sequence[Trial], size: int) -> list[tuple[int, float]]:
-    """Return the lowest loss of a mask with so many layers after so many evaluations, wherever it falls."""
+    """Return each new lowest loss of a mask with `size` layers, with the number of evaluations until then."""
     best: list[tuple[int, float]] = []
-    asked = [trial for trial in trials if trial.round > 0]
-    for evaluations, trial in enumerate(asked, start=1):
+    proposed = [trial for trial in trials if trial.round > 0]
+    for evaluations, trial in enumerate(proposed, start=1):
         if len(trial.mask) == size and trial.loss is not None and (not best or trial.loss < best[-1][1]):
             best.append((evaluations, trial.loss))
     return best

@@ -1,7 +1,7 @@
-"""The draws of a calibration, and what the masks found by one lose on the samples of the others.
+"""The draws of a calibration, and the held-out losses of masks on the samples of other draws.
 
-A search chooses its mask by its own samples, so the loss on these flatters it. The other draws of the same calibration
-are fresh samples of the same kind, but for those that both draws have, which are left out.
+A search chooses its mask by the samples of one draw, so the loss on these samples is too low. The other draws of the
+same calibration are new samples of the same kind. Samples that both draws contain are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raysearch.models.spec import ModelInfo
 from raysearch.searchers.base import Round
 from raysearch.studies.model_group import ModelGroup
 
-_LITTLE = 0.05  # a share of samples in common that does not matter
+_SMALL_SHARE = 0.05  # so many samples in common do not matter
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Draws:
     """The draws of one calibration of one model.
 
     Args:
-        calibration: Its label.
-        samples: The samples of each draw, by its label.
-        places: The draw of each search, by the search's place in the study.
+        calibration: The label of the calibration.
+        samples: The samples of each draw, by the label of the draw.
+        places: The label of each search's draw, by the search's place in the study.
     """
 
     calibration: str
@@ -45,18 +45,21 @@ class Draws:
 
     @property
     def keys(self) -> dict[str, list[bytes]]:
-        """What tells the samples of each draw apart, in their order."""
-        return {draw: [key for shard in one.shards for key in shard.keys] for draw, one in self.samples.items()}
+        """The keys of the samples of each draw, in the order of the samples; equal samples have equal keys."""
+        return {
+            draw: [key for shard in calibration.shards for key in shard.keys]
+            for draw, calibration in self.samples.items()
+        }
 
     @property
     def shared(self) -> float:
-        """The share of its samples that a draw has in common with another, the mean over all pairs."""
-        sets = [{*keys} for keys in self.keys.values()]
-        return fmean(len(one & other) / len(one) for one, other in itertools.permutations(sets, 2))
+        """The share of a draw's samples that another draw also contains, the mean over all pairs of draws."""
+        key_sets = [{*keys} for keys in self.keys.values()]
+        return fmean(len(first & second) / len(first) for first, second in itertools.permutations(key_sets, 2))
 
 
 def draws_of(group: ModelGroup) -> list[Draws]:
-    """Return the calibrations of a model that have several draws; weighted ones are left out."""
+    """Return the calibrations of a model that have several draws; weighted calibrations are left out."""
     by_label: dict[str, Draws] = {}
     for number, cell in group.cells.items():
         if cell.search.evaluation.weighting is None:
@@ -67,60 +70,78 @@ def draws_of(group: ModelGroup) -> list[Draws]:
 
 
 def notes_on(draws: Draws) -> Iterator[str]:
-    """What to tell people of draws before they are searched on."""
-    if draws.shared > _LITTLE:
+    """Yield warnings about draws, to be shown before the searches begin."""
+    if draws.shared > _SMALL_SHARE:
         yield (
             f"draws of {draws.calibration} have {draws.shared:.0%} of their samples in common, so tests over draws are "
-            "too sure; draws of a larger set, or of fewer data.samples, have less"
+            "too confident; draw from a larger data set, or draw fewer data.samples"
         )
 
 
 def evaluate_held_out(
     draws: Draws, masks: Mapping[int, Mask], info: ModelInfo, ledger: Ledger, make_pool: Callable[[], Pool]
 ) -> None:
-    """Evaluate each mask that was found on the samples of the other draws; the ledger keeps the losses.
+    """Evaluate each mask on the samples of the draws on which it was not found. The ledger records the losses.
 
-    Masks are by their searches' places in the study. The pool is made when it is first needed, and not closed.
+    Args:
+        draws: The draws of one calibration.
+        masks: The mask that each search found, by the search's place in the study.
+        info: The model.
+        ledger: The ledger that records the losses.
+        make_pool: It makes the pool of replicas when that is first needed; the pool is not closed.
 
     Raises:
-        EvaluationError: A unit failed for good.
+        EvaluationError: An evaluation failed after all its retries.
     """
     for draw, calibration in draws.samples.items():
-        others = sorted({masks[number] for number, own in draws.places.items() if own != draw and number in masks})
-        if others:
+        held_out_masks = sorted(
+            {masks[number] for number, own_draw in draws.places.items() if own_draw != draw and number in masks}
+        )
+        if held_out_masks:
             evaluator = Evaluator(
                 [calibration], info.n_layers, ledger, make_pool, head_cost=head_cost(info), owns_pool=False
             )
             with closing(evaluator):
-                evaluator.evaluate(Round(others))
+                evaluator.evaluate(Round(held_out_masks))
 
 
 def held_out_losses(draws: Draws, masks: Mapping[int, Mask], ledger: Ledger) -> dict[int, dict[str, float]]:
-    """Return the loss of each mask on each other draw, by its search's place, where the ledger has them all.
+    """Return the held-out losses of each search's mask.
 
-    A loss is of the samples that the search's own draw has not; without any, there is none.
+    Args:
+        draws: The draws of one calibration.
+        masks: The mask that each search found, by the search's place in the study.
+        ledger: The ledger with the losses of the masks on each draw.
+
+    Returns:
+        By the search's place, the loss of its mask on each other draw, by the label of that draw. A loss is of the
+        samples that the search's own draw does not contain. A search is left out if the ledger lacks a loss, or if
+        another draw has no such sample.
     """
     keys = draws.keys
-    found_masks = list(dict.fromkeys(masks.values()))
-    known = {draw: ledger.known(one.fingerprint, found_masks) for draw, one in draws.samples.items()}
-    found = {}
+    distinct_masks = list(dict.fromkeys(masks.values()))
+    recorded = {
+        draw: ledger.known(calibration.fingerprint, distinct_masks) for draw, calibration in draws.samples.items()
+    }
+    held_out = {}
     for number in draws.places.keys() & masks.keys():
-        own, losses = draws.places[number], {}
-        seen = {*keys[own]}
+        own_draw = draws.places[number]
+        own_keys = {*keys[own_draw]}
+        losses = {}
         for draw, calibration in draws.samples.items():
-            shards = known[draw].get(masks[number], {})
-            if draw != own and len(shards) == calibration.n_shards:
-                fresh = np.array([key not in seen for key in keys[draw]])
-                losses[draw] = _loss_of(calibration, shards, fresh)
+            shards = recorded[draw].get(masks[number], {})
+            if draw != own_draw and len(shards) == calibration.n_shards:
+                is_new = np.array([key not in own_keys for key in keys[draw]])
+                losses[draw] = _loss_of(calibration, shards, is_new)
         if len(losses) == len(keys) - 1 and all(map(math.isfinite, losses.values())):
-            found[number] = losses
-    return found
+            held_out[number] = losses
+    return held_out
 
 
 def _loss_of(
     calibration: Calibration, shards: Mapping[int, npt.NDArray[np.float64]], chosen: npt.NDArray[np.bool_]
 ) -> float:
-    """Return the loss of some samples alone, from those of all samples by shard; NaN without any."""
+    """Return the loss of the chosen samples alone, from the losses of all samples by shard; NaN if none is chosen."""
     losses = np.concatenate([shards[shard] for shard in range(calibration.n_shards)])
     weights = np.concatenate([calibration.weights(shard) for shard in range(calibration.n_shards)])
     divisor = calibration.divisor * float(weights[chosen].sum() / weights.sum())

@@ -1,4 +1,4 @@
-"""A model of a study, with all that its searches evaluate it on, read once for all of them."""
+"""A model of a study and the calibrations of its searches; the data are read once for all of them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ class ModelGroup:
     """A model, and the calibrations of its searches.
 
     Args:
-        specs: The calibrations of all its searches, each once.
-        prepared: Their samples, in the same order.
+        model: The specification of the model.
+        cluster: Where its replicas run.
+        info: Its description.
+        specs: The distinct calibrations of its searches.
+        prepared: The samples of each calibration, in the same order.
         cells: Its searches, by their places in the study.
     """
 
@@ -44,13 +47,13 @@ class ModelGroup:
 
     def prepared_for(self, cell: Cell) -> PreparedData:
         """Return the samples of one search."""
-        wanted = [self.specs.index(spec) for spec in cell.search.evaluation.calibrations]
-        return replace(self.prepared, calibrations=[self.prepared.calibrations[index] for index in wanted])
+        indices = [self.specs.index(spec) for spec in cell.search.evaluation.calibrations]
+        return replace(self.prepared, calibrations=[self.prepared.calibrations[index] for index in indices])
 
     def fingerprint_of(self, cell: Cell) -> str:
         """Return the fingerprint of a search's calibration."""
-        parts = [one.fingerprint for one in self.prepared_for(cell).calibrations]
-        return joint_fingerprint(parts, cell.search.evaluation.weighting)
+        fingerprints = [calibration.fingerprint for calibration in self.prepared_for(cell).calibrations]
+        return joint_fingerprint(fingerprints, cell.search.evaluation.weighting)
 
     @property
     def groups(self) -> list[list[int]]:
@@ -62,10 +65,14 @@ class ModelGroup:
 
 
 def prepare(study: StudySpec, observer: Observer) -> list[ModelGroup]:
-    """Read the data of each model's searches once, and refuse what does not fit before anything runs.
+    """Read the data of each model's searches once, and check that all searches can run.
+
+    Args:
+        study: The study.
+        observer: It is notified of models and large files.
 
     Raises:
-        UserError: A search does not fit its model, its data or the machine.
+        UserError: A search does not fit its model, its data or the machine, or its cluster cannot run a study.
     """
     groups: dict[tuple[ModelSpec, ClusterOptions], dict[int, Cell]] = {}
     for number, cell in enumerate(study.cells):
@@ -73,11 +80,11 @@ def prepare(study: StudySpec, observer: Observer) -> list[ModelGroup]:
         cluster = evaluation.cluster
         assert isinstance(cluster, ClusterOptions), "a study's replicas are those of a cluster"
         if cluster.backend != "ray":
-            raise UserError(f"cluster.backend={cluster.backend} runs no study; use cluster=local")
+            raise UserError(f"cluster.backend={cluster.backend} cannot run a study; use cluster=local")
         if (cluster.address or "").startswith("ray://"):
             raise UserError(
-                f"cluster.address={cluster.address} runs no study, whose searches stay with their ledger; run it on a "
-                "node of the cluster with cluster.address=auto, for instance by ray job submit"
+                f"cluster.address={cluster.address} cannot run a study, since its searches run on the machine of the "
+                "ledger; run it on a node of the cluster with cluster.address=auto, for instance by ray job submit"
             )
         groups.setdefault((evaluation.model, cluster), {})[number] = cell
     model_groups = []
@@ -87,7 +94,7 @@ def prepare(study: StudySpec, observer: Observer) -> list[ModelGroup]:
         specs: list[CalibrationSpec] = []
         for cell in cells.values():
             cell.search.problem(info)
-            specs += [one for one in cell.search.evaluation.calibrations if one not in specs]
+            specs += [spec for spec in cell.search.evaluation.calibrations if spec not in specs]
         first, *_ = cells.values()
         evaluation = replace(first.search.evaluation, calibrations=specs, weighting=None)
         tell_of_large_files(evaluation, observer)
@@ -96,12 +103,20 @@ def prepare(study: StudySpec, observer: Observer) -> list[ModelGroup]:
 
 
 def name_searches(study: StudySpec, model_groups: Sequence[ModelGroup]) -> list[str]:
-    """Return the id of each search, in the study's order, or refuse a study that has one twice."""
+    """Return the id of each search, in the study's order.
+
+    Args:
+        study: The study.
+        model_groups: Its models, with their data.
+
+    Raises:
+        UserError: Two searches are the same.
+    """
     groups = {number: model_group for model_group in model_groups for number in model_group.cells}
-    named: dict[str, Cell] = {}
+    cells_by_id: dict[str, Cell] = {}
     for number, cell in enumerate(study.cells):
         fingerprint = groups[number].fingerprint_of(cell)
-        other = named.setdefault(cell.search.search_id(fingerprint), cell)
-        if other is not cell:
-            raise UserError(f"study.grid has one search twice, as [{other}] and as [{cell}]; drop one")
-    return list(named)
+        first = cells_by_id.setdefault(cell.search.search_id(fingerprint), cell)
+        if first is not cell:
+            raise UserError(f"study.grid has one search twice, as [{first}] and as [{cell}]; drop one")
+    return list(cells_by_id)

@@ -1,4 +1,4 @@
-"""The expected cost of a study: each search rehearsed on an empty ledger, and after the searches before it."""
+"""The expected cost of a study: each search is rehearsed with an empty ledger, and after the searches before it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ from raysearch.studies.checks import check_study
 from raysearch.studies.model_group import prepare
 from raysearch.studies.spec import Cell, StudySpec
 
-_Labelled = Annotated[InstanceOf[Cell], PlainSerializer(attrgetter("labels"))]  # in JSON by its labels
+_Labelled = Annotated[InstanceOf[Cell], PlainSerializer(attrgetter("labels"))]  # JSON has only the labels of a cell
 _FORWARDS = ("shared", "separate", "naive")
-_TIMEOUT_S = 5.0  # of the rehearsal of a search
+_TIMEOUT_S = 5.0  # for the rehearsal of a search
 
 
 @dataclass(frozen=True)
 class CellPlan:
-    """The expected cost of a search of a study; forwards are passes over its whole calibration.
+    """The expected cost of a search of a study; a forward is a pass over its whole calibration.
 
     Args:
-        evaluations: Masks it asks for.
-        separate: Layer-forwards on an empty ledger.
-        shared: The same after all searches before it, in the study's order; `heads` are head-forwards after these.
-        naive: Layer-forwards of a full forward per mask.
+        cell: The search.
+        evaluations: How many masks it evaluates.
+        separate: Layer-forwards with an empty ledger.
+        shared: Layer-forwards after all searches before it, in the study's order.
+        heads: Head-forwards after all searches before it.
+        naive: Layer-forwards with a full forward for each mask.
     """
 
     cell: _Labelled
@@ -59,12 +61,14 @@ class StudyPlan:
     """The expected cost of a study.
 
     Args:
-        cells: Of each search; those with an unpredictable cost are left out.
-        eta_seconds: How long its searches take, by a trial run of a few layers; None if none was made.
-        memory_bytes: The most memory that its searches take; None if the data were not read.
-        trainings: Recoveries that follow, at most: searches that find the same mask share them.
-        assessed: Masks that are assessed, dense models included, at most, as for `trainings`.
-        measures: What each of them is assessed by.
+        cells: The cost of each search; searches with an unpredictable cost are left out.
+        unpredictable: The searches with an unpredictable cost.
+        eta_seconds: The duration of its searches, estimated by timing a few layers; None if they were not timed.
+        memory_bytes: The largest memory that its searches need; None if the data were not read.
+        notes: Notes for the user.
+        trainings: The maximum number of recoveries; searches that find the same mask share them.
+        assessed: The maximum number of masks that are assessed, including dense models.
+        measures: The names of the measures of the assessment.
     """
 
     cells: Sequence[CellPlan]
@@ -79,29 +83,36 @@ class StudyPlan:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def layer_forwards(self) -> dict[str, int]:
-        """The sums over all searches."""
+        """The layer-forwards of all searches together, by kind."""
         return {kind: sum(getattr(cell, kind) for cell in self.cells) for kind in _FORWARDS}
 
 
 def plan_study(spec: StudySpec, observer: Observer | None = None, *, with_time: bool = False) -> StudyPlan:
-    """Rehearse every search of a study; only the models' configurations are read.
+    """Rehearse every search of a study. Nothing is recorded, and no weights are loaded.
 
-    With `with_time` the data are read as well, and a few layers of each model are run, to find out how long the study
-    takes, and in how much memory. Nothing is recorded, and no weights are loaded.
+    Args:
+        spec: The study.
+        observer: It is notified of progress and warnings.
+        with_time: Whether to estimate time and memory too. This reads the data, checks the study, and runs a few layers
+            of each model. Otherwise only the configurations of the models are read.
 
     Raises:
-        UserError: A search does not fit its model, or, `with_time`, as `raysearch.studies.run.run_study`.
+        UserError: A search does not fit its model; with `with_time`, also the errors of
+            `raysearch.studies.run.run_study`.
     """
     observer = observer or Observer()
-    shape, forecaster = cache(partial(describe_model, observer=observer)), Forecaster(_TIMEOUT_S)
-    known: list[tuple[EvaluationSpec, set[Mask | Statistic]]] = []
-    plans, unpredictable = [], []
+    describe = cache(partial(describe_model, observer=observer))
+    forecaster = Forecaster(_TIMEOUT_S)
+    simulated: list[tuple[EvaluationSpec, set[Mask | Statistic]]] = []
+    plans = []
+    unpredictable = []
     for number, cell in enumerate(spec.cells, start=1):
         observer.assessing(f"rehearsal: search {number} of {len(spec.cells)}")
-        search, evaluation = cell.search, cell.search.evaluation
-        args = search.searcher, search.problem(shape(evaluation.model)), search.seed, evaluation.objectives
+        search = cell.search
+        evaluation = search.evaluation
+        args = search.searcher, search.problem(describe(evaluation.model)), search.seed, evaluation.objectives
         alone = forecaster.forecast(*args)
-        added = None if alone is None else forecaster.forecast(*args, _left_in_ledger(evaluation, known))
+        added = None if alone is None else forecaster.forecast(*args, _recorded_before(evaluation, simulated))
         if alone is None or added is None:
             unpredictable.append(cell)
             continue
@@ -125,28 +136,35 @@ def plan_study(spec: StudySpec, observer: Observer | None = None, *, with_time: 
         assessed=len(spec.cells) + n_models if measures else 0,
         measures=measures,
     )
-    return _measured(spec, plan, observer) if with_time else plan
+    return _with_time(spec, plan, observer) if with_time else plan
 
 
-def _left_in_ledger(
-    evaluation: EvaluationSpec, known: list[tuple[EvaluationSpec, set[Mask | Statistic]]]
+def _recorded_before(
+    evaluation: EvaluationSpec, simulated: list[tuple[EvaluationSpec, set[Mask | Statistic]]]
 ) -> set[Mask | Statistic]:
-    """Return what earlier searches of the same model and calibrations have left there: the set itself, which grows."""
-    for other, subjects in known:
-        if (other.model, other.calibrations) == (evaluation.model, evaluation.calibrations):
+    """Return what earlier searches with the same model and calibrations would have recorded.
+
+    The set is the one in `simulated`, so that a rehearsal can add to it.
+    """
+    for earlier, subjects in simulated:
+        if (earlier.model, earlier.calibrations) == (evaluation.model, evaluation.calibrations):
             return subjects
-    known.append((evaluation, subjects := set()))
+    subjects = set()
+    simulated.append((evaluation, subjects))
     return subjects
 
 
-def _measured(study: StudySpec, plan: StudyPlan, observer: Observer) -> StudyPlan:
-    """Read the data, refuse what the study would, and tell its seconds and memory, or why they are not known."""
-    seconds, memory_bytes, notes = 0.0, 0, list(plan.notes)
+def _with_time(study: StudySpec, plan: StudyPlan, observer: Observer) -> StudyPlan:
+    """Read the data, check the study, and add its estimated seconds and memory, or a note why they are unknown."""
+    seconds = 0.0
+    memory_bytes = 0
+    notes = list(plan.notes)
     model_groups = prepare(study, observer)
     with TemporaryDirectory() as store:
         check_study(study, model_groups, Path(store))
-    for model_group in model_groups:  # which run one after another
-        info, calibrations = model_group.info, model_group.prepared.calibrations
+    for model_group in model_groups:  # models run one after another
+        info = model_group.info
+        calibrations = model_group.prepared.calibrations
         warn_of_unknown(calibrations, observer)
         warn_of_dtype(info, observer)
         pool = model_group.cluster.size(info, math.inf)
@@ -156,13 +174,13 @@ def _measured(study: StudySpec, plan: StudyPlan, observer: Observer) -> StudyPla
         if times.seconds is None:
             notes.append(f"{model_group.label}: no estimate of time, {times.source}")
             continue
-        by_fingerprint = {
-            calibration.fingerprint: of_layer for calibration, of_layer in zip(calibrations, times.seconds, strict=True)
-        }
+        fingerprints = [calibration.fingerprint for calibration in calibrations]
+        layer_seconds = dict(zip(fingerprints, times.seconds, strict=True))
         for cell_plan in plan.cells:
             if cell_plan.cell in model_group.cells.values():
                 used = model_group.prepared_for(cell_plan.cell).calibrations
-                of_layer = sum(by_fingerprint[calibration.fingerprint] for calibration in used)
-                seconds += (cell_plan.shared + cell_plan.heads * head_cost(info)) * of_layer / pool.n_replicas
+                seconds_per_layer = sum(layer_seconds[calibration.fingerprint] for calibration in used)
+                forwards = cell_plan.shared + cell_plan.heads * head_cost(info)
+                seconds += forwards * seconds_per_layer / pool.n_replicas
     is_timed = len(notes) == len(plan.notes)
     return replace(plan, eta_seconds=seconds if is_timed else None, memory_bytes=memory_bytes, notes=notes)

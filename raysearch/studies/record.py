@@ -1,4 +1,4 @@
-"""The studies that a ledger knows: which searches each is made of. What those found stands with the searches."""
+"""The studies of a ledger: the searches of each study. The results are recorded with the searches."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ class CellRecord:
 
     Args:
         model: The label of its model.
-        calibration: That of its objective and data.
-        searcher: That of its searcher and options.
-        remove: M, how many layers go.
-        layer_forwards_shared: What it adds to the study: its masks that no search before it, in the study's order, has
-            asked for, see `raysearch.studies.recorder.shared_layer_forwards`; None until the searches of its model
-            ended.
+        calibration: The label of its objective and data.
+        searcher: The label of its searcher and options.
+        remove: M, how many layers are removed.
+        seed: The seed of its searcher.
+        search_id: Its id.
+        layer_forwards_shared: The layer-forwards that it adds to the study, for masks that no search before it, in the
+            study's order, has evaluated; see `raysearch.studies.recorder.shared_layer_forwards`. None until the
+            searches of its model ended.
         error_to_best: Standard error of the difference to the lowest loss that any search found for the same model,
-            calibration and M, on the same samples; 0 for that search itself, None where there is none. It tells ties
-            far more sharply than the error of the loss over the dense model's.
-        draw: Which draw of the calibration's samples; empty where the study has one.
-        uses_objective: Whether its searcher does; one that does not is a baseline.
+            calibration and M, on the same samples. It is 0 for the search with the lowest loss, and None if there is no
+            estimate. It is much smaller than the error of the difference to the dense loss, so it separates more
+            searches.
+        draw: The label of the draw of the calibration's samples; empty if the study has only one draw.
+        uses_objective: Whether its searcher depends on the objective; if not, it is a baseline.
         stochastic: Whether another seed may give its searcher another mask.
-        held_out: The loss of its mask on the samples of the other draws that its own draw has not, the mean over draws;
-            None where there are none.
-        held_out_by_draw: The same on each of them, by its label; empty on records from before that was kept.
-        n_free: How many layers may be removed, that is, are not protected; None where it is not known.
+        held_out: The mean loss of its mask on the other draws, on samples that its own draw does not contain; None if
+            there are none.
+        held_out_by_draw: The same loss on each other draw, by its label; empty in older records.
+        n_free: How many layers are not protected, so that they may be removed; None if unknown.
     """
 
     model: str
@@ -53,7 +56,7 @@ class CellRecord:
 
     @property
     def named(self) -> dict[str, float]:
-        """What the study knows of the search's loss, by the names that MLflow shows."""
+        """The loss of its mask that only the study measures, by the name of the metric in MLflow."""
         return {} if self.held_out is None else {"loss/held_out": self.held_out}
 
 
@@ -62,8 +65,9 @@ class AssessedMasks:
     """The assessed numbers of a model's masks.
 
     Args:
-        by_mask: The numbers by the text of a mask, by the name of a metric.
-        items: What each window, document or item adds to them, in the same way, where that is known.
+        metrics: The metrics, in the order of the tables' columns.
+        by_mask: The numbers by the text of a mask, then by the name of a metric.
+        items: The contribution of each window, document or item to the numbers, by the same keys, if known.
     """
 
     metrics: tuple[Metric, ...] = ()
@@ -75,9 +79,9 @@ class AssessedMasks:
         return self.by_mask.get(str(mask), {})
 
     def updated(self, new: AssessedMasks) -> AssessedMasks:
-        """Return these and new ones; a number anew stands for the one before."""
+        """Return these numbers together with new ones; a new number replaces the old one."""
         names = {metric.name for metric in new.metrics}
-        metrics = (*(one for one in self.metrics if one.name not in names), *new.metrics)
+        metrics = (*(metric for metric in self.metrics if metric.name not in names), *new.metrics)
         masks = {**self.by_mask, **new.by_mask}
         return AssessedMasks(
             metrics,
@@ -88,12 +92,16 @@ class AssessedMasks:
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """A study on record.
+    """A recorded study.
 
     Args:
-        facts: What a reader must know to trust it, by subject, as it was when it ran.
+        study_id: Its id.
+        config: Its resolved configuration.
+        cells: Its searches.
+        facts: How and where it ran, by subject, so that a reader can judge it.
         assessed: The assessed numbers of masks, by the label of their model.
         updated: When the record last changed, ISO 8601, UTC.
+        mlflow_run_id: The id of its MLflow run; None if it was not written to MLflow.
     """
 
     study_id: str
@@ -105,15 +113,15 @@ class StudyRecord:
     mlflow_run_id: str | None = None
 
     def with_assessed(self, new: Mapping[str, AssessedMasks]) -> Mapping[str, AssessedMasks]:
-        """Return what was assessed, earlier and now, by the label of a model."""
+        """Return the earlier and the new assessed numbers, by the label of their model."""
         return {**self.assessed} | {
-            model: self.assessed.get(model, AssessedMasks()).updated(found) for model, found in new.items()
+            model: self.assessed.get(model, AssessedMasks()).updated(assessed) for model, assessed in new.items()
         }
 
 
 def _merged(ours: StudyRecord, theirs: StudyRecord) -> StudyRecord:
-    """Return the record of a study that two ledgers have: the newer, with the assessed numbers of both."""
-    older, newer = sorted((theirs, ours), key=lambda one: one.updated)
+    """Merge the records of one study in two ledgers: the newer record, with the assessed numbers of both."""
+    older, newer = sorted((theirs, ours), key=lambda record: record.updated)
     return replace(newer, assessed=older.with_assessed(newer.assessed))
 
 
@@ -122,17 +130,26 @@ STUDIES = Table(StudyRecord, "studies", "study", _merged)
 
 
 def add_assessed(ledger: Ledger, study: StudyRecord, new: Mapping[str, AssessedMasks]) -> None:
-    """Add assessed numbers of masks to a study's record, to which others may have written meanwhile."""
+    """Add assessed numbers to a study's record; changes that another process has made meanwhile are kept.
 
-    def changed(before: StudyRecord | None) -> StudyRecord:
+    Args:
+        ledger: The ledger with the study.
+        study: The study's record, for a ledger that has none.
+        new: The assessed numbers of masks, by the label of their model.
+    """
+
+    def change(before: StudyRecord | None) -> StudyRecord:
         record = before or study
         return replace(record, assessed=record.with_assessed(new), updated=now())
 
-    STUDIES.change(ledger, study.study_id, changed)
+    STUDIES.change(ledger, study.study_id, change)
 
 
 def cells_by_search(ledger: Ledger) -> dict[str, tuple[str, CellRecord]]:
-    """Return by search id the newest study that a search is part of, and its place there; damaged studies have none."""
+    """Return, by search id, the id of the newest study that contains the search, and its place there.
+
+    Damaged studies are ignored.
+    """
     damaged = STUDIES.damaged(ledger)
     studies = STUDIES.some(ledger, [study_id for study_id in STUDIES.ids(ledger) if study_id not in damaged])
     by_age = sorted(studies.values(), key=lambda study: study.updated)

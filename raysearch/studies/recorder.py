@@ -1,4 +1,4 @@
-"""Puts a study on record: its searches, what each adds to the work of all, how they compare, what to trust it by."""
+"""Records a study: its searches, the work that each adds, how their losses compare, and how the study was run."""
 
 from __future__ import annotations
 
@@ -39,13 +39,22 @@ def record_study(
     parent: str | None,
     assessed: Mapping[str, AssessedMasks],
 ) -> None:
-    """Write down where a study stands.
+    """Record the current state of a study.
 
-    `parent` is MLflow's id of it; `assessed`, by the label of a model, is added to what was assessed before.
+    Args:
+        study: The study.
+        ledger: The ledger that records it.
+        search_ids: The ids of its searches, in its order.
+        model_groups: Its models, with their data.
+        parent: The id of its MLflow run; None if there is none.
+        assessed: New assessed numbers, by the label of a model; they are added to the earlier ones.
     """
     records = SEARCHES.some(ledger, search_ids)
-    every = {number: records[name].result for number, name in enumerate(search_ids) if name in records}
-    results = {number: result for number, result in every.items() if result is not None}
+    results = {
+        number: result
+        for number, search_id in enumerate(search_ids)
+        if search_id in records and (result := records[search_id].result) is not None
+    }
     shared: dict[int, float] = {}
     errors: dict[int, float | None] = {}
     held_out: dict[int, dict[str, float]] = {}
@@ -53,14 +62,15 @@ def record_study(
     for model_group in model_groups:
         n_layers = model_group.info.n_layers
         for numbers in model_group.groups:
-            found = {number: results[number] for number in numbers if number in results}
+            group_results = {number: results[number] for number in numbers if number in results}
             first = study.cells[numbers[0]]
-            calibrations, weighting = model_group.prepared_for(first).calibrations, first.search.evaluation.weighting
+            calibrations = model_group.prepared_for(first).calibrations
+            weighting = first.search.evaluation.weighting
             references = () if weighting is None else weighting.references(n_layers)
-            costs = shared_layer_forwards(found.values(), calibrations, n_layers, references)
-            shared.update(zip(found, costs, strict=True))
+            costs = shared_layer_forwards(group_results.values(), calibrations, n_layers, references)
+            shared.update(zip(group_results, costs, strict=True))
             if len(calibrations) == 1:
-                errors |= _errors_to_best(found, calibrations[0], ledger)
+                errors |= _errors_to_best(group_results, calibrations[0], ledger)
         masks = {number: results[number].mask for number in model_group.cells if number in results}
         for draws in draws_of(model_group):
             held_out |= held_out_losses(draws, masks, ledger)
@@ -85,14 +95,14 @@ def record_study(
     )
     facts = _facts(study, model_groups)
 
-    def changed(before: StudyRecord | None) -> StudyRecord:
-        known = before or StudyRecord(study.study_id, study.config, cells, facts, {}, "")
-        is_recorded = study.config["tracking"]["type"] != "none"
-        run_id = parent or (known.mlflow_run_id if is_recorded else None)  # MLflow may be down today
-        whole = known.with_assessed(assessed)
-        return StudyRecord(study.study_id, study.config, cells, facts, whole, now(), run_id)
+    def change(before: StudyRecord | None) -> StudyRecord:
+        previous = before or StudyRecord(study.study_id, study.config, cells, facts, {}, "")
+        is_tracked = study.config["tracking"]["type"] != "none"
+        run_id = parent or (previous.mlflow_run_id if is_tracked else None)  # keep the id while MLflow is down
+        all_assessed = previous.with_assessed(assessed)
+        return StudyRecord(study.study_id, study.config, cells, facts, all_assessed, now(), run_id)
 
-    STUDIES.change(ledger, study.study_id, changed)
+    STUDIES.change(ledger, study.study_id, change)
 
 
 def shared_layer_forwards(
@@ -103,26 +113,37 @@ def shared_layer_forwards(
 ) -> list[float]:
     """Return the layer-forwards that each search of a calibration adds to those before it, in passes over all samples.
 
-    Run one after another in this order, searches compute just this. Run at the same time they compute the same masks,
-    but may find others to share prefixes with. The references are the masks by which a weighted loss is scaled. Where
-    masks were screened, shards count as equally long.
+    Searches that run one after another in this order compute exactly these layer-forwards. Searches that run at the
+    same time compute the same masks, but may share other prefixes.
+
+    Args:
+        results: The results of the searches, in their order.
+        calibrations: The calibrations of the searches; several if the loss is weighted.
+        n_layers: N, the number of layers of the dense model.
+        references: The masks whose losses scale a weighted loss.
+
+    Returns:
+        The layer-forwards of each search. If masks were screened, all shards are taken as equally long.
     """
-    known: dict[Subject, float] = {}  # the share of the shards
+    computed: dict[Subject, float] = {}  # the share of the shards on which each subject was computed
     added = []
     for result in results:
         cost = 0.0
-        for asked in _requests(result, references):
-            ends = sorted({*asked.values()})
+        for requested in _requests(result, references):
+            ends = sorted({*requested.values()})
             for begin, end in pairwise([0.0, *ends]):
-                subjects = {one for one, share in asked.items() if share >= end and known.get(one, 0.0) < end}
+                subjects = {
+                    subject for subject, share in requested.items() if share >= end and computed.get(subject, 0.0) < end
+                }
                 cost += (end - begin) * layer_forwards(calibrations, subjects, n_layers)
-            known |= {one: max(share, known.get(one, 0.0)) for one, share in asked.items()}
+            for subject, share in requested.items():
+                computed[subject] = max(share, computed.get(subject, 0.0))
         added.append(cost)
     return added
 
 
 def _requests(result: SearchResult, references: Iterable[Mask]) -> Iterator[dict[Subject, float]]:
-    """Yield what a search asked for together, and on what share of the shards; the references ride in round 1."""
+    """Yield the subjects of each request of a search, with the share of the shards; round 1 has the references too."""
     for name in result.statistics:
         yield {Statistic(name): 1.0}
     rounds: dict[int, dict[Subject, float]] = {1: dict.fromkeys(references, 1.0)}
@@ -135,51 +156,55 @@ def _requests(result: SearchResult, references: Iterable[Mask]) -> Iterator[dict
 def _errors_to_best(
     results: Mapping[int, SearchResult], calibration: Calibration, ledger: Ledger
 ) -> dict[int, float | None]:
-    """Return the standard error of each loss over the lowest of the same size, on the same samples, by search."""
+    """Return, by search, the standard error of the difference between its loss and the lowest loss of the same size.
+
+    Both losses are on the same samples.
+    """
     errors: dict[int, float | None] = {}
     for size in {len(result.removed) for result in results.values()}:
         peers = {number: result for number, result in results.items() if len(result.removed) == size}
         best = min(peers.values(), key=lambda result: result.loss).mask
-        found = standard_errors(calibration, ledger, [result.mask for result in peers.values()], best)
-        errors.update(zip(peers, found, strict=True))
+        size_errors = standard_errors(calibration, ledger, [result.mask for result in peers.values()], best)
+        errors.update(zip(peers, size_errors, strict=True))
     return errors
 
 
 def _facts(study: StudySpec, model_groups: Sequence[ModelGroup]) -> dict[str, str]:
-    """Return what a reader needs to trust a study, by subject, in the order to tell it."""
+    """Return how and where a study was run, by subject, in the order in which it is shown."""
     facts = {"command": shlex.join(["raysearch", "study", *study.words])}
     for model_group in model_groups:
-        info, label = model_group.info, model_group.label
+        info = model_group.info
+        label = model_group.label
         size = f"{count(info.n_layers, 'layer')}, {info.parameters / 1e6:,.1f} M parameters"
         facts[f"model {label}"] = f"{model_group.model.path}, {size}, {info.dtype}"
-        of_model = f" of {label}" if len(model_groups) > 1 else ""
-        parts: dict[str, dict[str, None]] = {}  # of each calibration; several draws, or a weighted one's
+        suffix = f" of {label}" if len(model_groups) > 1 else ""
+        facts_by_subject: dict[str, dict[str, None]] = {}  # several facts for several draws, or a weighted calibration
         for cell in model_group.cells.values():
-            drawn_of = model_group.prepared_for(cell).calibrations
-            for one, drawn in zip(cell.search.evaluation.calibrations, drawn_of, strict=True):
+            calibrations = model_group.prepared_for(cell).calibrations
+            for spec, calibration in zip(cell.search.evaluation.calibrations, calibrations, strict=True):
                 fact = (
-                    f"{one.name}: {count(drawn.n_samples, 'sample')}, {drawn.n_tokens:,} scored tokens, "
-                    f"{_in_words(drawn.description)}"
+                    f"{spec.name}: {count(calibration.n_samples, 'sample')}, {calibration.n_tokens:,} scored tokens, "
+                    f"{_as_text(calibration.description)}"
                 )
-                parts.setdefault(f"calibration {cell.calibration}{of_model}", {})[fact] = None
-        facts |= {subject: "; ".join(of) for subject, of in parts.items()}
+                facts_by_subject.setdefault(f"calibration {cell.calibration}{suffix}", {})[fact] = None
+        facts |= {subject: "; ".join(subject_facts) for subject, subject_facts in facts_by_subject.items()}
     versions = [f"{name} {version_of(name)}" for name in _PACKAGES]
     facts["versions"] = ", ".join([*versions, f"Python {platform.python_version()}"])
     facts["machine"] = _machine(model_groups)
     return {subject: redact(fact) for subject, fact in facts.items()}
 
 
-def _in_words(description: Mapping[str, Any]) -> str:
+def _as_text(description: Mapping[str, Any]) -> str:
     left_out = ("shards", "n_tokens", "samples")
     return ", ".join(f"{key} {value}" for key, value in description.items() if key not in left_out)
 
 
 def _machine(model_groups: Sequence[ModelGroup]) -> str:
-    """The processor, and the GPUs where they are used."""
+    """Return the name of the processor, and of the GPUs if they are used."""
     parts = [f"{n_cores()} cores of {processor()}"]
     if any(model_group.info.model.on_gpu for model_group in model_groups):
         import torch
 
-        gpus = torch.cuda.device_count()  # else they are elsewhere
+        gpus = torch.cuda.device_count()  # 0 if the GPUs are in other machines of the cluster
         parts.append(f"{gpus} x {torch.cuda.get_device_name()}" if gpus else "GPUs of a cluster")
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""The recoveries that belong to a study, each under a name that no other has."""
+"""The recoveries that belong to a study, each with a distinct name."""
 
 from __future__ import annotations
 
@@ -17,67 +17,81 @@ from raysearch.studies.result import RecoveredMask
 
 
 def recovered_masks(searches: Sequence[tuple[CellRecord, SearchRecord]], ledger: Ledger) -> list[RecoveredMask]:
-    """Return the recoveries of the masks that were found, and those of the dense models that are their controls.
+    """Return the recoveries of a study's masks, and those of the dense models that are their controls.
 
-    A mask that was found on other samples is another one: its rows are kept apart from those.
+    A recovery belongs to the study only if the search that found its mask used the samples of one of the study's
+    searches that found the same mask.
+
+    Args:
+        searches: The searches of the study that are recorded, with their places.
+        ledger: The ledger with the recoveries.
     """
-    found_by: dict[tuple[str, str], dict[Mask, dict[str, None]]] = {}
+    searchers_by_model: dict[tuple[str, str], dict[Mask, dict[str, None]]] = {}  # model, then mask, then searchers
     samples: dict[Mask, set[str]] = {}
     for cell, search in searches:
         if (result := search.result) is not None:
-            masks = found_by.setdefault((cell.model, result.fingerprints["model"]), {Mask(): {"dense": None}})
-            masks.setdefault(result.mask, {})[cell.searcher] = None
+            searchers_by_mask = searchers_by_model.setdefault(
+                (cell.model, result.fingerprints["model"]), {Mask(): {"dense": None}}
+            )
+            searchers_by_mask.setdefault(result.mask, {})[cell.searcher] = None
             for mask in (Mask(), result.mask):
                 samples.setdefault(mask, set()).add(result.fingerprints["calibration"])
-    found = list[RecoveredMask]()
-    for (model, fingerprint), masks in found_by.items():
-        known = recoveries_of(ledger, fingerprint, masks)
-        of = SEARCHES.some(ledger, {record.search_id for record in known})
-        drawn = {name: search.fingerprints.get("calibration", "") for name, search in of.items()}
-        own = [one for one in known if drawn.get(one.search_id) in samples[one.mask]]
-        ways = [_way(one) for one in own if one.mask]
-        own = [one for one in own if one.mask or _way(one) in ways]
-        others = Counter((*masks[mask], len(mask)) for mask in {one.mask for one in own})
-        for one in told_apart(own):
-            whose = *masks[one.mask], len(one.mask)
-            found.append(RecoveredMask(model, [*masks[one.mask]], len(one.mask), one, alone=others[whose] == 1))
-    return found
+    recovered: list[RecoveredMask] = []
+    for (model, fingerprint), searchers_by_mask in searchers_by_model.items():
+        candidates = recoveries_of(ledger, fingerprint, searchers_by_mask)
+        candidate_searches = SEARCHES.some(ledger, {record.search_id for record in candidates})
+        search_samples = {
+            search_id: search.fingerprints.get("calibration", "") for search_id, search in candidate_searches.items()
+        }
+        records = [record for record in candidates if search_samples.get(record.search_id) in samples[record.mask]]
+        mask_methods = [_method(record) for record in records if record.mask]
+        records = [record for record in records if record.mask or _method(record) in mask_methods]
+        n_masks = Counter((*searchers_by_mask[mask], len(mask)) for mask in {record.mask for record in records})
+        for record in with_distinct_ways(records):
+            found_by = [*searchers_by_mask[record.mask]]
+            size = len(record.mask)
+            recovered.append(RecoveredMask(model, found_by, size, record, alone=n_masks[*found_by, size] == 1))
+    return recovered
 
 
-def _way(record: RecoveryRecord) -> object:
-    """Return all that is known of how a model was trained."""
+def _method(record: RecoveryRecord) -> object:
+    """Return how a model was trained, in as much detail as is recorded."""
     return record.settings or record.way
 
 
-def told_apart(records: Sequence[RecoveryRecord]) -> list[RecoveryRecord]:
-    """Return the recoveries of one model, with what differs between those of one way added to the name of their way.
+def with_distinct_ways(records: Sequence[RecoveryRecord]) -> list[RecoveryRecord]:
+    """Return the recoveries of one model, with distinct names of their recovery methods.
 
-    Where nothing is known to differ, as on older records, two of one mask have their ids there.
+    If recoveries have the same method, the settings in which they differ are added to its name. If no difference is
+    recorded, as in older records, the ids of recoveries of the same mask are added.
     """
-    alike: dict[str, list[Mapping[str, Any]]] = {}
-    for one in records:
-        alike.setdefault(one.way, []).append(one.settings)
-    added = {way: _telling([one for one in settings if one]) for way, settings in alike.items()}
-    named = []
-    for one in records:
-        keys = added[one.way] if one.settings else []
-        more = [f"{key.removeprefix('choices.')}={as_typed(one.settings.get(key))}" for key in keys]
-        named.append(replace(one, way=", ".join(filter(None, [one.way, *more]))))
-    times = Counter((one.mask, one.way) for one in named)
+    settings_by_way: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        if record.settings:
+            settings_by_way.setdefault(record.way, []).append(record.settings)
+    keys_by_way = {way: _distinguishing_keys(settings) for way, settings in settings_by_way.items()}
+    renamed = []
+    for record in records:
+        keys = keys_by_way[record.way] if record.settings else []
+        details = [f"{key.removeprefix('choices.')}={as_typed(record.settings.get(key))}" for key in keys]
+        renamed.append(replace(record, way=", ".join(filter(None, [record.way, *details]))))
+    times = Counter((record.mask, record.way) for record in renamed)
     return [
-        one if times[one.mask, one.way] == 1 else replace(one, way=f"{one.way} {one.recovery_id}".lstrip())
-        for one in named
+        record
+        if times[record.mask, record.way] == 1
+        else replace(record, way=f"{record.way} {record.recovery_id}".lstrip())
+        for record in renamed
     ]
 
 
-def _telling(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return as few keys as tell all different settings apart, by what stands first."""
+def _distinguishing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return keys whose values distinguish all different settings; a key that separates no more of them is left out."""
 
     def n_different(*keys: str) -> int:
-        return len({repr([one.get(key) for key in keys]) for one in settings})
+        return len({repr([setting.get(key) for key in keys]) for setting in settings})
 
     chosen: list[str] = []
-    for key in dict.fromkeys(key for one in settings for key in one):
+    for key in dict.fromkeys(key for setting in settings for key in setting):
         if n_different(*chosen, key) > n_different(*chosen):
             chosen.append(key)
     return chosen

@@ -17,7 +17,7 @@ from raysearch.studies.record import CellRecord
 from raysearch.studies.spec import Margin
 
 State = Literal["finished", "stopped", "failed", "waiting"]
-_NOT_WRITTEN = Field(exclude=True)  # for reports alone
+_NOT_WRITTEN = Field(exclude=True)  # not in JSON: only reports use the field
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,23 @@ class Outcome:
 
     Args:
         removed: The removed layers, 0-based, ascending.
-        delta_error: Standard error of the loss over the dense one, by the choice of samples; None where there is none.
-        evaluations: Masks that the searcher asked for.
-        layer_forwards_alone: Those on an empty ledger; `layer_forwards_naive` those of a full forward per mask.
-        seconds: Wall-clock of the process that finished it.
-        path: The lowest loss by number of layers removed, from 1 up.
-        best_so_far: The lowest loss of a mask with M layers after so many evaluations: ``(evaluations, loss)``.
-        assessed: By the name of a metric.
-        items: What each window, document or item adds to a number of `assessed`, or to the logarithm of a perplexity.
-        n_samples: Samples of its calibration; None in tables from before that was kept.
-        source: Equal for calibrations that differ by their number of samples and their draw alone.
+        measure: The measure of the losses.
+        dense_loss: The loss of the dense model.
+        loss: The loss of the mask.
+        delta_error: Standard error of the difference between the loss and the dense loss, due to the choice of samples;
+            None if there is no estimate.
+        evaluations: How many masks the searcher proposed.
+        layer_forwards_alone: Layer-forwards with an empty ledger.
+        layer_forwards_naive: Layer-forwards with a full forward for each mask.
+        seconds: Wall-clock time of the process that finished the search.
+        path: The lowest loss, by the number of removed layers, from 1.
+        best_so_far: Each new lowest loss of a mask with M layers, as ``(evaluations, loss)``.
+        assessed: The assessed numbers, by the name of a metric.
+        joint_removals: The cost of several layers together, and the sum of their single costs.
+        items: The contribution of each window, document or item to a number of `assessed`, or to the logarithm of a
+            perplexity.
+        n_samples: Samples of its calibration; None in older records.
+        source: The same text for calibrations that differ only in their number of samples and their draw.
     """
 
     removed: tuple[int, ...]
@@ -58,11 +65,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class CellResult(CellRecord):
-    """One search of the study, by the labels it has there, with what it found.
+    """One search of the study: its labels and its result.
 
     Args:
         state: How it ended; ``waiting`` if it has not run, ``stopped`` if its budget ended it.
-        link: Where its MLflow run is to be seen; None if it was not recorded.
+        failure: Why it failed; None if it did not fail.
+        link: The address of its MLflow run; None if there is none.
+        outcome: Its result; None if it has none.
     """
 
     state: State = "waiting"
@@ -72,26 +81,27 @@ class CellResult(CellRecord):
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write what was found, if anything, beside what was searched, and its costs together."""
+        """Write the fields of the outcome, if any, next to those of the search, and the layer-forwards in one place."""
         fields: dict[str, Any] = write(self)
-        found = fields.pop("outcome")
-        beside = {name: fields.pop(name) for name in ("error_to_best", "layer_forwards_shared")}
-        if found is None:
+        outcome = fields.pop("outcome")
+        comparison = {name: fields.pop(name) for name in ("error_to_best", "layer_forwards_shared")}
+        if outcome is None:
             return fields
-        whole = {**fields, **found, **beside}
-        forwards = {kind: whole.pop(f"layer_forwards_{kind}") for kind in ("shared", "alone", "naive")}
-        return {**whole, "layer_forwards": forwards}
+        row = {**fields, **outcome, **comparison}
+        forwards = {kind: row.pop(f"layer_forwards_{kind}") for kind in ("shared", "alone", "naive")}
+        return {**row, "layer_forwards": forwards}
 
 
 @dataclass(frozen=True)
 class RecoveredMask:
-    """A recovery of a mask of the study, by the study or by hand.
+    """A recovery of a mask of the study; the study or a separate command ran it.
 
     Args:
         model: The label of its model.
-        found_by: The searchers that found the mask, or that it is the dense model.
-        remove: M, how many layers are gone.
-        alone: Whether these searchers found no other mask of this size that was recovered, as by other draws.
+        found_by: The searchers that found the mask, or ``dense`` for the dense model.
+        remove: M, how many layers are removed.
+        record: The recorded recovery.
+        alone: Whether this is the only recovered mask of its size that these searchers found.
     """
 
     model: str
@@ -102,7 +112,7 @@ class RecoveredMask:
 
     @property
     def searchers(self) -> str:
-        """Those that found it, in words; with the mask where they found several."""
+        """The names of the searchers that found the mask, followed by the mask if they found several."""
         return ", ".join(self.found_by) + ("" if self.alone else f" {self.record.mask}")
 
 
@@ -111,15 +121,21 @@ class StudyResult:
     """A study.
 
     Args:
+        study_id: Its id.
+        name: Its name.
         cells: Its searches, in the study's order.
-        n_layers: N by model.
-        metrics: What checkpoints were assessed by, in the order of the tables' columns.
-        dense: By model, the assessed numbers of the dense model, by the name of a metric.
-        facts: What a reader must know to trust it, by subject: command, data, versions, machine, date.
-        link: Where the study's MLflow run is to be seen; None if it was not recorded.
-        searchers: The options of each searcher, by its label; those that differ between its searches are left out.
-        refused: By model the masks that `export --gguf` refuses, each with the reason.
-        option: What a later command needs to find the study's ledger, as in `` --store other``; empty for the default.
+        n_layers: N, the number of layers, by model.
+        metrics: The metrics of the assessment, in the order of the tables' columns.
+        dense: The assessed numbers of the dense model, by model, then by the name of a metric.
+        facts: How and where the study was run, by subject: command, data, versions, machine, date.
+        link: The address of the study's MLflow run; None if there is none.
+        searchers: The options of each searcher, by its label; options that differ between its searches are left out.
+        margin: The differences that count as equal.
+        contrasts: Pairs of searchers that the report compares.
+        recovered: The recoveries of its masks.
+        refused: The masks that `export --gguf` refuses, each with the reason, by model.
+        option: The option with which later commands find the study's ledger, such as `` --store other``; empty for the
+            default.
     """
 
     study_id: str
@@ -140,21 +156,21 @@ class StudyResult:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def layer_forwards(self) -> dict[str, float]:
-        """The total cost of the searches: ``shared`` in this study, ``separate`` one by one, ``naive``.
+        """The total layer-forwards of the searches: ``shared`` in this study, ``separate`` one by one, ``naive``.
 
-        Those of a model count once all of them have ended.
+        The searches of a model are counted once all of them have ended.
         """
-        found = [
+        costs = [
             (cell.layer_forwards_shared, cell.outcome.layer_forwards_alone, cell.outcome.layer_forwards_naive)
             for cell in self.cells
             if cell.outcome is not None and cell.layer_forwards_shared is not None
         ]
-        shared, separate, naive = map(sum, zip(*found, strict=True)) if found else (0.0, 0.0, 0.0)
+        shared, separate, naive = map(sum, zip(*costs, strict=True)) if costs else (0.0, 0.0, 0.0)
         return {"shared": shared, "separate": separate, "naive": naive}
 
     @property
     def totals(self) -> dict[str, float]:
-        """The numbers of the study as a whole, by the names that MLflow shows."""
+        """The numbers of the whole study, by the names of their metrics in MLflow."""
         return {
             **{f"layer_forwards/{kind}": value for kind, value in self.layer_forwards.items()},
             "searches/all": len(self.cells),

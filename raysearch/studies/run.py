@@ -1,4 +1,4 @@
-"""A study, from its specification to its record: one model after another, each with its replicas resident."""
+"""Runs a study, one model after another; the replicas of a model stay loaded for all its searches."""
 
 from __future__ import annotations
 
@@ -36,47 +36,54 @@ from raysearch.studies.record import STUDIES, AssessedMasks, StudyRecord
 from raysearch.studies.recorder import record_study
 from raysearch.studies.spec import StopCriteria, StudySpec
 
-if TYPE_CHECKING:  # these bring Ray and torch, which a study that the ledger answers does without
+if TYPE_CHECKING:  # these import Ray and torch, which are not needed if the ledger has all results
     from raysearch.assessment.context import AssessmentPlan
     from raysearch.cluster.pool import RayPool, Replicas
     from raysearch.studies.trials import OpenTracker
 
-#: Why a part of a study could not be done.
+#: Why a part of a study failed.
 Failure = EvaluationError | UserError
 
-_MOST_AT_ONCE = 4
-_MOST_S_TO_END = 2  # that searches get to say how they ended, once the study is stopped
+_MAX_CONCURRENCY = 4
+_ENDING_TIMEOUT_S = 2  # for searches to record their end after the study was stopped
 
 
 def run_study(
     spec: StudySpec, observer: Observer, tracker: Tracker, open_tracker: OpenTracker
 ) -> tuple[StudyRecord, Sequence[Failure]]:
-    """Run all searches of a study that are not done yet, or go on with it where it was stopped.
+    """Run all searches of a study that are not done yet. A study that was stopped is resumed.
 
-    `tracker` records the study for people; `open_tracker` makes that of a search, in the process that runs it.
+    Args:
+        spec: The study.
+        observer: It is notified of progress and warnings.
+        tracker: It records the study in MLflow, or elsewhere.
+        open_tracker: It makes the tracker of a search, in the process that runs the search.
 
     Returns:
-        Its record, and what could not be held out, assessed or recovered.
+        The study's record, and the failures of held-out evaluations, assessments and recoveries.
 
     Raises:
-        UserError: A search does not fit its model, its data or the machine; then none is run.
+        UserError: A search does not fit its model, its data or the machine; then no search is run.
         EvaluationError: Ray has died.
-        KeyboardInterrupt: The user stopped it; the same command goes on.
+        KeyboardInterrupt: The user stopped the study; the same command resumes it.
     """
     model_groups = prepare(spec, observer)
     for group in model_groups:
         group.cluster.check_cluster()
     checked = check_study(spec, model_groups, spec.ledger.parent)
-    search_ids, plans = checked.search_ids, checked.assessments
+    search_ids = checked.search_ids
+    plans = checked.assessments
     ledger = Ledger(spec.ledger)
     with closing(ledger), held(ledger, spec.study_id, "STUDY"):
         observer = Observers(tracker, observer)
         observer.study_started(_header(spec, search_ids, ledger))
-        of_draws = [note for group in model_groups for draws in draws_of(group) for note in notes_on(draws)]
-        for note in (*spec.notes, *of_draws, *(note for plan in plans for note in plan.notes)):
+        draws_notes = [note for group in model_groups for draws in draws_of(group) for note in notes_on(draws)]
+        plan_notes = [note for plan in plans for note in plan.notes]
+        for note in (*spec.notes, *draws_notes, *plan_notes):
             observer.warn(note)
-        texts = [*(one.prepared.calibrations for one in model_groups), *(one.calibrations for one in plans)]
-        warn_of_unknown([one for each in texts for one in each], observer)
+        calibrations = [calibration for group in model_groups for calibration in group.prepared.calibrations]
+        calibrations += [calibration for plan in plans for calibration in plan.calibrations]
+        warn_of_unknown(calibrations, observer)
         for group in model_groups:
             warn_of_dtype(group.info, observer)
         work = _StudyWork(spec, model_groups, search_ids, plans, tracker.run_id, ledger, observer, open_tracker)
@@ -87,7 +94,7 @@ def run_study(
 
 
 def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> StudyHeader:
-    """The study with the searches that were done before, perhaps outside it."""
+    """Return the header of a study, with the searches that were done before, in this study or outside it."""
     records = SEARCHES.some(ledger, search_ids)
     done = [number for number, name in enumerate(search_ids) if is_done(records.get(name), spec.options.stop)]
     run_ids = {number: records[search_ids[number]].mlflow_run_id for number in done}
@@ -96,7 +103,12 @@ def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> Study
 
 
 def is_done(record: SearchRecord | None, stop: StopCriteria) -> bool:
-    """Return whether a search has come to its end, or to where these criteria end it."""
+    """Return whether a search has finished, or has spent the budget of a study.
+
+    Args:
+        record: The record of the search; None if it has none.
+        stop: The budget.
+    """
     if record is None or record.result is None or record.state not in ("finished", "stopped"):
         return False
     spent = {"evaluations": record.result.evaluations.requested, "seconds": record.result.seconds}
@@ -105,7 +117,18 @@ def is_done(record: SearchRecord | None, stop: StopCriteria) -> bool:
 
 @dataclass(frozen=True)
 class _StudyWork:
-    """A study at work; `parent` is the tracker's id of it, and `plans` has one for each model, or none at all."""
+    """The run of a study.
+
+    Args:
+        spec: The study.
+        model_groups: Its models, with their data.
+        search_ids: The ids of its searches, in its order.
+        plans: The assessment of each model; empty if the study has no assessment.
+        parent: The tracker's id of the study; None if it has none.
+        ledger: The ledger that records the study.
+        observer: It is notified of progress and warnings.
+        open_tracker: It makes the tracker of a search.
+    """
 
     spec: StudySpec
     model_groups: Sequence[ModelGroup]
@@ -117,21 +140,25 @@ class _StudyWork:
     open_tracker: OpenTracker
 
     def record(self, assessed: Mapping[str, AssessedMasks]) -> None:
-        """Writes down where the study stands, and what was assessed, by the label of a model."""
+        """Record the current state of the study, and new assessed numbers by the label of a model."""
         record_study(self.spec, self.ledger, self.search_ids, self.model_groups, self.parent, assessed)
 
     def do(self) -> list[Failure]:
-        """Run one model's searches on its replicas, then assess and recover what they found; then the next model's.
+        """Run the searches of each model on its replicas, then assess and recover the masks that they found.
 
-        What could not be held out, assessed or recovered is told as it happens, and returned.
+        Failures of held-out evaluations, assessments and recoveries are reported when they happen, and returned.
         """
         failures: list[Failure] = []
         for model_group, plan in zip_longest(self.model_groups, self.plans):
+            stages: dict[str, Callable[[ModelGroup, Callable[[], Replicas]], None]] = {
+                "held-out evaluation": self._hold_out,
+                "assessment": partial(self._assess, plan),
+            }
             with _replicas(model_group, self.observer.warn) as (replicas, check):
-                self._search_what_is_left(model_group, replicas)
-                for work, name in (self._hold_out, "held-out evaluation"), (partial(self._assess, plan), "assessment"):
+                self._search_remaining(model_group, replicas)
+                for name, run_stage in stages.items():
                     try:
-                        work(model_group, replicas)
+                        run_stage(model_group, replicas)
                     except (EvaluationError, UserError) as error:
                         check()
                         self.observer.warn(f"the {name} of {model_group.label} failed: {error}")
@@ -142,78 +169,89 @@ class _StudyWork:
     def _records(self, numbers: Iterable[int]) -> dict[int, SearchRecord]:
         """Return the records of searches by their places in the study."""
         ids = {number: self.search_ids[number] for number in numbers}
-        known = SEARCHES.some(self.ledger, ids.values())
-        return {number: known[search_id] for number, search_id in ids.items() if search_id in known}
+        records = SEARCHES.some(self.ledger, ids.values())
+        return {number: records[search_id] for number, search_id in ids.items() if search_id in records}
 
-    def _found(self, model_group: ModelGroup) -> dict[int, SearchRecord]:
-        """Return those of a model's searches that have found something."""
-        return {number: one for number, one in self._records(model_group.cells).items() if one.result is not None}
+    def _records_with_results(self, model_group: ModelGroup) -> dict[int, SearchRecord]:
+        """Return the records of a model's searches that have found a mask, by their places in the study."""
+        records = self._records(model_group.cells)
+        return {number: record for number, record in records.items() if record.result is not None}
 
-    def _search_what_is_left(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
-        records, stop = self._records(model_group.cells), self.spec.options.stop
-        left = [number for number in model_group.cells if not is_done(records.get(number), stop)]
-        if left:
+    def _search_remaining(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
+        """Run the searches of a model that are not done."""
+        records = self._records(model_group.cells)
+        stop = self.spec.options.stop
+        remaining = [number for number in model_group.cells if not is_done(records.get(number), stop)]
+        if remaining:
             folder = as_folder("store", self.spec.store / "tune") / f"{self.spec.study_id}-{min(model_group.cells)}"
-            self._search(model_group, left, replicas(), folder)
+            self._search(model_group, remaining, replicas(), folder)
             self.record({})
 
     def _hold_out(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
-        """Evaluates what was found by one draw of a calibration on the samples of its other draws."""
-        if every := draws_of(model_group):
-            found = self._found(model_group)
-            masks = {number: record.found.mask for number, record in found.items()}
-            for draws in every:
-                evaluate_held_out(draws, masks, model_group.info, self.ledger, lambda: _pool(replicas()))
-            self.record({})
-            cells = STUDIES.find(self.ledger, self.spec.study_id).cells
-            self.observer.assessed([(one, named) for number, one in found.items() if (named := cells[number].named)])
+        """Evaluate each mask on the samples of the draws on which it was not found."""
+        all_draws = draws_of(model_group)
+        if not all_draws:
+            return
+        records = self._records_with_results(model_group)
+        masks = {number: record.found.mask for number, record in records.items()}
+        for draws in all_draws:
+            evaluate_held_out(draws, masks, model_group.info, self.ledger, lambda: _pool(replicas()))
+        self.record({})
+        cells = STUDIES.find(self.ledger, self.spec.study_id).cells
+        self.observer.assessed(
+            [(record, metrics) for number, record in records.items() if (metrics := cells[number].named)]
+        )
 
     def _assess(self, plan: AssessmentPlan | None, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
-        """Assesses what the searches of a model have found, if that is asked for."""
+        """Assess the masks that the searches of a model have found, if the study has an assessment."""
         if plan is not None:
-            from raysearch.studies.assess import assess_found
+            from raysearch.studies.assess import assess_searches
 
-            records = list(self._found(model_group).values())
-            found = assess_found(plan, self.ledger, records, self.observer, lambda: _pool(replicas()))
-            self.record({model_group.label: found})
+            records = list(self._records_with_results(model_group).values())
+            assessed = assess_searches(plan, self.ledger, records, self.observer, lambda: _pool(replicas()))
+            self.record({model_group.label: assessed})
 
     def _recover(self, model_group: ModelGroup) -> list[Failure]:
-        """Trains each mask of a model in each way, the dense model too as a control, and returns what failed."""
+        """Train each mask of a model by each recovery method, and the dense model as a control; return the failures."""
         if not self.spec.recoveries:
             return []
         from raysearch.cluster.connection import join_ray, raising
         from raysearch.recovery.recover import recover_in_study  # trl takes seconds to import
 
-        found, failures = self._found(model_group), list[Failure]()
-        if not found:
-            return failures  # without Ray
-        first: dict[Mask, int] = {}
-        for number, record in found.items():
-            first.setdefault(record.found.mask, number)
+        failures: list[Failure] = []
+        records = self._records_with_results(model_group)
+        if not records:
+            return failures  # Ray is not needed
+        first_searches: dict[Mask, int] = {}  # the first search that found each mask
+        for number, record in records.items():
+            first_searches.setdefault(record.found.mask, number)
         if self.spec.options.unpruned:
-            first = {Mask(): next(iter(first.values())), **first}
-        replicas = model_group.cluster.replica_range(model_group.info, _MOST_AT_ONCE).max
-        most = max(replicas, *(spec.options.workers for spec in self.spec.recoveries.values()))
-        total = len(self.spec.recoveries) * len(first)
-        leave = join_ray(model_group.cluster.address, most * model_group.cluster.cpus_per_replica)
+            first_searches = {Mask(): next(iter(first_searches.values())), **first_searches}
+        n_replicas = model_group.cluster.replica_range(model_group.info, _MAX_CONCURRENCY).max
+        n_workers = max(n_replicas, *(spec.options.workers for spec in self.spec.recoveries.values()))
+        total = len(self.spec.recoveries) * len(first_searches)
+        leave = join_ray(model_group.cluster.address, n_workers * model_group.cluster.cpus_per_replica)
         with ExitStack() as stack:
             stack.callback(leave)
             stack.enter_context(raising(leave.check, self.observer.warn))
-            each = product(self.spec.recoveries.items(), first.items())
-            for place, ((way, spec), (mask, number)) in enumerate(each, start=1):
-                record, cell = found[number], self.spec.cells[number]
-                remove, whose = (None, cell.searcher) if mask else (0, "dense")
-                telling = Prefixed(f"recovery {place} of {total}, {whose}, {way}: ", self.observer)
+            recoveries = product(self.spec.recoveries.items(), first_searches.items())
+            for place, ((way, spec), (mask, number)) in enumerate(recoveries, start=1):
+                cell = self.spec.cells[number]
+                name = cell.searcher if mask else "dense"
+                observer = Prefixed(f"recovery {place} of {total}, {name}, {way}: ", self.observer)
+                remove = None if mask else 0
                 try:
-                    recover_in_study(record, self.ledger, cell.search, spec, way, remove=remove, observer=telling)
+                    recover_in_study(
+                        records[number], self.ledger, cell.search, spec, way, remove=remove, observer=observer
+                    )
                 except (EvaluationError, UserError) as error:
                     leave.check()
-                    telling.warn(f"it failed: {error}")
+                    observer.warn(f"it failed: {error}")
                     failures.append(error)
         return failures
 
     def _search(self, model_group: ModelGroup, numbers: Sequence[int], replicas: Replicas, folder: Path) -> None:
-        """Runs searches to their ends, and puts on record why some failed; the folder is Tune's."""
+        """Run searches to their ends, and record why some failed; Tune writes to the folder."""
         from raysearch.studies.trials import TrialTask, run_trials
 
         options = self.spec.options
@@ -222,37 +260,37 @@ class _StudyWork:
             cell = self.spec.cells[number]
             context = StudyContext(model_group.info, model_group.prepared_for(cell), cell.labels, self.parent)
             tasks[number] = TrialTask(cell.search.elsewhere(), context, replicas, self.open_tracker)
-        auto = min(replicas.most, _MOST_AT_ONCE)
-        at_once = auto if options.concurrency == "auto" else options.concurrency
-        failed = run_trials(tasks, options.stop, at_once, options.retries, folder, self.observer)
+        auto = min(replicas.most, _MAX_CONCURRENCY)
+        concurrency = auto if options.concurrency == "auto" else options.concurrency
+        failed = run_trials(tasks, options.stop, concurrency, options.retries, folder, self.observer)
         records = self._records(failed)
         for number, cause in failed.items():
             record = records.get(number)
-            if record is None or record.state in ("running", "interrupted"):  # it could not do so itself
+            if record is None or record.state in ("running", "interrupted"):  # it could not record its failure itself
                 config = tasks[number].search.config
                 write_search(self.ledger, self.search_ids[number], config, "failed", failure=cause)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Tells that the user, the death of Ray, or a mistake found late stopped the study."""
+        """Record and report that the study was stopped by the user, the death of Ray, or an error during the run."""
         try:
             yield
         except (KeyboardInterrupt, EvaluationError, UserError):
             ended = self._ended()
-            with suppress(UserError):  # the ledger itself may be what failed, which is said already
+            with suppress(UserError):  # if the ledger failed, the error that stopped the study reports it
                 self.record({})
             self.observer.study_stopped(self.parent, ended)
             raise
 
     def _ended(self) -> list[str]:
-        """The searches that nobody runs, after a short wait for those that are about to end."""
-        deadline = time.monotonic() + _MOST_S_TO_END
+        """Return the searches that no process runs, after a short wait for searches that are about to end."""
+        deadline = time.monotonic() + _ENDING_TIMEOUT_S
         running = self.search_ids
-        while running := [one for one in running if is_held(self.ledger, one)]:
+        while running := [search_id for search_id in running if is_held(self.ledger, search_id)]:
             if time.monotonic() > deadline:  # another command runs them
                 break
             time.sleep(0.05)
-        return [one for one in self.search_ids if one not in running]
+        return [search_id for search_id in self.search_ids if search_id not in running]
 
 
 def _pool(replicas: Replicas) -> RayPool:
@@ -265,21 +303,24 @@ def _pool(replicas: Replicas) -> RayPool:
 def _replicas(
     model_group: ModelGroup, warn: Callable[[str], None]
 ) -> Iterator[tuple[Callable[[], Replicas], Callable[[], None]]]:
-    """Gives the actors of a model's replicas, started when first asked for, and what raises if Ray has died."""
+    """Yield a function that returns a model's replicas, and a function that raises an error if Ray has died.
+
+    The replicas are started at the first call of the first function.
+    """
     with ExitStack() as stack:
 
         @cache
         def group() -> ReplicaGroup:
             from raysearch.cluster.connection import raising
 
-            # Searches run side by side: as many replicas as fit are of use.
+            # Several searches use the replicas at the same time, so as many as fit are started.
             started = model_group.cluster.start(model_group.info, math.inf, shared=True)
             stack.callback(started.close)
             stack.enter_context(raising(started.check, warn))
             return started
 
         def check() -> None:
-            if group.cache_info().currsize:  # it was asked for
+            if group.cache_info().currsize:  # the replicas were started
                 group().check()
 
         yield lambda: group().replicas, check

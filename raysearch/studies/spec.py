@@ -1,4 +1,4 @@
-"""The specification of a study: its searches, its budget, how it goes about them."""
+"""The specification of a study: its searches, their budget, and how it runs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ from raysearch.studies.record import CellRecord
 
 @dataclass(frozen=True)
 class Cell:
-    """A search's place in a study, with the labels of its parts; that of its draw is empty where the study has one."""
+    """A search's place in a study.
+
+    Args:
+        model: The label of its model.
+        calibration: The label of its objective and data.
+        searcher: The label of its searcher and options.
+        search: The search.
+        draw: The label of the draw of its samples; empty if the study has only one draw.
+    """
 
     model: str
     calibration: str
@@ -33,7 +41,7 @@ class Cell:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Its labels, by the columns of a table of searches."""
+        """Its labels, by the column of a table of searches."""
         return cell_labels(self, self.search.remove, self.search.seed)
 
     def __str__(self) -> str:
@@ -43,18 +51,27 @@ class Cell:
 
 
 def cell_labels(cell: Cell | CellRecord, remove: object, seed: int) -> dict[str, str]:
-    """Return what a study calls a search, as `Cell.labels`."""
-    labels = {"model": cell.model, "calibration": cell.calibration, "searcher": cell.searcher, "remove": str(remove)}
-    return {**labels, "seed": str(seed), **({"draw": cell.draw} if cell.draw else {})}
+    """Return the labels of a search, as in `Cell.labels`.
+
+    Args:
+        cell: The search's place in a study.
+        remove: The numbers of layers that it removes.
+        seed: The seed of its searcher.
+    """
+    labels = {"model": cell.model, "calibration": cell.calibration, "searcher": cell.searcher}
+    labels |= {"remove": str(remove), "seed": str(seed)}
+    if cell.draw:
+        labels["draw"] = cell.draw
+    return labels
 
 
 @dataclass(frozen=True)
 class StopCriteria(Options):
-    """When a search is ended before its own end; None for never.
+    """The budget of a search, which ends it early; None for no limit.
 
     Args:
-        seconds: Wall-clock, of one process.
-        evaluations: Masks that the searcher has asked for.
+        seconds: Wall-clock time of one process.
+        evaluations: How many masks the searcher has proposed.
     """
 
     section = "study.stop"
@@ -64,17 +81,18 @@ class StopCriteria(Options):
 
     @property
     def limits(self) -> dict[str, float]:
-        """Those that are set, by what a search reports."""
+        """The limits that are set, by the name of the value that a search reports."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Margin(Options):
-    """The differences below which two masks are as good as each other; None for none that anybody has said.
+    """The differences below which two masks count as equally good; None if the user gave none.
 
     Args:
-        loss: Of losses, in the unit of the calibration, and of logarithms of perplexities, in nats per token.
-        points: Of accuracies, in percentage points.
+        loss: The margin of losses, in the unit of the calibration, and of logarithms of perplexities, in nats per
+            token.
+        points: The margin of accuracies, in percentage points.
     """
 
     section = "study.margin"
@@ -85,19 +103,19 @@ class Margin(Options):
 
 @dataclass(frozen=True)
 class StudyOptions(Options):
-    """How a study goes about its searches; none of this changes what a search finds, but `stop`.
+    """How a study runs its searches. Of these options, only `stop` changes the mask that a search finds.
 
     Args:
-        name: For people, and the beginning of its id.
-        concurrency: Searches at the same time, or ``auto``: as many as there are replicas, at most 4.
+        name: The name of the study; its id begins with it.
+        concurrency: Searches that run at the same time, or ``auto``: the number of replicas, at most 4.
         retries: How often a search that failed is tried again.
         stop: The budget of each search.
-        margin: What the report takes for as good.
-        contrasts: Pairs of searchers that the study is to tell apart, by their labels: ``greedy - one_shot``.
-        unpruned: Whether the dense model is trained in all ways in which masks are recovered, as a control.
+        margin: The differences that the report counts as equal.
+        contrasts: Pairs of searchers that the report compares, by their labels: ``greedy - one_shot``.
+        unpruned: Whether the dense model is trained by every recovery method too, as a control.
 
     Raises:
-        UserError: A contrast is misread, or the name cannot name a folder.
+        UserError: A contrast is not two searchers, or the name cannot be used for a folder.
     """
 
     section = "study"
@@ -119,11 +137,11 @@ class StudyOptions(Options):
 
     def check_contrasts(self, searchers: Iterable[str]) -> None:
         """Refuse a contrast of searchers that the study does not have."""
-        known = {*searchers}
+        labels = {*searchers}
         for contrast in self.contrasts:
             for searcher in sides_of(contrast):
-                if searcher not in known:
-                    near = did_you_mean(searcher, known)
+                if searcher not in labels:
+                    near = did_you_mean(searcher, labels)
                     raise UserError(f"study.contrasts has {contrast}, and no searcher is called {searcher}; {near}")
 
 
@@ -132,12 +150,14 @@ class StudySpec:
     """A grid of searches.
 
     Args:
-        assess: What the masks are assessed by that the searches find; None for nothing.
-        store: The folder it writes to; its ledger is there or elsewhere.
-        config: The resolved configuration, plain values without secrets, for the record.
-        words: What the user typed after ``raysearch study``, without secrets.
-        notes: What to tell the user about the searches.
-        recoveries: The ways in which each mask is trained again, by their labels.
+        options: How the study runs its searches.
+        cells: The searches, in the study's order.
+        assess: How the masks that the searches find are assessed; None for no assessment.
+        store: The folder to which the study writes; the ledger may be elsewhere.
+        config: The resolved configuration to be recorded: plain values without secrets.
+        words: The arguments of the command ``raysearch study``, without secrets.
+        notes: Notes on the searches for the user.
+        recoveries: The recovery methods by which each mask is trained, by their labels.
     """
 
     options: StudyOptions
@@ -151,22 +171,26 @@ class StudySpec:
 
     @property
     def study_id(self) -> str:
-        """The study's id: the same for the same searches, wherever and however they are run."""
-        outside = ("store", "ledger", "cluster", "tracking", "refine", "choices")  # choices name what other keys hold
+        """The study's id. It depends on the searches and their budget, not on where and how they run."""
+        ignored = ("store", "ledger", "cluster", "tracking", "refine", "choices")  # choices only name other values
         searches = [
-            [cell.labels, {key: value for key, value in cell.search.config.items() if key not in outside}]
+            [cell.labels, {key: value for key, value in cell.search.config.items() if key not in ignored}]
             for cell in self.cells
         ]
         return f"{self.options.name}-{digest([searches, self.options.stop.limits], 8)}"
 
     @property
     def ledger(self) -> Path:
-        """Where it is remembered."""
+        """The ledger that records the study."""
         return self.cells[0].search.evaluation.ledger
 
 
 def sides_of(contrast: str) -> tuple[str, str]:
-    """Return the labels of the two searchers of a contrast, or refuse it."""
+    """Return the labels of the two searchers of a contrast.
+
+    Raises:
+        UserError: The contrast is not two different searchers.
+    """
     sides = [side.strip() for side in contrast.split(" - ")]
     if len(sides) != 2 or not all(sides) or sides[0] == sides[1]:
         raise UserError(
@@ -176,36 +200,44 @@ def sides_of(contrast: str) -> tuple[str, str]:
 
 
 def one_seed_each(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
-    """Drop searches that repeat another, whose searcher draws no random numbers; return the others, and notes."""
-    kept: list[Cell] = []
-    idle: dict[str, None] = {}
+    """Leave out searches that differ from an earlier one only in the seed, if their searcher does not use the seed.
+
+    Returns:
+        The remaining searches, and a note for the user if some were left out.
+    """
+    distinct: list[Cell] = []
+    deterministic: dict[str, None] = {}  # the labels of the searchers
     for cell in cells:
-        if not cell.search.searcher.stochastic and any(_same_but_seed(cell, other) for other in kept):
-            idle[cell.searcher] = None
+        if not cell.search.searcher.stochastic and any(_same_but_seed(cell, earlier) for earlier in distinct):
+            deterministic[cell.searcher] = None
         else:
-            kept.append(cell)
-    if not idle:
-        return kept, []
-    left_out = count(len(cells) - len(kept), "search is", "searches are")
-    return kept, [f"no random numbers decide what {', '.join(idle)} finds, so one seed is run and {left_out} left out"]
+            distinct.append(cell)
+    if not deterministic:
+        return distinct, []
+    searchers = ", ".join(deterministic)
+    dropped = count(len(cells) - len(distinct), "search is", "searches are")
+    return distinct, [f"no random numbers decide what {searchers} finds, so one seed is run and {dropped} left out"]
 
 
 def drawn_once(cells: Sequence[Cell]) -> list[str]:
-    """Return a warning where searches are compared on one draw of a calibration's samples."""
+    """Return a warning if a study compares searches on a single draw of a calibration's samples, else nothing."""
     compared = len({cell.searcher for cell in cells}) > 1 or len({cell.calibration for cell in cells}) > 1
     draws: dict[str, set[str]] = {}
     for cell in cells:
         draws.setdefault(cell.calibration, set()).add(cell.draw)
-    once = [calibration for calibration, of in draws.items() if len(of) == 1]
-    if not compared or not once:
+    single = [calibration for calibration, labels in draws.items() if len(labels) == 1]
+    if not compared or not single:
         return []
-    which = "each calibration" if len(once) == len(draws) else listed(once)
-    drawn = f"{which} {'is' if len(once) in (1, len(draws)) else 'are'} drawn once"
-    return [f"{drawn}, so what other samples would give is not measured; study.grid.draw=[0,1,2] draws more"]
+    if len(single) == len(draws):
+        subject = "each calibration is"
+    else:
+        subject = f"{listed(single)} {'is' if len(single) == 1 else 'are'}"
+    consequence = "so what other samples would give is not measured"
+    return [f"{subject} drawn once, {consequence}; study.grid.draw=[0,1,2] draws more"]
 
 
-def _same_but_seed(one: Cell, other: Cell) -> bool:
-    def rest(cell: Cell) -> tuple[Any, ...]:
+def _same_but_seed(first: Cell, second: Cell) -> bool:
+    def without_seed(cell: Cell) -> tuple[Any, ...]:
         return cell.labels | {"seed": ""}, cell.search.searcher, cell.search.protect, cell.search.evaluation
 
-    return one.search.seed != other.search.seed and rest(one) == rest(other)
+    return first.search.seed != second.search.seed and without_seed(first) == without_seed(second)

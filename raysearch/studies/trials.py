@@ -1,8 +1,8 @@
-"""A study's searches as trials of Ray Tune: one trial is one search, and its reports are the search's rounds.
+"""A study's searches as trials of Ray Tune: one Tune trial is one search, and its reports are the search's rounds.
 
-Tune runs several at a time, retries what fails, and stops what has spent its budget. What searches find is not its
-business: that is in the ledger, so a trial that begins anew is soon where it was. All trials hand their units to the
-same replicas.
+Tune runs several searches at a time, retries those that fail, and stops those that have spent their budget. The results
+of the searches are in the ledger, so a Tune trial that begins again soon reaches the point where it was. All Tune
+trials use the same replicas.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ from raysearch.searching.run import StudyContext, search_rounds
 from raysearch.searching.spec import SearchSpec
 from raysearch.studies.spec import StopCriteria
 
-#: Makes a search's tracker from what gets the tracker's warnings; picklable.
+#: Makes the tracker of a search; its argument receives the tracker's warnings. It must be picklable.
 OpenTracker = Callable[[Callable[[str], None]], Tracker]
 
-_CELL, _NAME, _FAILURE = "cell", "cell-", "failure"
+_CELL = "cell"  # the key of a search's place in the configuration of its Tune trial
+_NAME = "cell-"  # the prefix of the names of Tune trials
+_FAILURE = "failure"
 
-# Read by Tune at its start; a value the user has set wins.
+# Tune reads these at its start. A value that the user has set is kept.
 _ENVIRONMENT = {
-    "RAY_AIR_NEW_OUTPUT": "0",  # no tables of its own
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # six files a trial
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the study, not a trial
+    "RAY_AIR_NEW_OUTPUT": "0",  # no tables of Tune
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # they write six files for each Tune trial
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the study, not a Tune trial
     "TUNE_GLOBAL_CHECKPOINT_S": "1",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
@@ -50,7 +52,14 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class TrialTask:
-    """A search as a trial needs it; `SearchTrial` puts the replicas into its context."""
+    """A search to be run as a Tune trial.
+
+    Args:
+        search: The search.
+        context: The parts of the study that it uses; `SearchTrial` adds the replicas.
+        replicas: The replicas that all searches of the model share.
+        open_tracker: It makes the tracker of the search.
+    """
 
     search: SearchSpec
     context: StudyContext
@@ -59,15 +68,16 @@ class TrialTask:
 
 
 class SearchTrial(tune.Trainable):
-    """Runs one search, a round a step.
+    """Runs one search; each step is a round.
 
-    Its process is used again for the next one, so that importing torch is paid for once.
+    The next search uses the same process, so that torch is imported only once.
     """
 
     @override
     def setup(self, config: dict[str, Any], tasks: Mapping[int, TrialTask], stop: StopCriteria) -> None:  # type: ignore[override]
-        self._tasks, self._criteria = tasks, stop
-        self._standing: dict[str, Any] = {}
+        self._tasks = tasks
+        self._criteria = stop
+        self._progress: dict[str, Any] = {}
         self._rounds = self._begin(config)
 
     @override
@@ -76,16 +86,16 @@ class SearchTrial(tune.Trainable):
             summary = next(self._rounds)
         except StopIteration as stop:
             return self._report(best_loss=stop.value.loss, done=True)
-        except UserError as error:  # on record by now, and no better for being tried again
+        except UserError as error:  # it is recorded, and another try would fail again
             return self._report(**{_FAILURE: str(error)}, done=True)
-        self._standing = {
+        self._progress = {
             "round": summary.round,
             "evaluations": summary.n_requested,
             "seconds": summary.seconds,
             "best_loss": summary.best_loss,
         }
-        if any(self._standing[name] >= limit for name, limit in self._criteria.limits.items()):
-            self._rounds.close()  # Tune will stop it for the same reason; by then it is on record as stopped
+        if any(self._progress[name] >= limit for name, limit in self._criteria.limits.items()):
+            self._rounds.close()  # this records it as stopped, before Tune stops it for the same reason
         return self._report(done=False)
 
     @override
@@ -99,23 +109,23 @@ class SearchTrial(tune.Trainable):
         return True
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing to save: the ledger has it."""
+        """Save nothing: all results are in the ledger."""
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing to load: the search is replayed."""
+        """Load nothing: the search is replayed from the ledger."""
 
     def _begin(self, config: Mapping[str, Any]) -> Generator[RoundSummary, None, SearchResult]:
-        """Does nothing before the first step: what fails earlier Tune does not know for the trial's own."""
+        """Prepare and run a search. Nothing runs before the first step, since Tune handles earlier errors wrongly."""
         task = self._tasks[config[_CELL]]
         self._observer = _Warnings()
-        self._standing = {"round": 0, "evaluations": 0, "seconds": 0.0}
+        self._progress = {"round": 0, "evaluations": 0, "seconds": 0.0}
         context = replace(task.context, make_pool=partial(RayPool, task.replicas))
         tracker = task.open_tracker(self._observer.warn)
         return (yield from search_rounds(task.search, self._observer, tracker, context=context))
 
-    def _report(self, **more: Any) -> dict[str, Any]:
-        """Where the search stands, and all that it has warned of so far."""
-        return {**self._standing, "warnings": list(self._observer.warnings), **more}
+    def _report(self, **values: Any) -> dict[str, Any]:
+        """Return the progress of the search, its warnings so far, and these values."""
+        return {**self._progress, "warnings": list(self._observer.warnings), **values}
 
 
 def run_trials(
@@ -126,16 +136,25 @@ def run_trials(
     folder: Path,
     observer: Observer,
 ) -> dict[int, str]:
-    """Run searches by the number of their cell, so many at a time, and return why some failed for good, by that number.
+    """Run searches as Tune trials. A search that fails does not stop the others.
 
-    Those that fail are tried again so often, and do not stop the others. Tune keeps its experiment in the folder.
+    Args:
+        tasks: The searches, by their places in the study.
+        stop: The budget of each search.
+        concurrency: How many searches run at a time.
+        retries: How often a search that failed is tried again.
+        folder: The folder of Tune's experiment.
+        observer: It is notified of the progress of each search, and of its warnings.
+
+    Returns:
+        Why searches failed after all their retries, by their places in the study.
 
     Raises:
-        EvaluationError: Ray has ended them, as where the machine runs low on memory.
+        EvaluationError: Ray has ended the searches, for instance because the machine runs low on memory.
     """
     replicas = next(iter(tasks.values())).replicas
     with _tune_environment():
-        # Beside the driver, where the ledger is; trials wait for replicas most of the time.
+        # Tune trials run on the machine with the ledger. They need no CPU: most of the time they wait for replicas.
         trainable = tune.with_parameters(SearchTrial, tasks=tasks, stop=stop)
         trainable = tune.with_resources(trainable, {"cpu": 0, this_node(): 0.001})
         tuner = tune.Tuner(
@@ -158,7 +177,7 @@ def run_trials(
         )
         try:
             grid = tuner.fit()
-        except RuntimeError as error:  # as Tune has it where Ray ends the process of a trial that waits for work
+        except RuntimeError as error:  # Tune raises it if Ray ends the process of a trial that waits for work
             if not isinstance(error.__cause__, RayError):
                 raise
             raise EvaluationError(f"Ray ended the searches: {last_line(error.__cause__)}") from error
@@ -166,7 +185,7 @@ def run_trials(
     for result in (grid[index] for index in range(len(grid))):
         cause = _cause(result.error) if result.error else (result.metrics or {}).get(_FAILURE)
         if cause is not None:
-            name = Path(result.path).name  # it has no config if its process never began
+            name = Path(result.path).name  # result.config is missing if the process never began
             failed[int(name.removeprefix(_NAME))] = cause
     return failed
 
@@ -176,27 +195,28 @@ def _trial_name(trial: Trial) -> str:
 
 
 def _cause(error: BaseException | None) -> str:
-    """The last line of what a trial died of, without the name of our own exceptions."""
+    """Return the last line of a trial's error, without the class name of `EvaluationError`."""
     last = "no cause is known" if error is None else last_line(error)
     return last.removeprefix(f"{EvaluationError.__module__}.").removeprefix(f"{EvaluationError.__name__}: ")
 
 
 class _Callback(tune.Callback):
-    """Passes Tune's events on to an observer, and every second whether replicas are waited for."""
+    """Passes Tune's events on to an observer, and regularly whether searches wait for replicas."""
 
     def __init__(self, observer: Observer, replicas: Replicas) -> None:
-        self._observer, self._replicas = observer, replicas
-        self._looked = 0.0
+        self._observer = observer
+        self._replicas = replicas
+        self._polled_at_s = 0.0
         self._warned: set[str] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tune saves its callbacks with the experiment; an observer cannot be saved."""
+        """Pickle an empty callback, since Tune saves its callbacks and an observer cannot be saved."""
         return tune.Callback, ()
 
     @override
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        if time.monotonic() - self._looked >= SYNC_S:
-            self._looked = time.monotonic()
+        if time.monotonic() - self._polled_at_s >= SYNC_S:
+            self._polled_at_s = time.monotonic()
             self._observer.replicas_awaited(self._replicas.fleet.is_awaited())
 
     @override
@@ -211,8 +231,9 @@ class _Callback(tune.Callback):
             if message not in self._warned:
                 self._warned.add(message)
                 self._observer.warn(message)
-        standing = result["round"], result["evaluations"], result.get("best_loss")
-        self._observer.cell_updated(trial.config[_CELL], *standing)
+        self._observer.cell_updated(
+            trial.config[_CELL], result["round"], result["evaluations"], result.get("best_loss")
+        )
 
     @override
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
@@ -225,7 +246,7 @@ class _Callback(tune.Callback):
 
 @dataclass
 class _Warnings(Observer):
-    """Keeps a search's warnings, to be passed on to the study's own process."""
+    """Collects a search's warnings, which are then passed on to the process of the study."""
 
     warnings: list[str] = field(default_factory=list)
 
@@ -236,9 +257,9 @@ class _Warnings(Observer):
 
 @contextlib.contextmanager
 def _tune_environment() -> Iterator[None]:
-    """Tune's settings by environment variables, while it runs, and its logs of failures, which we tell ourselves."""
-    mine = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
-    os.environ.update(mine)
+    """Set Tune's environment variables and silence its logs while it runs; failures are reported by the observer."""
+    added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
+    os.environ.update(added)
     logger = logging.getLogger("ray.tune")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -246,5 +267,5 @@ def _tune_environment() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-        for name in mine:
+        for name in added:
             os.environ.pop(name, None)

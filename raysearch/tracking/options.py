@@ -1,4 +1,4 @@
-"""Where searches and studies are recorded for people: by which tracker, and in MLflow's embedded store or at a URI."""
+"""Options of the tracker that records searches and studies, and the location of MLflow's store."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from pydantic import NonNegativeInt
 
 from raysearch.errors import HIDDEN, UserError, did_you_mean, redact
 
-#: What MLflow's addresses begin with, databases with or without ``+driver``; its plugins add to them.
+#: The URI schemes that MLflow supports, for databases with or without ``+driver``; its plugins add more.
 _SCHEMES = {"http", "https", "databricks", "databricks-uc", "uc", "file", "sqlite", "postgresql", "mysql", "mssql"}
 
 
 @dataclass(frozen=True)
 class Store:
-    """A place where MLflow keeps runs, by its tracking URI.
+    """A store of MLflow.
 
-    The folder holds the artifacts of every store that is not a server, and the database of the embedded one.
+    Args:
+        uri: Its tracking URI.
+        folder: The folder of its artifacts, unless the store is a server, and of the database of the embedded store.
     """
 
     uri: str
@@ -32,99 +34,107 @@ class Store:
 
     @classmethod
     def locate(cls, uri: str | None, folder: Path, argument: str = "tracking.uri") -> Store:
-        """Return the store at `uri`, which the user gave as the argument; None for the embedded one.
+        """Return the store at a URI.
 
-        Where `uri` is from a record, which keeps no password, that is taken from MLflow's own environment variables.
+        Args:
+            uri: A tracking URI; None for the embedded store. The URI of a record has no password; the password then
+                comes from MLflow's environment variables.
+            folder: The folder of the embedded store and of artifacts.
+            argument: The name of the argument in error messages.
 
         Raises:
-            UserError: MLflow knows no addresses of that kind, or keeps nothing there.
+            UserError: MLflow does not support the URI, or cannot keep runs there.
         """
         folder = folder.expanduser().resolve()
         if uri == "":
             raise UserError(f"{argument}= is empty; give an address, or leave it out")
         scheme, separator, _ = (uri or "").partition("://")
         if separator and scheme.partition("+")[0] not in _SCHEMES:
-            known = _SCHEMES | {plugin.name for plugin in entry_points(group="mlflow.tracking_store")}
-            if scheme not in known:
-                said = f"{argument}={redact(uri or '')} is of a kind that MLflow does not know"
-                raise UserError(f"{said}; {did_you_mean(scheme, known)}")
+            schemes = _SCHEMES | {plugin.name for plugin in entry_points(group="mlflow.tracking_store")}
+            if scheme not in schemes:
+                problem = f"{argument}={redact(uri or '')} has a scheme that MLflow does not support"
+                raise UserError(f"{problem}; {did_you_mean(scheme, schemes)}")
         if re.fullmatch(r"[\w.-]+:\d+(/.*)?", uri or ""):
-            raise UserError(f"{argument}={uri} does not say how to speak to that server; use http://{uri}")
-        keeps_folders = os.environ.get("MLFLOW_ALLOW_FILE_STORE", "").lower() in ("true", "1")  # as older versions did
-        if uri and re.match(r"file:|(?!databricks$|databricks-uc$|uc$)[^:]*$", uri) and not keeps_folders:
+            raise UserError(f"{argument}={uri} has no scheme; use http://{uri}")
+        allows_folders = os.environ.get("MLFLOW_ALLOW_FILE_STORE", "").lower() in ("true", "1")  # as in older versions
+        if uri and re.match(r"file:|(?!databricks$|databricks-uc$|uc$)[^:]*$", uri) and not allows_folders:
             file = Path(re.sub(r"^file:(//)?", "", uri)).expanduser().absolute() / "mlflow.db"
             raise UserError(
-                f"{argument}={uri} is a folder, in which MLflow keeps no more runs; use sqlite:///{file}, or http://… "
+                f"{argument}={uri} is a folder, which MLflow no longer supports; use sqlite:///{file}, or http://… "
                 "for a server"
             )
         if re.fullmatch(r"sqlite(\+\w+)?:/*(:memory:)?(\?.*)?", uri or ""):
             raise UserError(
-                f"{argument}={uri} names no file, and what is written is lost; use sqlite:////path/to/file.db"
+                f"{argument}={uri} names no file, so all runs would be lost; use sqlite:////path/to/file.db"
             )
         return cls(_with_password(uri) if uri else f"sqlite:///{folder / 'mlflow.db'}", folder)
 
     @property
     def shown(self) -> str:
-        """The URI as it may be shown."""
+        """The URI without secrets, for messages."""
         return redact(self.uri)
 
     @property
     def page(self) -> str:
-        """Where a browser finds it: its server, or the one of ``raysearch ui``."""
+        """The address of its page in a browser: on its server, or on that of ``raysearch ui``."""
         return re.sub(r"//[^/]*@", "//", self.uri).rstrip("/") if self.is_server else "http://127.0.0.1:5000"
 
     def check(self) -> None:
-        """Refuse an address from a record whose password no environment variable has."""
+        """Check that the password of a recorded URI is known.
+
+        Raises:
+            UserError: MLflow's environment variables do not contain the password.
+        """
         if HIDDEN in self.uri:
             raise UserError(
-                f"tracking.uri={self.uri} is on record without its password; give it again with tracking.uri=…, or in "
+                f"tracking.uri={self.uri} is recorded without its password; give it again with tracking.uri=…, or in "
                 "MLFLOW_TRACKING_URI"
             )
 
     @property
     def is_server(self) -> bool:
-        """Whether a server answers at the URI, which then decides by itself where artifacts go."""
+        """Whether the URI is that of a server, which decides where artifacts are written."""
         return self.uri.startswith(("http:", "https:", "databricks"))
 
     @property
     def is_embedded(self) -> bool:
-        """Whether it is the database in the folder."""
+        """Whether it is the embedded store, a database in the folder."""
         return self.uri == f"sqlite:///{self.folder / 'mlflow.db'}"
 
     @property
     def artifacts(self) -> Path:
-        """The folder of artifacts; absolute, since MLflow would take a relative one from wherever it runs."""
+        """The folder of artifacts; absolute, since MLflow resolves a relative path in its current folder."""
         return self.folder / "artifacts"
 
     @property
     def file(self) -> Path | None:
-        """The file of a local database; None of another store."""
+        """The file of a local database; None for any other store."""
         return Path(re.sub(r"^sqlite(\+\w+)?:///|\?.*$", "", self.uri)) if self.uri.startswith("sqlite") else None
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other searches out of the embedded store meanwhile: MLflow breaks if two make its tables at once."""
-        with ExitStack() as locked:
+        """Lock the embedded store for other searches: MLflow fails if two processes create its tables at once."""
+        with ExitStack() as stack:
             if self.is_embedded:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                locked.enter_context(FileLock(self.folder / "mlflow.lock", fallback_to_soft=False))
+                stack.enter_context(FileLock(self.folder / "mlflow.lock", fallback_to_soft=False))
             yield
 
 
 @dataclass(frozen=True)
 class TrackingOptions:
-    """Where searches and studies are recorded for people to look at.
+    """Options of the tracker that records searches and studies.
 
     Args:
-        type: ``mlflow``, or ``none`` to record nothing (the ledger still does).
+        type: ``mlflow``, or ``none`` to record nothing; the ledger records searches in either case.
         uri: An MLflow tracking URI; None for the embedded store.
-        experiment: The MLflow experiment that searches are filed under.
-        folder: Holds the embedded store and its artifacts.
-        ledger: Where searches are on record; None for the folder's own.
-        max_child_runs: So many trials of a search have runs of their own; the others are rows of its table alone.
+        experiment: The MLflow experiment of the searches.
+        folder: The folder of the embedded store and its artifacts.
+        ledger: The ledger that records the searches; None for the ledger in the folder.
+        max_child_runs: The maximum number of trials of a search that have child runs. All trials are in its table.
 
     Raises:
-        UserError: MLflow knows no addresses of that kind, or no such experiments.
+        UserError: MLflow does not support the URI, or the experiment has no name.
     """
 
     type: Literal["mlflow", "none"]
@@ -140,13 +150,17 @@ class TrackingOptions:
             raise UserError(f"tracking.experiment={self.experiment} is not a name; give one, such as raysearch")
 
     def link(self, run_id: str | None, url: str | None = None) -> str | None:
-        """Return the address of a run's page, on its server or that of ``raysearch ui``.
-
-        None without a run, and where only the server's own settings know its address: ``databricks``.
+        """Return the address of a run's page, on its server or on that of ``raysearch ui``.
 
         Args:
-            run_id: The run.
-            url: Where people find MLflow, if it is elsewhere for them: ``http://host:5000``.
+            run_id: The id of the run; None if there is none.
+            url: The address of MLflow for users, if it differs from that of the store, such as ``http://host:5000``.
+
+        Returns:
+            The address; None if there is no run, or if the URI contains no address, as ``databricks``.
+
+        Raises:
+            UserError: `url` is not an address.
         """
         if url is not None and not re.match(r"https?://[^/\s]", url):
             raise UserError(f"--mlflow-url={redact(url)} is not an address; give one such as http://host:5000")
@@ -157,22 +171,22 @@ class TrackingOptions:
 
     @property
     def store(self) -> Store:
-        """Where MLflow keeps runs."""
+        """The store of MLflow."""
         return Store.locate(self.uri, self.folder)
 
     def elsewhere(self) -> TrackingOptions:
-        """Return the same place, for a process in any folder."""
+        """Return the same options with absolute paths, for a process in another folder."""
         relative = re.fullmatch(r"(sqlite(?:\+\w+)?:///)([^/].*)", self.uri or "")
         uri = f"{relative[1]}{Path(relative[2]).absolute()}" if relative else self.uri
         return replace(self, uri=uri, folder=self.folder.resolve())
 
 
 def _with_password(uri: str) -> str:
-    """Return an address from a record with its password, if MLflow's environment variables have that."""
+    """Return a recorded URI with its password, if MLflow's environment variables contain it."""
     if HIDDEN not in uri:
         return uri
-    given = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if redact(given) == uri:
-        return given
-    signs_in = any(os.environ.get(f"MLFLOW_TRACKING_{name}") for name in ("USERNAME", "TOKEN"))
-    return re.sub(r"//[^/]*@", "//", uri) if signs_in and uri.startswith("http") else uri
+    environment_uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if redact(environment_uri) == uri:
+        return environment_uri
+    has_login = any(os.environ.get(f"MLFLOW_TRACKING_{name}") for name in ("USERNAME", "TOKEN"))
+    return re.sub(r"//[^/]*@", "//", uri) if has_login and uri.startswith("http") else uri

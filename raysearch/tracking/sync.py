@@ -1,4 +1,4 @@
-"""Writes to MLflow what it lacks, from the ledger alone: a search, or a study with all that it found."""
+"""Completes the record of a search or a study in MLflow, from the ledger alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,14 @@ from raysearch.tracking.options import Store, TrackingOptions
 
 @dataclass(frozen=True)
 class SyncedSearch:
-    """A search that MLflow has in full; it had lacked `missing` of the trials."""
+    """A search that is completely recorded in MLflow.
+
+    Args:
+        search_id: The id of the search.
+        mlflow_run_id: The id of its MLflow run.
+        trials: The number of its trials.
+        missing: How many of the trials were missing in MLflow before.
+    """
 
     search_id: str
     mlflow_run_id: str
@@ -38,20 +45,25 @@ class SyncedSearch:
 
     @property
     def searches(self) -> tuple[SyncedSearch, ...]:
-        """Itself, as of a study."""
+        """The search itself; a study has several."""
         return (self,)
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The parts that there is nothing to write of yet, in words."""
+        """Sentences on the parts that cannot be recorded yet; a search has none."""
         return ()
 
 
 @dataclass(frozen=True)
 class SyncedStudy:
-    """A study of which MLflow has all that is found: by its searches, and in its report if that is written.
+    """A study whose results so far are completely recorded in MLflow.
 
-    `unfinished` are the ids of the searches that have found nothing, or that a command repeats just now.
+    Args:
+        study_id: The id of the study.
+        mlflow_run_id: The id of its MLflow run.
+        searches: Its searches that have ended.
+        unfinished: The ids of the searches that have no result, or that another process runs at this moment.
+        report: Whether its report was written, and so was recorded too.
     """
 
     study_id: str
@@ -62,20 +74,29 @@ class SyncedStudy:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The parts that there is nothing to write of yet, in words."""
-        searches = count(len(self.unfinished), "search has", "searches have")
-        unfinished = f"{searches} not ended yet; the study's command goes on with that, and records it"
-        report = f"its report is not written yet; raysearch report {self.study_id} does that, and records it"
-        return (*([unfinished] if self.unfinished else []), *([] if self.report else [report]))
+        """Sentences on the parts that cannot be recorded yet."""
+        sentences = []
+        if self.unfinished:
+            searches = count(len(self.unfinished), "search has", "searches have")
+            sentences.append(f"{searches} not ended yet; the study's command resumes and records the rest")
+        if not self.report:
+            sentences.append(f"its report is not written yet; raysearch report {self.study_id} writes and records it")
+        return tuple(sentences)
 
 
 def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingOptions) -> SyncedSearch | SyncedStudy:
-    """Write what MLflow lacks of a search; or of a study: its run, its searches filed under that, a written report.
+    """Write all parts of a search or a study that are missing in MLflow.
 
-    Where that is stands in its record from now on.
+    The record in the ledger then names the MLflow run and its place. A study's parts are its run, its searches as child
+    runs, and its report if that was written.
+
+    Args:
+        record: The recorded search or study.
+        ledger: The ledger with the record.
+        tracking: Where to write.
 
     Raises:
-        UserError: A search has not come to its end, another process runs it, or MLflow cannot be written to.
+        UserError: The search has not ended, another process runs it, or MLflow cannot be written to.
     """
     tracking.store.check()
     if isinstance(record, SearchRecord):
@@ -84,9 +105,15 @@ def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingO
 
 
 def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Callable[[str], None]) -> None:
-    """Write what MLflow lacks of the searches of a study that none works on: one was killed while it recorded.
+    """Complete the MLflow runs of a study's searches whose processes were killed while they recorded.
 
-    The runs of those whose process died end as failed.
+    The runs of searches whose process died are marked as failed. Searches that a process runs are left alone.
+
+    Args:
+        study: The recorded study.
+        ledger: The ledger with the study and its searches.
+        tracking: Where the study is recorded.
+        warn: It is called with a sentence if MLflow cannot be written to; the error is not raised.
     """
     parent = study.mlflow_run_id
     if tracking.type == "none" or parent is None:
@@ -94,9 +121,9 @@ def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Ca
     try:
         running = attempt(lambda: open_runs(tracking.store, parent))
         run_ids = {run.data.tags["raysearch.search_id"]: run.info.run_id for run in running}
-        known = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+        records = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
         for cell in study.cells:
-            record = known.get(cell.search_id)
+            record = records.get(cell.search_id)
             if record is None or is_held(ledger, record.search_id):
                 continue
             if record.state == "failed":
@@ -106,7 +133,8 @@ def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Ca
                 _sync_search(record, ledger, tracking, cell, parent)
     except Exception as error:  # recording never stops a study, whatever MLflow, a disk or a network throws
         warn(
-            f"what MLflow lacks of the study is not written ({cause_of(error)}); later: raysearch sync {study.study_id}"
+            f"the study is not completely recorded in MLflow ({cause_of(error)}); "
+            f"complete it later by: raysearch sync {study.study_id}"
         )
 
 
@@ -117,15 +145,16 @@ def _sync_search(
     cell: CellRecord | None = None,
     parent: str = "",
 ) -> SyncedSearch:
-    """Write what MLflow lacks of a search, as the cell of a study and under its id at MLflow where there is one.
+    """Write all parts of a search that are missing in MLflow.
 
-    A cell that another process writes just now is waited for.
+    If it is a `cell` of a study, it gets its labels there, its run becomes a child of the study's run `parent`, and a
+    process that writes it at this moment is waited for.
     """
-    with held(ledger, record.search_id, "SEARCH", wait=cell is not None):  # two would write the same trials
+    with held(ledger, record.search_id, "SEARCH", wait=cell is not None):  # two processes would write the same trials
         if record.result is None:
             raise UserError(
                 f"SEARCH={record.search_id} is {record.state}, so there is nothing to sync yet; raysearch resume "
-                f"{record.search_id} goes on with it, and records it"
+                f"{record.search_id} resumes and records it"
             )
         result = record.result
         if cell is not None:
@@ -140,30 +169,29 @@ def _sync_search(
 
 
 def _write_assessments(store: Store, run_id: str, record: SearchRecord, ledger: Ledger) -> None:
-    """Write what the ledger has of a search's mask besides the search: numbers, answers and recoveries."""
+    """Write the recorded assessments, answers and recoveries of a search's masks."""
     record_assessments(store, {run_id: recorded_assessments(ledger, record)})
     record_answers(store, {run_id: recorded_answers(ledger, record)})
     result = record.found
     masks = {trial.mask for trial in result.trials} | {result.mask}
-    for one in recoveries_of(ledger, result.fingerprints["model"], masks):
-        if one.search_id == record.search_id:
-            record_recovery(store, run_id, *one.told)
-    for recovered in recorded_refinement(ledger, record):
-        record_recovery(store, run_id, *recovered)
+    for recovery in recoveries_of(ledger, result.fingerprints["model"], masks):
+        if recovery.search_id == record.search_id:
+            record_recovery(store, run_id, *recovery.told)
+    for refined in recorded_refinement(ledger, record):
+        record_recovery(store, run_id, *refined)
 
 
 def _write_search(tracking: TrackingOptions, result: SearchResult) -> SyncedSearch:
-    """Tell a search again as it was, each event at its own time."""
+    """Write the events of a search again, each with its own time."""
     from raysearch.tracking.mlflow.writer import MlflowWriter
 
-    at = int(1000 * result.began)
-    writer = MlflowWriter(tracking, result, at, 0.0)
-    writer.take_up()
+    writer = MlflowWriter(tracking, result, int(1000 * result.began), 0.0)
+    writer.open_run()
     for trials, summary in result.by_round:
-        at = int(1000 * (result.began + summary.seconds))
+        round_end_ms = int(1000 * (result.began + summary.seconds))
         for trial in trials:
-            writer.trial(trial, at)
-        writer.round_done(summary, at)
+            writer.trial(trial, round_end_ms)
+        writer.round_done(summary, round_end_ms)
     writer.finish(result, None, int(1000 * result.ended))
     return SyncedSearch(result.search_id, writer.run_id, len(result.trials), writer.written)
 
@@ -173,39 +201,43 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
         parent = begin_study(tracking.store, tracking.experiment, study.study_id, study.config, reopen=False)
     config = {**study.config, "tracking": _section(study.config, tracking)}
     if (parent, config) != (study.mlflow_run_id, study.config):
-        STUDIES.change(  # a command may have added to it by now
+        STUDIES.change(  # another command may have changed the record meanwhile
             ledger,
             study.study_id,
-            lambda found: replace(found or study, config=config, mlflow_run_id=parent, updated=now()),
+            lambda record: replace(record or study, config=config, mlflow_run_id=parent, updated=now()),
         )
-    known = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
-    found = {name: one for name, one in known.items() if one.result is not None and not is_held(ledger, name)}
+    records = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+    ended_searches = {
+        search_id: record
+        for search_id, record in records.items()
+        if record.result is not None and not is_held(ledger, search_id)
+    }
     searches = tuple(
         _sync_search(record, ledger, tracking, cell, parent)
         for cell in study.cells
-        if (record := found.get(cell.search_id))
+        if (record := ended_searches.get(cell.search_id))
     )
-    report = tracking.folder / "reports" / study.study_id
-    files = sorted(report.iterdir()) if report.is_dir() else []
+    report_folder = tracking.folder / "reports" / study.study_id
+    files = sorted(report_folder.iterdir()) if report_folder.is_dir() else []
     results = collect(study, ledger, tracking.link)
     ended = has_ended(results, ledger)
     if files or ended:
         with _writing(tracking):
             record_report(tracking.store, parent, results.totals, files, ended)
-    unfinished = tuple(cell.search_id for cell in study.cells if cell.search_id not in found)
+    unfinished = tuple(cell.search_id for cell in study.cells if cell.search_id not in ended_searches)
     return SyncedStudy(study.study_id, parent, searches, unfinished, bool(files))
 
 
 def _section(config: Mapping[str, Any], tracking: TrackingOptions) -> dict[str, Any]:
-    """Return the section ``tracking`` of a configuration, as it is now."""
-    given = {key: getattr(tracking, key) for key in ("type", "uri", "experiment", "max_child_runs")}
-    section: dict[str, Any] = redacted({**config["tracking"], **given})
+    """Return the section ``tracking`` of a recorded configuration with the current options."""
+    current = {key: getattr(tracking, key) for key in ("type", "uri", "experiment", "max_child_runs")}
+    section: dict[str, Any] = redacted({**config["tracking"], **current})
     return section
 
 
 @contextmanager
 def _writing(tracking: TrackingOptions) -> Iterator[None]:
-    """Refuse a place that cannot be written to."""
+    """Turn errors of MLflow into a UserError that names the store."""
     try:
         quiet()
         yield

@@ -1,4 +1,4 @@
-"""Nevergrad's optimizers as searchers: the contract for several of them, and what they are told."""
+"""Nevergrad's optimizers as searchers: the contract for several of them, and the losses that they receive."""
 
 import threading
 
@@ -36,24 +36,26 @@ def test_trials_are_distinct_masks(batch):
 
 
 class Stub:
-    """An optimizer that asks for the same masks over and over, and keeps what it is told."""
+    """An optimizer that proposes the same masks again and again, and keeps the losses that it receives."""
 
     no_parallelization = False
     last: "Stub"
     masks = ((0, 1), (0, 1), (0, 2), (1, 2), (0, 3))
 
     def __init__(self, space, budget, num_workers):
-        self.space, self.budget, self.told = space, budget, []
-        self.asked = 0
+        self.space = space
+        self.budget = budget
+        self.answers = []
+        self.n_proposed = 0
         Stub.last = self
 
     def ask(self):
-        mask = self.masks[self.asked % len(self.masks)]
-        self.asked += 1
+        mask = self.masks[self.n_proposed % len(self.masks)]
+        self.n_proposed += 1
         return self.space.spawn_child(new_value=np.array([-1.0 if layer in mask else 1.0 for layer in range(4)]))
 
     def tell(self, point, loss):
-        self.told.append((tuple(np.flatnonzero(point.value < 0).tolist()), loss))
+        self.answers.append((tuple(np.flatnonzero(point.value < 0).tolist()), loss))
 
 
 @pytest.fixture
@@ -64,23 +66,23 @@ def stub(monkeypatch):
     )
 
 
-def test_a_repeat_is_told_what_is_known_and_not_asked_again(stub):
-    found, rounds = stub(lambda mask: float(sum(mask)), trials=5, batch=3)
-    # Two points of the first round stand for one mask; four of the six masks are all that ever come.
+def test_a_repeated_mask_is_answered_with_its_known_loss(stub):
+    mask, rounds = stub(lambda mask: float(sum(mask)), trials=5, batch=3)
+    # Two points of the first round stand for one mask; only four of the six masks are ever proposed.
     assert rounds == [(Mask.of(0, 1), Mask.of(0, 2)), (Mask.of(1, 2), Mask.of(0, 3))]
-    assert found == Mask.of(0, 1)
-    assert Stub.last.asked == len(Stub.last.told) == Stub.last.budget == 20 * 5
-    assert Stub.last.told[:4] == [((0, 1), 1), ((0, 1), 1), ((0, 2), 2), ((0, 1), 1)]
+    assert mask == Mask.of(0, 1)
+    assert Stub.last.n_proposed == len(Stub.last.answers) == Stub.last.budget == 20 * 5
+    assert Stub.last.answers[:4] == [((0, 1), 1), ((0, 1), 1), ((0, 2), 2), ((0, 1), 1)]
 
 
-def test_a_failure_is_a_trial_told_as_the_worst_loss(stub):
-    found, rounds = stub(lambda mask: float("nan") if 1 in mask else float(sum(mask)), trials=4, batch=1)
+def test_a_failure_is_a_trial_with_the_worst_loss(stub):
+    mask, rounds = stub(lambda mask: float("nan") if 1 in mask else float(sum(mask)), trials=4, batch=1)
     assert [str(mask) for masks in rounds for mask in masks] == ["{0,1}", "{0,2}", "{1,2}", "{0,3}"]
-    assert found == Mask.of(0, 2)
-    assert Stub.last.told == [((0, 1), 1e9), ((0, 1), 1e9), ((0, 2), 2), ((1, 2), 2), ((0, 3), 3)]
+    assert mask == Mask.of(0, 2)
+    assert Stub.last.answers == [((0, 1), 1e9), ((0, 1), 1e9), ((0, 2), 2), ((1, 2), 2), ((0, 3), 3)]
 
 
-def test_what_fails_in_nevergrad_is_reported(stub, monkeypatch):
+def test_an_error_of_nevergrad_is_reported(stub, monkeypatch):
     def ask(self):
         raise ModuleNotFoundError("No module named 'nlopt'")
 
@@ -89,7 +91,7 @@ def test_what_fails_in_nevergrad_is_reported(stub, monkeypatch):
         stub(lambda mask: 0.0)
 
 
-@pytest.mark.filterwarnings("ignore")  # the optimizer converges, and says so
+@pytest.mark.filterwarnings("ignore")  # the optimizer warns that it converges
 def test_the_thread_of_an_optimizer_ends_with_the_search():
     before = set(threading.enumerate())
     rounds_of(NevergradSearcher("NelderMead", trials=20, batch=1), PROBLEM, rugged_loss(PROBLEM, 0))

@@ -1,4 +1,4 @@
-"""Both bridges to Ray Tune without a Tuner: what is asked, what is told, what is kept."""
+"""A searcher as Ray Tune's search algorithm, without a Tuner: its proposals, its answers and what it saves."""
 
 import math
 import pickle
@@ -25,12 +25,12 @@ FINISHED = TuneSearcher.FINISHED
 
 
 def answer_all(searcher, loss=LOSS, at_once=3, most=1000):
-    """Plays the Tuner: some trials at once, the youngest done first. Returns the masks of all trials."""
+    """Act as the Tuner: run some trials at once, finish the youngest first, and return the masks of all trials."""
     running: dict[str, Mask] = {}
-    asked: list[Mask] = []
-    while running or len(asked) < most:
-        trial = f"{id(searcher)}_{len(asked)}"
-        config = searcher.suggest(trial) if len(running) < at_once and len(asked) < most else None
+    masks: list[Mask] = []
+    while running or len(masks) < most:
+        trial = f"{id(searcher)}_{len(masks)}"
+        config = searcher.suggest(trial) if len(running) < at_once and len(masks) < most else None
         if config == FINISHED:
             assert not running
             break
@@ -39,32 +39,32 @@ def answer_all(searcher, loss=LOSS, at_once=3, most=1000):
             searcher.on_trial_complete(trial, {"loss": loss(mask)})
         else:
             running[trial] = Mask.of(*config["removed"])
-            asked.append(running[trial])
-    return asked
+            masks.append(running[trial])
+    return masks
 
 
 class AsksForStatistics(Searcher):
-    """Removes the layers of least influence, and says so."""
+    """Removes the layers of least influence, and remarks their influence."""
 
     def search(self, problem, rng):
         influence = yield Statistic.BLOCK_INFLUENCE
         yield Remark("influence", influence.mean(axis=0).tolist())
-        found = Mask.of(*influence.mean(axis=0).argsort()[: problem.n_remove].tolist())
-        yield Round([found])
-        return found
+        mask = Mask.of(*influence.mean(axis=0).argsort()[: problem.n_remove].tolist())
+        yield Round([mask])
+        return mask
 
 
 @pytest.mark.parametrize("name", ["one_shot", "beam", "genetic", "random", "cbo", "exhaustive"])
 def test_a_tuner_finds_what_a_search_finds(name):
     searcher = build_searcher(yaml.safe_load((conf_dir() / "searcher" / f"{name}.yaml").read_text()))
     oracle = ToyOracle(PROBLEM, LOSS)
-    found = run_searcher(searcher, PROBLEM, 5, oracle)
+    mask = run_searcher(searcher, PROBLEM, 5, oracle)
     tuned = TuneSearcher(searcher, PROBLEM, seed=5)
-    asked = answer_all(tuned)
-    assert tuned.found == found
-    assert len(set(asked)) == len(asked), "a mask that is known is no trial"
-    assert set(asked) == {mask for proposed in oracle.rounds for mask in proposed.masks}
-    assert tuned.losses == {mask: LOSS(mask) for mask in asked}
+    masks = answer_all(tuned)
+    assert tuned.found == mask
+    assert len(set(masks)) == len(masks), "a known mask is not evaluated again"
+    assert set(masks) == {mask for proposed in oracle.rounds for mask in proposed.masks}
+    assert tuned.losses == {mask: LOSS(mask) for mask in masks}
 
 
 def test_none_is_wait_and_finished_is_the_end():
@@ -74,7 +74,7 @@ def test_none_is_wait_and_finished_is_the_end():
     for layer in range(3):
         assert searcher.found is None
         searcher.on_trial_complete(str(layer), {"loss": 4.0 - layer})
-    assert searcher.suggest("late") == searcher.suggest("later") == FINISHED  # the last round is of a known mask
+    assert searcher.suggest("late") == searcher.suggest("later") == FINISHED  # the mask of the last round is known
     assert searcher.found == Mask.of(2)
 
 
@@ -88,7 +88,7 @@ def test_none_is_wait_and_finished_is_the_end():
         ({"loss": math.inf}, False, "the loss is inf"),
     ],
 )
-def test_what_is_no_loss_is_a_failure(result, error, cause):
+def test_a_report_without_a_loss_is_a_failure(result, error, cause):
     searcher = TuneSearcher(BeamSearcher(1), Problem.create(3, 1))
     for layer in range(2):
         searcher.suggest(str(layer))
@@ -100,7 +100,7 @@ def test_what_is_no_loss_is_a_failure(result, error, cause):
         assert searcher.found == Mask.of(2)
     else:
         searcher.on_trial_complete("2", result)
-        for _ in range(2):  # whoever asks again is told again
+        for _ in range(2):  # a second call raises again
             with pytest.raises(EvaluationError, match=f"no mask of the round could be evaluated: {cause}"):
                 searcher.suggest("3")
 
@@ -115,8 +115,9 @@ def test_another_metric():
     assert searcher.found == Mask.of(1)
 
 
-def test_statistics_are_measured_once_and_remarks_kept():
-    oracle, measured = ToyOracle(PROBLEM, LOSS), []
+def test_statistics_are_measured_once_and_remarks_are_recorded():
+    oracle = ToyOracle(PROBLEM, LOSS)
+    measured = []
 
     def measure(statistic):
         measured.append(statistic)
@@ -129,8 +130,8 @@ def test_statistics_are_measured_once_and_remarks_kept():
     assert searcher.found == run_searcher(AsksForStatistics(), PROBLEM, 0, oracle)
 
 
-def test_a_statistic_needs_someone_to_measure_it():
-    with pytest.raises(UserError, match="measure=None cannot tell AsksForStatistics the block_influence it asks for"):
+def test_a_statistic_needs_a_function_that_measures_it():
+    with pytest.raises(UserError, match="measure=None cannot compute the block_influence that AsksForStatistics needs"):
         TuneSearcher(AsksForStatistics(), PROBLEM).suggest("0")
 
 
@@ -145,7 +146,7 @@ def test_illegal_masks_are_the_searchers_fault():
 
 @pytest.mark.parametrize("most", range(0, 12, 3))
 @pytest.mark.parametrize("pickled", [False, True])
-def test_a_restored_search_asks_only_for_the_rest(tmp_path, most, pickled):
+def test_a_restored_search_proposes_only_the_remaining_masks(tmp_path, most, pickled):
     whole = answer_all(TuneSearcher(BeamSearcher(1), PROBLEM), at_once=1)
     first = TuneSearcher(BeamSearcher(1), PROBLEM)
     before = answer_all(first, at_once=1, most=most)
@@ -161,7 +162,7 @@ def test_a_restored_search_asks_only_for_the_rest(tmp_path, most, pickled):
     assert second.found == run_searcher(BeamSearcher(1), PROBLEM, 0, ToyOracle(PROBLEM, LOSS))
 
 
-def test_all_that_is_known_is_restored(tmp_path):
+def test_answers_remarks_and_the_best_mask_are_restored(tmp_path):
     problem = Problem.create(3, 1)
     first = TuneSearcher(AsksForStatistics(), problem, measure=ToyOracle(problem, additive_loss(problem, 0)).measure)
     first.suggest("a")
@@ -173,9 +174,9 @@ def test_all_that_is_known_is_restored(tmp_path):
     early = pickle.loads(
         pickle.dumps(TuneSearcher(AsksForStatistics(), problem, measure=ToyOracle(problem, LOSS).measure))
     )
-    early.restore(str(tmp_path / "early"))  # the statistic is known, so nobody need measure it
+    early.restore(str(tmp_path / "early"))  # the statistic was saved, so it is not measured again
     assert early.found is None
-    # The trial goes on under its old name, of which nothing is known here.
+    # The trial continues under its old name, which the restored searcher does not know.
     early.on_trial_complete("a", {"loss": 0.1, "config/removed": next(iter(first.losses)).layers})
     early.on_trial_complete("unheard of", error=True)
     assert early.suggest("b") == FINISHED
@@ -186,7 +187,7 @@ def test_all_that_is_known_is_restored(tmp_path):
     assert (early.found, early.losses, early.remarks) == (first.found, first.losses, first.remarks)
 
 
-def test_a_limiter_limits_it():
+def test_a_concurrency_limiter_works():
     searcher = TuneSearcher(BeamSearcher(1), PROBLEM)
     limited = ConcurrencyLimiter(searcher, max_concurrent=2)
     assert limited.suggest("0") and limited.suggest("1")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def _quiet_tuner(one_ray):
-    """A Tuner that writes what it must."""
+    """A Tuner that prints little."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AIR_NEW_OUTPUT", "0")
         patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
@@ -33,12 +33,12 @@ def _quiet_tuner(one_ray):
 
 
 def toy(config):
-    """A trial."""
+    """Evaluate one mask."""
     return {"loss": LOSS(Mask.of(*config["removed"]))}
 
 
 def frail_toy(config):
-    """A trial that fails without layer 0, and reports a NaN without layer 1."""
+    """Evaluate one mask; fail if it removes layer 0, and report a NaN if it removes layer 1."""
     if 0 in config["removed"]:
         raise RuntimeError("this trial is cursed")
     return {"loss": math.nan} if 1 in config["removed"] else toy(config)
@@ -53,7 +53,7 @@ def tuner(trainable, searcher, folder, *callbacks):
 def test_a_tuner_finds_what_a_search_finds_and_failed_trials_are_failures(tmp_path):
     searcher = TuneSearcher(GREEDY, PROBLEM)
     results = tuner(frail_toy, searcher, tmp_path).fit()
-    assert len(results) == 6 + 5 and results.num_errors == 2  # {0}, and {0} beside the best layer
+    assert len(results) == 6 + 5 and results.num_errors == 2  # {0}, and {0} together with the best layer
     oracle = ToyOracle(PROBLEM, lambda mask: math.nan if {0, 1} & set(mask) else LOSS(mask))
     assert searcher.found == run_searcher(GREEDY, PROBLEM, 0, oracle)
     succeeded = {Mask.of(*result.config["removed"]) for result in results if not result.error}
@@ -63,7 +63,7 @@ def test_a_tuner_finds_what_a_search_finds_and_failed_trials_are_failures(tmp_pa
 
 
 class Kill(tune.Callback):
-    """Ends the Tuner from within, once, as soon as some trials are done and kept."""
+    """Ends the Tuner once, from within, as soon as some trials are finished and saved."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -73,28 +73,28 @@ class Kill(tune.Callback):
         if self.killed.exists() or sum(trial.status == "TERMINATED" for trial in trials) < 4:
             return
         for thread in threading.enumerate():
-            if "(entrypoint)" in thread.name:  # copies the Tuner's state, not atomically, in its own time
+            if "(entrypoint)" in thread.name:  # it copies the Tuner's state later, and not atomically
                 thread.join()
-        if kept(self.folder).losses:
+        if restored(self.folder).losses:
             self.killed.touch()
             raise KeyboardInterrupt
 
 
-def kept(folder):
-    """The searcher as Tune has kept it."""
+def restored(folder):
+    """The searcher as Tune has saved it."""
     searcher = TuneSearcher(GREEDY, PROBLEM)
     searcher.restore_from_dir(str(folder / "toy"))
     return searcher
 
 
-def test_a_killed_tuner_goes_on(tmp_path):
+def test_a_killed_tuner_resumes(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         tuner(toy, TuneSearcher(GREEDY, PROBLEM), tmp_path, Kill(tmp_path)).fit()
-    gc.collect()  # lets go of the actors
-    before = kept(tmp_path)
+    gc.collect()  # frees the actors
+    before = restored(tmp_path)
     assert before.found is None
     assert 0 < len(before.losses) < 6
 
     results = tune.Tuner.restore(str(tmp_path / "toy"), toy).fit()
-    assert kept(tmp_path).found == run_searcher(GREEDY, PROBLEM, 0, ToyOracle(PROBLEM, LOSS))
-    assert 6 + 5 <= len(results) <= 6 + 5 + 2  # what ran when it was killed may run twice
+    assert restored(tmp_path).found == run_searcher(GREEDY, PROBLEM, 0, ToyOracle(PROBLEM, LOSS))
+    assert 6 + 5 <= len(results) <= 6 + 5 + 2  # trials that were running when it was killed may run twice

@@ -23,29 +23,32 @@ FINISHED = TuneSearcher.FINISHED
 
 
 class Scripted(ray.tune.search.Searcher):
-    """An algorithm that says what it was told to say, and remembers what it hears."""
+    """An algorithm that proposes the points of a script, and keeps the reports that it receives."""
 
     def __init__(self, *script):
         super().__init__()
-        self.script, self.heard = list(script), []
+        self.script = list(script)
+        self.reports = []
 
     def set_search_properties(self, metric, mode, config, **spec):
         self.names = list(config)
         return True
 
     def suggest(self, trial_id):
-        said = self.script.pop(0) if self.script else FINISHED
-        return dict(zip(self.names, said, strict=True)) if isinstance(said, tuple) else said
+        point = self.script.pop(0) if self.script else FINISHED
+        return dict(zip(self.names, point, strict=True)) if isinstance(point, tuple) else point
 
     def on_trial_complete(self, trial_id, result=None, error=False):
-        self.heard.append((trial_id, result and result["loss"], error))
+        self.reports.append((trial_id, result and result["loss"], error))
 
 
 class Uses(Searcher):
-    """A searcher around an algorithm at hand."""
+    """A searcher that uses a given algorithm."""
 
     def __init__(self, algorithm, trials, batch=1):
-        self.algorithm, self.trials, self.batch = algorithm, trials, batch
+        self.algorithm = algorithm
+        self.trials = trials
+        self.batch = batch
 
     def search(self, problem, rng):
         return search_with(self.algorithm, problem, self.trials, self.batch, {})
@@ -54,21 +57,23 @@ class Uses(Searcher):
 def test_the_largest_coordinates_go():
     algorithm = Scripted((0.5, 0.1, 0.5, 0.5), (0.9, 0.1, 0.2, 0.3))
     problem = Problem.create(5, 2, protect=[1])
-    found, rounds = drive(Uses(algorithm, trials=5), problem, lambda mask: float(sum(mask)))
+    mask, rounds = drive(Uses(algorithm, trials=5), problem, lambda mask: float(sum(mask)))
     assert algorithm.names == ["layer_0", "layer_2", "layer_3", "layer_4"]
     assert [proposed.masks for proposed in rounds] == [(Mask.of(0, 3),), (Mask.of(0, 4),)]  # ties go to the first
-    assert found == Mask.of(0, 3)
+    assert mask == Mask.of(0, 3)
 
 
 def test_an_algorithm_may_wait_repeat_itself_and_end():
-    one, two, three = (0.9, 0.0, 0.0), (0.0, 0.9, 0.0), (0.0, 0.0, 0.9)
-    algorithm = Scripted(None, one, two, one, None, three, None, one)
-    found, rounds = drive(
+    first = (0.9, 0.0, 0.0)
+    second = (0.0, 0.9, 0.0)
+    third = (0.0, 0.0, 0.9)
+    algorithm = Scripted(None, first, second, first, None, third, None, first)
+    mask, rounds = drive(
         Uses(algorithm, trials=9, batch=3), Problem.create(3, 1), lambda mask: math.nan if 1 in mask else sum(mask)
     )
     assert [proposed.masks for proposed in rounds] == [(Mask.of(0), Mask.of(1)), (Mask.of(2),)]
-    assert algorithm.heard == [("1", 0, False), ("2", None, True), ("3", 0, False), ("5", 2, False)]
-    assert found == Mask.of(0)
+    assert algorithm.reports == [("1", 0, False), ("2", None, True), ("3", 0, False), ("5", 2, False)]
+    assert mask == Mask.of(0)
 
 
 @pytest.mark.parametrize("algorithm", ["variant_generator", "optuna"])
@@ -77,36 +82,37 @@ def test_algorithms_are_seeded(algorithm, batch):
     problem = Problem.create(12, 4)
     loss = rugged_loss(problem, seed=1)
     searcher = TuneAlgorithmSearcher(algorithm, trials=12, batch=batch)
-    found, rounds = drive(searcher, problem, loss, seed=7)
-    assert drive(searcher, problem, loss, seed=7) == (found, rounds)
+    mask, rounds = drive(searcher, problem, loss, seed=7)
+    assert drive(searcher, problem, loss, seed=7) == (mask, rounds)
     assert drive(searcher, problem, loss, seed=8)[1] != rounds
     masks = [mask for proposed in rounds for mask in proposed.masks]
     assert len(masks) == len(set(masks)) == 12
-    assert found == min(masks, key=loss)
+    assert mask == min(masks, key=loss)
 
 
 def test_optuna_learns():
     problem = Problem.create(16, 5)
     loss = additive_loss(problem, seed=2)
-    found, _ = drive(TuneAlgorithmSearcher("optuna", trials=60), problem, loss)
+    mask, _ = drive(TuneAlgorithmSearcher("optuna", trials=60), problem, loss)
     blind, _ = drive(TuneAlgorithmSearcher("random", trials=60), problem, loss)
-    assert loss(found) < loss(blind)
+    assert loss(mask) < loss(blind)
 
 
-def test_what_has_converged_starts_afresh(monkeypatch):
-    first, second = (0.9, 0.0, 0.0), (0.0, 0.9, 0.0)
+def test_an_algorithm_that_has_converged_is_started_again(monkeypatch):
+    first = (0.9, 0.0, 0.0)
+    second = (0.0, 0.9, 0.0)
     started = [Scripted(first), Scripted(first, second), Scripted()]
     opened = iter(started)
     searcher = TuneAlgorithmSearcher(trials=3)
     monkeypatch.setattr(TuneAlgorithmSearcher, "_open", lambda self, seed: next(opened))
-    found, rounds = drive(searcher, Problem.create(3, 1), lambda mask: -float(sum(mask)))
+    mask, rounds = drive(searcher, Problem.create(3, 1), lambda mask: -float(sum(mask)))
     assert [proposed.masks for proposed in rounds] == [(Mask.of(0),), (Mask.of(1),)]
-    assert [algorithm.heard for algorithm in started] == [
+    assert [algorithm.reports for algorithm in started] == [
         [("0", 0, False)],
         [("0", 0, False), ("1", -1, False)],
-        [],  # nothing new: the end
+        [],  # no new mask, so the search ends
     ]
-    assert found == Mask.of(1)
+    assert mask == Mask.of(1)
 
 
 def test_optuna_is_quiet(capfd):
@@ -132,11 +138,11 @@ def test_options_reach_the_algorithm():
     assert rounds[0].masks == (Mask.of(0, 1),)
 
 
-def test_an_algorithm_with_a_space_of_its_own_is_refused():
+def test_an_algorithm_that_has_a_search_space_is_refused():
     from optuna.distributions import FloatDistribution
 
     algorithm = OptunaSearch({"x": FloatDistribution(0, 1)}, metric="loss", mode="min", seed=0)
-    with pytest.raises(UserError, match="OptunaSearch has a search space of its own; make it without one"):
+    with pytest.raises(UserError, match="OptunaSearch already has a search space; make it without one"):
         drive(Uses(algorithm, trials=2), PROBLEM, LOSS)
 
 

@@ -151,7 +151,7 @@ def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Pa
 REFUSED: list[tuple[list[str], str]] = [
     (["study.concurrency=0"], "study.concurrency=0 should be greater than 0"),
     (["study.stop.evaluations=0"], "study.stop.evaluations=0 should be greater than 0"),
-    (["cluster=inline", "cluster.replicas=1"], "cluster.backend=inline runs no study"),
+    (["cluster=inline", "cluster.replicas=1"], "cluster.backend=inline cannot run a study"),
     (["study.grid.searcher={a: searcher=greedy, b: searcher=greedy}"], "study.grid has one search twice"),
     (["assess.tasks=[piqua]", "assess.data_dir=."], "assess.tasks has piqua, for which no file is ready"),
     (["assess.tasks=[piqa]", "assess.data_dir=nowhere"], "assess.data_dir=nowhere"),

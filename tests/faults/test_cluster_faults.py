@@ -177,7 +177,7 @@ def test_a_search_from_outside_of_the_cluster(run: Run, world: World, undisturbe
         refused = run("study", *world.search(**on(address), data__samples=8))
     assert_same(result, undisturbed)
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err.startswith(f"error: cluster.address={address} runs no study"), refused.err
+    assert refused.err.startswith(f"error: cluster.address={address} cannot run a study"), refused.err
     assert refused.err.count("\n") == 1
 
 

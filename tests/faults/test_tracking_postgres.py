@@ -77,7 +77,7 @@ def test_no_password_or_token_is_kept_and_what_needs_one_asks(
     assert not any(secret in value for value in values for secret in (PASSWORD, TOKEN, "aVery-Secret-Value-7"))
 
     address = postgres.uri.replace(PASSWORD, "***")
-    sentence = f"error: tracking.uri={address} is on record without its password"
+    sentence = f"error: tracking.uri={address} is recorded without its password"
     for command in ("resume", "sync"):
         outcome = run(command, "latest")
         assert (outcome.code, outcome.err.startswith(sentence)) == (2, True), outcome.err

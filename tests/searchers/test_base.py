@@ -13,12 +13,12 @@ def test_a_loss_that_is_not_finite_is_no_score():
             Scores({Mask.of(0): loss})
 
 
-def test_a_mask_without_a_loss_says_why():
-    one, other, third = map(Mask.of, range(3))
-    scores = Scores({}, failed={one: "the loss is nan"}, screened={other: 3.5}, accepted=frozenset({third}))
+def test_the_error_for_a_mask_without_a_loss_names_the_cause():
+    failed, screened, accepted = map(Mask.of, range(3))
+    scores = Scores({}, failed={failed: "the loss is nan"}, screened={screened: 3.5}, accepted=frozenset({accepted}))
     with pytest.raises(EvaluationError, match=r"^\{0\} could not be evaluated: the loss is nan$"):
-        scores[one]
-    for mask in (other, third):
+        scores[failed]
+    for mask in (screened, accepted):
         with pytest.raises(ValueError, match=rf"^the loss of \{{{mask.layers[0]}\}} is not known: its Round let"):
             scores[mask]
 

@@ -48,21 +48,21 @@ def test_greedy_is_the_plain_loop():
     loss = rugged_loss(problem, seed=12)
     removed: list[int] = []
     for _ in range(4):
-        left = [layer for layer in problem.free if layer not in removed]
-        removed.append(min(left, key=lambda layer: loss(Mask.of(*removed, layer))))
+        remaining = [layer for layer in problem.free if layer not in removed]
+        removed.append(min(remaining, key=lambda layer: loss(Mask.of(*removed, layer))))
     assert drive(BeamSearcher(width=1), problem, loss)[0] == Mask.of(*removed)
 
 
 def test_ties_are_broken_by_mask_order():
-    found, _ = drive(BeamSearcher(width=2), Problem.create(6, 2), lambda mask: 1.0)
-    assert found == Mask.of(0, 1)
+    mask, _ = drive(BeamSearcher(width=2), Problem.create(6, 2), lambda mask: 1.0)
+    assert mask == Mask.of(0, 1)
 
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_ties_can_go_to_the_later_layer(width):
-    """As in algorithm 1 of "On the Limits of Layer Pruning": here only layers 1, 3 and 4 cost little."""
+    """As in algorithm 1 of "On the Limits of Layer Pruning". Only layers 1, 3 and 4 cost little."""
     problem = Problem.create(6, 2, protect=[0])
-    found, _ = drive(
+    mask, _ = drive(
         BeamSearcher(width, ties="later"), problem, lambda mask: float(len(mask) - len(mask & Mask.of(1, 3, 4)))
     )
-    assert found == Mask.of(3, 4)
+    assert mask == Mask.of(3, 4)

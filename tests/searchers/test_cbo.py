@@ -1,4 +1,4 @@
-"""Constrained binary optimisation: what it costs, what it is exact on, and what failed pairs forbid."""
+"""Constrained binary optimisation: its evaluations, losses that it solves exactly, and failed pairs."""
 
 import math
 from itertools import combinations
@@ -20,9 +20,9 @@ from tests.searchers.toys import ranked, rounds_of, run_on
 
 def test_one_layer_needs_no_pairs():
     problem = Problem.create(12, 1)
-    found, rounds = rounds_of(CboSearcher(k=3), problem, rugged_loss(problem, 0))
+    mask, rounds = rounds_of(CboSearcher(k=3), problem, rugged_loss(problem, 0))
     assert [len(masks) for masks in rounds] == [13, 3]
-    assert found == min(problem.singles, key=rugged_loss(problem, 0))
+    assert mask == min(problem.singles, key=rugged_loss(problem, 0))
 
 
 @pytest.mark.parametrize("protect", [[], [0, -1]])
@@ -31,18 +31,18 @@ def test_a_pairwise_loss_is_solved_exactly(protect):
     for seed in range(5):
         loss = rugged_loss(problem, seed)
         shifted = lambda mask, loss=loss: 2.5 + loss(mask)  # noqa: E731 - the dense loss is not 0
-        found, rounds = rounds_of(CboSearcher(k=20), problem, shifted, seed)
+        mask, rounds = rounds_of(CboSearcher(k=20), problem, shifted, seed)
         best = ranked(problem, loss)[:20]
         assert list(rounds[1]) == best, seed
-        assert found == best[0], seed
+        assert mask == best[0], seed
 
 
 def test_the_best_of_the_low_states_is_returned_not_the_lowest():
     problem = Problem.create(8, 3)
     loss = rugged_loss(problem, 0)
     fourth = ranked(problem, loss)[3]
-    found, _ = rounds_of(CboSearcher(k=4), problem, lambda mask: loss(mask) - 100 * (mask == fourth))
-    assert found == fourth
+    mask, _ = rounds_of(CboSearcher(k=4), problem, lambda mask: loss(mask) - 100 * (mask == fourth))
+    assert mask == fourth
 
 
 def test_failed_pairs_are_not_removed_together():
@@ -50,9 +50,9 @@ def test_failed_pairs_are_not_removed_together():
     loss = rugged_loss(problem, 1)
     best = ranked(problem, loss)
     broken = Mask.of(*best[0].layers[:2])
-    found, rounds = rounds_of(CboSearcher(), problem, lambda mask: float("nan") if mask == broken else loss(mask))
+    mask, rounds = rounds_of(CboSearcher(), problem, lambda mask: float("nan") if mask == broken else loss(mask))
     assert not any(set(broken) <= set(mask) for mask in rounds[1])
-    assert found == next(mask for mask in best if not set(broken) <= set(mask))
+    assert mask == next(mask for mask in best if not set(broken) <= set(mask))
 
 
 def test_the_model_is_the_loss_of_singles_and_pairs():
@@ -75,32 +75,34 @@ def test_the_gradient_model_is_the_expansion_of_the_loss(first_order, protect, r
     rows = np.random.default_rng(3).normal(0.3, 1.0, size=(7, 10))
 
     def change(mask):
-        """-g x + x H x / 2, summed sample by sample."""
+        """-g x + x H x / 2, the mean over samples."""
         removed = rows[:, list(mask)].sum(axis=1)
         return float((0.5 * removed**2 - first_order * removed).mean())
 
-    layers, model = problem.free, gradient_model(rows[:, problem.free], first_order)
+    layers = problem.free
+    model = gradient_model(rows[:, problem.free], first_order)
     for size in (1, 2, 5):
         for variables in combinations(range(len(layers)), size):
             bits = np.zeros((1, len(layers)))
             bits[0, list(variables)] = 1
-            assert model.energies(bits)[0] == pytest.approx(change(Mask.of(*(layers[one] for one in variables))))
+            mask = Mask.of(*(layers[variable] for variable in variables))
+            assert model.energies(bits)[0] == pytest.approx(change(mask))
 
     searcher = CboSearcher(k=6, couplings="gradient", first_order=first_order)
-    found, oracle = run_on(searcher, problem, rows, loss=change)
+    mask, oracle = run_on(searcher, problem, rows, loss=change)
     best = ranked(problem, change)[:6]
     assert [proposed.masks for proposed in oracle.rounds] == [tuple(best)]
-    assert found == best[0]
+    assert mask == best[0]
 
 
 @pytest.mark.parametrize(("first_order", "layer"), [(False, 1), (True, 0)])
 def test_two_layers_by_hand(first_order, layer):
-    # g = (2, 0) and H = ((5, -2), (-2, 4)): the second order alone has layer 1 cost less, 2 and not 2.5; with the first
-    # order it is layer 0, 2.5 - 2.
+    # g = (2, 0) and H = ((5, -2), (-2, 4)). By the second order alone, layer 0 costs 2.5 and layer 1 costs 2. With the
+    # first order, layer 0 costs 2.5 - 2.
     searcher = CboSearcher(k=1, couplings="gradient", first_order=first_order)
-    found, oracle = run_on(searcher, Problem.create(2, 1), [[1, 2], [3, -2]])
-    assert found == Mask.of(layer)
-    assert oracle.asked == [Statistic.GATE_GRADIENTS]
+    mask, oracle = run_on(searcher, Problem.create(2, 1), [[1, 2], [3, -2]])
+    assert mask == Mask.of(layer)
+    assert oracle.statistics == [Statistic.GATE_GRADIENTS]
     assert oracle.remarks == [
         Remark("gate_gradient", [2, 0]),
         Remark("gate_fisher", [5, 4]),
@@ -110,27 +112,27 @@ def test_two_layers_by_hand(first_order, layer):
 
 
 @pytest.mark.parametrize(
-    ("shift", "n_samples", "kept"),
+    ("shift", "n_samples", "keep"),
     [(0.0, 64, False), (0.5, 64, True), (0.5, 4, False), (0.0, 1, True)],
     ids=["vanish", "stand out", "are lost in noise", "one sample"],
 )
-def test_the_first_order_is_kept_where_gradients_do_not_vanish(shift, n_samples, kept):
+def test_the_first_order_is_kept_if_gradients_do_not_vanish(shift, n_samples, keep):
     rows = np.random.default_rng(1).normal(size=(n_samples, 8)) + shift
     rows[:, 2] += 50.0  # protected, so it does not count
     problem = Problem.create(8, 3, protect=[2])
-    found, oracle = run_on(CboSearcher(k=1, couplings="gradient"), problem, rows)
-    told, _ = run_on(CboSearcher(k=1, couplings="gradient", first_order=kept), problem, rows)
-    assert Remark("first_order", "kept" if kept else "dropped") in oracle.remarks
-    assert found == told
+    mask, oracle = run_on(CboSearcher(k=1, couplings="gradient"), problem, rows)
+    explicit, _ = run_on(CboSearcher(k=1, couplings="gradient", first_order=keep), problem, rows)
+    assert Remark("first_order", "kept" if keep else "dropped") in oracle.remarks
+    assert mask == explicit
 
 
-def test_gradients_that_vanish_are_seldom_taken_for_others():
+def test_vanishing_gradients_seldom_stand_out():
     rng = np.random.default_rng(0)
-    alarms = [stands_out(rng.standard_t(5, size=(32, 30))) for _ in range(2000)]
-    assert np.mean(alarms) < 0.015
+    false_alarms = [stands_out(rng.standard_t(5, size=(32, 30))) for _ in range(2000)]
+    assert np.mean(false_alarms) < 0.015
 
 
-def test_the_solvers_verdict_goes_on_the_record_also_where_it_is_out_of_time(monkeypatch):
+def test_the_solvers_result_is_recorded_even_if_it_runs_out_of_time(monkeypatch):
     problem = Problem.create(8, 3)
     for time_limit_s, proven, gap in ((60.0, 5, 0), (1e-9, 0, math.inf)):
         oracle = ToyOracle(problem, rugged_loss(problem, 0))
@@ -148,7 +150,7 @@ def test_the_solvers_verdict_goes_on_the_record_also_where_it_is_out_of_time(mon
         (lambda mask: len(mask) == 3, "no mask of the round could be evaluated: the loss is nan"),
     ],
 )
-def test_a_search_that_cannot_go_on_says_why(fails, message):
+def test_a_search_that_cannot_continue_names_the_cause(fails, message):
     problem = Problem.create(6, 3)
     with pytest.raises(EvaluationError, match=message):
         rounds_of(CboSearcher(), problem, lambda mask: float("nan") if fails(mask) else 1.0)

@@ -17,33 +17,33 @@ from tests.searchers.toys import rounds_of
 
 def test_every_mask_is_scored_once_in_order():
     problem = Problem.create(12, 4, protect=[3])
-    found, rounds = rounds_of(ExhaustiveSearcher(round_size=100), problem, rugged_loss(problem, 0))
-    asked = [mask for masks in rounds for mask in masks]
+    mask, rounds = rounds_of(ExhaustiveSearcher(round_size=100), problem, rugged_loss(problem, 0))
+    scored = [mask for masks in rounds for mask in masks]
     assert [len(masks) for masks in rounds] == [1, 100, 100, 100, 29]  # C(11, 4) = 330
-    assert asked == sorted(set(asked))
-    assert found == min(asked, key=rugged_loss(problem, 0))
+    assert scored == sorted(set(scored))
+    assert mask == min(scored, key=rugged_loss(problem, 0))
 
 
 def test_a_round_of_failures_is_not_the_end():
     problem = Problem.create(6, 2)
     loss = rugged_loss(problem, 0)
-    found, rounds = rounds_of(
+    mask, rounds = rounds_of(
         ExhaustiveSearcher(round_size=5), problem, lambda mask: float("nan") if 0 in mask else loss(mask)
     )
-    assert 0 not in found
+    assert 0 not in mask
     assert len(rounds) == 4
     with pytest.raises(EvaluationError, match="none of the 15 masks could be evaluated: the loss is nan"):
         rounds_of(ExhaustiveSearcher(), problem, lambda mask: float("nan"))
 
 
-def test_too_large_a_space_is_refused_before_anything_is_asked():
+def test_too_large_a_space_is_refused_before_any_evaluation():
     message = r"searcher.limit=50000 is below the C\(32,7\) = 3365856 masks there are; give searcher.limit=3365856"
     problem = Problem.create(34, 7, protect=[0, -1])
     with pytest.raises(UserError, match=message):
-        rounds_of(ExhaustiveSearcher(), problem, lambda mask: pytest.fail("nothing should be asked"))
+        rounds_of(ExhaustiveSearcher(), problem, lambda mask: pytest.fail("nothing should be evaluated"))
 
 
-def test_a_count_is_known_without_a_whole_rehearsal(monkeypatch):
+def test_the_count_needs_no_complete_rehearsal(monkeypatch):
     problem = Problem.create(20, 5)
     whole = Forecaster(60).forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()])
     ticks = itertools.count()

@@ -1,6 +1,6 @@
-"""The losses that every searcher reached on toy losses, recorded: a change of behaviour shows.
+"""The recorded losses that every searcher reached on toy losses; a change of behaviour changes them.
 
-For a new searcher, or after an intended change, write its record anew by name and look at the difference:
+For a new searcher, or after an intended change, write its record again by name and check the difference:
 
     python tests/searchers/test_golden.py beam greedy
 """
@@ -21,17 +21,17 @@ RECORD = Path(__file__).with_name("golden.csv")
 PROBLEM = Problem.create(n_layers=16, remove=5)
 LOSSES = {"additive": additive_loss, "pairwise": rugged_loss}
 SEEDS = range(3)
-SLOW = {"bayesian", "nevergrad"}  # of which the first seed is looked at
+SLOW = {"bayesian", "nevergrad"}  # tested with the first seed only
 FILES = {file.stem: file for file in sorted((conf_dir() / "searcher").glob("*.yaml"))}
 
 
 def reached(name: str, kind: str, seed: int) -> tuple[float, int]:
-    """The loss of the mask that a searcher returns, and the number of distinct masks it asked for."""
+    """The loss of the mask that a searcher returns, and the number of distinct masks that it proposes."""
     loss = LOSSES[kind](PROBLEM, seed)
     searcher = build_searcher(yaml.safe_load(FILES[name].read_text()))
-    # Another seed than the loss has: from the same stream, random masks would know the costs.
-    found, rounds = drive(searcher, PROBLEM, loss, 100 + seed)
-    return loss(found), len({mask for proposed in rounds for mask in proposed.masks})
+    # The seed differs from that of the loss: with the same random numbers, random masks would depend on the costs.
+    mask, rounds = drive(searcher, PROBLEM, loss, 100 + seed)
+    return loss(mask), len({mask for proposed in rounds for mask in proposed.masks})
 
 
 @pytest.fixture(scope="module")
@@ -40,22 +40,22 @@ def record():
 
 
 def test_exhaustive_search_reached_the_optima(record):
-    found = record[record["searcher"] == "exhaustive"]
-    optima = [min(map(LOSSES[row.losses](PROBLEM, row.seed), all_masks(PROBLEM))) for row in found.itertuples()]
-    assert len(optima) == len(LOSSES) * len(SEEDS) and optima == pytest.approx(found["reached"].tolist())
+    rows = record[record["searcher"] == "exhaustive"]
+    optima = [min(map(LOSSES[row.losses](PROBLEM, row.seed), all_masks(PROBLEM))) for row in rows.itertuples()]
+    assert len(optima) == len(LOSSES) * len(SEEDS) and optima == pytest.approx(rows["reached"].tolist())
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_searchers_reach_what_they_reached(record, name):
-    known = record[record["searcher"] == name]
-    assert len(known), f"write its record: python tests/searchers/test_golden.py {name}"
-    for row in known[known["seed"].isin(SEEDS[:1] if name in SLOW else SEEDS)].itertuples():
+def test_searchers_reach_their_recorded_losses(record, name):
+    rows = record[record["searcher"] == name]
+    assert len(rows), f"write its record: python tests/searchers/test_golden.py {name}"
+    for row in rows[rows["seed"].isin(SEEDS[:1] if name in SLOW else SEEDS)].itertuples():
         loss, n_masks = reached(name, row.losses, row.seed)
         assert loss == pytest.approx(row.reached) and n_masks == row.masks
 
 
 def write_record(names: list[str]) -> None:
-    """Run some searchers and write their results into the record."""
+    """Run these searchers and write their results into the record."""
     unknown = [name for name in names if name not in FILES]
     if unknown or not names:
         raise SystemExit(f"name searchers of conf/searcher/ ({', '.join(FILES)}), not {' '.join(unknown) or 'none'}")

@@ -1,4 +1,4 @@
-"""Every searcher that ships, by its YAML: the conformance suite, what each costs, and the options that it refuses."""
+"""Every YAML of a searcher: the conformance suite, the number of its evaluations, and the options that it refuses."""
 
 import math
 from dataclasses import replace
@@ -29,16 +29,16 @@ from tests.searchers.toys import cheapest, rounds_of
 
 PROBLEM = Problem.create(32, 7)
 FILES = sorted((conf_dir() / "searcher").glob("*.yaml"))
-#: How many masks the rounds have at 32 layers, of which 7 go; see the tests of each for those that are not here.
+#: The number of masks of each round if 7 of 32 layers are removed. Searchers that are not listed have their own tests.
 ROUNDS = {
     **{name: [1] for name in ("angular_distance", "block_influence", "magnitude", "taylor", "reverse")},
-    "one_shot": [32, 1],  # the ablations, and the mask they add up to
+    "one_shot": [32, 1],  # the ablations, and the mask of the cheapest layers
     "random": [20],
     "cbo": [1 + 528, 20],
     "cbo_gradient": [20],
     "genetic": [32, 16, *[13] * 10],
 }
-#: What each class refuses, and how.
+#: A searcher, options that it refuses, and the start of its message.
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (AngularWindowSearcher, {"tokens": "first"}, "searcher.tokens=first should be 'last' or 'all'"),
     (BayesianSearcher, {"trials": 0}, "searcher.trials=0 should be greater than 0"),
@@ -89,18 +89,18 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 
 
 def shipped(name):
-    """A searcher as its YAML makes it."""
+    """The searcher that a YAML file of conf/searcher/ describes."""
     return build_searcher(yaml.safe_load((conf_dir() / "searcher" / f"{name}.yaml").read_text()))
 
 
 def short(name):
-    """The same, but of few trials: `test_golden.py` runs all of them."""
+    """The same searcher with few trials; `test_golden.py` runs all of them."""
     searcher = shipped(name)
     return replace(searcher, trials=24) if hasattr(searcher, "trials") else searcher
 
 
 def fails_beyond(largest):
-    """A loss of masks of this size at most; larger ones fail."""
+    """A loss that is 1 for masks of at most this size; larger masks fail."""
     return lambda mask: 1.0 if len(mask) <= largest else math.nan
 
 
@@ -119,7 +119,7 @@ class TestShippedSearchers(SearcherSuite):
 
     def test_a_search_without_any_score_ends_with_the_cause(self):
         problem = Problem.create(5, 2)
-        for largest in (0, 1):  # no layer can be ablated, or no mask of two be evaluated
+        for largest in (0, 1):  # no layer can be ablated; no mask of two layers can be evaluated
             with pytest.raises(EvaluationError, match="the loss is nan"):
                 self.drive(fails_beyond(largest), problem=problem)
 
@@ -131,31 +131,33 @@ def test_rounds_at_32_layers_remove_7(name):
 
 
 @pytest.mark.parametrize("prior", ["ablation", "influence"])
-@pytest.mark.parametrize(("made", "trials"), [(BayesianSearcher, 10), (NevergradSearcher, 1)])
-def test_a_prior_finds_an_additive_optimum_at_once(made, trials, prior):
+@pytest.mark.parametrize(("searcher_class", "trials"), [(BayesianSearcher, 10), (NevergradSearcher, 1)])
+def test_a_prior_finds_an_additive_optimum_at_once(searcher_class, trials, prior):
     loss = additive_loss(PROBLEM, 1)
-    found, rounds = rounds_of(made(trials=trials, prior=prior), PROBLEM, loss)
-    assert found == rounds[-1][0] == cheapest(PROBLEM, loss)
+    mask, rounds = rounds_of(searcher_class(trials=trials, prior=prior), PROBLEM, loss)
+    assert mask == rounds[-1][0] == cheapest(PROBLEM, loss)
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("made", "trials", "draws"), [(BayesianSearcher, 60, 2000), (NevergradSearcher, 200, 200)])
-def test_what_learns_beats_random_masks(made, trials, draws, seed):
+@pytest.mark.parametrize(
+    ("searcher_class", "trials", "draws"), [(BayesianSearcher, 60, 2000), (NevergradSearcher, 200, 200)]
+)
+def test_searchers_that_learn_beat_random_masks(searcher_class, trials, draws, seed):
     loss = rugged_loss(PROBLEM, seed)
-    found, _ = rounds_of(made(trials=trials, prior="none"), PROBLEM, loss, seed)
+    mask, _ = rounds_of(searcher_class(trials=trials, prior="none"), PROBLEM, loss, seed)
     rng = np.random.default_rng(seed)
-    assert loss(found) < min(loss(Mask.of(*rng.permutation(32)[:7].tolist())) for _ in range(draws))
+    assert loss(mask) < min(loss(Mask.of(*rng.permutation(32)[:7].tolist())) for _ in range(draws))
 
 
 @pytest.mark.parametrize(
-    ("made", "trials", "most"),
+    ("searcher_class", "trials", "most"),
     [(BayesianSearcher, 60, 5), (NevergradSearcher, 100, 24)],  # by chance 20 and 33 of the second half
 )
-def test_failures_count_as_trials_and_are_avoided(made, trials, most):
-    broken, loss = {3, 4, 5, 6}, rugged_loss(PROBLEM, 4)
-    _, rounds = rounds_of(
-        made(trials=trials, prior="none"), PROBLEM, lambda mask: math.nan if broken & set(mask) else loss(mask)
-    )
+def test_failures_count_as_trials_and_are_avoided(searcher_class, trials, most):
+    broken = {3, 4, 5, 6}
+    loss = rugged_loss(PROBLEM, 4)
+    searcher = searcher_class(trials=trials, prior="none")
+    _, rounds = rounds_of(searcher, PROBLEM, lambda mask: math.nan if broken & set(mask) else loss(mask))
     solutions = [mask for masks in rounds for mask in masks]
     assert len(solutions) == trials
     assert sum(bool(broken & set(mask)) for mask in solutions[trials // 2 :]) <= most
@@ -172,13 +174,13 @@ def test_failures_count_as_trials_and_are_avoided(made, trials, most):
     ],
     ids=str,
 )
-def test_a_search_ends_when_every_mask_has_been_asked_for(searcher):
+def test_a_search_ends_when_every_mask_has_been_proposed(searcher):
     problem = Problem.create(8, 3, protect=[0])
     loss = rugged_loss(problem, 0)
-    found, rounds = rounds_of(searcher, problem, loss)
+    mask, rounds = rounds_of(searcher, problem, loss)
     solutions = [mask for masks in rounds for mask in masks if len(mask) == 3]
     assert len(solutions) == len(set(solutions)) == problem.n_solutions == 35
-    assert found == min(solutions, key=loss)
+    assert mask == min(solutions, key=loss)
 
 
 @pytest.mark.parametrize("name", ["genetic", "bayesian", "random"])
@@ -188,5 +190,6 @@ def test_another_seed_is_another_search(name):
     assert drive(short(name), problem, loss, seed=1)[1] != drive(short(name), problem, loss, seed=2)[1]
 
 
-def test_options_that_cannot_be():
-    assert_refused(lambda case: case[0](**case[1]), [((made, options), said) for made, options, said in REFUSED])
+def test_wrong_options_are_refused():
+    cases = [((searcher_class, options), message) for searcher_class, options, message in REFUSED]
+    assert_refused(lambda case: case[0](**case[1]), cases)

@@ -1,4 +1,4 @@
-"""What the tests of single searchers share."""
+"""Helpers for the tests of single searchers."""
 
 import numpy as np
 
@@ -20,23 +20,24 @@ def ranked(problem, loss):
 
 def rounds_of(searcher, problem, loss, seed=0):
     """The mask that a searcher finds on a toy loss, and the masks of each of its rounds."""
-    found, rounds = drive(searcher, problem, loss, seed)
-    return found, [proposed.masks for proposed in rounds]
+    mask, rounds = drive(searcher, problem, loss, seed)
+    return mask, [proposed.masks for proposed in rounds]
 
 
 class StatisticOracle(ToyOracle):
-    """A toy oracle whose statistics are given: the same rows, whichever is asked for."""
+    """A toy oracle that answers every statistic with the same rows, and lists the requested statistics."""
 
     def __init__(self, problem, rows, loss=lambda mask: float(len(mask))):
         super().__init__(problem, loss)
-        self.rows, self.asked = np.array(rows, dtype=np.float64), []
+        self.rows = np.array(rows, dtype=np.float64)
+        self.statistics = []
 
     def measure(self, statistic):
-        self.asked.append(statistic)
+        self.statistics.append(statistic)
         return self.rows
 
 
 def run_on(searcher, problem, rows, **kwargs):
-    """The mask that a searcher finds where a statistic has these rows, and the oracle it asked."""
+    """The mask that a searcher finds if every statistic has these rows, and the oracle."""
     oracle = StatisticOracle(problem, rows, **kwargs)
     return run_searcher(searcher, problem, 0, oracle), oracle

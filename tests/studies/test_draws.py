@@ -1,4 +1,4 @@
-"""What masks lose on the samples of other draws, from the ledger alone."""
+"""The losses of masks on the samples of other draws, from the ledger alone."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -26,12 +26,12 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def evaluated(documents: str, ledger: Ledger, n_shards: int | None = None) -> Calibration:
-    """A draw of some documents, of which the ledger has the mask's losses on the first shards, or on all."""
+    """A draw of some documents; the ledger has the mask's losses on its first shards, or on all of them."""
     rows = [[ord(name)] * LENGTHS[name] for name in documents]
-    batch = Batch.of(rows, [[False, *[True] * (len(row) - 1)] for row in rows])
-    calibration = Calibration.create(PerplexityObjective(), batch, 1, {}, {})
-    for shard, of in enumerate(calibration.shards[:n_shards]):
-        ledger.record(calibration.fingerprint, shard, {MASK: np.array([LOSSES[chr(of.input_ids[0, 0])]])})
+    all_rows = Batch.of(rows, [[False, *[True] * (len(row) - 1)] for row in rows])
+    calibration = Calibration.create(PerplexityObjective(), all_rows, 1, {}, {})
+    for shard, batch in enumerate(calibration.shards[:n_shards]):
+        ledger.record(calibration.fingerprint, shard, {MASK: np.array([LOSSES[chr(batch.input_ids[0, 0])]])})
     return calibration
 
 
@@ -40,16 +40,16 @@ def held_out(samples: Sequence[Calibration], ledger: Ledger) -> dict[int, dict[s
 
 
 def draws(samples: Sequence[Calibration]) -> Draws:
-    named = {str(number): one for number, one in enumerate(samples)}
-    return Draws("prose", named, {number: str(number) for number in range(len(samples))})
+    by_label = {str(number): calibration for number, calibration in enumerate(samples)}
+    return Draws("prose", by_label, {number: str(number) for number in range(len(samples))})
 
 
-def test_what_a_search_has_seen_is_not_held_out_from_it(ledger: Ledger) -> None:
-    own, half, other = (evaluated(documents, ledger) for documents in ("ab", "bc", "de"))
-    assert held_out([own, half, other], ledger) == {0: {"1": 6.0 / 3, "2": 21.0 / 6}}
+def test_samples_of_a_search_are_not_held_out_from_it(ledger: Ledger) -> None:
+    first, overlapping, disjoint = (evaluated(documents, ledger) for documents in ("ab", "bc", "de"))
+    assert held_out([first, overlapping, disjoint], ledger) == {0: {"1": 6.0 / 3, "2": 21.0 / 6}}
 
 
-def test_without_a_sample_that_it_has_not_seen_there_is_no_loss(ledger: Ledger) -> None:
+def test_without_a_new_sample_there_is_no_loss(ledger: Ledger) -> None:
     assert held_out([evaluated("abc", ledger), evaluated("ba", ledger)], ledger) == {}
 
 
@@ -57,10 +57,10 @@ def test_without_some_of_its_shards_there_is_no_loss(ledger: Ledger) -> None:
     assert held_out([evaluated("a", ledger), evaluated("bc", ledger, n_shards=1)], ledger) == {}
 
 
-def test_draws_that_have_samples_in_common_are_told_of(ledger: Ledger) -> None:
+def test_a_warning_names_draws_that_have_samples_in_common(ledger: Ledger) -> None:
     (note,) = notes_on(draws([evaluated(documents, ledger) for documents in ("ab", "bc", "de")]))
     share = (1 / 2 + 0 + 1 / 2 + 0 + 0 + 0) / 6
     assert note.startswith(
-        f"draws of prose have {share:.0%} of their samples in common, so tests over draws are too sure"
+        f"draws of prose have {share:.0%} of their samples in common, so tests over draws are too confident"
     )
     assert not [*notes_on(draws([evaluated(documents, ledger) for documents in ("ab", "c")]))]

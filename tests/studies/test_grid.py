@@ -1,4 +1,4 @@
-"""A study's grid: every combination of its axes, but for what rules say."""
+"""A study's grid: every combination of its axes, and the rules that add and leave out combinations."""
 
 import pytest
 
@@ -41,23 +41,23 @@ def test_rules_leave_out_and_add():
     assert words(
         GRID, exclude=[{"searcher": ["one", "beam 3"], "remove": 7}], include=[{"searcher": "one", "remove": 9}]
     )[-1] == ("searcher=one_shot", "remove=9")
-    assert len(words(GRID, include=[{"searcher": "one", "remove": 5}])) == 4, "what is there already is not added again"
+    assert len(words(GRID, include=[{"searcher": "one", "remove": 5}])) == 4, "it exists, so it is not added again"
 
 
-def test_values_may_hold_blanks():
+def test_values_may_contain_spaces():
     (combination,) = combinations_of({"data.path": ["my text.txt"]})
     assert combination.words == ("data.path=my text.txt",)
 
 
 @pytest.mark.parametrize(
-    ("grid", "rules", "said"),
+    ("grid", "rules", "message"),
     [
         ({}, {}, "has no axis"),
         ({"remove": []}, {}, "study.grid.remove has no value"),
         ({"remove": "1..3"}, {}, r"study.grid.remove=1..3 is not a list; write study.grid.remove=\[1,2,3\]"),
         ({"remove": 5}, {}, r"study.grid.remove=5 is not a list; write study.grid.remove=\[5\]"),
-        ({"searcher": {"x": "beam"}}, {}, 'study.grid.searcher has x: "beam"; write the words'),
-        ({"searcher": {1: "searcher=beam", "1": "searcher=greedy"}}, {}, "has two labels that read alike"),
+        ({"searcher": {"x": "beam"}}, {}, 'study.grid.searcher has x: "beam"; write the overrides'),
+        ({"searcher": {1: "searcher=beam", "1": "searcher=greedy"}}, {}, "has two labels with the same text"),
         (GRID, {"exclude": [{"sercher": "one"}]}, "names the axis sercher; did you mean 'searcher'"),
         (GRID, {"exclude": [{"searcher": "onne"}]}, "names searcher: onne; did you mean 'one'"),
         (GRID, {"exclude": ["one"]}, 'study.exclude has "one"; write rules'),
@@ -65,6 +65,6 @@ def test_values_may_hold_blanks():
         (GRID, {"include": [{"searcher": "one"}]}, "without remove; name a label of every axis"),
     ],
 )
-def test_what_is_misread_is_named(grid, rules, said):
-    with pytest.raises(UserError, match=said):
+def test_wrong_grids_and_rules_are_refused(grid, rules, message):
+    with pytest.raises(UserError, match=message):
         combinations_of(grid, **rules)

@@ -1,4 +1,4 @@
-"""What a study is expected to cost, and what names it."""
+"""The expected cost of a study, and its id."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from tests.cli.found import found
 from tests.cli.studies import study_words
 
 
-def test_the_plan_is_what_searches_ask_for(world: World, run: Run) -> None:
+def test_the_plan_predicts_the_evaluations_of_searches(world: World, run: Run) -> None:
     plan = plan_study(build.study_spec(study_words(world)))
-    asked = {(one.cell.search.searcher_name, one.cell.search.remove): one.evaluations for one in plan.cells}
+    evaluations = {
+        (cell_plan.cell.search.searcher_name, cell_plan.cell.search.remove): cell_plan.evaluations
+        for cell_plan in plan.cells
+    }
     for searcher, remove in (("one_shot", 1), ("one_shot", 2), ("greedy", 1), ("greedy", 2)):
-        alone = found(run("search", *world.search(searcher=searcher, remove=remove), "--json"))
-        assert asked[searcher, remove] == alone["evaluations"]["requested"], (searcher, remove)
+        result = found(run("search", *world.search(searcher=searcher, remove=remove), "--json"))
+        assert evaluations[searcher, remove] == result["evaluations"]["requested"], (searcher, remove)
 
 
-def test_the_plan_tells_what_is_assessed_after_the_searches(world: World) -> None:
+def test_the_plan_shows_the_assessment_after_the_searches(world: World) -> None:
     spec = build.study_spec([*study_words(world), "assess=offline", "assess.tasks=[piqa]"])
     (line,) = assessment_lines(plan_study(spec))
     assert line.startswith(
@@ -28,5 +31,6 @@ def test_the_plan_tells_what_is_assessed_after_the_searches(world: World) -> Non
 
 
 def test_a_study_is_the_same_wherever_it_runs_and_is_recorded(world: World) -> None:
-    here, there = study_words(world), study_words(world, tracking="mlflow", cluster="elastic", store="elsewhere")
-    assert build.study_spec(here).study_id == build.study_spec(there).study_id
+    local = study_words(world)
+    elsewhere = study_words(world, tracking="mlflow", cluster="elastic", store="elsewhere")
+    assert build.study_spec(local).study_id == build.study_spec(elsewhere).study_id

@@ -1,4 +1,4 @@
-"""What searches add to a study, from their records alone."""
+"""The work that searches add to a study, from their records alone."""
 
 from dataclasses import replace
 
@@ -34,12 +34,12 @@ def result(*rounds, statistics=()):
     return replace(greedy_search(4, 1), trials=tuple(trials), statistics=tuple(statistics))
 
 
-def test_the_first_search_pays_for_all_it_asks(calibrations):
+def test_the_first_search_pays_for_all_its_masks(calibrations):
     # N = 4: dense and singles share a chain of four, and suffixes of 3, 2 and 1
     assert shared_layer_forwards([result(SINGLES)], calibrations, 4) == [4 + 3 + 2 + 1]
 
 
-def test_the_next_pays_for_what_is_new(calibrations):
+def test_the_next_search_pays_for_new_masks(calibrations):
     greedy = result(SINGLES, [[0, 1], [0, 2]])
     costs = shared_layer_forwards([result(SINGLES), greedy, greedy], calibrations, 4)
     assert costs == [10, 2 + 2, 0]  # {0,1} runs 2 and 3; {0,2} runs 1 and 3
@@ -52,17 +52,17 @@ def test_a_statistic_is_measured_once(calibrations):
     assert second == 0
 
 
-def test_masks_that_losses_are_scaled_by_ride_in_the_first_round(calibrations):
+def test_reference_masks_of_weighted_losses_belong_to_the_first_round(calibrations):
     alone = shared_layer_forwards([result([[0, 1]])], calibrations, 4)
     scaled = shared_layer_forwards([result([[0, 1]])], calibrations, 4, [Mask.of(layer) for layer in range(4)])
     assert scaled[0] > alone[0]
 
 
-def test_what_is_assessed_later_is_added_and_what_is_assessed_anew_replaced():
+def test_new_assessed_numbers_are_added_and_replace_old_ones():
     a, b = (Metric(name, name.upper(), "accuracy", "%", True) for name in "ab")
     before = AssessedMasks((a,), {"{}": {"a": Estimate(1.0)}, "{1}": {"a": Estimate(2.0)}})
-    whole = before.updated(AssessedMasks((b,), {"{1}": {"b": Estimate(3.0)}, "{2}": {"b": Estimate(4.0)}}))
-    assert whole.metrics == (a, b)
-    assert whole.of(Mask.of(1)) == {"a": Estimate(2.0), "b": Estimate(3.0)}
-    anew = before.updated(AssessedMasks((a,), {"{}": {"a": Estimate(9.0)}}))
-    assert anew.of(Mask()) == {"a": Estimate(9.0)} and anew.metrics == (a,)
+    extended = before.updated(AssessedMasks((b,), {"{1}": {"b": Estimate(3.0)}, "{2}": {"b": Estimate(4.0)}}))
+    assert extended.metrics == (a, b)
+    assert extended.of(Mask.of(1)) == {"a": Estimate(2.0), "b": Estimate(3.0)}
+    replaced = before.updated(AssessedMasks((a,), {"{}": {"a": Estimate(9.0)}}))
+    assert replaced.of(Mask()) == {"a": Estimate(9.0)} and replaced.metrics == (a,)

@@ -1,4 +1,4 @@
-"""What a report is given of a study's recoveries, from the ledger alone."""
+"""The recoveries in a study's result, from the ledger alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raysearch.recovery.record import RecoveryRecord, Training, write_recovery
 from raysearch.searching.record import write_search
 from raysearch.studies.collect import collect
 from raysearch.studies.record import CellRecord, StudyRecord
-from raysearch.studies.recovered import told_apart
+from raysearch.studies.recovered import with_distinct_ways
 from tests.tracking.simulated import greedy_search
 
 CONFIG: dict[str, Any] = {
@@ -41,7 +41,8 @@ def recovery(
 
 
 def test_a_study_has_the_recoveries_of_its_own_samples_and_their_controls(ledger: Ledger) -> None:
-    mask, models = greedy_search().mask, {"model": "m"}
+    mask = greedy_search().mask
+    models = {"model": "m"}
     for name in ("mine", "other"):
         fingerprints = {**models, "calibration": f"samples of {name}"}
         result = replace(greedy_search(search_id=name), fingerprints=fingerprints)
@@ -52,8 +53,8 @@ def test_a_study_has_the_recoveries_of_its_own_samples_and_their_controls(ledger
     }
 
     def recovered(study: str) -> list[str]:
-        found = collect(studies[study], ledger, lambda run_id: None).recovered
-        return [one.record.recovery_id for one in found]
+        recoveries = collect(studies[study], ledger, lambda run_id: None).recovered
+        return [recovery.record.recovery_id for recovery in recoveries]
 
     for record in (
         recovery("dense of other", "other", Mask(), {"recovery.seed": 0}),
@@ -61,31 +62,32 @@ def test_a_study_has_the_recoveries_of_its_own_samples_and_their_controls(ledger
         recovery("dense of mine", "mine", Mask(), {}, way=""),
     ):
         write_recovery(ledger, "m", record)
-    assert recovered("mine") == [], "the dense model alone is a control of nothing"
+    assert recovered("mine") == [], "without a pruned model the dense model is no control"
     assert recovered("other") == ["dense of other", "other's"]
     write_recovery(ledger, "m", recovery("mine's", "mine", mask, {}, way=""))
     assert recovered("mine") == ["dense of mine", "mine's"]
 
 
-def test_masks_that_one_searcher_found_by_several_draws_are_told_apart(ledger: Ledger) -> None:
+def test_several_masks_of_one_searcher_are_named_in_its_recoveries(ledger: Ledger) -> None:
     searches = {name: greedy_search(search_id=name, seed=seed) for seed, name in enumerate(("a", "b"))}
     for name, result in searches.items():
         fingerprints = {"model": "m", "calibration": name}
         write_search(ledger, name, CONFIG, "finished", replace(result, fingerprints=fingerprints), None, fingerprints)
         write_recovery(ledger, "m", recovery(name, name, result.mask, {}))
     for cells in ("a",), ("a", "b"):
-        every = tuple(CellRecord("tiny", "c", "greedy", 3, 0, name, draw=name) for name in cells)
-        found = collect(StudyRecord("mine", CONFIG, every, {}, {}, ""), ledger, lambda run_id: None).recovered
+        records = tuple(CellRecord("tiny", "c", "greedy", 3, 0, name, draw=name) for name in cells)
+        recoveries = collect(StudyRecord("mine", CONFIG, records, {}, {}, ""), ledger, lambda run_id: None).recovered
         masks = [f" {searches[name].mask}" if len(cells) > 1 else "" for name in cells]
-        assert sorted(one.searchers for one in found) == sorted(f"greedy{mask}" for mask in masks)
+        assert sorted(recovery.searchers for recovery in recoveries) == sorted(f"greedy{mask}" for mask in masks)
 
 
-def test_recoveries_of_one_way_are_told_apart_by_what_differs() -> None:
-    def ways(*settings: dict[str, Any]) -> list[str]:
-        return [one.way for one in told_apart([recovery(f"r{n}", "", Mask(), of) for n, of in enumerate(settings)])]
+def test_recoveries_with_the_same_method_are_named_by_their_differences() -> None:
+    def ways(*all_settings: dict[str, Any]) -> list[str]:
+        records = [recovery(f"r{number}", "", Mask(), settings) for number, settings in enumerate(all_settings)]
+        return [record.way for record in with_distinct_ways(records)]
 
     alpaca, sotu = ({"choices.data": data, "data.path": data, "recovery.seed": 0} for data in ("alpaca", "sotu"))
     assert ways(alpaca) == ["distilled"]
     assert ways(alpaca, sotu) == ["distilled, data=alpaca", "distilled, data=sotu"]
     assert ways(sotu, {**sotu, "recovery.seed": 1}) == ["distilled, recovery.seed=0", "distilled, recovery.seed=1"]
-    assert ways({}, sotu) == ["distilled r0", "distilled r1"], "nothing is known of an older one"
+    assert ways({}, sotu) == ["distilled r0", "distilled r1"], "the settings of older recoveries are unknown"

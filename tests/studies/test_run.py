@@ -1,4 +1,4 @@
-"""A search or an assessment that fails stops no other, and is tried again alone; and what a stop leaves."""
+"""Failures of searches and assessments, which are tried again alone, and the state after a study is stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from raysearch.searching.observer import Tracker
 from raysearch.searching.record import SEARCHES, as_they_stand, write_search
 from raysearch.studies import assess as assessing
 from raysearch.studies import run as running
-from raysearch.studies.assess import assess_found
+from raysearch.studies.assess import assess_searches
 from raysearch.studies.model_group import ModelGroup
 from raysearch.studies.run import Failure, _StudyWork, run_study
 from tests.cli.conftest import Run, World
@@ -39,7 +39,7 @@ def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: Worl
     for tried in range(2):
         outcome = run("study", *words, "--json")
         assert outcome.code == 1
-        assert outcome.err.count("this searcher takes gradients") == 2, "as it fails, and at the end"
+        assert outcome.err.count("this searcher takes gradients") == 2, "when it fails, and at the end"
         assert ("1 search done already" if tried else "2 searches") in outcome.err
         taylor, one_shot = json.loads(outcome.out)["cells"]
         assert (taylor["state"], one_shot["state"]) == ("failed", "finished")
@@ -52,7 +52,7 @@ def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, m
     models = f"{{one: model={world.model}, other: model={world.model} model.attention=eager}}"
     words = small_study(world, "searcher=[one_shot]", "remove=[1]", f"model={models}", model=None)
     words += ["assess.speed.enabled=true", "assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
-    assess = assess_found
+    assess = assess_searches
 
     def fails_once(what: Any, *rest: Any) -> Any:
         if what.info.model.attention != "eager":
@@ -60,28 +60,28 @@ def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, m
         return assess(what, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(assessing, "assess_found", fails_once)
+        patch.setattr(assessing, "assess_searches", fails_once)
         outcome = run("study", *words, "--json")
     report = next(Path("mlruns/reports").glob("*/report.html"))
-    told = f"failed: out of luck; all else is in {report}, and the same command tries this again"
-    assert (outcome.code, outcome.err.splitlines()[-1]) == (1, told), "it ends with a report all the same"
-    assert "the assessment of one failed: out of luck" in outcome.err.replace(told, ""), "as it happens"
-    as_far = json.loads(run("report", "latest", "--json").out)
-    assert [cell["state"] for cell in as_far["cells"]] == ["finished"] * 2
-    assert all(cell["layer_forwards"]["shared"] > 0 for cell in as_far["cells"])
-    assert [bool(cell["assessed"]) for cell in as_far["cells"]] == [False, True]
+    message = f"failed: out of luck; all else is in {report}, and the same command tries this again"
+    assert (outcome.code, outcome.err.splitlines()[-1]) == (1, message), "it still ends with a report"
+    assert "the assessment of one failed: out of luck" in outcome.err.replace(message, ""), "when it happens"
+    report_so_far = json.loads(run("report", "latest", "--json").out)
+    assert [cell["state"] for cell in report_so_far["cells"]] == ["finished"] * 2
+    assert all(cell["layer_forwards"]["shared"] > 0 for cell in report_so_far["cells"])
+    assert [bool(cell["assessed"]) for cell in report_so_far["cells"]] == [False, True]
     assert all(cell["assessed"] for cell in found(run("study", *words, "--json"))["cells"])
     several = [UserError("data=x is wrong"), EvaluationError("out of luck")]
-    monkeypatch.setattr(running, "run_study", lambda *given: (run_study(*given)[0], several))
+    monkeypatch.setattr(running, "run_study", lambda *args: (run_study(*args)[0], several))
     outcome = run("study", *words, "--json")
     assert outcome.code == 2 and f"error: data=x is wrong (and 1 failure more); all else is in {report}" in outcome.err
 
 
 class _OneStage(_StudyWork):
-    """Starts replicas to hold out, and fails at each stage."""
+    """The run of a study that starts replicas for the held-out evaluation and fails at each stage."""
 
     @override
-    def _search_what_is_left(self, *_: Any) -> None: ...
+    def _search_remaining(self, *_: Any) -> None: ...
 
     @override
     def _hold_out(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
@@ -98,17 +98,17 @@ class _OneStage(_StudyWork):
 
 
 def study_run(kind: type[_StudyWork], ledger: Any, observer: Any, search_ids: Sequence[str] = ()) -> _StudyWork:
-    """Return a study of one model, that starts replicas that are none."""
+    """Return the run of a study of one model with mocked replicas."""
     spec: Any = SimpleNamespace()
     group: Any = Mock(prepared=SimpleNamespace(calibrations=()), label="tiny")
     return kind(spec, [group], search_ids, [], "parent", ledger, observer, Mock())
 
 
-def test_all_that_fails_is_told_as_it_happens_and_the_death_of_ray_ends_the_study() -> None:
+def test_failures_are_reported_when_they_happen_and_the_death_of_ray_ends_the_study() -> None:
     run = study_run(_OneStage, None, observer := Mock())
-    assert [str(one) for one in run.do()] == ["a unit failed for good", "the data of piqa cannot be loaded"]
-    said = [call.args[0] for call in observer.warn.call_args_list]
-    assert said == [
+    assert [str(failure) for failure in run.do()] == ["a unit failed for good", "the data of piqa cannot be loaded"]
+    warnings = [call.args[0] for call in observer.warn.call_args_list]
+    assert warnings == [
         "the held-out evaluation of tiny failed: a unit failed for good",
         "the assessment of tiny failed: the data of piqa cannot be loaded",
     ]
@@ -118,18 +118,18 @@ def test_all_that_fails_is_told_as_it_happens_and_the_death_of_ray_ends_the_stud
         run.do()
 
 
-def test_a_study_that_is_stopped_waits_for_searches_that_end_and_leaves_those_of_others(
+def test_a_stopped_study_waits_for_its_ending_searches_but_not_for_those_of_other_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_StudyWork, "record", Mock())
-    monkeypatch.setattr(running, "_MOST_S_TO_END", 1)
+    monkeypatch.setattr(running, "_ENDING_TIMEOUT_S", 1)
     begun = threading.Event()
 
     def end() -> None:
-        with opened(tmp_path / "ledger.db") as own, held(own, "ends", "SEARCH"):
+        with opened(tmp_path / "ledger.db") as ending_ledger, held(ending_ledger, "ends", "SEARCH"):
             begun.set()
             time.sleep(0.3)
-            write_search(own, "ends", {}, "failed", failure="by itself")
+            write_search(ending_ledger, "ends", {}, "failed", failure="by itself")
 
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         for name in ("killed", "ends", "another's"):
@@ -142,12 +142,12 @@ def test_a_study_that_is_stopped_waits_for_searches_that_end_and_leaves_those_of
             with pytest.raises(KeyboardInterrupt), run.interruptible():
                 raise KeyboardInterrupt
             ending.join()
-            states = {one.search_id: one.state for one in as_they_stand(ledger, SEARCHES.all(ledger))}
+            states = {record.search_id: record.state for record in as_they_stand(ledger, SEARCHES.all(ledger))}
     assert states == {"killed": "interrupted", "ends": "failed", "another's": "running"}
     observer.study_stopped.assert_called_once_with("parent", ["killed", "ends", "not begun"])
 
 
-def test_a_mistake_that_is_found_late_ends_the_study_even_if_the_ledger_is_what_failed(
+def test_an_error_during_the_run_ends_the_study_even_if_the_ledger_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_StudyWork, "record", record := Mock())
@@ -165,7 +165,7 @@ def test_a_mistake_that_is_found_late_ends_the_study_even_if_the_ledger_is_what_
 def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answered(
     world: World, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tracker, "assessed", told := Mock())
+    monkeypatch.setattr(Tracker, "assessed", assessed := Mock())
     words = small_study(world, "searcher=[one_shot,greedy]", "remove=[2]", "draw=[0,1]")
     outcome = run("study", *words, "study.contrasts=[greedy - one_shot]")
     assert outcome.code == 0, outcome.err
@@ -177,17 +177,16 @@ def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answere
     ]
     masks = {(cell["searcher"], cell["draw"]): cell["removed"] for cell in cells}
     for cell in cells:
-        other = "1" if cell["draw"] == "0" else "0"
-        same = [
-            one for one in cells if one["draw"] == other and one["removed"] == masks[cell["searcher"], cell["draw"]]
-        ]
-        assert cell["held_out_by_draw"] == {other: cell["held_out"]}
-        assert all(cell["held_out"] == pytest.approx(one["loss"]) for one in same)
-    assert {cell["calibration"] for cell in cells} == {cells[0]["calibration"]}, "another draw is no other calibration"
-    told.assert_called_once()
-    tracked = {search.search_id: named for search, named in told.call_args.args[0]}
+        other_draw = "1" if cell["draw"] == "0" else "0"
+        mask = masks[cell["searcher"], cell["draw"]]
+        peers = [peer for peer in cells if peer["draw"] == other_draw and peer["removed"] == mask]
+        assert cell["held_out_by_draw"] == {other_draw: cell["held_out"]}
+        assert all(cell["held_out"] == pytest.approx(peer["loss"]) for peer in peers)
+    assert {cell["calibration"] for cell in cells} == {cells[0]["calibration"]}, "draws belong to the same calibration"
+    assessed.assert_called_once()
+    tracked = {search.search_id: named for search, named in assessed.call_args.args[0]}
     assert tracked == {cell["search_id"]: {"loss/held_out": cell["held_out"]} for cell in cells}
     with opened(Path("mlruns/ledger.db")) as ledger:
         records = SEARCHES.some(ledger, [cell["search_id"] for cell in cells])
-    for cell in cells:  # one search after another runs just what is called shared
+    for cell in cells:  # the searches ran one after another, so each computed its shared cost
         assert records[cell["search_id"]].found.layer_forwards.computed == cell["layer_forwards"]["shared"]

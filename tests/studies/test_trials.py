@@ -1,4 +1,4 @@
-"""Searches as trials of Ray Tune: one that fails at once, and those that a budget ends."""
+"""Searches as trials of Ray Tune: searches that fail, and searches that a budget ends."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from tests.cli.studies import small_study, study_words
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
 
-def test_a_search_that_cannot_even_be_put_on_record_has_failed_and_one_without_luck_is_tried_again(
+def test_a_search_that_cannot_be_recorded_fails_and_one_with_an_evaluation_error_is_tried_again(
     world: World, here: Path
 ) -> None:
     spec = build.study_spec(study_words(world))
-    cell, search = spec.cells[0], spec.cells[0].search.elsewhere()
+    cell = spec.cells[0]
+    search = cell.search.elsewhere()
     (here / "folder").mkdir()
     search = replace(search, evaluation=replace(search.evaluation, ledger=here / "folder"))
     (model_group,) = prepare(spec, Observer())
@@ -51,7 +52,7 @@ def test_a_search_that_cannot_even_be_put_on_record_has_failed_and_one_without_l
     assert failed[8] == "out of luck" and (here / "tries").read_text() == 2 * "once\n"
 
 
-def test_a_budget_ends_searches_with_the_best_so_far_and_says_where_there_is_none(world: World, run: Run) -> None:
+def test_a_budget_ends_searches_with_the_best_mask_so_far_or_a_failure_if_there_is_none(world: World, run: Run) -> None:
     searchers = "{BO: searcher=bayesian searcher.initial=2, greedy: searcher=greedy}"
     words = [*small_study(world, f"searcher={searchers}", "remove=[3]"), "study.stop.evaluations=9"]
     value = found(run("study", *words, "--json"))
@@ -59,5 +60,5 @@ def test_a_budget_ends_searches_with_the_best_so_far_and_says_where_there_is_non
     assert (bayesian["state"], bayesian["evaluations"], len(bayesian["removed"])) == ("stopped", 9, 3)
     assert greedy["state"] == "stopped" and "removed" not in greedy, "5 and 4 masks, and 3 to go"
     assert greedy["failure"] == "its budget was spent before a mask of 3 layers was scored"
-    again = found(run("study", *words, "--json"))
-    assert again["cells"] == value["cells"]
+    repeated = found(run("study", *words, "--json"))
+    assert repeated["cells"] == value["cells"]

@@ -1,4 +1,4 @@
-"""One MLflow server for all tests, started as users start it; a start takes seconds."""
+"""One MLflow server for all tests, started by the command of users, since a start takes seconds."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Served:
-    """A server, by `serve_ui`, on the embedded store of a folder, which holds the run of one search."""
+    """A server, started by `serve_ui`, on the embedded store of a folder that contains the run of one search."""
 
     url: str
     run_id: str
@@ -38,7 +38,7 @@ def tables(tmp_path: Path, store_with_tables: Path) -> None:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory, store_with_tables: Path) -> Iterator[Served]:
-    """The server; when all is done it is sent SIGTERM and must leave nothing behind."""
+    """The server; after all tests it receives SIGTERM and must end completely."""
     folder = tmp_path_factory.mktemp("served") / "a folder"
     folder.mkdir()
     shutil.copy(store_with_tables, folder)
@@ -60,12 +60,11 @@ def served(tmp_path_factory: pytest.TempPathFactory, store_with_tables: Path) ->
 
 def start_ui(folder: Path, port: int, output: int) -> subprocess.Popen[str]:
     """``raysearch ui`` on a folder."""
-    words = ("ui", "--store", ".", "--port", str(port))
-    return start_python("import raysearch.__main__", folder, output, *words)
+    return start_python("import raysearch.__main__", folder, output, "ui", "--store", ".", "--port", str(port))
 
 
 def start_python(script: str, folder: Path, output: int, *arguments: str) -> subprocess.Popen[str]:
-    """A Python process in a group of its own, both of whose outputs go to `output`."""
+    """Start a Python process in a separate process group; its stdout and stderr go to `output`."""
     return subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
         cwd=folder,
@@ -79,14 +78,14 @@ def start_python(script: str, folder: Path, output: int, *arguments: str) -> sub
 
 
 def closed_port() -> int:
-    """A port on which nobody listens."""
+    """A port on which no server listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def get(url: str | urllib.request.Request, wait_s: float = 0) -> bytes:
-    """What the address answers, as soon as it does."""
+    """The content at an address; errors are retried for `wait_s`."""
     deadline = time.monotonic() + wait_s
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What MLflow holds of a search."""
+"""The runs of a search in MLflow."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ ARTIFACTS = {"config.yaml", "data.json", "trials.csv", "mask_map.png", "best_so_
 
 
 class Recorded:
-    """The run of a search, or of the only one, and those of its trials, each there once.
+    """The run of a search, and the runs of its trials; each must exist once.
 
-    The place is MLflow's URI, or the folder of an embedded store.
+    The place is MLflow's URI, or the folder of an embedded store. Without `search_id`, the store must contain only one
+    search.
     """
 
     def __init__(self, place: str | Path, experiment: str = "raysearch", search_id: str | None = None) -> None:
         self.client = MlflowClient(place if isinstance(place, str) else Store.locate(None, place).uri)
-        found = self.client.get_experiment_by_name(experiment)
-        assert found is not None
-        runs: list[Run] = self.client.search_runs([found.experiment_id], max_results=1000)
+        existing = self.client.get_experiment_by_name(experiment)
+        assert existing is not None
+        runs: list[Run] = self.client.search_runs([existing.experiment_id], max_results=1000)
         searches = [run for run in runs if run.data.tags["raysearch.kind"] == "search"]
         self.parent: Run
         (self.parent,) = [run for run in searches if search_id in (None, run.data.tags["raysearch.search_id"])]

@@ -1,4 +1,4 @@
-"""Searches on simulated losses, in each measure."""
+"""Searches on simulated losses, in several measures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, search_of
 
 DENSE_LOSS = 2.8  # nats per token
 
-#: Losses in each measure that searches are simulated in, from nats per token: they rank masks alike.
+#: The losses in each measure, from nats per token; all of them rank masks in the same order.
 _FROM_NATS: dict[Measure, Callable[[float], float]] = {
     PERPLEXITY: lambda nats: nats,
     MARGIN: lambda nats: nats - 4,
@@ -25,18 +25,15 @@ _FROM_NATS: dict[Measure, Callable[[float], float]] = {
 
 
 def simulate_losses(n_layers: int, seed: int = 0, measure: Measure = PERPLEXITY) -> Callable[[Mask], float]:
-    """Return a loss like that of a real decoder: the ends matter most, late middle layers least.
-
-    The measure is one of this module's, or perplexity.
-    """
+    """Return a loss like that of a real decoder: the first and last layers matter most, late middle layers least."""
     depth = np.linspace(0, 1, n_layers)
     single = 0.04 + 2.5 * np.exp(-18 * depth) + 0.9 * np.exp(-14 * (1 - depth)) + 0.12 * np.abs(depth - 0.68)
     single = single * np.random.default_rng(seed).lognormal(0, 0.25, n_layers)
 
     def loss(mask: Mask) -> float:
         gaps = np.diff(np.array(mask.layers)) if len(mask) > 1 else np.array([])
-        more = sum(single[layer] for layer in mask) * (1 + 0.12 * len(mask)) + 0.06 * (gaps == 1).sum()
-        return _FROM_NATS[measure](float(DENSE_LOSS + more))
+        delta = sum(single[layer] for layer in mask) * (1 + 0.12 * len(mask)) + 0.06 * (gaps == 1).sum()
+        return _FROM_NATS[measure](float(DENSE_LOSS + delta))
 
     return loss
 
@@ -48,7 +45,7 @@ def greedy_search(
     seed: int = 0,
     measure: Measure = PERPLEXITY,
 ) -> SearchResult:
-    """Return a greedy search on simulated losses."""
+    """Return the result of a greedy search on simulated losses."""
     problem = Problem(n_layers, n_remove)
     loss = simulate_losses(n_layers, seed, measure)
     parent = problem.dense

@@ -1,4 +1,4 @@
-"""Where runs are kept, and the passwords that records leave out."""
+"""The location of MLflow's store, and passwords, which are not recorded."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from raysearch.tracking.options import Store, TrackingOptions
 def test_an_address_from_a_record_gets_its_password_from_mlflows_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = "https://me:s3cret@host/mlflow"
-    recorded = redact(given)
+    address = "https://me:s3cret@host/mlflow"
+    recorded = redact(address)
     for name in ("URI", "USERNAME", "TOKEN"):
         monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
     with pytest.raises(UserError, match="MLFLOW_TRACKING"):
         Store.locate(recorded, tmp_path).check()
     for variable, value, uri in (
-        ("URI", given, given),
+        ("URI", address, address),
         ("USERNAME", "me", "https://host/mlflow"),
         ("TOKEN", "abc", "https://host/mlflow"),
     ):
         with monkeypatch.context() as patch:
             patch.setenv(f"MLFLOW_TRACKING_{variable}", value)
-            found = Store.locate(recorded, tmp_path)
-            assert found.uri == uri
-            found.check()
+            store = Store.locate(recorded, tmp_path)
+            assert store.uri == uri
+            store.check()
     database = redact("postgresql://me:s3cret@host/db")
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
-    assert Store.locate(database, tmp_path).uri == database, "a database is not signed in to by these"
+    assert Store.locate(database, tmp_path).uri == database, "these variables are no login for a database"
 
 
-def test_a_database_beside_the_command_is_the_same_for_processes_in_other_folders(
+def test_a_relative_database_path_is_made_absolute_for_processes_in_other_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for given, uri in (
+    for address, uri in (
         ("sqlite:///my.db", f"sqlite:///{tmp_path}/my.db"),
         ("sqlite+pysqlite:///a/my.db?timeout=9", f"sqlite+pysqlite:///{tmp_path}/a/my.db?timeout=9"),
         ("sqlite:////my.db", "sqlite:////my.db"),
         ("http://host:5000", "http://host:5000"),
         (None, None),
     ):
-        found = TrackingOptions("mlflow", given, "x", Path("mlruns")).elsewhere()
-        assert (found.uri, found.folder) == (uri, tmp_path / "mlruns")
+        options = TrackingOptions("mlflow", address, "x", Path("mlruns")).elsewhere()
+        assert (options.uri, options.folder) == (uri, tmp_path / "mlruns")
 
 
-def test_only_an_address_of_the_web_is_a_link(tmp_path: Path) -> None:
+def test_only_web_addresses_are_links(tmp_path: Path) -> None:
     links = {
         "http://me:s3cret@host:5000/mlflow/": "http://host:5000/mlflow/#/runs/abc",
         "postgresql://host/db": "http://127.0.0.1:5000/#/runs/abc",

@@ -1,10 +1,10 @@
-"""A Gaussian process over masks whose covariance falls off exponentially with their Hamming distance.
+"""A Gaussian process over masks, whose covariance falls exponentially with the Hamming distance of two masks.
 
     k(S, T) = amplitude² exp(-|S △ T| / length),   y = f + noise
 
-The kernel is a product of one factor a layer, hence positive definite. It is fitted exactly, by Cholesky (Rasmussen and
-Williams 2006, algorithm 2.1), and its three hyperparameters maximise the marginal likelihood (equation 5.8, with the
-gradient 5.9). Not a searcher: `bayesian` uses it as its surrogate.
+The kernel is a product of one factor for each layer, hence positive definite. The posterior is exact, by Cholesky
+decomposition (Rasmussen and Williams 2006, algorithm 2.1). The three hyperparameters maximise the marginal likelihood
+(equation 5.8, with the gradient 5.9). This is not a searcher: `bayesian` uses it as its surrogate.
 """
 
 from __future__ import annotations
@@ -41,9 +41,12 @@ class Hyperparameters:
 
 
 def fit(distances: Array, targets: Array, start: Hyperparameters) -> Hyperparameters:
-    """Maximise the log marginal likelihood (plus a weak prior) by L-BFGS from `start`: deterministic.
+    """Maximise the log marginal likelihood, plus a weak prior, by L-BFGS. The result is deterministic.
 
-    Takes the Hamming distances between the masks [n, n], and their standardised targets with mean about 0 [n].
+    Args:
+        distances: The Hamming distances between the masks [n, n].
+        targets: The standardised targets of the masks, with mean about 0 [n].
+        start: The hyperparameters from which the optimisation starts.
     """
     identity = np.eye(len(targets))
 
@@ -63,13 +66,13 @@ def fit(distances: Array, targets: Array, start: Hyperparameters) -> Hyperparame
                 2 * noise**2 * np.trace(slope),
             ]
         )
-        pulls = (logs - _PRIOR[:, 0]) / _PRIOR[:, 1]
-        value = 0.5 * targets @ weights + np.log(np.diag(factor)).sum() + 0.5 * pulls @ pulls
-        return float(value), gradient + pulls / _PRIOR[:, 1]
+        deviations = (logs - _PRIOR[:, 0]) / _PRIOR[:, 1]  # from the prior's mean, in its standard deviations
+        value = 0.5 * targets @ weights + np.log(np.diag(factor)).sum() + 0.5 * deviations @ deviations
+        return float(value), gradient + deviations / _PRIOR[:, 1]
 
     logs = np.log([start.amplitude, start.length, start.noise])
-    found = minimize(cost, logs, jac=True, method="L-BFGS-B", bounds=_BOUNDS, options={"maxiter": 30})
-    return Hyperparameters(*(float(value) for value in np.exp(found.x)))
+    optimum = minimize(cost, logs, jac=True, method="L-BFGS-B", bounds=_BOUNDS, options={"maxiter": 30})
+    return Hyperparameters(*(float(value) for value in np.exp(optimum.x)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,24 +85,35 @@ class Posterior:
 
     @classmethod
     def of(cls, hyper: Hyperparameters, distances: Array, targets: Array) -> Posterior:
-        """Condition on targets [n] at masks whose Hamming distances are `distances` [n, n]."""
+        """Condition the process on known masks.
+
+        Args:
+            hyper: The kernel's hyperparameters.
+            distances: The Hamming distances between the known masks [n, n].
+            targets: The targets of the known masks [n].
+        """
         identity = np.eye(len(targets))
         factor = np.linalg.cholesky(hyper.covariance(distances) + (hyper.noise**2 + _JITTER) * identity)
         inverse = cho_solve((factor, True), identity)
         return cls(hyper, inverse @ targets, inverse)
 
     def predict(self, distances: Array) -> tuple[Array, Array]:
-        """Return mean and standard deviation at masks with Hamming distances [m, n] to the known ones."""
+        """Return mean and standard deviation [m] at masks with these Hamming distances [m, n] to the known masks."""
         cross = self.hyper.covariance(distances)
         variance = self.hyper.amplitude**2 - np.einsum("mn,mn->m", cross @ self.inverse, cross)
         return cross @ self.weights, np.sqrt(np.maximum(variance, 1e-12))
 
 
 def log_expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
-    """Return log E[max(best - f, 0)] for f ~ N(mean, deviation²), also where the expectation underflows.
+    """Return log E[max(best - f, 0)] for f ~ N(mean, deviation²), even if the expectation underflows.
 
-    Source: Ament et al. 2023 (arXiv 2310.20708), section 4; the series for the far tail is the first term of the
-    expansion of erfcx.
+    Args:
+        mean: The predicted means [m].
+        deviation: The predicted standard deviations, above 0 [m].
+        best: The lowest known target.
+
+    Source: Ament et al. 2023 (arXiv 2310.20708), section 4; in the far tail it uses the first term of the expansion of
+    erfcx.
     """
     scaled = (best - mean) / deviation
     near = np.maximum(scaled, -1.0)

@@ -1,6 +1,6 @@
-"""The cost of each layer alone: measured by ablation, or estimated by a statistic of the dense model.
+"""The cost of each single layer: measured by ablation, or estimated by a statistic of the dense model.
 
-Not a searcher: sub-generators for use in one, ``costs = yield from layer_costs(problem, "ablation")``.
+These are not searchers but sub-generators for them: ``costs = yield from layer_costs(problem, "ablation")``.
 """
 
 from __future__ import annotations
@@ -22,17 +22,24 @@ Prior = Literal["ablation", "influence", "none"]
 def layer_costs(
     problem: Problem, prior: Prior, keep: int | None = None
 ) -> Generator[Round | Statistic | Remark, Any, Array]:
-    """Return one cost for each layer of ``problem.free``, without a unit: only the comparison matters [F].
+    """Return the cost of each layer of ``problem.free`` [F]. Costs have no unit: only their order matters.
 
-    The prior is "ablation" (the single-layer losses s_i, F evaluations; NaN where one failed), "influence" (Block
-    Influence, from one pass of the dense model) or "none" (zeros). `keep` says how many of the cheapest must be known,
-    of ablations: those that are beyond doubt among them may be -inf, and others NaN. None is for all losses.
+    Args:
+        problem: The space of legal masks.
+        prior: "ablation" (the single-layer losses s_i, F evaluations; NaN if one failed), "influence" (Block
+            Influence, from one pass of the dense model) or "none" (zeros).
+        keep: How many of the cheapest layers must be known, with the prior "ablation". The cost of a layer that is
+            certainly among them may then be -inf, and that of a layer that is certainly not among them NaN. None for
+            the losses of all layers.
+
+    Raises:
+        EvaluationError: All ablations failed.
     """
     if prior == "ablation":
         ablations = yield Round(problem.singles, keep=keep, exact=keep is None)
         ablations.best(1)  # raises the cause if all failed
-        known = {**ablations.losses, **dict.fromkeys(ablations.accepted, -np.inf)}
-        return np.array([known.get(single, np.nan) for single in problem.singles])
+        losses = {**ablations.losses, **dict.fromkeys(ablations.accepted, -np.inf)}
+        return np.array([losses.get(single, np.nan) for single in problem.singles])
     if prior == "influence":
         influence = yield from layer_scores(Statistic.BLOCK_INFLUENCE)
         return influence[list(problem.free)]
@@ -40,7 +47,7 @@ def layer_costs(
 
 
 def layer_scores(statistic: Statistic) -> Generator[Statistic | Remark, Any, Array]:
-    """Return the mean over samples of a statistic with one number per layer, and put it on the record [N]."""
+    """Return a statistic's mean over samples, one number for each layer [N], and record it."""
     rows: Array = yield statistic
     scores = rows.mean(axis=0)
     yield Remark(statistic.value, scores.tolist())

@@ -12,15 +12,20 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.searchers.base import Ties
 
-#: A layer of unknown cost is drawn only when nothing else is left to draw.
+#: The logit of a layer of unknown cost: it is drawn only after all layers of known cost.
 _LAST_RESORT = -1e9
 
 
 def draw_mask(problem: Problem, rng: np.random.Generator, logits: NDArray[np.float64] | None = None) -> Mask:
     """Draw M of the free layers without replacement, one after another with probabilities softmax(logits).
 
-    Adding Gumbel noise to each logit and taking the M largest does the same (Kool et al. 2019, arXiv 1903.06059). The
-    logits are one for each layer of ``problem.free``; None draws uniformly.
+    Args:
+        problem: The space of legal masks.
+        rng: The source of random numbers.
+        logits: The logit of each layer of ``problem.free`` [F]; None for a uniform draw.
+
+    Source: Kool et al. 2019 (arXiv 1903.06059): adding Gumbel noise to each logit and taking the M largest sums has
+    the same distribution.
     """
     free = np.array(problem.free)
     keys = rng.gumbel(size=len(free)) + (0.0 if logits is None else logits)
@@ -34,7 +39,15 @@ def draw_masks(
     avoid: Collection[Mask] = (),
     logits: NDArray[np.float64] | None = None,
 ) -> list[Mask]:
-    """Draw distinct masks as `draw_mask` does, none of them in `avoid`; fewer than `count` if there are not enough."""
+    """Draw distinct masks like `draw_mask`.
+
+    Args:
+        problem: The space of legal masks.
+        rng: The source of random numbers.
+        count: How many masks to draw; it returns fewer if fewer exist.
+        avoid: Masks that are not drawn.
+        logits: The logit of each layer of ``problem.free`` [F]; None for a uniform draw.
+    """
     drawn: dict[Mask, None] = {}
     for _ in range(20 * min(count, problem.n_solutions)):
         if len(drawn) == count:
@@ -42,10 +55,10 @@ def draw_masks(
         mask = draw_mask(problem, rng, logits)
         if mask not in avoid:
             drawn[mask] = None
-    if problem.n_solutions <= 100 * (count + len(avoid)):  # few are left, so list them
-        left = [mask for mask in all_masks(problem) if mask not in avoid and mask not in drawn]
-        drawn.update((left[index], None) for index in rng.permutation(len(left))[: count - len(drawn)])
-    elif logits is not None:  # which leave too few masks within reach
+    if problem.n_solutions <= 100 * (count + len(avoid)):  # the space is small, so list it
+        undrawn = [mask for mask in all_masks(problem) if mask not in avoid and mask not in drawn]
+        drawn.update((undrawn[index], None) for index in rng.permutation(len(undrawn))[: count - len(drawn)])
+    elif logits is not None:  # they make the missing masks too unlikely, so draw those uniformly
         return [*drawn, *draw_masks(problem, rng, count - len(drawn), {*avoid, *drawn})]
     return list(drawn)
 
@@ -56,40 +69,57 @@ def all_masks(problem: Problem) -> list[Mask]:
 
 
 def swaps(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return every exchange of a one for a zero in each of some rows with as many ones [m, n]: [m, zeros x ones, n].
+    """Return every row that results from exchanging a one for a zero [m, zeros x ones, n].
 
-    A row without zeros is given back as it is.
+    All rows [m, n] have the same number of ones. Rows without zeros are returned unchanged [m, 1, n].
     """
-    ones, zeros = (np.nonzero(places)[1].reshape(len(rows), -1) for places in (rows > 0, rows == 0))
-    if not zeros.size:
+    one_places = np.nonzero(rows > 0)[1].reshape(len(rows), -1)
+    zero_places = np.nonzero(rows == 0)[1].reshape(len(rows), -1)
+    if not zero_places.size:
         return rows[:, None]
-    into, out_of = np.repeat(zeros, ones.shape[1], axis=1), np.tile(ones, zeros.shape[1])
-    swapped = np.repeat(rows[:, None], into.shape[1], axis=1)
-    np.put_along_axis(swapped, into[..., None], 1.0, axis=2)
-    np.put_along_axis(swapped, out_of[..., None], 0.0, axis=2)
+    added = np.repeat(zero_places, one_places.shape[1], axis=1)
+    removed = np.tile(one_places, zero_places.shape[1])
+    swapped = np.repeat(rows[:, None], added.shape[1], axis=1)
+    np.put_along_axis(swapped, added[..., None], 1.0, axis=2)
+    np.put_along_axis(swapped, removed[..., None], 0.0, axis=2)
     return swapped
 
 
 def runs(layers: Iterable[int], length: int) -> list[Mask]:
-    """Return every run of `length` consecutive layers among some, in mask order."""
-    among = set(layers)
-    windows = [range(start, start + length) for start in sorted(among)]
-    return [Mask(tuple(window)) for window in windows if among.issuperset(window)]
+    """Return every run of consecutive layers, in mask order.
+
+    Args:
+        layers: The layers of which the runs consist.
+        length: The number of layers of a run.
+    """
+    available = set(layers)
+    windows = [range(start, start + length) for start in sorted(available)]
+    return [Mask(tuple(window)) for window in windows if available.issuperset(window)]
 
 
 def cheapest_mask(problem: Problem, costs: NDArray[np.float64], ties: Ties = "earlier") -> Mask:
-    """Return the mask of the M cheapest layers, by costs of ``problem.free``; those of unknown cost (NaN) come last."""
+    """Return the mask of the M cheapest layers.
+
+    Args:
+        problem: The space of legal masks.
+        costs: The cost of each layer of ``problem.free`` [F]; layers of unknown cost (NaN) come last.
+        ties: Which of two layers of equal cost is cheaper.
+    """
     places = np.arange(len(costs))
     order = np.lexsort((places if ties == "earlier" else -places, costs))  # NaN is last
     return Mask.of(*np.array(problem.free)[order[: problem.n_remove]].tolist())
 
 
 def logits_of(costs: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """Return -cost / temperature for costs of ``problem.free``, standardised by median and interquartile range.
+    """Return the logits -cost / temperature, with costs standardised by median and interquartile range.
 
-    One or two layers whose removal ruins the model (usually the first) would dominate a standard deviation, but not the
-    quartiles. An unknown cost is NaN; not all of them may be.
+    The removal of one or two layers (usually the first) ruins the model. Their costs would dominate a standard
+    deviation, but not the quartiles.
+
+    Args:
+        costs: The cost of each removable layer [F]; NaN if unknown. At least one must be known.
+        temperature: A higher temperature makes the logits more equal, above 0.
     """
     low, middle, high = np.nanquantile(costs, [0.25, 0.5, 0.75])
-    scale = (high - low) / 1.349 or 1.0  # 1.349 standard deviations lie between a normal's quartiles
+    scale = (high - low) / 1.349 or 1.0  # the quartiles of a normal distribution are 1.349 standard deviations apart
     return np.where(np.isnan(costs), _LAST_RESORT, (middle - costs) / (scale * temperature))

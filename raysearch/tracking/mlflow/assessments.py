@@ -1,4 +1,4 @@
-"""Writes to MLflow what is found of a search's masks after it: by assessments and recoveries."""
+"""Writes the assessments, answers and recoveries of a search's masks to MLflow."""
 
 from __future__ import annotations
 
@@ -13,42 +13,60 @@ from raysearch.tracking.options import Store
 def record_recovery(
     store: Store, search_run: str, header: RecoveryHeader, points: Sequence[LossPoint], numbers: Mapping[str, float]
 ) -> None:
-    """Log the losses of a recovery, by tokens, once, and its numbers, on a run of its own under the search's.
+    """Write a recovery to a separate run, a child of the search's run.
 
-    That of a dense model stands beside the search: under its study, if it has one.
+    The run of a dense model's recovery is a child of the study's run instead, if there is a study.
+
+    Args:
+        store: The store of MLflow.
+        search_run: The id of the search's run.
+        header: The recovery.
+        points: Its losses during training; they are written once, with the number of tokens as their step.
+        numbers: Its costs and assessed numbers, by name.
     """
     client = client_of(store)
-    search, name = client.get_run(search_run), header.recovery_id
-    experiment, wanted = search.info.experiment_id, f"tags.`raysearch.recovery` = '{name}'"
+    search = client.get_run(search_run)
+    experiment = search.info.experiment_id
     parent = search_run if header.mask else search.data.tags.get("mlflow.parentRunId")
     tags = records.recovery_tags(header, parent)
-    run = only_one(client, client.search_runs([experiment], wanted))
+    run = only_one(client, client.search_runs([experiment], f"tags.`raysearch.recovery` = '{header.recovery_id}'"))
     run = run or client.create_run(experiment, tags=tags)
-    params = records.recovery_params(header).items()
-    log(client, run.info.run_id, params={key: of for key, of in params if key not in run.data.params}, tags=tags)
+    params = records.recovery_params(header)
+    missing_params = {key: value for key, value in params.items() if key not in run.data.params}
+    log(client, run.info.run_id, params=missing_params, tags=tags)
     if run.info.status != "FINISHED":
-        found = [
+        metrics = [
             (f"recovery/{name}", value, point.tokens)
             for point in points
             for name, value in (("loss", point.loss), ("held_out_loss", point.held_out), ("step", point.step))
             if value is not None
         ]
-        log(client, run.info.run_id, found)
+        log(client, run.info.run_id, metrics)
         client.set_terminated(run.info.run_id)
     record_assessments(store, {run.info.run_id: numbers})
 
 
 def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]]) -> None:
-    """Log the metrics that runs do not have yet, without numbers that are not finite: by a run's id, by name."""
+    """Log the metrics that runs do not have yet; values that are not finite are left out.
+
+    Args:
+        store: The store of MLflow.
+        metrics: The values, by the id of a run, then by name.
+    """
     client = client_of(store)
     for run_id, values in metrics.items():
-        known = client.get_run(run_id).data.metrics
-        named = {records.key_of(name): value for name, value in values.items()}
-        log(client, run_id, [(name, value, 0) for name, value in named.items() if known.get(name) != value])
+        recorded = client.get_run(run_id).data.metrics
+        by_key = {records.key_of(name): value for name, value in values.items()}
+        log(client, run_id, [(key, value, 0) for key, value in by_key.items() if recorded.get(key) != value])
 
 
 def record_answers(store: Store, answers: Mapping[str, Mapping[str, str]]) -> None:
-    """Keep answers, by a run's id and by task, as ``answers/<task>.jsonl``."""
+    """Write answers as the artifacts ``answers/<task>.jsonl``.
+
+    Args:
+        store: The store of MLflow.
+        answers: The text of each file, by the id of a run, then by task.
+    """
     client = client_of(store)
     for run_id, by_task in answers.items():
         for task, text in by_task.items():

@@ -1,7 +1,8 @@
 """Makes the runs of many trials at once.
 
-One by one, a run is five transactions in a database, each of which waits for the disk. So they are rows of one, as in
-MLflow's own ``migrate-filestore``. A server has no such call: it is asked by several threads.
+Through MLflow's client, each run takes five transactions of the database, and each transaction waits for the disk. So
+the rows of many runs are written in one transaction, as in MLflow's ``migrate-filestore``. A server has no such call;
+several threads send requests to it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,21 @@ from raysearch.tracking.mlflow.client import log
 if TYPE_CHECKING:
     from sqlalchemy.orm import DeclarativeBase
 
-_THREADS = 8  # that ask a server
+_THREADS = 8  # that send requests to a server
 
 
 @dataclass(frozen=True)
 class Child:
-    """A run that has ended, ``FINISHED`` or ``FAILED``; times are in milliseconds since the epoch.
+    """The run of a trial that has ended.
 
-    Its metrics are finite; they are of step 0 and of the run's end.
+    Args:
+        name: The name of the run.
+        began: Its start, in milliseconds since the epoch.
+        ended: Its end, in milliseconds since the epoch.
+        status: ``FINISHED`` or ``FAILED``.
+        tags: Its tags.
+        params: Its params.
+        metrics: Its metrics, finite; they have step 0 and the time of the run's end.
     """
 
     name: str
@@ -43,9 +51,16 @@ class Child:
 
 
 def make_children(
-    client: MlflowClient, experiment: str, children: Sequence[Child], wrote: Callable[[], None] = lambda: None
+    client: MlflowClient, experiment: str, children: Sequence[Child], on_progress: Callable[[], None] = lambda: None
 ) -> None:
-    """Make runs in an experiment, by its id: in a database all or none; at a server each, and then call `wrote`."""
+    """Make the runs of trials. In a database, either all of them are made or none.
+
+    Args:
+        client: A client of the store.
+        experiment: The id of the experiment.
+        children: The runs.
+        on_progress: It is called after each run that a server has made.
+    """
     store = client._tracking_client.store
     if isinstance(store, SqlAlchemyStore):
         artifacts = store.get_experiment(experiment).artifact_location
@@ -54,18 +69,19 @@ def make_children(
                 session.add_all(_rows(child, experiment, artifacts))
         return
 
-    def ask(child: Child) -> None:
-        made = client.create_run(experiment, child.began, dict(child.tags), child.name).info.run_id
-        complete(client, made, child)
+    def make(child: Child) -> None:
+        run_id = client.create_run(experiment, child.began, dict(child.tags), child.name).info.run_id
+        complete(client, run_id, child)
 
     with ThreadPoolExecutor(_THREADS) as threads:
-        for _ in threads.map(ask, children):
-            wrote()
+        for _ in threads.map(make, children):
+            on_progress()
 
 
 def _rows(child: Child, experiment: str, artifacts: str) -> list[DeclarativeBase]:
     """Return the rows of a run, as MLflow writes them."""
-    run, tags = uuid.uuid4().hex, {**child.tags, "mlflow.runName": child.name}
+    run = uuid.uuid4().hex
+    tags = {**child.tags, "mlflow.runName": child.name}
     metrics = [
         {"run_uuid": run, "key": key, "value": value, "timestamp": child.ended, "step": 0, "is_nan": False}
         for key, value in child.metrics.items()
@@ -94,7 +110,14 @@ def _rows(child: Child, experiment: str, artifacts: str) -> list[DeclarativeBase
 
 
 def complete(client: MlflowClient, run_id: str, child: Child, has_metrics: bool = False) -> None:
-    """Write what a run lacks, its status last."""
+    """Write the metrics and params of a run, and then its status.
+
+    Args:
+        client: A client of the store.
+        run_id: The id of the run.
+        child: The trial's run as it should be.
+        has_metrics: Whether the run has its metrics already.
+    """
     points = [] if has_metrics else [(name, value, 0) for name, value in child.metrics.items()]
     log(client, run_id, points, child.ended, child.params)
     client.set_terminated(run_id, child.status, child.ended)

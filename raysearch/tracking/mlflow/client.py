@@ -1,4 +1,4 @@
-"""Reaches an MLflow store: in silence, in limited time, and with its tables and experiment made where they lack."""
+"""Connects to an MLflow store: without output, with a time limit, and with missing tables and experiments created."""
 
 from __future__ import annotations
 
@@ -22,40 +22,48 @@ if TYPE_CHECKING:  # heavy; it is imported after `quiet`
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-# Read by MLflow at its import; a value the user has set wins. Retries bridge a server's restart of some ten seconds,
-# where MLflow's own defaults would hold up the end of a search for many minutes.
+# MLflow reads these at its import. A value that the user has set is kept. The retries are enough for a server's restart
+# of about ten seconds; MLflow's defaults would delay the end of a search by many minutes.
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # what fails is said in a sentence of ours
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # failures are reported by a warning of the tracker
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "PGCONNECT_TIMEOUT": "10",
 }
 _TIMEOUT_S = 60.0
-_PAGE = 1000  # runs that are asked for at once
+_PAGE = 1000  # runs of a request
 
-# What MLflow's pages open with: runs and charts, where they would otherwise guess at language model traces.
+# MLflow's pages then show runs and charts first; otherwise they may show the traces of language models.
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
 
 _T = TypeVar("_T")
 
 
 def connect(store: Store, experiment: str) -> tuple[MlflowClient, str]:
-    """Return a client, and the id of the experiment of that name, which is made if there is none."""
+    """Return a client, and the id of an experiment; a missing store or experiment is created.
+
+    Args:
+        store: The store of MLflow.
+        experiment: The name of the experiment.
+
+    Raises:
+        UserError: The password of the store is unknown.
+    """
     store.check()
     with store.alone():
         database = store.folder / "mlflow.db"
         if store.is_embedded and not database.exists():
-            with written_whole(database) as unfinished:  # MLflow can do nothing with half of its tables
+            with written_whole(database) as unfinished:  # MLflow fails if only some of its tables exist
                 client_of(replace(store, uri=f"sqlite:///{unfinished}")).search_experiments()
         client = client_of(store)
         return client, _experiment_id(client, store, experiment)
 
 
 def client_of(store: Store) -> MlflowClient:
-    """Return a client of a store that is there."""
+    """Return a client of a store that exists."""
     from mlflow import MlflowClient
 
     store.check()
@@ -63,7 +71,7 @@ def client_of(store: Store) -> MlflowClient:
 
 
 def now_ms() -> int:
-    """Return the time in milliseconds since the epoch, as MLflow counts."""
+    """Return the time in milliseconds since the epoch, MLflow's unit."""
     return time.time_ns() // 1_000_000
 
 
@@ -75,9 +83,15 @@ def log(
     params: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> None:
-    """Write to a run at once: metrics by name, value and step, but for values that are not finite; params and tags.
+    """Write metrics, params and tags to a run, in one request.
 
-    The metrics are of the time `at`, in milliseconds since the epoch; None for now.
+    Args:
+        client: A client of the store.
+        run_id: The id of the run.
+        points: The metrics as name, value and step; values that are not finite are left out.
+        at: The time of the metrics, in milliseconds since the epoch; None for now.
+        params: The params.
+        tags: The tags.
     """
     from mlflow.entities import Metric, Param, RunTag
 
@@ -91,13 +105,25 @@ def log(
 
 
 def keep_views(client: MlflowClient, experiment: Experiment, runs: Iterable[Run] = ()) -> None:
-    """Give an experiment the views of its searches, made for these runs, that it lacks or has otherwise."""
+    """Write the views of an experiment's searches that are missing or differ.
+
+    Args:
+        client: A client of the store.
+        experiment: The experiment.
+        runs: The runs of the searches for which the views are made.
+    """
     for key, value in view_tags(runs=runs).items() - experiment.tags.items():
         client.set_experiment_tag(experiment.experiment_id, key, value)
 
 
 def search_all(client: MlflowClient, experiment: str, condition: str) -> Iterator[Run]:
-    """Yield the runs of an experiment that meet a condition, however many."""
+    """Yield all runs of an experiment that meet a condition.
+
+    Args:
+        client: A client of the store.
+        experiment: The id of the experiment.
+        condition: A filter in MLflow's syntax.
+    """
     token = None
     while True:
         page = client.search_runs([experiment], condition, max_results=_PAGE, page_token=token)
@@ -108,22 +134,36 @@ def search_all(client: MlflowClient, experiment: str, condition: str) -> Iterato
 
 
 def only_one(client: MlflowClient, runs: Iterable[Run]) -> Run | None:
-    """Return the run that was written to, of all that were made for the same thing, and delete the others.
+    """Return the one run that has data, of several runs for the same search or trial, and delete empty duplicates.
 
-    A server that is slow to answer is asked again, and makes a run each time. Only one of them gets params.
+    A request to a slow server is sent again, and the server then makes a run each time. Only one of them gets params.
+
+    Args:
+        client: A client of the store.
+        runs: The runs for the same search or trial.
+
+    Returns:
+        The run; None if there is none.
     """
-    made = sorted(runs, key=lambda run: (not run.data.params, run.info.start_time, run.info.run_id))
-    for run in made[1:]:
+    duplicates = sorted(runs, key=lambda run: (not run.data.params, run.info.start_time, run.info.run_id))
+    for run in duplicates[1:]:
         if not run.data.params:
             client.delete_run(run.info.run_id)
-    return next(iter(made), None)
+    return next(iter(duplicates), None)
 
 
 def attempt(work: Callable[[], _T], timeout_s: float = _TIMEOUT_S) -> _T:
-    """Do some work with MLflow on a thread of its own, since a database that hangs cannot be interrupted.
+    """Call a function that uses MLflow on a separate thread, since a database that hangs cannot be interrupted.
+
+    Args:
+        work: The function.
+        timeout_s: How long to wait for it.
+
+    Returns:
+        The result of the function; its errors are raised.
 
     Raises:
-        TimeoutError: It has not come to its end; it is left behind.
+        TimeoutError: The function has not returned in time; its thread continues in the background.
     """
     done: Future[_T] = Future()
 
@@ -142,29 +182,29 @@ def attempt(work: Callable[[], _T], timeout_s: float = _TIMEOUT_S) -> _T:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return an error as part of one sentence."""
+    """Return an error as text for use inside a sentence, without secrets."""
     return clip(" ".join(redact(f"{type(error).__name__}: {error}").split()), 200)
 
 
 def quiet() -> None:
-    """Keep what MLflow and its HTTP client would print off the user's screen; called before MLflow is imported."""
+    """Silence the output of MLflow and its HTTP client. Call it before MLflow is imported."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # else it warns of every retry
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # by default it warns of every retry
 
 
 def _experiment_id(client: MlflowClient, store: Store, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
-    if found := client.get_experiment_by_name(name):
-        if not view_tags().keys() <= found.tags.keys():  # made by hand
-            keep_views(client, found)
-        return str(found.experiment_id)
+    if experiment := client.get_experiment_by_name(name):
+        if not view_tags().keys() <= experiment.tags.keys():  # the user created it
+            keep_views(client, experiment)
+        return str(experiment.experiment_id)
     artifacts = None if store.is_server else store.artifacts.as_uri()
     try:
         return str(client.create_experiment(name, artifacts, tags=_KIND | view_tags()))
     except MlflowException:
-        # Searches of a study start together: another may have made it between the look and the leap.
-        if found := client.get_experiment_by_name(name):
-            return str(found.experiment_id)
+        # Searches of a study start together, so another one may have created the experiment in the meantime.
+        if experiment := client.get_experiment_by_name(name):
+            return str(experiment.experiment_id)
         raise

@@ -1,11 +1,11 @@
-"""A search in MLflow's terms: names, tags, params, metrics and datasets, within MLflow's limits.
+"""The names, tags, params, metrics and datasets of a search in MLflow, within MLflow's limits.
 
-Metrics are named ``group/name``, as MLflow groups them in charts; ``…_se`` is the standard error of its neighbour:
+Metrics are named ``group/name``, as MLflow groups them in charts; ``…_se`` is a standard error:
 
     loss/pruned  loss/dense  loss/delta  loss/delta_se  loss/held_out      perplexity/pruned  perplexity/dense
     path/…       by layers removed                          progress/…  evaluations/…  layer_forwards/…  cost/…
 
-Pure functions of the records in `raysearch.searching.result`; nothing here knows the MLflow client.
+These are pure functions of the records in `raysearch.searching.result`; they do not use the MLflow client.
 """
 
 from __future__ import annotations
@@ -29,14 +29,19 @@ if TYPE_CHECKING:  # heavy; it is imported after `quiet`
 MAX_KEY = 250
 MAX_PARAM = 6000
 MAX_TAG = 8000
-MAX_POINTS = 1000  # of a remark
+MAX_POINTS = 1000  # for a remark
 
-#: The groups of the configuration that searches are filtered by.
+#: The groups of the configuration by which searches can be filtered.
 _FILTERS = ("searcher", "data", "objective")
 
 
 def clip(text: str, limit: int) -> str:
-    """Return the text, cut to `limit` characters and marked with an ellipsis where it was."""
+    """Return the text, shortened with an ellipsis if it is too long.
+
+    Args:
+        text: The text.
+        limit: The maximum number of characters.
+    """
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -61,24 +66,26 @@ def key_of(name: str) -> str:
 
 
 def _grouped(group: str, name: str) -> str:
-    """Return the name of a metric in a group; one with slashes of its own would make groups of groups."""
+    """Return the name of a metric in a group; slashes in `name` are replaced, since they would create more groups."""
     return key_of(f"{group}/{name.replace('/', '_')}")
 
 
 def search_params(header: SearchHeader) -> dict[str, str]:
     """Return the params of the parent run, by which MLflow compares runs."""
-    given = {
+    params = {
         **flatten({**header.config, "versions": header.versions}),
         "n_layers": str(header.n_layers),
         **study_params(header.labels),
     }
-    if header.config.get("remove") != AUTO:  # else it is known at the end
-        given["n_remove"] = str(header.n_remove)
-    return {**given, "git_commit": header.git_commit} if header.git_commit else given
+    if header.config.get("remove") != AUTO:  # "auto" is decided at the end of the search
+        params["n_remove"] = str(header.n_remove)
+    if header.git_commit:
+        params["git_commit"] = header.git_commit
+    return params
 
 
 def search_tags(header: SearchHeader) -> dict[str, str]:
-    """Return the tags of the parent run, by which it is found and filtered."""
+    """Return the tags of the parent run, by which runs are searched and filtered."""
     tags = {"raysearch.search_id": header.search_id, "raysearch.kind": "search", "raysearch.model": header.model}
     tags |= {f"raysearch.{group}": choice for group, choice in header.choices.items() if group in _FILTERS}
     tags |= {f"raysearch.fingerprint.{subject}": digest for subject, digest in header.fingerprints.items()}
@@ -91,21 +98,31 @@ def search_tags(header: SearchHeader) -> dict[str, str]:
 
 
 def study_params(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the params of a search in a study: its labels there."""
+    """Return the params of a search in a study: its labels in the study."""
     return {f"study.{axis}": clip(label, MAX_PARAM) for axis, label in labels.items()}
 
 
 def search_name(search_id: str, labels: Mapping[str, str]) -> str:
-    """Return the name of a search's run: its labels in a study if it has some, as legends of charts show them."""
+    """Return the name of a search's run, which the legends of charts show.
+
+    Args:
+        search_id: The id of the search; its name outside a study.
+        labels: The labels of the search in a study; empty outside a study.
+    """
     if not labels:
         return search_id
-    # MLflow's tables cut names at their end, so what differs most often comes first.
-    before = {"draw": "draw ", "calibration": "", "searcher": "", "remove": "M=", "seed": "seed ", "model": ""}
-    return clip(", ".join(f"{word}{labels[axis]}" for axis, word in before.items() if axis in labels), MAX_KEY)
+    # MLflow's tables cut the end of long names, so labels that differ most often come first.
+    prefixes = {"draw": "draw ", "calibration": "", "searcher": "", "remove": "M=", "seed": "seed ", "model": ""}
+    return clip(", ".join(f"{prefix}{labels[axis]}" for axis, prefix in prefixes.items() if axis in labels), MAX_KEY)
 
 
 def study_tags(labels: Mapping[str, str], parent: str | None) -> dict[str, str]:
-    """Return the tags of a search in a study: its parent run, and its labels there."""
+    """Return the tags of a search in a study.
+
+    Args:
+        labels: The labels of the search in the study.
+        parent: The id of the study's run; None if there is none.
+    """
     tags = {f"raysearch.study.{axis}": clip(label, MAX_TAG) for axis, label in labels.items()}
     return tags if parent is None else {"mlflow.parentRunId": parent, **tags}
 
@@ -117,7 +134,12 @@ def recovery_params(header: RecoveryHeader) -> dict[str, str]:
 
 
 def recovery_tags(header: RecoveryHeader, parent: str | None) -> dict[str, str]:
-    """Return the tags of a recovery's run, its name with its way among them."""
+    """Return the tags of a recovery's run, including its name with the recovery method.
+
+    Args:
+        header: The recovery.
+        parent: The id of the parent run; None if there is none.
+    """
     name = clip(f"{header.way}, {header.recovery_id}" if header.way else header.recovery_id, MAX_KEY)
     tags = {"mlflow.runName": name, "raysearch.recovery": header.recovery_id, "raysearch.kind": "recovery"}
     return tags if parent is None else {"mlflow.parentRunId": parent, **tags}
@@ -134,7 +156,12 @@ def trial_params(trial: Trial) -> dict[str, str]:
 
 
 def trial_tags(trial: Trial, parent: str) -> dict[str, str]:
-    """Return the tags of a child run, by the id of the parent run."""
+    """Return the tags of a child run.
+
+    Args:
+        trial: The trial.
+        parent: The id of the parent run.
+    """
     tags = {
         "mlflow.parentRunId": parent,
         "raysearch.kind": "trial",
@@ -151,7 +178,12 @@ def trial_tags(trial: Trial, parent: str) -> dict[str, str]:
 
 
 def trial_metrics(trial: Trial, measure: Measure) -> dict[str, float]:
-    """Return the metrics of a child run, infinite ones among them."""
+    """Return the metrics of a child run; some may be infinite.
+
+    Args:
+        trial: The trial.
+        measure: The measure of its loss.
+    """
     if trial.screened is not None:
         return {f"screened/{name}": value for name, value in vars(trial.screened).items() if name != "accepted"}
     if trial.loss is None or trial.delta is None:
@@ -164,7 +196,10 @@ def trial_metrics(trial: Trial, measure: Measure) -> dict[str, float]:
 def round_metrics(summary: RoundSummary, evaluations: float = 0, forwards: float = 0) -> dict[str, float]:
     """Return the metrics of the parent run whose step is the round.
 
-    So many evaluations and layer-forwards, which are cached now, were computed by earlier processes.
+    Args:
+        summary: The round.
+        evaluations: The evaluations that earlier processes of this search computed, and that are now cached.
+        forwards: The layer-forwards that earlier processes of this search computed.
     """
     values = {
         "progress/rounds": summary.round,
@@ -176,15 +211,15 @@ def round_metrics(summary: RoundSummary, evaluations: float = 0, forwards: float
         "layer_forwards/saved": summary.layer_forwards_naive - summary.layer_forwards_computed - forwards,
         "cost/replica_busy_share": summary.busy_share,
     }
-    return _known(values)
+    return _without_none(values)
 
 
-def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+def _without_none(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
 def result_metrics(result: SearchResult) -> dict[str, float]:
-    """Return the metrics of the parent run that are known at the end, infinite ones among them."""
+    """Return the metrics of the parent run at the end of the search; some may be infinite."""
     refinement = result.refinement
     values = {
         **{_grouped("remark", name): value for name, value in result.remarks.items() if isinstance(value, int | float)},
@@ -204,19 +239,21 @@ def result_metrics(result: SearchResult) -> dict[str, float]:
         **{f"cost/{name}": value for name, value in result.pool.items() if isinstance(value, int | float)},
         "layer_forwards/alone": result.layer_forwards.alone,
     }
-    return _known(values)
+    return _without_none(values)
 
 
 def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
-    """Return the charts of the parent run: points of step and value by name, infinite ones among them.
+    """Return the charts of the parent run: points of step and value, by name; some values may be infinite.
 
-    The steps are numbers of layers removed (``path/…``), and places in a list, which are layers (``remark/…``).
+    The steps of ``path/…`` are numbers of removed layers. The steps of ``remark/…`` are places in a list, that is,
+    layers.
     """
     path = [(len(trial.mask), trial.loss) for trial in result.path if trial.loss is not None]
     series = {"path/loss": path}
     if result.measure.readout is not None:
         series[f"path/{result.measure.readout}"] = [(size, result.measure.read(loss)) for size, loss in path]
-    for size in () if result.recommendation is None else result.recommendation.sizes:
+    sizes = () if result.recommendation is None else result.recommendation.sizes
+    for size in sizes:
         values = {"path/delta": size.delta, "path/delta_se": size.delta_error}
         if (speed := size.speed) is not None:
             values |= {
@@ -224,7 +261,7 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
                 "path/speedup_se": speed.error,
                 "path/memory_change": speed.memory,
             }
-        for name, number in _known(values).items():
+        for name, number in _without_none(values).items():
             series.setdefault(name, []).append((size.n_removed, number))
     for name, value in result.remarks.items():
         if isinstance(value, list):
@@ -233,7 +270,12 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
 
 
 def result_tags(result: SearchResult, max_child_runs: int = sys.maxsize) -> dict[str, str]:
-    """Return the tags of the parent run that are known at the end; MLflow shows the note as its description."""
+    """Return the tags of the parent run at the end of the search; MLflow shows the note as the run's description.
+
+    Args:
+        result: The result of the search.
+        max_child_runs: The maximum number of trials that have child runs.
+    """
     read_as = result.measure.readout or f"loss ({result.measure.unit})"
     note = (
         f"Without layers {result.mask} of {result.n_layers}, the {read_as} of {result.model} is "
@@ -256,17 +298,19 @@ def result_tags(result: SearchResult, max_child_runs: int = sys.maxsize) -> dict
 
 
 def calibration_input(header: SearchHeader) -> DatasetInput:
-    """Return the samples that a search judges masks on, several calibrations as one dataset."""
+    """Return the samples of a search's calibrations, as one dataset."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     name = " + ".join(dict.fromkeys(map(_data_name, header.data)))
-    n_rows, n_tokens = (sum(one[key] for one in header.data) for key in ("samples", "n_tokens"))
+    n_rows = sum(data["samples"] for data in header.data)
+    n_tokens = sum(data["n_tokens"] for data in header.data)
     profile = json.dumps({"num_rows": n_rows, "num_tokens": n_tokens})
-    source, digest = json.dumps(list(header.data)), header.fingerprints["calibration"]
+    source = json.dumps(list(header.data))
+    digest = header.fingerprints["calibration"]
     dataset = Dataset(name[:500], digest, "raysearch", source, profile=profile)
     return DatasetInput(dataset, [InputTag("mlflow.data.context", "calibration")])
 
 
-def _data_name(one: Mapping[str, Any]) -> str:
-    """Return what people call the rows: the file, the hub's name, or the package that has them."""
-    return Path(one["path"]).name if one["source"] == "file" else str(one.get("name", one["source"]))
+def _data_name(data: Mapping[str, Any]) -> str:
+    """Return the name of a data source: its file, its name in the hub, or the package that contains it."""
+    return Path(data["path"]).name if data["source"] == "file" else str(data.get("name", data["source"]))

@@ -18,52 +18,73 @@ if TYPE_CHECKING:  # heavy; it is imported after `quiet`
 
 
 def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[str, Any], reopen: bool = True) -> str:
-    """Make the study's run, or go on with the one that is there, and return its id.
+    """Create the study's run, or open the existing one, and return its id.
 
-    A run that has ended is set running again if it is to `reopen`.
+    Args:
+        store: The store of MLflow.
+        experiment: The name of the experiment.
+        study_id: The id of the study.
+        config: The study's configuration.
+        reopen: Whether an existing run is set to RUNNING.
     """
     client, experiment_id = connect(store, experiment)
-    wanted = f"tags.`raysearch.study` = '{study_id}' and tags.`raysearch.kind` = 'study'"
-    run = only_one(client, client.search_runs([experiment_id], wanted))
+    condition = f"tags.`raysearch.study` = '{study_id}' and tags.`raysearch.kind` = 'study'"
+    run = only_one(client, client.search_runs([experiment_id], condition))
     if run is None:
         tags = {"raysearch.study": study_id, "raysearch.kind": "study"}
         run = client.create_run(experiment_id, tags=tags, run_name=study_id)
     elif reopen:
         client.update_run(run.info.run_id, status="RUNNING")
     run_id = str(run.info.run_id)
-    if "mlflow.note.content" not in run.data.tags:  # the last that is written
+    if "mlflow.note.content" not in run.data.tags:  # it is written last, so the run is not complete
         log(client, run_id, params=records.flatten({"study": config["study"]}))
         _describe(client, run)
     return run_id
 
 
 def adopt(store: Store, parent: str, searches: Mapping[str, Mapping[str, str]]) -> None:
-    """File searches that were recorded before a study under its run, by their runs' ids with their labels there."""
+    """Make the runs of searches that were recorded earlier child runs of a study.
+
+    Args:
+        store: The store of MLflow.
+        parent: The id of the study's run.
+        searches: The labels of the searches in the study, by the ids of their runs.
+    """
     client = client_of(store)
     for run_id, labels in searches.items():
         data = client.get_run(run_id).data
         if data.tags.get("mlflow.parentRunId") == parent:
             continue
-        # params are write-once: what another study calls it stays
+        # MLflow's params cannot be changed, so the labels of an earlier study stay.
         params = {key: value for key, value in records.study_params(labels).items() if key not in data.params}
         log(client, run_id, params=params, tags=records.study_tags(labels, parent))
         client.update_run(run_id, name=records.search_name(run_id, labels))
 
 
 def record_report(store: Store, run_id: str, metrics: Mapping[str, float], files: Sequence[Path], ended: bool) -> None:
-    """Put numbers, as of `record_assessments`, and files and folders on the study's run, and end it if it has ended."""
+    """Write the numbers and the report of a study to its run, and end the run if the study has ended.
+
+    Args:
+        store: The store of MLflow.
+        run_id: The id of the study's run.
+        metrics: The numbers of the study, by name.
+        files: The files and folders of the report.
+        ended: Whether the study has ended.
+    """
     record_assessments(store, {run_id: metrics})
     client = client_of(store)
     _describe(client, client.get_run(run_id))
     for file in files:
         client.log_artifact(run_id, str(file))
-    if ended and client.get_run(run_id).info.status == "RUNNING":  # not one that was stopped meanwhile
+    if ended and client.get_run(run_id).info.status == "RUNNING":  # a run that was stopped meanwhile stays KILLED
         client.set_terminated(run_id, "FINISHED")
 
 
 def _describe(client: MlflowClient, study: Run) -> None:
-    """Write the views of a study's searches, and the description with links to them, by what is there now."""
-    run_id, experiment_id, study_id = study.info.run_id, study.info.experiment_id, study.data.tags["raysearch.study"]
+    """Write the views of a study's current searches, and the description of the study with links to the views."""
+    run_id = study.info.run_id
+    experiment_id = study.info.experiment_id
+    study_id = study.data.tags["raysearch.study"]
     condition = study_condition(run_id)
     searches = list(search_all(client, experiment_id, condition))
     for key, value in view_tags(condition, study_id, searches).items():
@@ -73,14 +94,26 @@ def _describe(client: MlflowClient, study: Run) -> None:
 
 
 def end_failed(store: Store, run_id: str, failure: str) -> None:
-    """End the run of a search whose process died before it could, with the cause."""
+    """End the run of a search whose process died.
+
+    Args:
+        store: The store of MLflow.
+        run_id: The id of the search's run.
+        failure: The cause of the failure.
+    """
     client = client_of(store)
     client.set_tag(run_id, "raysearch.failure", records.clip(failure, records.MAX_TAG))
     client.set_terminated(run_id, "FAILED")
 
 
 def stop_study(store: Store, run_id: str, search_ids: Collection[str]) -> None:
-    """End the study's run as killed, and those of searches that nobody runs any more and that have not ended."""
+    """End the run of a study, and those of its searches, as KILLED.
+
+    Args:
+        store: The store of MLflow.
+        run_id: The id of the study's run.
+        search_ids: The ids of the searches that no process runs; runs that have ended stay as they are.
+    """
     client = client_of(store)
     for run in open_runs(store, run_id):
         if run.data.tags.get("raysearch.search_id") in search_ids:
@@ -89,9 +122,14 @@ def stop_study(store: Store, run_id: str, search_ids: Collection[str]) -> None:
 
 
 def open_runs(store: Store, parent: str) -> Sequence[Run]:
-    """Return the runs of a study's searches that have not ended, by the id of its run."""
+    """Return the runs of a study's searches that have not ended.
+
+    Args:
+        store: The store of MLflow.
+        parent: The id of the study's run.
+    """
     client = client_of(store)
     experiment = client.get_run(parent).info.experiment_id
-    wanted = f"{study_condition(parent)} and attributes.status = 'RUNNING'"
-    found: Sequence[Run] = client.search_runs([experiment], wanted, max_results=1000)
-    return found
+    condition = f"{study_condition(parent)} and attributes.status = 'RUNNING'"
+    runs: Sequence[Run] = client.search_runs([experiment], condition, max_results=1000)
+    return runs

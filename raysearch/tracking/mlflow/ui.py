@@ -18,21 +18,26 @@ from raysearch.tracking.mlflow.client import attempt, cause_of, client_of, keep_
 from raysearch.tracking.mlflow.views import SEARCHES, objective_key, objectives_of, view_link
 from raysearch.tracking.options import Store
 
-# Job workers serve MLflow's GenAI features only, and cost seven processes of 250 MiB each.
+# Only MLflow's GenAI features need job workers, which are seven processes of 250 MiB each.
 _ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
-_OPENS_S = 20.0  #: MLflow itself would try for minutes
+_TIMEOUT_S = 20.0  #: to open the store; MLflow alone would try for minutes
 
 
 def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int = 5000) -> NoReturn:
-    """Print what to open in a browser, run MLflow's server on the store, and end with it or by Ctrl-C or SIGTERM.
+    """Print the addresses to open in a browser, and run MLflow's server on a store until Ctrl-C or SIGTERM.
 
-    The server has no passwords: a host other than this machine's own opens the store to everyone who reaches it.
-    Browsers that name the host by anything but ``localhost`` or a private address need it in
-    ``MLFLOW_SERVER_ALLOWED_HOSTS``.
+    The server has no passwords. With a host other than a local address, everyone who can connect to it can use the
+    store. A host name other than ``localhost`` or a private address must be in ``MLFLOW_SERVER_ALLOWED_HOSTS``.
+
+    Args:
+        folder: The folder of the embedded store and of artifacts.
+        uri: A tracking URI; None for the embedded store.
+        host: The address on which the server listens.
+        port: The port on which the server listens.
 
     Raises:
-        UserError: There is no store yet, it cannot be opened or is a server already, or the port is taken.
+        UserError: The store does not exist, cannot be opened or is a server itself, or the port is in use.
     """
     store = Store.locate(uri, folder, "--uri")
     if store.is_server:
@@ -42,29 +47,28 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     _require_free(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     try:
-        lines = attempt(lambda: _links(store, address), _OPENS_S)
+        links = attempt(lambda: _links(store, address), _TIMEOUT_S)
     except Exception as error:
-        named = f"--store={folder}" if store.is_embedded else f"--uri={store.shown}"
-        raise UserError(f"{named} cannot be opened ({cause_of(error)}); correct it") from error
-    said = ["MLflow starts, which takes some seconds; Ctrl-C ends it.", *lines]
-    sys.stdout.write("".join(visible(line) + "\n" for line in said))
+        argument = f"--store={folder}" if store.is_embedded else f"--uri={store.shown}"
+        raise UserError(f"{argument} cannot be opened ({cause_of(error)}); correct it") from error
+    lines = ["MLflow starts, which takes some seconds; Ctrl-C ends it.", *links]
+    sys.stdout.write("".join(visible(line) + "\n" for line in lines))
     sys.stdout.flush()
-    command = [
-        *(sys.executable, "-m", "mlflow", "server", "--artifacts-destination", store.artifacts.as_uri()),
-        *("--host", host, "--port", str(port), "--workers", "1"),
-    ]
-    # The address may hold a password, so it is not among the command's words, which everybody on the machine can read.
+    command = [sys.executable, "-m", "mlflow", "server", "--artifacts-destination", store.artifacts.as_uri()]
+    command += ["--host", host, "--port", str(port), "--workers", "1"]
+    # The URI may contain a password, so it is not an argument: every user of the machine can read arguments.
     sys.exit(_run(command, os.environ | _ENVIRONMENT | {"MLFLOW_BACKEND_STORE_URI": store.uri}))
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a server to its end, and return its exit code, or until this process is told to end.
+    """Run a server until it ends, or until this process receives a signal, and return the exit code.
 
-    Its group is its own, ended by SIGTERM: at a terminal's Ctrl-C each of MLflow's processes would print a traceback.
+    The server has a separate process group, which is ended by SIGTERM. In this process's group, each process of MLflow
+    would print a traceback at Ctrl-C.
     """
-    for kind in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(kind) != signal.SIG_IGN:  # as under nohup
-            signal.signal(kind, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, signal.default_int_handler)
     server = subprocess.Popen(command, env=environment, process_group=0)
     try:
         return server.wait()
@@ -76,18 +80,21 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _links(store: Store, address: str) -> list[str]:
-    """Return what to open in a browser, in lines; MLflow's own address leads to another page."""
-    client, lines = client_of(store), list[str]()
-    for one in client.search_experiments():
-        if runs := list(search_all(client, one.experiment_id, SEARCHES)):
-            keep_views(client, one, runs)
-            lines.append(f"{one.name}: all searches: {address}/{view_link(one.experiment_id, 'TABLE')}")
+    """Return lines with the addresses of the views of searches; MLflow's start page shows other things."""
+    client = client_of(store)
+    lines: list[str] = []
+    for experiment in client.search_experiments():
+        if runs := list(search_all(client, experiment.experiment_id, SEARCHES)):
+            keep_views(client, experiment, runs)
+            name = experiment.name
+            lines.append(f"{name}: all searches: {address}/{view_link(experiment.experiment_id, 'TABLE')}")
             for objective in objectives_of(runs):
                 key = objective_key(objective)
-                table, charts = (view_link(one.experiment_id, mode, key) for mode in ("TABLE", "CHART"))
-                lines.append(f"{one.name}, {objective}: the lowest loss first: {address}/{table}")
-                lines.append(f"{one.name}, {objective}: charts: {address}/{charts}")
-    return lines or ["There is no search here yet; make one with raysearch search."]
+                table = view_link(experiment.experiment_id, "TABLE", key)
+                charts = view_link(experiment.experiment_id, "CHART", key)
+                lines.append(f"{name}, {objective}: the lowest loss first: {address}/{table}")
+                lines.append(f"{name}, {objective}: charts: {address}/{charts}")
+    return lines or ["This store has no search yet; make one with raysearch search."]
 
 
 def _require_free(host: str, port: int) -> None:
@@ -100,10 +107,10 @@ def _require_free(host: str, port: int) -> None:
             f"--host={host} is not an address of this machine ({what_failed(error)}); use 127.0.0.1"
         ) from None
     with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one left a moment ago is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was closed a moment ago is free
         try:
             probe.bind(address)
         except OSError as error:
             raise UserError(
-                f"--port={port} of {host} cannot be had ({error.strerror}); choose another, as in `--port 5050`"
+                f"--port={port} of {host} cannot be used ({error.strerror}); choose another, such as `--port 5050`"
             ) from None

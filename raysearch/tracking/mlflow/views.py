@@ -1,15 +1,14 @@
-"""Views of searches in MLflow's pages, with their filter, columns and charts chosen: what to open in a browser.
+"""Views of searches in MLflow's pages: a filter, columns and charts, which an address opens in a browser.
 
-They are tags of an experiment, as MLflow's *Share* button makes them: an address can name no columns and no charts.
-Losses of two objectives have different units, so each objective has a view of its own, the lowest loss first. The view
-of all searches puts those of one objective together.
+A view is a tag of an experiment, as MLflow's *Share* button writes it, since an address cannot contain columns and
+charts. Losses of different objectives have different units, so each objective has its own view, with the lowest loss
+first. The view of all searches is sorted by objective.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -18,9 +17,9 @@ from raysearch.tracking.mlflow.records import key_of
 if TYPE_CHECKING:  # heavy
     from mlflow.entities import Run
 
-#: What an experiment holds as tags, so that its searches can be viewed.
+#: The condition, in MLflow's syntax, that runs of searches meet.
 SEARCHES = "tags.`raysearch.kind` = 'search'"
-_KEY = "raysearch"  # of the view of all searches of an experiment
+_KEY = "raysearch"  # the name of the view of all searches of an experiment
 _TAG = "mlflow.sharedViewState."
 _LOSS = "metrics.`loss/pruned`"
 _TAG_OF_OBJECTIVE = "raysearch.objective"
@@ -53,12 +52,12 @@ _CHARTS: Sequence[Mapping[str, Any]] = (
 
 
 def view_tags(condition: str = SEARCHES, key: str = _KEY, runs: Iterable[Run] = ()) -> dict[str, str]:
-    """Return the tags of an experiment that keep views of the searches that meet a condition.
+    """Return the tags of an experiment that contain views of the searches that meet a condition.
 
     Args:
         condition: Which runs are shown.
-        key: The name of the view of all of them; those of an objective have names of their own, see `objective_key`.
-        runs: The runs that are there, whose objectives get a view and whose assessed numbers get a column.
+        key: The name of the view of all these searches; for the views of one objective see `objective_key`.
+        runs: The existing runs; their objectives get a view each, and their assessed numbers a column each.
     """
     runs = list(runs)
     assessed = sorted(
@@ -67,18 +66,23 @@ def view_tags(condition: str = SEARCHES, key: str = _KEY, runs: Iterable[Run] = 
     columns = (*_COLUMNS, *(f"metrics.`{name}`" for name in assessed))
     tags = _view(condition, key, columns, _OBJECTIVE)
     for objective in objectives_of(runs):
-        of_objective = f"{condition} and {_OBJECTIVE} = '{objective}'"
-        tags |= _view(of_objective, objective_key(objective, key), columns, _LOSS)
+        objective_condition = f"{condition} and {_OBJECTIVE} = '{objective}'"
+        tags |= _view(objective_condition, objective_key(objective, key), columns, _LOSS)
     return tags
 
 
 def objectives_of(runs: Iterable[Run]) -> list[str]:
-    """Return the objectives of some searches by name."""
+    """Return the names of the objectives of searches, in alphabetical order."""
     return sorted({run.data.tags[_TAG_OF_OBJECTIVE] for run in runs if _TAG_OF_OBJECTIVE in run.data.tags})
 
 
 def objective_key(objective: str, key: str = _KEY) -> str:
-    """Return the name of the view of one objective, beside the view of all searches."""
+    """Return the name of the view of one objective.
+
+    Args:
+        objective: The name of the objective.
+        key: The name of the view of all searches.
+    """
     return key_of(f"{key}-{objective}")
 
 
@@ -90,7 +94,7 @@ def _view(condition: str, key: str, columns: Sequence[str], order: str) -> dict[
     section = {"uuid": _SECTION, "name": _SECTION, "display": True, "isReordered": False, "deleted": False}
     state = {
         "searchFilter": condition,
-        "orderByKey": order,  # the lowest first; sorted by a metric or a tag, runs are not nested
+        "orderByKey": order,  # if runs are sorted by a metric or a tag, MLflow does not nest them
         "orderByAsc": True,
         "startTime": "ALL",
         "lifecycleFilter": "Active",
@@ -99,32 +103,43 @@ def _view(condition: str, key: str, columns: Sequence[str], order: str) -> dict[
         "compareRunCharts": charts,
         "compareRunSections": [{**section, "isGenerated": False}],
         "runsHiddenMode": "FIRST_20_RUNS",
-        "isAccordionReordered": True,  # else MLflow sorts sections by name
+        "isAccordionReordered": True,  # otherwise MLflow sorts sections by name
     }
     return {_TAG + key: json.dumps(state)}
 
 
 def view_link(experiment: str, mode: str, key: str = _KEY) -> str:
-    """Return the address of a kept view, from MLflow's own on; the mode is ``TABLE`` or ``CHART``."""
+    """Return the part of a view's address that follows the address of MLflow.
+
+    Args:
+        experiment: The id of the experiment.
+        mode: ``TABLE`` or ``CHART``.
+        key: The name of the view.
+    """
     return f"#/experiments/{experiment}/runs?viewStateShareKey={quote(key)}&compareRunsMode={mode}"
 
 
 def study_condition(run_id: str) -> str:
-    """Return which runs are the searches of a study, by MLflow's id of its run."""
+    """Return the condition, in MLflow's syntax, that the runs of a study's searches meet; `run_id` is the study's."""
     return f"{SEARCHES} and tags.`mlflow.parentRunId` = '{run_id}'"
 
 
 def study_note(study_id: str, run_id: str, experiment: str, objectives: Sequence[str] = ()) -> str:
-    """Return the description of a study's run: links to views of its searches alone, and of each objective."""
-    by_objective = [
-        line
-        for objective in objectives
-        for link in [partial(view_link, experiment, key=objective_key(objective, study_id))]
-        for line in (
-            f"- [{objective}: the lowest loss first]({link('TABLE')})",
-            f"- [{objective}: charts]({link('CHART')})",
-        )
-    ]
+    """Return the description of a study's run: links to views of its searches, and of those of each objective.
+
+    Args:
+        study_id: The id of the study, which is the name of the view of its searches.
+        run_id: The id of the study's run.
+        experiment: The id of the experiment.
+        objectives: The names of the objectives.
+    """
+    by_objective = []
+    for objective in objectives:
+        key = objective_key(objective, study_id)
+        by_objective += [
+            f"- [{objective}: the lowest loss first]({view_link(experiment, 'TABLE', key)})",
+            f"- [{objective}: charts]({view_link(experiment, 'CHART', key)})",
+        ]
     failed = quote(f"{study_condition(run_id)} and attributes.status = 'FAILED'")
     return "\n".join(
         [

@@ -18,6 +18,7 @@ def some_masks(count, seed=0, n=16, size=5):
 
 
 def hamming(a, b):
+    """The Hamming distance of each row of `a` to each row of `b`."""
     return np.abs(a[:, None] - b[None]).sum(axis=2)
 
 
@@ -27,20 +28,21 @@ def test_the_fit_finds_more_likely_hyperparameters_and_is_repeatable():
     truth = Hyperparameters(1.0, 12.0, 0.1)
     covariance = truth.covariance(distances) + truth.noise**2 * np.eye(60)
     targets = np.linalg.cholesky(covariance) @ np.random.default_rng(1).normal(size=60)
-    found = fit(distances, targets, Hyperparameters())
+    fitted = fit(distances, targets, Hyperparameters())
 
     def log_likelihood(hyper):
         return multivariate_normal.logpdf(
             targets, cov=hyper.covariance(distances) + (hyper.noise**2 + 1e-8) * np.eye(60)
         )
 
-    assert log_likelihood(found) > log_likelihood(Hyperparameters()) - 1e-9
-    assert log_likelihood(found) > log_likelihood(truth) - 1.0  # a weak prior pulls, so not the very maximum
-    assert fit(distances, targets, Hyperparameters()) == found
+    assert log_likelihood(fitted) > log_likelihood(Hyperparameters()) - 1e-9
+    assert log_likelihood(fitted) > log_likelihood(truth) - 1.0  # the weak prior moves the fit away from the maximum
+    assert fit(distances, targets, Hyperparameters()) == fitted
 
 
-def test_predictions_are_the_textbook_ones():
-    seen, new = some_masks(20, 2), some_masks(7, 3)
+def test_predictions_follow_the_textbook():
+    seen = some_masks(20, 2)
+    new = some_masks(7, 3)
     hyper = Hyperparameters(1.3, 5.0, 0.2)
     targets = np.random.default_rng(4).normal(size=20)
     mean, deviation = Posterior.of(hyper, hamming(seen, seen), targets).predict(hamming(new, seen))
@@ -51,7 +53,9 @@ def test_predictions_are_the_textbook_ones():
 
 
 def test_expected_improvement_agrees_with_its_definition_and_does_not_underflow():
-    mean, deviation, best = np.array([0.0, 1.0, -2.0, 3.0]), np.array([1.0, 0.5, 0.1, 2.0]), 0.3
+    mean = np.array([0.0, 1.0, -2.0, 3.0])
+    deviation = np.array([1.0, 0.5, 0.1, 2.0])
+    best = 0.3
     scaled = (best - mean) / deviation
     plain = deviation * (norm.pdf(scaled) + scaled * norm.cdf(scaled))
     assert log_expected_improvement(mean, deviation, best) == pytest.approx(np.log(plain), rel=1e-9)

@@ -22,19 +22,19 @@ def random_model(n, seed, forbid=0.0):
 
 
 def brute_force(model, size, count):
-    """By the definition of the energy, term by term."""
-    found = []
+    """The lowest states, by the definition of the energy, term by term."""
+    scored = []
     for state in combinations(range(len(model.linear)), size):
         pairs = list(combinations(state, 2))
         if not any(model.forbidden[i, j] for i, j in pairs):
-            found.append((sum(model.linear[i] for i in state) + sum(model.pairs[i, j] for i, j in pairs), state))
-    return sorted(found)[:count]
+            scored.append((sum(model.linear[i] for i in state) + sum(model.pairs[i, j] for i, j in pairs), state))
+    return sorted(scored)[:count]
 
 
 SIZES = [(1, 1), (2, 1), (6, 1), (6, 5), (7, 7), (9, 2), (12, 5), (20, 3), (20, 6)]
 
 
-SOLVERS = {  # with how many states each is asked for
+SOLVERS = {  # the number of requested states, and the solver
     "enumerate": (20, enumerate_lowest),
     "swap": (20, lambda model, size, count: swap_lowest(model, size, count, np.random.default_rng(0))),
     "milp": (5, lambda model, size, count: prove_lowest(model, size, count, NOTHING, time_limit_s=60)),
@@ -47,11 +47,12 @@ def test_solvers_agree_with_brute_force(solver):
     sizes = SIZES[:-2] if solver == "milp" else SIZES  # a proof of more takes seconds
     for (n, size), forbid in product(sizes, (0.0, 0.15)):
         model = random_model(n, seed=100 * n + size, forbid=forbid)
-        truth, found = brute_force(model, size, count), solve(model, size, count)
-        assert list(found.states) == [state for _, state in truth], (n, size, forbid)
-        assert found.energies == pytest.approx([energy for energy, _ in truth])
-        assert found.proven == (0 if solver == "swap" else len(truth))
-        assert found.gap == (math.inf if solver == "swap" else 0)
+        expected = brute_force(model, size, count)
+        lowest = solve(model, size, count)
+        assert list(lowest.states) == [state for _, state in expected], (n, size, forbid)
+        assert lowest.energies == pytest.approx([energy for energy, _ in expected])
+        assert lowest.proven == (0 if solver == "swap" else len(expected))
+        assert lowest.gap == (math.inf if solver == "swap" else 0)
 
 
 def test_enumeration_in_many_chunks_is_the_same(monkeypatch):
@@ -69,13 +70,13 @@ def test_large_problems_are_searched_and_then_proven(monkeypatch):
     assert lowest_states(model, 4, 5, np.random.default_rng(0), 60).states == exact.states
 
 
-def test_when_time_is_up_the_local_search_stands_and_the_gap_is_told():
+def test_at_the_time_limit_the_states_of_the_local_search_are_returned_with_the_gap():
     model = random_model(30, seed=3)
     candidates = swap_lowest(model, 10, 5, np.random.default_rng(0))
-    found = prove_lowest(model, 10, 5, candidates, time_limit_s=0.3)
-    assert found.proven == 0
-    assert found.states == candidates.states
-    assert found.gap > 0
+    lowest = prove_lowest(model, 10, 5, candidates, time_limit_s=0.3)
+    assert lowest.proven == 0
+    assert lowest.states == candidates.states
+    assert lowest.gap > 0
 
 
 def test_the_result_is_at_least_as_low_as_the_candidates():

@@ -1,4 +1,4 @@
-"""What layers cost alone: what is asked for, and what comes of it."""
+"""The cost of single layers: the requests, and the costs that result."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from raysearch.searchers.toolbox.priors import layer_costs
 PROBLEM = Problem.create(5, 2, protect=[1])
 
 
-def test_ablation_asks_for_the_singles_and_knows_nothing_of_those_that_failed():
+def test_ablation_scores_single_layers_and_costs_of_failed_ones_are_unknown():
     generator = layer_costs(PROBLEM, "ablation")
     assert next(generator) == Round(PROBLEM.singles)
     with pytest.raises(StopIteration) as stop:
@@ -28,7 +28,7 @@ def test_no_ablation_at_all_ends_the_search_with_the_cause():
         generator.send(Scores({}, dict.fromkeys(PROBLEM.singles, "broke")))
 
 
-def test_influence_is_a_mean_over_samples_of_which_all_layers_go_on_the_record():
+def test_influence_is_a_mean_over_samples_and_is_recorded_for_all_layers():
     generator = layer_costs(PROBLEM, "influence")
     assert next(generator) is Statistic.BLOCK_INFLUENCE
     assert generator.send(np.array([[1.0, 2, 3, 4, 5], [3.0, 2, 1, 0, 0]])) == Remark(
@@ -39,7 +39,7 @@ def test_influence_is_a_mean_over_samples_of_which_all_layers_go_on_the_record()
     assert stop.value.value.tolist() == [2, 2, 2, 2.5]
 
 
-def test_no_prior_asks_for_nothing():
+def test_no_prior_makes_no_request():
     with pytest.raises(StopIteration) as stop:
         next(layer_costs(PROBLEM, "none"))
     assert stop.value.value.tolist() == [0, 0, 0, 0]

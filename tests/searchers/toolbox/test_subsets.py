@@ -1,4 +1,4 @@
-"""Masks of M layers: how they are drawn, the cheapest one, and runs of layers."""
+"""Masks of M layers: random ones, the cheapest one, and runs of layers."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from raysearch.core.problem import Problem
 from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_mask, draw_masks, logits_of, runs, swaps
 
 
-def test_cheap_layers_are_drawn_more_often_and_one_ruinous_layer_flattens_nothing():
+def test_cheap_layers_are_drawn_more_often_even_if_one_layer_is_ruinous():
     problem = Problem.create(10, 3)
     logits = logits_of(np.array([500.0, *(2.0 + 0.1 * layer for layer in range(1, 10))]), temperature=0.5)
     drawn = [draw_mask(problem, np.random.default_rng(seed), logits) for seed in range(400)]
@@ -16,7 +16,7 @@ def test_cheap_layers_are_drawn_more_often_and_one_ruinous_layer_flattens_nothin
     assert counts[1] > counts[4] > counts[8]
 
 
-def test_layers_of_unknown_cost_are_a_last_resort():
+def test_layers_of_unknown_cost_are_drawn_last():
     problem = Problem.create(6, 4)
     costs = np.array([np.nan, 1.0, 2.0, 3.0, np.nan, np.nan])
     assert cheapest_mask(problem, costs) == Mask.of(0, 1, 2, 3)
@@ -28,10 +28,10 @@ def test_the_cheapest_layers_are_free_ones_and_ties_go_to_the_first():
     assert cheapest_mask(problem, np.array([7.0, 5.0, 5.0, 5.0])) == Mask.of(2, 4)
 
 
-def test_equal_costs_draw_as_no_costs_do():
+def test_equal_costs_give_a_uniform_draw():
     problem = Problem.create(8, 3)
-    alike = draw_mask(problem, np.random.default_rng(0), logits_of(np.full(8, 2.5), temperature=1.0))
-    assert alike == draw_mask(problem, np.random.default_rng(0))
+    mask = draw_mask(problem, np.random.default_rng(0), logits_of(np.full(8, 2.5), temperature=1.0))
+    assert mask == draw_mask(problem, np.random.default_rng(0))
 
 
 def test_masks_are_drawn_without_repetition_until_none_is_left():
@@ -39,9 +39,9 @@ def test_masks_are_drawn_without_repetition_until_none_is_left():
     rng = np.random.default_rng(0)
     first = draw_masks(problem, rng, 4)
     assert len(set(first)) == 4
-    rest = draw_masks(problem, rng, 100, avoid=first)
-    assert len(rest) == 6
-    assert not set(first) & set(rest)
+    second = draw_masks(problem, rng, 100, avoid=first)
+    assert len(second) == 6
+    assert not set(first) & set(second)
 
 
 def test_runs_are_consecutive():
@@ -51,21 +51,21 @@ def test_runs_are_consecutive():
         [(2, 3, 4)],
         [],
     ]
-    for length, found in enumerate(expected, start=1):
-        assert runs([4, 3, 2, 6, 9, 8], length) == [Mask(layers) for layers in found]
+    for length, windows in enumerate(expected, start=1):
+        assert runs([4, 3, 2, 6, 9, 8], length) == [Mask(layers) for layers in windows]
 
 
-def test_masks_beyond_those_of_known_costs_are_drawn_evenly():
+def test_layers_of_unknown_cost_are_drawn_uniformly_if_too_few_costs_are_known():
     problem = Problem.create(32, 7)
     costs = np.where(np.arange(32) < 8, 1.0, np.nan)
     drawn = draw_masks(problem, np.random.default_rng(0), 15, logits=logits_of(costs, temperature=1.0))
     assert len(set(drawn)) == 15
 
 
-def test_swaps_are_all_the_masks_one_exchange_away():
+def test_swaps_are_all_masks_one_exchange_away():
     states = np.array([[1.0, 0, 1, 0, 0], [0, 0, 0, 1, 1]])
     for row, rows in zip(states, swaps(states), strict=True):
-        assert len(rows) == len({tuple(other) for other in rows.tolist()}) == 2 * 3
+        assert len(rows) == len({tuple(swapped) for swapped in rows.tolist()}) == 2 * 3
         assert (rows.sum(axis=1) == 2).all()
         assert (np.abs(rows - row).sum(axis=1) == 2).all()
     assert swaps(np.ones((1, 3))).tolist() == [[[1, 1, 1]]]

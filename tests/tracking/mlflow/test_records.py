@@ -11,7 +11,7 @@ from raysearch.searching.trial import Trial
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.options import Store
-from tests.tracking.mlflow.test_tracker import tell
+from tests.tracking.mlflow.test_tracker import record_search
 from tests.tracking.recorded import Recorded
 from tests.tracking.simulated import greedy_search
 
@@ -27,7 +27,7 @@ def test_config_is_flattened_to_dotted_keys():
     assert records.flatten(config) == flat
 
 
-def test_what_mlflow_refuses_is_clipped_or_replaced():
+def test_keys_and_values_that_mlflow_refuses_are_shortened_or_replaced():
     flat = records.flatten({"a@b": {"c" * 300: "x" * 10_000}})
     [(key, value)] = flat.items()
     assert len(key) == records.MAX_KEY and key.startswith("a_b.ccc")
@@ -38,7 +38,7 @@ def test_searches_are_filtered_by_the_choice_of_each_group():
     tags = records.search_tags(greedy_search())
     expected = {"searcher": "greedy", "data": "wikitext", "model": "tiny", "fingerprint.model": "m" * 16}
     assert {key: tags[f"raysearch.{key}"] for key in expected} == expected
-    assert "raysearch.cluster" not in tags, "where a search ran says nothing about what it found"
+    assert "raysearch.cluster" not in tags, "the cluster does not change the result"
 
 
 def test_a_search_on_an_evaluation_split_is_tagged():
@@ -48,7 +48,7 @@ def test_a_search_on_an_evaluation_split_is_tagged():
     assert records.search_tags(flagged)["raysearch.evaluation_split"] == "true"
 
 
-def test_a_trial_reads_as_its_round_and_mask():
+def test_a_trial_is_named_by_its_round_and_mask():
     trial = Trial(7, 2, Mask.of(25, 21), 3.0, 0.2, None, cached=True)
     assert records.trial_name(trial) == "r02 {21,25}"
     tags = records.trial_tags(trial, "parent")
@@ -70,13 +70,14 @@ def test_metrics_are_named_by_the_readout(measure, readout):
     trial = Trial(7, 2, Mask.of(25), 0.5, 0.2, None, cached=False)
     assert records.trial_metrics(trial, measure) == {"loss/pruned": 0.5, "loss/delta": 0.2, **readout}
     result = replace(greedy_search(measure=measure), loss=0.5)
-    metrics, series = records.result_metrics(result), records.result_series(result)
+    metrics = records.result_metrics(result)
+    series = records.result_series(result)
     assert {name: metrics[name] for name in readout} == readout
     assert metrics["loss/delta_se"] == result.delta_error
     name = measure.readout
-    others = {f"{name}/dense", f"{name}/pruned", f"path/{name}"} if name else set()
-    known = {key for key in (*metrics, *series) if key.startswith(("perplexity/", "margin/", "accuracy/", "path/"))}
-    assert known - {"path/loss"} == others and records.search_tags(result)["raysearch.unit"] == measure.unit
+    readout_names = {f"{name}/dense", f"{name}/pruned", f"path/{name}"} if name else set()
+    names = {key for key in (*metrics, *series) if key.startswith(("perplexity/", "margin/", "accuracy/", "path/"))}
+    assert names - {"path/loss"} == readout_names and records.search_tags(result)["raysearch.unit"] == measure.unit
 
 
 def test_the_losses_of_parts_are_metrics():
@@ -98,12 +99,12 @@ def test_the_losses_of_parts_are_metrics():
         (KL, 0.125, "the loss (nats per token) of tiny is 0.125, where the dense model's is 0."),
     ],
 )
-def test_the_note_reads_well(measure, loss, sentence):
+def test_the_note_is_a_sentence(measure, loss, sentence):
     result = replace(greedy_search(measure=measure), loss=loss)
     assert records.result_tags(result)["mlflow.note.content"].endswith(f" of 8, {sentence}")
 
 
-def test_a_round_without_any_loss_has_its_costs_alone():
+def test_a_round_without_any_loss_has_only_costs():
     metrics = records.round_metrics(RoundSummary(1, 3, 3, None, None, 8.0, 24.0, 1.5, 0.5))
     assert metrics["layer_forwards/saved"] == 16 and "progress/round_best_loss" not in metrics
 
@@ -126,23 +127,23 @@ def test_remarks_are_metrics_charts_and_tags_within_the_limits_of_mlflow():
 
 
 @pytest.mark.parametrize(("data", "name"), [([HUB], "allenai/c4"), ([FILE, SOTU], "support.jsonl + sotu")])
-def test_a_calibration_is_a_dataset_that_tells_its_source(data, name):
-    entered = records.calibration_input(replace(greedy_search(), data=data))
-    dataset = entered.dataset
+def test_a_calibration_is_a_dataset_with_its_source(data, name):
+    dataset_input = records.calibration_input(replace(greedy_search(), data=data))
+    dataset = dataset_input.dataset
     assert (dataset.name, dataset.source_type, json.loads(dataset.source)) == (name, "raysearch", data)
     assert dataset.digest == "c" * 16
     profile = json.loads(dataset.profile or "")
     assert (profile["num_rows"], profile["num_tokens"]) == (4 * len(data), 252 * len(data))
-    assert [(tag.key, tag.value) for tag in entered.tags] == [("mlflow.data.context", "calibration")]
+    assert [(tag.key, tag.value) for tag in dataset_input.tags] == [("mlflow.data.context", "calibration")]
 
 
 @pytest.mark.usefixtures("tables", "blank_figures")
 def test_a_search_has_its_calibration_once(tmp_path):
-    run_id = tell(tmp_path)
+    run_id = record_search(tmp_path)
     assert run_id is not None
-    tell(tmp_path)
+    record_search(tmp_path)
     inputs = MlflowClient(Store.locate(None, tmp_path).uri).get_run(run_id).inputs
     assert inputs is not None
-    (dataset,) = (one.dataset for one in inputs.dataset_inputs)
+    (dataset,) = (dataset_input.dataset for dataset_input in inputs.dataset_inputs)
     assert (dataset.name, dataset.digest) == ("wikitext", "c" * 16)
     assert not any(child.inputs and child.inputs.dataset_inputs for child in Recorded(tmp_path).children.values())

@@ -1,4 +1,4 @@
-"""A study in MLflow: the run that its searches are filed under."""
+"""A study in MLflow: the parent run of its searches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from raysearch.tracking.options import TrackingOptions
 from raysearch.tracking.sync import SyncedSearch, SyncedStudy, mend, sync
 from tests.tracking.simulated import greedy_search
 
-NOTHING = StudyHeader("x", {"study": {}}, [])
+EMPTY_STUDY = StudyHeader("x", {"study": {}}, [])
 LABELS = {"model": "tiny", "searcher": "beam, width=5", "remove": "2"}
 
 
@@ -45,16 +45,16 @@ def begin(options: TrackingOptions, header: StudyHeader, warn: Callable[[str], N
 
 
 def open_searches(client: MlflowClient, parent: str) -> dict[str, str]:
-    """Runs of two searches of a study that go on; their ids by the searches'."""
+    """Create the runs of two running searches of a study; return the ids of the runs by those of the searches."""
     experiment = client.get_run(parent).info.experiment_id
     tags = {
         name: {"mlflow.parentRunId": parent, "raysearch.search_id": name, "raysearch.kind": "search"}
         for name in ("greedy", "beam")
     }
-    return {name: client.create_run(experiment, tags=of).info.run_id for name, of in tags.items()}
+    return {name: client.create_run(experiment, tags=search_tags).info.run_id for name, search_tags in tags.items()}
 
 
-def test_searches_told_before_or_after_are_filed_under_the_study(options: TrackingOptions) -> None:
+def test_searches_that_were_recorded_before_become_children_of_the_study(options: TrackingOptions) -> None:
     tracker = open_tracker(options, fail)
     repeat(greedy_search(search_id="before"), tracker)
     before = tracker.close()
@@ -62,7 +62,7 @@ def test_searches_told_before_or_after_are_filed_under_the_study(options: Tracki
     config = {"study": {"name": "my-study", "grid": {"remove": [5]}}}
     header = StudyHeader("my-study-1", config, ["beam"], [0], {before: LABELS})
     parent = begin(options, header)
-    assert begin(options, header) == parent, "twice is no more than once"
+    assert begin(options, header) == parent, "a repetition changes nothing"
     client = MlflowClient(options.store.uri)
     run = client.get_run(before)
     assert run.data.tags["mlflow.parentRunId"] == parent
@@ -74,30 +74,30 @@ def test_searches_told_before_or_after_are_filed_under_the_study(options: Tracki
     assert client.get_run(parent).data.params["study.grid.remove"] == "[5]"
 
 
-def test_recoveries_tell_how_they_were_made_and_a_dense_model_is_none_of_the_search(options: TrackingOptions) -> None:
+def test_a_recovery_has_its_settings_and_that_of_a_dense_model_belongs_to_the_study(options: TrackingOptions) -> None:
     tracker = open_tracker(options, fail)
     repeat(greedy_search(), tracker)
     run_id = tracker.close()
     assert run_id is not None
     parent = begin(options, StudyHeader("my-study-3", {"study": {}}, ["greedy"], [0], {run_id: LABELS}))
     search = SearchRecord("greedy-m3-00000000", {}, "finished", None, None, "", mlflow_run_id=run_id)
-    for mask, of in (Mask.of(1, 2), run_id), (Mask(), parent):
+    for mask, expected_parent in (Mask.of(1, 2), run_id), (Mask(), parent):
         tracker = open_tracker(options, fail)
         name = f"recover-m{len(mask)}-1"
-        for way in "", "distilled":  # by hand, and then by a study
+        for way in "", "distilled":  # by a separate command, and then by a study
             header = RecoveryHeader(name, mask, way, {"choices.data": "sotu", "recovery.loss": "distill"})
             tracker.recovered(search, header, [LossPoint(1, 100, 3.0, 2.5)], {"recovery/rows": 20})
         client = MlflowClient(options.store.uri)
         experiment = client.get_run(parent).info.experiment_id
         (run,) = client.search_runs([experiment], f"tags.`raysearch.recovery` = '{name}'")
-        assert run.data.tags["mlflow.parentRunId"] == of and run.info.status == "FINISHED"
+        assert run.data.tags["mlflow.parentRunId"] == expected_parent and run.info.status == "FINISHED"
         assert run.info.run_name == f"distilled, {name}" and run.data.params["removed"] == str(mask)
         assert (
             run.data.params.items() >= {"way": "distilled", "recovery.loss": "distill", "choices.data": "sotu"}.items()
         )
 
 
-def test_the_report_and_numbers_end_up_on_its_run(options: TrackingOptions, tmp_path: Path) -> None:
+def test_the_report_and_numbers_are_written_to_the_run(options: TrackingOptions, tmp_path: Path) -> None:
     parent = begin(options, StudyHeader("my-study-2", {"study": {"name": "x"}}, []))
     (tmp_path / "report/figures").mkdir(parents=True)
     (tmp_path / "report/report.html").write_text("<!DOCTYPE html>")
@@ -105,7 +105,7 @@ def test_the_report_and_numbers_end_up_on_its_run(options: TrackingOptions, tmp_
     files = [tmp_path / "report/report.html", tmp_path / "report/figures"]
     client = MlflowClient(options.store.uri)
     open_tracker(options, fail).study_reported(parent, {"searches/done": 1.0}, files, False)
-    assert client.get_run(parent).info.status == "RUNNING", "a report is written meanwhile, too"
+    assert client.get_run(parent).info.status == "RUNNING", "a report may be written before the study ends"
     numbers = {"layer_forwards_shared": 12.0, "nothing": float("nan")}
     open_tracker(options, fail).study_reported(parent, numbers, files, True)
     run = client.get_run(parent)
@@ -120,24 +120,24 @@ def test_the_report_and_numbers_end_up_on_its_run(options: TrackingOptions, tmp_
 def test_a_store_that_cannot_be_written_warns_once_and_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file where a folder should be")
     options = TrackingOptions("mlflow", None, "tests", tmp_path / "taken")
-    said: list[str] = []
-    assert not begin(options, NOTHING, said.append)
-    assert len(said) == 1 and "it goes on without" in said[0]
+    warnings: list[str] = []
+    assert not begin(options, EMPTY_STUDY, warnings.append)
+    assert len(warnings) == 1 and "the study continues" in warnings[0]
 
 
-def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_does_not_wait_for_a_server_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raysearch.tracking.mlflow.tracker.attempt", partial(attempt, timeout_s=1.0))
-    said: list[str] = []
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and answers nothing
+    warnings: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and answers nothing
         options = TrackingOptions("mlflow", f"http://127.0.0.1:{silent.getsockname()[1]}", "tests", tmp_path)
-        assert not begin(options, NOTHING, said.append)
-        open_tracker(options, said.append).study_reported("abc", {}, [], True)
-    assert len(said) == 2 and all("(TimeoutError: no answer in 1 s); " in sentence for sentence in said)
+        assert not begin(options, EMPTY_STUDY, warnings.append)
+        open_tracker(options, warnings.append).study_reported("abc", {}, [], True)
+    assert len(warnings) == 2 and all("(TimeoutError: no answer in 1 s); " in sentence for sentence in warnings)
 
 
-def test_nothing_is_recorded_where_nothing_is_asked(tmp_path: Path) -> None:
+def test_nothing_is_recorded_without_a_tracker(tmp_path: Path) -> None:
     options = TrackingOptions("none", None, "tests", tmp_path / "none")
-    assert not begin(options, NOTHING)
+    assert not begin(options, EMPTY_STUDY)
     tracker = open_tracker(options, fail)
     tracker.study_reported(None, {}, [], True)
     tracker.assessed([])
@@ -145,18 +145,18 @@ def test_nothing_is_recorded_where_nothing_is_asked(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_a_study_that_is_stopped_is_killed_with_what_was_running(options: TrackingOptions) -> None:
+def test_a_stopped_study_is_killed_with_its_running_searches(options: TrackingOptions) -> None:
     header = StudyHeader("my-study-3", {"study": {}}, ["greedy", "beam"])
     parent = begin(options, header)
     client = MlflowClient(options.store.uri)
     runs = open_searches(client, parent)
     open_tracker(options, fail).study_stopped(parent, ["greedy"])
     states = [client.get_run(run_id).info.status for run_id in (parent, runs["greedy"], runs["beam"])]
-    assert states == ["KILLED", "KILLED", "RUNNING"], "what has ended is told by its own"
+    assert states == ["KILLED", "KILLED", "RUNNING"], "another process runs beam"
     assert begin(options, header) == parent and client.get_run(parent).info.status == "RUNNING"
 
 
-def test_a_search_whose_process_died_for_good_is_failed_there(options: TrackingOptions, tmp_path: Path) -> None:
+def test_a_search_whose_process_died_is_marked_as_failed(options: TrackingOptions, tmp_path: Path) -> None:
     parent = begin(options, StudyHeader("my-study-4", {"study": {}}, ["greedy", "beam"]))
     client = MlflowClient(options.store.uri)
     runs = open_searches(client, parent)
@@ -166,14 +166,14 @@ def test_a_search_whose_process_died_for_good_is_failed_there(options: TrackingO
             write_search(ledger, name, {}, "failed", failure="its process died")
         with held(ledger, "beam", "SEARCH"):
             mend(StudyRecord("my-study-4", {}, cells, {}, {}, "", parent), ledger, options, fail)
-    found = {name: client.get_run(run_id) for name, run_id in runs.items()}
-    assert found["greedy"].info.status == "FAILED"
-    assert found["greedy"].data.tags["raysearch.failure"] == "its process died"
-    assert found["beam"].info.status == "RUNNING", "somebody works on it"
+    after = {name: client.get_run(run_id) for name, run_id in runs.items()}
+    assert after["greedy"].info.status == "FAILED"
+    assert after["greedy"].data.tags["raysearch.failure"] == "its process died"
+    assert after["beam"].info.status == "RUNNING", "another process runs it"
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_two_that_sync_a_study_at_once_write_each_trial_once(options: TrackingOptions, tmp_path: Path) -> None:
+def test_two_threads_that_sync_a_study_at_once_write_each_trial_once(options: TrackingOptions, tmp_path: Path) -> None:
     search = greedy_search(search_id="greedy")
     model = {"name": "m", "path": "m"}
     config = {"study": {"name": "x"}, "tracking": {}, "model": model, "searcher": {}, "remove": search.n_remove}
@@ -184,12 +184,12 @@ def test_two_that_sync_a_study_at_once_write_each_trial_once(options: TrackingOp
         write_search(ledger, "greedy", config, "finished", search)
 
     def write() -> SyncedSearch | SyncedStudy:
-        with opened(tmp_path / "ledger.db") as own:
-            return sync(study, own, options)
+        with opened(tmp_path / "ledger.db") as ledger:
+            return sync(study, ledger, options)
 
     with ThreadPoolExecutor() as threads:
-        both = [each.result() for each in [threads.submit(write) for _ in range(2)]]
-    assert sum(each.missing for one in both for each in one.searches) == len(search.trials)
+        futures = [threads.submit(write) for _ in range(2)]
+    assert sum(synced.missing for future in futures for synced in future.result().searches) == len(search.trials)
     client = MlflowClient(options.store.uri)
     runs = client.search_runs([client.get_run(parent).info.experiment_id], max_results=1000)
     assert len(runs) == 2 + len(search.trials)

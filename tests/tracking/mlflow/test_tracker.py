@@ -25,8 +25,8 @@ from tests.tracking.simulated import greedy_search
 pytestmark = pytest.mark.usefixtures("tables")
 
 SEARCH = greedy_search(n_layers=5)
-#: Tells of that search, at a URI and by ids that are its arguments, each in a process of its own.
-TELLS = """
+#: Records that search at a URI, once for each id, each in a separate process; the arguments are the URI and the ids.
+RECORD_SCRIPT = """
 import os
 import sys
 from pathlib import Path
@@ -36,11 +36,11 @@ from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.options import TrackingOptions
 from tests.tracking.simulated import greedy_search
 
-Plots.files = lambda _: ()  # to draw them takes seconds
-uri, search_id, *others = sys.argv[1:]
-for other in others:
+Plots.files = lambda _: ()  # drawing takes seconds
+uri, search_id, *child_ids = sys.argv[1:]
+for child_id in child_ids:
     if os.fork() == 0:
-        search_id = other
+        search_id = child_id
         break
 tracker = MlflowTracker(TrackingOptions("mlflow", uri or None, "raysearch", Path.cwd()), print, timeout_s=300)
 repeat(greedy_search(n_layers=5, search_id=search_id), tracker)
@@ -67,12 +67,12 @@ def place(folder: Path, uri: str | None = None, experiment: str = "raysearch", *
 
 
 def patient(options: TrackingOptions) -> MlflowTracker:
-    """A tracker that nothing may go wrong with, however slow the machine is."""
+    """A tracker that waits long for a slow machine; the test fails if it warns."""
     return MlflowTracker(options, pytest.fail, timeout_s=300)
 
 
-def tell(folder: Path, search: SearchResult = SEARCH, rounds: int | None = None, **options: Any) -> str:
-    """Tell a tracker of a search, or of its first rounds, and return the id of MLflow's run."""
+def record_search(folder: Path, search: SearchResult = SEARCH, rounds: int | None = None, **options: Any) -> str:
+    """Record a search, or its first rounds, and return the id of its MLflow run."""
     tracker = patient(place(folder, **options))
     repeat(search, tracker, rounds)
     run_id = tracker.close()
@@ -81,43 +81,49 @@ def tell(folder: Path, search: SearchResult = SEARCH, rounds: int | None = None,
 
 
 def from_ledger(search: SearchResult) -> SearchResult:
-    """The same search once more, with all its losses from the ledger."""
+    """The same search repeated, with all its losses from the ledger."""
     return replace(search, trials=tuple(replace(trial, cached=True) for trial in search.trials))
 
 
-def tell_again(tracker: MlflowTracker, search: SearchResult, run_id: str, receipt: str) -> str | None:
-    """Tell a tracker of a search that is recorded already, and return its receipt."""
+def record_again(tracker: MlflowTracker, search: SearchResult, run_id: str, receipt: str) -> str | None:
+    """Record a search that was recorded before, and return its receipt."""
     tracker.resume(run_id, receipt)
     repeat(search, tracker)
     assert tracker.close() == run_id
     return tracker.receipt
 
 
-def test_a_search_that_is_written_whole_is_not_written_again(tmp_path):
+def test_a_search_that_is_written_completely_is_not_written_again(tmp_path):
     first = patient(place(tmp_path))
     repeat(SEARCH, first)
-    run_id, receipt = first.close(), first.receipt
+    run_id = first.close()
+    receipt = first.receipt
     assert run_id is not None and receipt is not None
-    same, other = from_ledger(SEARCH), from_ledger(greedy_search(n_layers=5, n_remove=2))
+    cached = from_ledger(SEARCH)
+    different = from_ledger(greedy_search(n_layers=5, n_remove=2))
     moved = tmp_path / "moved.db"
     (tmp_path / "mlflow.db").rename(moved)
-    assert tell_again(patient(place(tmp_path)), same, run_id, receipt) not in (None, receipt), "the database was gone"
+    assert record_again(patient(place(tmp_path)), cached, run_id, receipt) not in (None, receipt), (
+        "the database was missing"
+    )
     assert Recorded(tmp_path).parent.info.status == "FINISHED"
 
     moved.replace(tmp_path / "mlflow.db")
-    assert tell_again(patient(place(tmp_path)), other, run_id, receipt) not in (None, receipt), "other masks"
-    (tmp_path / "mlflow.db").write_bytes(b"no database: whoever reads it fails")
-    assert tell_again(patient(place(tmp_path)), same, run_id, receipt) == receipt
+    assert record_again(patient(place(tmp_path)), different, run_id, receipt) not in (None, receipt), "other masks"
+    (tmp_path / "mlflow.db").write_bytes(b"no database: reading it fails")
+    assert record_again(patient(place(tmp_path)), cached, run_id, receipt) == receipt
     warnings: list[str] = []
-    assert tell_again(MlflowTracker(place(tmp_path), warnings.append), SEARCH, run_id, receipt) is None
+    assert record_again(MlflowTracker(place(tmp_path), warnings.append), SEARCH, run_id, receipt) is None
     assert "file is not a database" in warnings[0]
 
 
-def test_a_search_is_written_in_full(tmp_path):
-    folder, search = tmp_path / "a folder", SEARCH
-    run_id = tell(folder)
+def test_a_search_is_written_completely(tmp_path):
+    folder = tmp_path / "a folder"
+    search = SEARCH
+    run_id = record_search(folder)
     recorded = Recorded(folder)
-    parent, params = recorded.parent, {"searcher.width": "1", "versions.raysearch": "0.1.0", "n_remove": "3"}
+    parent = recorded.parent
+    params = {"searcher.width": "1", "versions.raysearch": "0.1.0", "n_remove": "3"}
     metrics = {"model/parameters_removed_share": 0.25, "cost/seconds": 7.5, "cost/searcher_seconds": 0.25}
     metrics |= {"remark/gap": 0.031, "loss/pruned": search.loss}
     tags = {"raysearch.removed": str(search.mask), "raysearch.remark.solver": "proven"}
@@ -136,7 +142,8 @@ def test_a_search_is_written_in_full(tmp_path):
     assert (files / "trials.csv").is_file()
     assert json.loads((files / "data.json").read_text()) == search.data
     assert sorted(recorded.children) == [trial.index for trial in search.trials]
-    trial, child = search.trials[-1], recorded.children[len(search.trials) - 1]
+    trial = search.trials[-1]
+    child = recorded.children[len(search.trials) - 1]
     assert child.info.status == "FINISHED"
     assert child.data.params == {"removed": str(trial.mask), "n_removed": "3", "round": "3"}
     assert child.data.metrics["loss/delta"] == pytest.approx(trial.delta)
@@ -161,7 +168,7 @@ def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_a_search_whose_budget_was_spent_too_early_is_stopped_and_goes_on(tmp_path):
+def test_a_search_whose_budget_was_spent_too_early_is_stopped_and_can_be_resumed(tmp_path):
     first = patient(place(tmp_path))
     repeat(SEARCH, first, rounds=1)
     first.search_ended(None, "its budget was spent", stopped=True)
@@ -169,16 +176,16 @@ def test_a_search_whose_budget_was_spent_too_early_is_stopped_and_goes_on(tmp_pa
     run = Recorded(tmp_path).parent
     assert (run.info.status, run.data.tags["raysearch.complete"]) == ("FINISHED", "false")
     assert run.data.tags["raysearch.failure"] == "its budget was spent"
-    tell(tmp_path)
+    record_search(tmp_path)
     run = Recorded(tmp_path).parent
     assert run.data.tags["raysearch.complete"] == "true" and "raysearch.failure" not in run.data.tags
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_odd_remarks_ruin_no_chart(tmp_path):
+def test_unusual_remarks_break_no_chart(tmp_path):
     odd: dict[str, float | str | list[float]] = {"gap": float("nan"), "by layer": [1.0, float("inf"), 3.0]}
     odd |= {"a@b": -1.0, "none": [], "why": "x" * 10_000}
-    tell(tmp_path, replace(SEARCH, remarks=odd))
+    record_search(tmp_path, replace(SEARCH, remarks=odd))
     recorded = Recorded(tmp_path)
     assert recorded.steps("remark/by layer") == [0, 2]
     assert recorded.parent.data.metrics["remark/a_b"] == -1 and "remark/gap" not in recorded.parent.data.metrics
@@ -187,7 +194,7 @@ def test_odd_remarks_ruin_no_chart(tmp_path):
 
 @pytest.mark.usefixtures("blank_figures")
 @pytest.mark.parametrize(("failure", "status"), [(None, "KILLED"), ("no replica left", "FAILED")])
-def test_a_resumed_search_fills_in_what_is_missing(tmp_path, failure, status):
+def test_a_resumed_search_writes_the_missing_parts(tmp_path, failure, status):
     first = patient(place(tmp_path))
     repeat(SEARCH, first, rounds=2)
     first.trial(replace(SEARCH.by_round[2][0][0], loss=None, delta=None, failure="a replica died"))
@@ -196,41 +203,41 @@ def test_a_resumed_search_fills_in_what_is_missing(tmp_path, failure, status):
     before = Recorded(tmp_path)
     assert before.parent.info.status == status
 
-    tell(tmp_path, rounds=2)
+    record_search(tmp_path, rounds=2)
     reopened = Recorded(tmp_path)
     assert reopened.parent.info.status == "RUNNING"
     assert "raysearch.failure" not in reopened.parent.data.tags
 
-    assert tell(tmp_path) == run_id
+    assert record_search(tmp_path) == run_id
     check_complete(tmp_path)
     after = Recorded(tmp_path)
     assert after.parent.data.metrics["cost/seconds"] == 5.0 + 7.5, "the seconds of both processes"
     for index, child in before.children.items():
         assert after.children[index].info.run_id == child.info.run_id
         if child.info.status == "FINISHED":
-            assert after.children[index].info.end_time == child.info.end_time, "what is there is left alone"
+            assert after.children[index].info.end_time == child.info.end_time, "complete runs do not change"
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_what_a_killed_search_had_computed_stays_counted(tmp_path):
-    tell(tmp_path, rounds=2)
-    known, ahead = SEARCH.rounds[1:3]
-    rounds = [replace(one, n_computed=0, layer_forwards_computed=0.0) for one in SEARCH.rounds[:2]]
+def test_evaluations_of_a_killed_search_are_counted(tmp_path):
+    record_search(tmp_path, rounds=2)
+    second, third = SEARCH.rounds[1:3]
+    rounds = [replace(summary, n_computed=0, layer_forwards_computed=0.0) for summary in SEARCH.rounds[:2]]
     last = replace(
-        ahead,
-        n_computed=ahead.n_computed - known.n_computed,
-        layer_forwards_computed=ahead.layer_forwards_computed - known.layer_forwards_computed,
+        third,
+        n_computed=third.n_computed - second.n_computed,
+        layer_forwards_computed=third.layer_forwards_computed - second.layer_forwards_computed,
     )
-    tell(tmp_path, replace(SEARCH, rounds=(*rounds, last)))
+    record_search(tmp_path, replace(SEARCH, rounds=(*rounds, last)))
     metrics = Recorded(tmp_path).parent.data.metrics
-    assert metrics["evaluations/computed"] == ahead.n_computed and metrics["evaluations/cached"] == ahead.n_cached
-    assert metrics["layer_forwards/computed"] == ahead.layer_forwards_computed
+    assert metrics["evaluations/computed"] == third.n_computed and metrics["evaluations/cached"] == third.n_cached
+    assert metrics["layer_forwards/computed"] == third.layer_forwards_computed
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_a_finished_search_told_again_changes_nothing(tmp_path):
+def test_repeating_a_finished_search_changes_nothing(tmp_path):
     for _ in range(2):
-        tell(tmp_path)
+        record_search(tmp_path)
     check_complete(tmp_path)
     assert len(Recorded(tmp_path).steps("loss/pruned")) == 1
     interrupted = patient(place(tmp_path))
@@ -247,7 +254,7 @@ def test_a_search_that_its_budget_stopped_is_not_finished(tmp_path):
     forwards = replace(SEARCH.layer_forwards, alone=9.0)
     stopped = replace(SEARCH, removed=best.mask.layers, loss=best.loss, layer_forwards=forwards, complete=False)
     for result, rounds in [(stopped, 1), (stopped, 1), (SEARCH, 3), (SEARCH, 3)]:
-        tell(tmp_path, replace(result, rounds=SEARCH.rounds[:rounds]))
+        record_search(tmp_path, replace(result, rounds=SEARCH.rounds[:rounds]))
         parent = Recorded(tmp_path).parent
         assert parent.info.status == "FINISHED" and parent.data.metrics["loss/pruned"] == result.loss
         assert parent.data.tags["raysearch.complete"] == str(result.complete).lower()
@@ -269,9 +276,9 @@ def check_complete(folder: Path | str) -> None:
 @pytest.mark.usefixtures("blank_figures")
 @pytest.mark.faults
 @pytest.mark.parametrize("at_a_server", [False, True])
-def test_kill_9_loses_nothing_that_a_resume_does_not_fill_in(tmp_path, request, at_a_server):
-    # The process ends after some child runs; at a server between a child's creation and its metrics.
-    dies = """
+def test_a_resume_after_kill_9_writes_all_missing_parts(tmp_path, request, at_a_server):
+    # The process ends after some child runs; with a server, between the creation of a child run and its metrics.
+    dying_script = """
 import os
 import sys
 from mlflow import MlflowClient
@@ -286,7 +293,8 @@ def dies(work):
         return work(*args, **kwargs)
     return wrapped
 
-writer._AT_ONCE, bulk._THREADS = 1, 1
+writer._BATCH = 1
+bulk._THREADS = 1
 if sys.argv[1]:
     MlflowClient.log_batch = dies(MlflowClient.log_batch)
 else:
@@ -294,17 +302,20 @@ else:
 """
     uri = request.getfixturevalue("served").url if at_a_server else None
     place = tmp_path if uri is None else uri
-    assert start_python(dies + TELLS, tmp_path, subprocess.DEVNULL, uri or "", SEARCH.search_id).wait(100) == 9
-    left = Recorded(place)
-    assert left.parent.info.status == "RUNNING"
-    assert 0 < len(left.children) < len(SEARCH.trials)
-    assert sum(child.info.status == "RUNNING" for child in left.children.values()) == at_a_server
-    assert tell(tmp_path, uri=uri) == left.parent.info.run_id
+    assert (
+        start_python(dying_script + RECORD_SCRIPT, tmp_path, subprocess.DEVNULL, uri or "", SEARCH.search_id).wait(100)
+        == 9
+    )
+    killed = Recorded(place)
+    assert killed.parent.info.status == "RUNNING"
+    assert 0 < len(killed.children) < len(SEARCH.trials)
+    assert sum(child.info.status == "RUNNING" for child in killed.children.values()) == at_a_server
+    assert record_search(tmp_path, uri=uri) == killed.parent.info.run_id
     check_complete(place)
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_trials_beyond_the_number_of_child_runs_stand_in_the_table_alone(tmp_path):
+def test_trials_beyond_the_number_of_child_runs_are_only_in_the_table(tmp_path):
     lines: list[str] = []
     tracker = MlflowTracker(place(tmp_path, max_child_runs=3), pytest.fail, lines.append)
     repeat(SEARCH, tracker)
@@ -327,32 +338,32 @@ def test_rows_of_a_database_and_calls_of_a_client_make_the_same_run(tmp_path):
     client, experiment = connect(Store.locate(None, tmp_path), "raysearch")
     child = Child("r01 {3}", 5, 7, "FAILED", {"raysearch.kind": "trial"}, {"round": "1"}, {"loss/pruned": 2.5})
     make_children(client, experiment, [child])
-    made = client.create_run(experiment, child.began, dict(child.tags), child.name).info.run_id
-    complete(client, made, child)
-    ours, theirs = (
+    run_id = client.create_run(experiment, child.began, dict(child.tags), child.name).info.run_id
+    complete(client, run_id, child)
+    from_database, from_client = (
         {
             "info": {**dict(run.info), "run_id": "", "run_uuid": "", "artifact_uri": len(run.info.artifact_uri)},
             "data": run.data.to_dictionary(),
             "points": [
-                (one.value, one.timestamp, one.step)
-                for one in client.get_metric_history(run.info.run_id, "loss/pruned")
+                (point.value, point.timestamp, point.step)
+                for point in client.get_metric_history(run.info.run_id, "loss/pruned")
             ],
         }
         for run in client.search_runs([experiment])
     )
-    assert ours == theirs
+    assert from_database == from_client
 
 
 @pytest.mark.slow
-def test_searches_of_a_study_start_together_on_an_empty_folder_in_silence(tmp_path):
+def test_searches_of_a_study_start_together_in_an_empty_folder_without_output(tmp_path):
     folder = tmp_path / "new"
     folder.mkdir()
-    with start_python(TELLS, folder, subprocess.PIPE, "", "a", "b") as process:
+    with start_python(RECORD_SCRIPT, folder, subprocess.PIPE, "", "a", "b") as process:
         assert process.communicate(timeout=300)[0] == ""
     assert [Recorded(folder, search_id=name).parent.info.status for name in "ab"] == ["FINISHED"] * 2
 
 
-def test_an_mlflow_that_never_answers_is_given_up(tmp_path):
+def test_a_tracker_gives_up_if_mlflow_never_answers(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as mute:
         warnings: list[str] = []
         uri = f"http://127.0.0.1:{mute.getsockname()[1]}"
@@ -361,11 +372,11 @@ def test_an_mlflow_that_never_answers_is_given_up(tmp_path):
         repeat(SEARCH, tracker)
         assert tracker.close() is None
         [sentence] = warnings
-        assert uri in sentence and "the search goes on" in sentence
+        assert uri in sentence and "the search continues" in sentence
         assert sentence.endswith(f"raysearch sync greedy-m3-00000000 --store {ledger}")
 
 
-def test_a_part_that_takes_long_is_waited_for_while_something_is_written(tmp_path: Path) -> None:
+def test_a_tracker_waits_for_a_long_event_while_something_is_written(tmp_path: Path) -> None:
     tracker = MlflowTracker(place(tmp_path), pytest.fail, timeout_s=2.0)
     began = threading.Event()
 
@@ -373,7 +384,7 @@ def test_a_part_that_takes_long_is_waited_for_while_something_is_written(tmp_pat
         began.set()
         for _ in range(5):
             time.sleep(0.6)
-            writer._wrote()
+            writer._on_progress()
 
     tracker.search_started(SEARCH)
     tracker._add(write_slowly)
@@ -382,18 +393,18 @@ def test_a_part_that_takes_long_is_waited_for_while_something_is_written(tmp_pat
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_a_store_that_comes_back_gets_all_of_it_while_the_search_goes_on(tmp_path, store_with_tables):
-    taken = tmp_path / "taken"
-    taken.write_text("a file where the folder should be")
+def test_a_store_that_can_be_written_again_gets_all_parts_while_the_search_runs(tmp_path, store_with_tables):
+    blocked = tmp_path / "taken"
+    blocked.write_text("a file where the folder should be")
     warnings: list[str] = []
-    tracker = MlflowTracker(place(taken), warnings.append, retry_s=0.1)
+    tracker = MlflowTracker(place(blocked), warnings.append, retry_s=0.1)
     repeat(SEARCH, tracker, rounds=2)
     deadline = time.monotonic() + 30
     while not warnings and time.monotonic() < deadline:
         time.sleep(0.05)
-    taken.unlink()
-    taken.mkdir()
-    shutil.copy(store_with_tables, taken / "mlflow.db")
+    blocked.unlink()
+    blocked.mkdir()
+    shutil.copy(store_with_tables, blocked / "mlflow.db")
     while tracker.run_id is None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert tracker.run_id is not None, "before the search has ended"
@@ -403,10 +414,10 @@ def test_a_store_that_comes_back_gets_all_of_it_while_the_search_goes_on(tmp_pat
     tracker.search_ended(SEARCH)
     assert tracker.close() == tracker.run_id
     assert len(warnings) == 1
-    check_complete(taken)
+    check_complete(blocked)
 
 
-def test_nothing_is_written_before_there_is_something_to_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_before_the_first_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[str] = []
     monkeypatch.setattr(MlflowTracker, "_write", lambda self, header, now: began.append(header.search_id))
     tracker = patient(place(tmp_path))

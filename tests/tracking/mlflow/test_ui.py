@@ -14,15 +14,18 @@ from raysearch.tracking.mlflow.ui import _links, serve_ui
 from raysearch.tracking.options import Store
 from tests.cases import assert_refused
 from tests.tracking.conftest import Served, closed_port, get, start_ui
-from tests.tracking.mlflow.test_tracker import SEARCH, tell
+from tests.tracking.mlflow.test_tracker import SEARCH, record_search
 from tests.tracking.recorded import Recorded
 
 
-def test_what_cannot_be_served_is_refused_with_the_remedy(tmp_path):
+def test_stores_and_addresses_that_cannot_be_served_are_refused(tmp_path):
     (tmp_path / "mlflow.db").touch()
-    hanging = {"uri": "mssql+pyodbc:///?odbc_connect=PWD%3Ds3cr3t", "port": closed_port()}  # for minutes, in MLflow
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
+    hanging = {
+        "uri": "mssql+pyodbc:///?odbc_connect=PWD%3Ds3cr3t",
+        "port": closed_port(),
+    }  # MLflow would try for minutes
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
         cases = [
             ({"folder": tmp_path / "new"}, "raysearch search"),
             ({"uri": "http://mlflow:5000"}, "http://mlflow:5000 is a server already"),
@@ -41,7 +44,7 @@ def test_a_server_that_fails_gives_its_exit_code(tables: None, tmp_path: Path, m
     fails.write_text("#!/bin/sh\nexit 3")
     fails.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(fails))
-    monkeypatch.setattr("signal.signal", lambda *_: None)  # this process goes on, with its own handlers
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # this process keeps its own handlers
     with pytest.raises(SystemExit) as ended:
         serve_ui(tmp_path, None, port=closed_port())
     assert ended.value.code == 3
@@ -51,9 +54,9 @@ def test_ctrl_c_while_the_server_is_being_imported_ends_quietly(tables: None, tm
     with start_ui(tmp_path, closed_port(), subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline().startswith("MLflow starts")
         time.sleep(2)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all that are in the foreground
-        said = process.stdout.read()
-        assert "Traceback" not in said and "Error" not in said and process.wait(60) == 0, said
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all processes in the foreground
+        output = process.stdout.read()
+        assert "Traceback" not in output and "Error" not in output and process.wait(60) == 0, output
 
 
 def test_it_serves_runs_and_their_artifacts(served: Served):
@@ -64,18 +67,18 @@ def test_it_serves_runs_and_their_artifacts(served: Served):
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_a_server_holds_the_runs_and_their_files(tmp_path, served: Served, capfd):
+def test_a_server_stores_runs_and_their_files(tmp_path, served: Served, capfd):
     folder = tmp_path / "new"
-    tell(folder, rounds=1, uri=served.url, experiment="told")
-    run_id = tell(folder, uri=served.url, experiment="told")
+    record_search(folder, rounds=1, uri=served.url, experiment="served")
+    run_id = record_search(folder, uri=served.url, experiment="served")
     assert capfd.readouterr() == ("", "")
-    recorded = Recorded(served.url, "told")
+    recorded = Recorded(served.url, "served")
     assert recorded.parent.info.run_id == run_id
     recorded.assert_complete(len(SEARCH.trials))
     assert not folder.exists(), "a server keeps its own files"
 
 
-def test_it_prints_where_searches_are_and_what_to_pick(served: Served) -> None:
+def test_it_prints_the_addresses_of_views(served: Served) -> None:
     MlflowClient(served.url).set_experiment_tag("1", "mlflow.sharedViewState.raysearch", "of an older version")
     lines = _links(Store.locate(None, served.folder), served.url)
     whole, table, charts = (line for line in lines if line.startswith("tests"))
@@ -90,10 +93,11 @@ def test_it_prints_where_searches_are_and_what_to_pick(served: Served) -> None:
     view = json.loads(tags["mlflow.sharedViewState.raysearch-perplexity"])
     assert "tags.`raysearch.searcher`" in view["selectedColumns"] and len(view["compareRunCharts"]) == 4
     order = f"{view['orderByKey']} ASC"
-    asked = {"experiment_ids": ["1"], "filter": view["searchFilter"], "order_by": [order]}
-    url, header = f"{served.url}/api/2.0/mlflow/runs/search", {"Content-Type": "application/json"}
-    (run,) = json.loads(get(urllib.request.Request(url, json.dumps(asked).encode(), header), wait_s=30))["runs"]
+    request = {"experiment_ids": ["1"], "filter": view["searchFilter"], "order_by": [order]}
+    url = f"{served.url}/api/2.0/mlflow/runs/search"
+    header = {"Content-Type": "application/json"}
+    (run,) = json.loads(get(urllib.request.Request(url, json.dumps(request).encode(), header), wait_s=30))["runs"]
     assert run["info"]["run_id"] == served.run_id
     metrics = {f"metrics.`{metric['key']}`" for metric in run["data"]["metrics"]}
     chosen = {column for column in view["selectedColumns"] if column.startswith("metrics")}
-    assert chosen - metrics == {f"metrics.`{other}/pruned`" for other in ("accuracy", "margin", "cosine")}
+    assert chosen - metrics == {f"metrics.`{readout}/pruned`" for readout in ("accuracy", "margin", "cosine")}
