@@ -1,12 +1,10 @@
-"""raysearch finds which Transformer layers of a decoder LLM to remove so that the least is lost.
+"""raysearch finds which Transformer layers of a decoder LLM to remove so that the least quality is lost.
 
 >>> import raysearch
 >>> result = raysearch.search(model="smollm2-135m", searcher="greedy", remove=5)
 >>> result.removed, result.readout
 """
 
-# The rooms of these names come first: imported later, they would take the place of the functions.
-from raysearch import config as _config_room, search as _search_room, study as _study_room  # noqa: F401  # isort: skip
 from raysearch.api import (
     assess,
     assessed,

@@ -80,8 +80,8 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("data WORLD objective=kl data=gsm8k --no-loss", ["has no data.question=question", "choose one of: text"]),
     ("assess greedy-m2-bb assess=paperr --store BAD/store", ["assess=paperr is unknown", "did you mean 'paper'?"]),
     ("assess greedy-m2-bb assess.taks=[piqa] --store BAD/store", ["assess.taks is not a key", "did you mean"]),
-    ("assess greedy-m2-bb assess.texts.a=7 --store BAD/store", ["assess.texts names each text by its words"]),
-    ("assess greedy-m2-bb assess.texts=7 --store BAD/store", ["assess.texts names each text by its words"]),
+    ("assess greedy-m2-bb assess.texts.a=7 --store BAD/store", ["assess.texts names each text by its overrides"]),
+    ("assess greedy-m2-bb assess.texts=7 --store BAD/store", ["assess.texts names each text by its overrides"]),
     ("assess greedy-m2-bb assess.limit=0 --store BAD/store", ["assess.limit=0 should be greater than 0"]),
     ("report --store BAD/store", ["STUDY='latest' is unknown", "raysearch study"]),
     (

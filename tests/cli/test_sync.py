@@ -121,7 +121,7 @@ def test_mistakes_are_one_sentence(run: Run, world: World, subtests: pytest.Subt
     found(run("search", *world.search(), "--json"))
     for words, sentence in [
         ([], "SEARCH=latest was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"),
-        (["remove=3"], "remove=3 cannot be changed of what is on record; leave it out, or give tracking.…= words"),
+        (["remove=3"], "remove=3 cannot be changed in a recorded search or study; leave it out, or give tracking.…="),
         (["tracking.urk=x"], "tracking.urk is not a key of this configuration; did you mean 'tracking.uri'?"),
     ]:
         with subtests.test(words=words):

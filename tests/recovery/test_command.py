@@ -105,7 +105,7 @@ def test_a_model_may_be_recovered_without_being_assessed(
     assert (here / "healed" / "model.safetensors").is_file()
     assert not [line for line in run(*command, "--out", "healed", "--overwrite").out.splitlines() if "nan" in line]
     refused = run("assess", "latest", "assess=none")
-    assert refused.code == 2 and "assess asks for nothing; name texts or tasks" in refused.err
+    assert refused.code == 2 and "assess measures nothing; name texts or tasks" in refused.err
 
 
 def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: World) -> None:
