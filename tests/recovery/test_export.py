@@ -39,7 +39,7 @@ def test_a_recovered_gguf_file_becomes_a_gguf_file_again(run: Run, here: Path) -
     assert shown.code == 0, shown.err
     (record,) = raysearch.recoveries("latest")
     assert f"Next: raysearch export {record.search_id} --recovered --gguf healed.gguf" in shown.out
-    assert f"{user_cache()} (" in " ".join(shown.out.split()) and "You may delete that" in shown.out
+    assert f"{user_cache()} (" in " ".join(shown.out.split()) and "You may delete them" in shown.out
     told = run("export", "latest", "--recovered", "--gguf", "healed.gguf")
     assert told.code == 0, told.err
     assert "Wrote healed.gguf: 2 layers" in told.out and "The training changed 14 tensors" in told.out
