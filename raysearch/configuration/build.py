@@ -382,7 +382,7 @@ def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
     if parts["options"].method == "qlora" and find_spec("bitsandbytes") is None:
         raise UserError("recovery.method=qlora needs bitsandbytes; install it with: pip install bitsandbytes")
     if is_own:
-        parts["own"] = dataclasses.replace(parts["options"], responses=responses or "data")
+        parts["own_data_options"] = dataclasses.replace(parts["options"], responses=responses or "data")
     choices = {"choices.data": "sotu" if is_own else config["choices"]["data"]}
     choices["choices.recovery"] = config["choices"]["recovery"]
     sections = {"data": config["data"], "recovery": {**config["recovery"], "responses": parts["options"].responses}}
