@@ -37,7 +37,12 @@ _JobAnswers = dict[str, list[Written]]  # the ledger's entry for a job
 
 @dataclass(frozen=True)
 class AnswerJob(Job):
-    """A job that continues prompts with the dense model."""
+    """A job that continues prompts with the dense model.
+
+    Args:
+        prompts: The prompts.
+        decoding: The options of decoding.
+    """
 
     prompts: tuple[Prompt, ...]
     decoding: Decoding

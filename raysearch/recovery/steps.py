@@ -33,13 +33,14 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.models.card import RECORD
 from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
+from raysearch.recovery.adapter import check_targets
 from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import Prompts, Row, draw_prompts, n_to_train_on, row_of, usable_rows
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import top_logits_of
-from raysearch.recovery.trainer import TrainingRows, TrainingSetup, check_targets
+from raysearch.recovery.trainer import TrainingRows, TrainingSetup
 from raysearch.recovery.training import DONE, TRAINED, is_trained, train
 from raysearch.searching.export import export_search
 from raysearch.searching.observer import Observer

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
-import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 from datasets import Dataset
-from peft import LoraConfig, inject_adapter_in_model
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     BitsAndBytesConfig,
@@ -33,14 +29,13 @@ from typing_extensions import override
 from raysearch.core.machine import n_cores
 from raysearch.errors import UserError, first_line
 from raysearch.evaluation.replica import is_out_of_memory, reuse_freed_memory
-from raysearch.models.loading import load_config, without_weights
-from raysearch.models.spec import LocatedModel, ModelSpec
+from raysearch.models.spec import ModelSpec
+from raysearch.recovery.adapter import adapter_for, bare_like, naming_targets
 from raysearch.recovery.prompts import Row
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import TopLogits, distillation_loss
 
 CHECKPOINTS = "checkpoints"  # the folder of a running training
-_ALL_LINEAR = "all-linear"  # targets: every linear layer except the output head
 _IGNORED = -100  # the label of a token without a loss
 
 
@@ -250,7 +245,7 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
         config._n_gpu = 1  # each process uses one GPU
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)  # padding is masked
-    with _naming_targets(options):
+    with naming_targets(options):
         trainer = RecoveryTrainer(
             model=pruned,
             args=config,
@@ -258,7 +253,7 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
             train_dataset=training_rows.dataset(),
             eval_dataset=held_out_rows.dataset(),
             processing_class=tokenizer,
-            peft_config=None if options.method == "full" else _adapter(options, _bare(pruned)),
+            peft_config=None if options.method == "full" else adapter_for(options, bare_like(pruned)),
             callbacks=[] if options.patience is None else [EarlyStoppingCallback(options.patience)],
             train=training_rows,
             held_out=held_out_rows,
@@ -275,22 +270,6 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
     return trainer
 
 
-def check_targets(model: LocatedModel, options: RecoveryOptions) -> None:
-    """Refuse targets that do not exist in the model, before anything is computed. No weights are loaded.
-
-    Args:
-        model: The dense model.
-        options: The options, with the targets.
-
-    Raises:
-        UserError: A target does not exist, or cannot have an adapter.
-    """
-    if options.method != "full":
-        with _naming_targets(options):
-            bare = partial(without_weights, model, load_config(model))
-            inject_adapter_in_model(_adapter(options, bare), bare())
-
-
 @contextmanager
 def naming_bitsandbytes(options: RecoveryOptions) -> Iterator[None]:
     """Turn an error of bitsandbytes, such as for weights of some widths, into one that names the option."""
@@ -305,69 +284,6 @@ def naming_bitsandbytes(options: RecoveryOptions) -> Iterator[None]:
             f"recovery.method=qlora does not work with this model: bitsandbytes fails ({first_line(error)}); use "
             "recovery.method=lora"
         ) from error
-
-
-@contextmanager
-def _naming_targets(options: RecoveryOptions) -> Iterator[None]:
-    """Turn a refusal of peft into an error that names the option."""
-    try:
-        yield
-    except (ValueError, re.error) as error:
-        if isinstance(error, ValueError) and "arget" not in str(error) and "lm_head" not in str(error):
-            raise
-        raise UserError(
-            f"recovery.targets={options.targets} does not fit the model ({first_line(error)}); name its linear layers "
-            "other than the output head, or all-linear"
-        ) from error
-
-
-def _adapter(options: RecoveryOptions, bare: Callable[[], PreTrainedModel]) -> LoraConfig:
-    """Return the adapter for a model; `bare` builds the model without weights."""
-    adapter = LoraConfig(
-        r=options.lora_r,
-        lora_alpha=options.lora_alpha,
-        lora_dropout=options.lora_dropout,
-        target_modules=options.targets if isinstance(options.targets, str) else list(options.targets),
-        task_type="CAUSAL_LM",
-    )
-    if options.targets != _ALL_LINEAR or _accepts(adapter, bare()):
-        return adapter
-    # peft refuses layers whose weights a kernel reads without calling the layer, such as those of Mamba
-    model = bare()
-    head = model.get_output_embeddings()
-    names_by_kind: dict[str, list[str]] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and module is not head:
-            names_by_kind.setdefault(name.rpartition(".")[2], []).append(name)
-    accepted: list[str] = []
-    for names in names_by_kind.values():
-        if _accepts(replace(adapter, target_modules=names), bare()):
-            accepted += names
-    if not accepted:
-        raise UserError(
-            f"recovery.targets={_ALL_LINEAR} finds no linear layer that peft trains in {model.config.model_type}; use "
-            "recovery.method=full"
-        )
-    return replace(adapter, target_modules=accepted)
-
-
-def _accepts(adapter: LoraConfig, model: PreTrainedModel) -> bool:
-    """Return whether peft can put an adapter into a model."""
-    try:
-        inject_adapter_in_model(replace(adapter), model)
-    except ValueError:
-        return False
-    return True
-
-
-def _bare(model: PreTrainedModel) -> Callable[[], PreTrainedModel]:
-    """Return a function that builds a model of the same config without weights."""
-
-    def make() -> PreTrainedModel:
-        with torch.device("meta"):
-            return type(model)(copy.deepcopy(model.config))
-
-    return make
 
 
 def _balances_experts(model: PreTrainedModel, options: RecoveryOptions) -> bool:
