@@ -84,8 +84,8 @@ def _jobs() -> str:
     """Return the page of the commands' own files: the default of each group, and the keys that belong to no group."""
     parts = [
         "# Configuration",
-        "The words of a command are `key=value`. A word such as `searcher=beam` chooses a file of a group; other words "
-        "set one key. `raysearch config searcher=beam` prints all values and where each is from.",
+        "The overrides of a command are `key=value`. An override such as `searcher=beam` chooses a file of a group; "
+        "others set one key. `raysearch config searcher=beam` prints all values, each with its origin.",
         "Groups: " + ", ".join(f"[`{group}=`]({group}.md)" for group in GROUPS) + ".",
     ]
     for file in sorted(CONF.glob("*.yaml")):

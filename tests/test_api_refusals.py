@@ -1,4 +1,4 @@
-"""Python values that no key takes: a `UserError` of one sentence, and nothing else."""
+"""Python values that no key accepts are refused with a `UserError` of one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.refusals import is_sentence, tree
 
 __all__ = ["here", "world"]  # fixtures
 
-#: Arguments of `raysearch.search`, each beside those of a quick one.
+#: Arguments of `raysearch.search`, added to those of a quick search, and parts of the message.
 SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
     ({"model": 7}, ["model=7 is unknown", "choose one of"]),
     ({"model": None}, ["model=null is unknown"]),
@@ -38,7 +38,7 @@ SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
     ({"observer": 7}, ["observer=7 is not an Observer"]),
 ]
 
-#: Calls of the others.
+#: Calls of other functions, and parts of the message.
 CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "samples below none": (lambda: raysearch.inspect(samples=-1), ["--samples=-1 is negative"]),
     "masks without their key": (lambda: raysearch.score([[1]]), ["[[1]] has no key; name it, as in", "masks=[[1]]"]),  # type: ignore[arg-type]
@@ -55,23 +55,23 @@ def _shown(error: UserError) -> str:
     return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in str(error))
 
 
-def test_searches_that_cannot_be(here: Path, world: World, subtests: pytest.Subtests) -> None:
+def test_impossible_searches_are_refused(here: Path, world: World, subtests: pytest.Subtests) -> None:
     data = {"path": world.text, "samples": 8, "seq_len": 16}
     usual: dict[str, Any] = {"model": world.model, "data": data, "cluster": "inline", "tracking": "none", "remove": 2}
-    for values, said in SEARCHES:
-        with subtests.test(said[0]):
+    for values, fragments in SEARCHES:
+        with subtests.test(fragments[0]):
             with pytest.raises(UserError) as caught:
                 raysearch.search("data=file", **{**usual, **values})
-            is_sentence(_shown(caught.value), said)
+            is_sentence(_shown(caught.value), fragments)
             assert not tree(here)
 
 
-def test_calls_that_cannot_be(here: Path, subtests: pytest.Subtests) -> None:
-    for wrong, (call, said) in CALLS.items():
+def test_impossible_calls_are_refused(here: Path, subtests: pytest.Subtests) -> None:
+    for wrong, (call, fragments) in CALLS.items():
         with subtests.test(wrong):
             with pytest.raises(UserError) as caught:
                 call()
-            is_sentence(_shown(caught.value), said)
+            is_sentence(_shown(caught.value), fragments)
             assert not tree(here)
 
 

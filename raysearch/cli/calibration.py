@@ -9,7 +9,7 @@ import typer
 
 from raysearch import api
 from raysearch.cli.app import Also, ConfigDir, Json, Overrides, app
-from raysearch.cli.output import GOES_ON, output
+from raysearch.cli.output import RESUMABLE, output
 from raysearch.core.json import plain
 
 
@@ -34,8 +34,10 @@ def data(
         from raysearch.cli.displays import SearchDisplay
 
         with SearchDisplay(answers.err) as live:
-            found = api.inspect(*overrides, also=also, config_dir=config_dir, samples=samples, loss=loss, observer=live)
-        answers.answer(found, *inspections(found))
+            calibrations = api.inspect(
+                *overrides, also=also, config_dir=config_dir, samples=samples, loss=loss, observer=live
+            )
+        answers.answer(calibrations, *inspections(calibrations))
 
 
 @app.command(short_help="Remove each single layer, by several calibrations.")
@@ -43,7 +45,7 @@ def sweep(
     overrides: Overrides,
     also: Also,
     config_dir: ConfigDir = None,
-    remove: Annotated[int, typer.Option(min=1, help="Compare this many layers of lowest loss.")] = 5,
+    remove: Annotated[int, typer.Option(min=1, help="Compare this many layers with the lowest losses.")] = 5,
     out: Annotated[Path, typer.Option(help="The folder of the figure and the table.")] = Path("sweep"),
     as_json: Json = False,
 ) -> None:
@@ -58,9 +60,9 @@ def sweep(
         from raysearch.cli.calibration_tables import sweep_tables
         from raysearch.cli.displays import SearchDisplay
 
-        answers.when_stopped = GOES_ON
+        answers.when_stopped = RESUMABLE
         with SearchDisplay(answers.err) as live:
-            found = api.sweep(*overrides, also=also, out=out, remove=remove, config_dir=config_dir, observer=live)
-        agreements = found.agreements(remove)
-        value = {**plain(found), "agreements": agreements}
-        answers.answer(value, *sweep_tables(found, agreements), f"Wrote {', '.join(map(str, found.files))}")
+            result = api.sweep(*overrides, also=also, out=out, remove=remove, config_dir=config_dir, observer=live)
+        agreements = result.agreements(remove)
+        value = {**plain(result), "agreements": agreements}
+        answers.answer(value, *sweep_tables(result, agreements), f"Wrote {', '.join(map(str, result.files))}")

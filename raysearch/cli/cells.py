@@ -21,27 +21,32 @@ Side = Literal["left", "center"]
 def new_table(
     title: str,
     *columns: str,
-    left: Sequence[str] = ("removed", "best"),
+    left_aligned: Sequence[str] = ("removed", "best"),
     at: Side = "center",
     expendable: Sequence[str] = (),
 ) -> FittingTable:
     """Return an empty table.
 
     Args:
-        title: What it shows.
+        title: The title.
         *columns: The headers.
-        left: The columns that are aligned left; all others (numbers) are aligned right.
-        at: The side of the title.
-        expendable: The columns that a narrow terminal may leave out, in the order in which they go.
+        left_aligned: The headers of columns that are aligned left; all others (numbers) are aligned right.
+        at: The alignment of the title.
+        expendable: The columns that a narrow terminal may leave out, in the order in which they are left out.
     """
     table = FittingTable(title=title, title_justify=at, expendable=expendable)
     for column in columns:
-        table.add_column(column, justify="left" if column in left else "right")
+        table.add_column(column, justify="left" if column in left_aligned else "right")
     return table
 
 
 def add_sections(table: Table, rows: Iterable[tuple[object, Sequence[str]]]) -> None:
-    """Add rows, each the key of its section and its cells, with a line where a section ends."""
+    """Add rows to a table, with a line after each section.
+
+    Args:
+        table: The table.
+        rows: The key of the section and the cells of each row.
+    """
     for _, section in groupby(rows, key=lambda row: row[0]):
         for _, cells in section:
             table.add_row(*cells)
@@ -54,7 +59,12 @@ def loss_columns(measure: Measure) -> list[str]:
 
 
 def loss_cells(measure: Measure, loss: float) -> list[str]:
-    """Return the cells under `loss_columns`."""
+    """Return the cells of a loss, for the columns of `loss_columns`.
+
+    Args:
+        measure: The unit and readout of the loss.
+        loss: The loss.
+    """
     cells = [f"{loss:.4f}"]
     if measure.readout is not None:
         cells.append(readout_text(measure, measure.read(loss)))
@@ -62,22 +72,33 @@ def loss_cells(measure: Measure, loss: float) -> list[str]:
 
 
 def metric_head(metric: Metric) -> str:
-    """Return the title of a metric, its unit, and which way is better."""
+    """Return the title of a metric, its unit, and which direction is better."""
     arrow = "higher" if metric.higher_is_better else "lower"
     return f"{metric.title} ({metric.unit}, {arrow} is better)"
 
 
-def number_cell(one: Estimate | None, unit: str) -> str:
-    """Return a number with its standard error, bytes as a size; empty for None."""
-    return size(one.value) if one is not None and unit == "bytes" else shown(one)
+def number_cell(estimate: Estimate | None, unit: str) -> str:
+    """Return a number with its standard error; empty for None.
+
+    Args:
+        estimate: The number.
+        unit: Its unit; bytes are shown as a size.
+    """
+    return size(estimate.value) if estimate is not None and unit == "bytes" else shown(estimate)
 
 
 def extent(measure: Measure, n_tokens: int, n_samples: int) -> str:
-    """Return the extent of a calibration: ``64 items (1,203 scored tokens)``."""
+    """Return the extent of a calibration: ``64 items (1,203 scored tokens)``.
+
+    Args:
+        measure: Its measure, which counts tokens or samples.
+        n_tokens: The number of scored tokens; 0 for generated answers.
+        n_samples: The number of samples.
+    """
     tokens = f"{n_tokens:,} scored tokens"
     if measure.per != "sample":
         return tokens
-    return f"{n_samples:,} items ({tokens})" if n_tokens else f"{n_samples:,} items"  # generated ones have none
+    return f"{n_samples:,} items ({tokens})" if n_tokens else f"{n_samples:,} items"
 
 
 def split_notes(data: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -90,7 +111,12 @@ def split_notes(data: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def refusal_notes(refused: Mapping[Mask, str], mask: Mask) -> list[str]:
-    """Return what the mark of refused masks means, with the reason for `mask` if it is one, else for another."""
+    """Return the explanation of the mark of refused masks, with one reason as an example.
+
+    Args:
+        refused: The masks that `export --gguf` refuses, each with the reason.
+        mask: The mask to explain if it is refused; otherwise another is explained.
+    """
     if not refused:
         return []
     example = mask if mask in refused else next(iter(refused))
@@ -98,16 +124,20 @@ def refusal_notes(refused: Mapping[Mask, str], mask: Mask) -> list[str]:
 
 
 def marked(mask: Mask, refused: Mapping[Mask, str]) -> str:
-    """Return a mask for a table, with a mark if `export --gguf` refuses it."""
+    """Return the text of a mask for a table, with a mark if `export --gguf` refuses it.
+
+    Args:
+        mask: The mask.
+        refused: The masks that are refused, each with the reason.
+    """
     return f"{mask} *" if mask in refused else str(mask)
 
 
 def next_lines(commands: Sequence[str]) -> list[str]:
-    """Return the lines that say which commands come next."""
-    openings = ["Next:", *["     "] * len(commands)]
-    return [f"{opening} raysearch {command}" for opening, command in zip(openings, commands, strict=False)]
+    """Return the lines that suggest the next commands."""
+    return [f"{'Next:' if number == 0 else '     '} raysearch {command}" for number, command in enumerate(commands)]
 
 
 def left_out(reasons: Mapping[str, int]) -> str:
-    """Return how many rows were left out and why, in brackets; nothing where none were."""
+    """Return how many rows were left out for each reason, in brackets; empty if none were."""
     return f" ({', '.join(f'{n} {reason}' for reason, n in reasons.items())} left out)" if reasons else ""

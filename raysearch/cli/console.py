@@ -1,4 +1,4 @@
-"""The terminal as commands write to it: texts of others cannot command it."""
+"""A console for the terminal: text from files or other programs cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raysearch.errors import redact
 
 
 class SafeConsole(Console):
-    """A console that spells the control characters of all it prints, and hides secrets."""
+    """A console that escapes control characters in everything it prints, and hides secrets."""
 
     @override
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

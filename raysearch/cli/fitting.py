@@ -1,4 +1,4 @@
-"""Tables that fit a terminal: columns are left out where there is no room, and no cell is cut."""
+"""Tables that fit a terminal: columns are left out if there is no room, and no cell is cut."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from rich.cells import cell_len
 from rich.table import Column, Table
 from typing_extensions import override
 
-#: Characters of a word, such as a path, that is not folded: where there is room, else where there is less. No mask is.
-_WHOLE_WORDS = (32, 24, 16)
-_BESIDE_A_CELL = 3  # characters: a space at each side, and a line
+#: The longest word, in characters, that is not folded: the first of these for which there is room. Masks never are.
+_LONGEST_WORDS = (32, 24, 16)
+_CELL_MARGIN = 3  # characters: a space on each side, and a line
 
 
 class FittingTable(Table):
-    """A table that names columns which a narrow terminal may leave out.
+    """A table with columns that a narrow terminal may leave out.
 
     Attributes:
-        expendable: The headers of these columns, in the order in which they go.
+        expendable: The headers of these columns, in the order in which they are left out.
     """
 
     expendable: Sequence[str] = ()
@@ -29,23 +29,23 @@ class FittingTable(Table):
         self.expendable = expendable
 
     def fitted(self, width: int) -> Table:
-        """Return the table as it fits a terminal, its headers and sentences on several lines.
+        """Return the table fitted to a terminal, with headers and sentences on several lines if needed.
 
         Args:
-            width: Of the terminal, in characters. Masks and numbers are whole even where they take more.
+            width: The terminal's width, in characters. Masks and numbers are never cut, even if they need more.
         """
         columns = [*self.columns]
         if _width_of([_whole(column) for column in columns]) <= width:
             return self
         left_out = []
         for header in self.expendable:
-            if _width_of(_needed(columns, _WHOLE_WORDS[0])) <= width:
+            if _width_of(_needed(columns, _LONGEST_WORDS[0])) <= width:
                 break
             left_out += [header] if any(column.header == header for column in columns) else []
             columns = [column for column in columns if column.header != header]
         widths = next(
-            (needed for word in _WHOLE_WORDS if _width_of(needed := _needed(columns, word)) <= width),
-            _needed(columns, _WHOLE_WORDS[-1]),
+            (needed for word in _LONGEST_WORDS if _width_of(needed := _needed(columns, word)) <= width),
+            _needed(columns, _LONGEST_WORDS[-1]),
         )
         return self._with(columns, _filled(columns, widths, width), left_out)
 
@@ -53,7 +53,7 @@ class FittingTable(Table):
         """Return a copy with some of the columns."""
         caption = f"No room here for: {', '.join(left_out)}" if left_out else None
         copy = Table(title=self.title, title_justify=self.title_justify, caption=caption, caption_justify="left")
-        copy.width = _width_of(widths)  # a table that is wider than the terminal would else cut masks
+        copy.width = _width_of(widths)  # otherwise a table that is wider than the terminal cuts masks
         for column, width in zip(columns, widths, strict=True):
             copy.add_column(column.header, justify=column.justify, overflow="fold", width=width)
         cells = zip(*(column.cells for column in columns), strict=True)
@@ -63,7 +63,7 @@ class FittingTable(Table):
 
 
 def _filled(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:
-    """Return the widths of columns with what is left over of a terminal's, as far as they can use it."""
+    """Return the widths of columns, widened to their content as far as the terminal's width allows."""
     filled = [*widths]
     for place, column in enumerate(columns):
         spare = max(0, width - _width_of(filled))
@@ -72,22 +72,22 @@ def _filled(columns: Sequence[Column], widths: Sequence[int], width: int) -> lis
 
 
 def _width_of(widths: Sequence[int]) -> int:
-    """Return the width of a table by that of its columns."""
-    return sum(width + _BESIDE_A_CELL for width in widths) + 1
+    """Return the width of a table with columns of these widths."""
+    return sum(width + _CELL_MARGIN for width in widths) + 1
 
 
 def _whole(column: Column) -> int:
-    """Return the width of a column that breaks no line."""
+    """Return the width that a column needs without breaking a line."""
     return max(cell_len(str(text)) for text in (column.header, *column.cells))
 
 
 def _needed(columns: Sequence[Column], longest_word: int) -> list[int]:
-    """Return the widths that columns need if words are folded that are longer than so many characters."""
+    """Return the widths that columns need if words of more than `longest_word` characters are folded."""
     return [_least(column, longest_word) for column in columns]
 
 
 def _least(column: Column, longest_word: int) -> int:
-    """Return the width that a column needs: of its longest word where texts stand, else of its longest cell."""
+    """Return the width that a column needs: its longest word if its cells are texts, otherwise its longest cell."""
     cells = [str(cell) for cell in column.cells]
     has_texts = column.justify == "left" or any(re.search(r"[A-Za-z]{3,}\S* ", cell) for cell in cells)
     words = [word for text in (str(column.header), *(cells if has_texts else [])) for word in text.split()]

@@ -1,10 +1,10 @@
-"""The commands that look after a ledger: ``check``, ``merge``, ``clean``, ``export``."""
+"""The commands on a ledger: ``check``, ``merge``, ``clean``, ``export``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from raysearch import api
 from raysearch.cli.app import Json, Store, app
 from raysearch.cli.output import output
 from raysearch.core.formatting import count, size
+
+if TYPE_CHECKING:
+    from raysearch.searching.record import Cleaned
 
 ledger_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check, merge, clean or export a ledger.")
 app.add_typer(ledger_app, name="ledger")
@@ -26,66 +29,59 @@ def check(store: Store = Path("mlruns"), as_json: Json = False) -> None:
     raysearch ledger check --store other-machine
     """
     with output(as_json) as out:
-        found = api.check_ledger(store=store)
-        rows = _counted(found.rows)
-        if found.is_whole:
-            out.answer(found, f"{found.path} is whole: {size(found.size_bytes)}, {rows or 'empty'}.")
+        result = api.check_ledger(store=store)
+        rows = _row_counts(result.rows)
+        if result.is_whole:
+            out.answer(result, f"{result.path} is whole: {size(result.size_bytes)}, {rows or 'empty'}.")
             return
-        lines = [f"{found.path} is damaged:", *(f"  {line}" for line in found.damage)]
-        out.answer(found, *lines, "Put back a copy of it, or move it away and start again.")
+        lines = [f"{result.path} is damaged:", *(f"  {line}" for line in result.damage)]
+        out.answer(result, *lines, "Put back a copy of it, or move it away and start again.")
     raise typer.Exit(1)
 
 
 @ledger_app.command()
 def merge(
-    others: Annotated[list[Path], typer.Argument(metavar="OTHER...", help="Other ledgers, or the stores of them.")],
+    other_ledgers: Annotated[list[Path], typer.Argument(metavar="OTHER...", help="Other ledgers, or their stores.")],
     store: Store = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
-    """Take over what other ledgers have and this one lacks: the same numbers bit for bit, or nothing at all.
+    """Copy the rows of other ledgers that this one lacks. Each ledger is merged completely, or not at all.
 
     \b
     raysearch ledger merge other-machine/ledger.db
     raysearch ledger merge one two three --store all
     """
     with output(as_json) as out:
-        merged = api.merge_ledgers(*others, store=store)
-        rows = _counted(merged.rows)
+        merged = api.merge_ledgers(*other_ledgers, store=store)
+        rows = _row_counts(merged.rows)
         out.answer(merged, f"Merged {rows} into {merged.path}." if rows else f"{merged.path} has all of it already.")
 
 
 @ledger_app.command()
 def clean(
     searches: Annotated[
-        list[str] | None, typer.Argument(metavar="[SEARCH]...", help="Searches to forget, as for resume.")
+        list[str] | None, typer.Argument(metavar="[SEARCH]...", help="Searches to delete, as for resume.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only say what would go.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; otherwise only show what would be deleted.")] = False,
     store: Store = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
-    """Forget searches, with the evaluations that no other search is of, and give back the space on the disk.
+    """Delete searches, and the evaluations that no other search uses, and shrink the file.
 
     \b
     raysearch ledger clean greedy-m5-3fa2c1d0
     raysearch ledger clean greedy-m5-3fa2c1d0 --yes
-    raysearch ledger clean --yes                        give back space alone
+    raysearch ledger clean --yes                        only shrink the file
 
-    What another command needs of them later is computed again.
+    A later command that needs the deleted evaluations computes them again.
     """
     with output(as_json) as out:
-        gone = api.clean_ledger(*searches or [], yes=yes, store=store)
-        named = f" ({', '.join(gone.searches)})" if gone.searches else ""
-        what = f"{count(len(gone.searches), 'search', 'searches')}{named}"
-        rows = _counted(gone.rows) or "no evaluations of its own"
-        before, after = map(size, gone.size_bytes)
-        said = f"Removed from {gone.path}: {what}, {rows}; {after} instead of {before}."
-        if not gone.done:
-            said = f"{what} with {rows} would go from {gone.path}; do it with --yes."
-        if not gone.searches and not _counted(gone.rows):
-            ends = f"{after} instead of {before}" if gone.done else "--yes gives back unused space of the file alone"
-            said = f"Nothing to clean in {gone.path}: no search was named that it should forget; {ends}."
-        lacking = f"Studies that have them, whose reports lack them until they run again: {', '.join(gone.studies)}."
-        out.answer(gone, said, *([lacking] if gone.studies else []))
+        cleaned = api.clean_ledger(*searches or [], yes=yes, store=store)
+        lines = [_cleaning_line(cleaned)]
+        if cleaned.studies:
+            studies = ", ".join(cleaned.studies)
+            lines.append(f"Studies that have them, whose reports lack them until they run again: {studies}.")
+        out.answer(cleaned, *lines)
 
 
 @ledger_app.command()
@@ -107,7 +103,22 @@ def export(
         answers.answer(files, *(f"{file}: {count(rows, 'row')}" for file, rows in written.items()))
 
 
-def _counted(rows: Mapping[str, int]) -> str:
-    """Return the numbers of rows by table, in words; empty for none."""
-    one = {"searches": "search", "studies": "study"}
-    return ", ".join(count(number, one.get(table, table[:-1]), table) for table, number in rows.items() if number)
+def _cleaning_line(cleaned: Cleaned) -> str:
+    """Return the sentence on what was deleted, or would be."""
+    size_before, size_after = map(size, cleaned.size_bytes)
+    rows = _row_counts(cleaned.rows)
+    if not cleaned.searches and not rows:
+        ending = f"{size_after} instead of {size_before}" if cleaned.done else "--yes only shrinks the file"
+        return f"Nothing to delete in {cleaned.path}: no search was named; {ending}."
+    names = f" ({', '.join(cleaned.searches)})" if cleaned.searches else ""
+    deleted = f"{count(len(cleaned.searches), 'search', 'searches')}{names}"
+    evaluations = rows or "no evaluations of its own"
+    if cleaned.done:
+        return f"Deleted from {cleaned.path}: {deleted}, {evaluations}; {size_after} instead of {size_before}."
+    return f"{deleted} with {evaluations} would be deleted from {cleaned.path}; delete with --yes."
+
+
+def _row_counts(rows: Mapping[str, int]) -> str:
+    """Return the number of rows of each table as text; empty if there are none."""
+    singulars = {"searches": "search", "studies": "study"}
+    return ", ".join(count(number, singulars.get(table, table[:-1]), table) for table, number in rows.items() if number)

@@ -1,4 +1,4 @@
-"""The output of a command: results to standard output, all else to standard error, and the exit code."""
+"""The output of a command: results on standard output, everything else on standard error, and the exit code."""
 
 from __future__ import annotations
 
@@ -18,30 +18,37 @@ from raysearch.core.escaping import visible
 from raysearch.core.json import plain
 from raysearch.errors import EvaluationError, UserError, redact
 
-if TYPE_CHECKING:  # heavy for a command that only prints its help
+if TYPE_CHECKING:  # slow to import for a command that only prints its help
     from rich.console import Console
 
-#: What is said after Ctrl-C where nothing is lost.
-GOES_ON = "stopped; the same command again goes on from here"
-_WIDTH_OF_FILES = 200  # characters; tables that go to a file or a program are not cut to a terminal's 80
+#: The message after Ctrl-C if nothing is lost.
+RESUMABLE = "stopped; the same command again resumes from here"
+_FILE_WIDTH = 200  # characters; a table in a file or a pipe is not limited to a terminal's 80
 
 
 class Output:
     """The output of a command: tables for people, or one JSON value.
 
     Attributes:
-        when_stopped: What is said after Ctrl-C.
+        when_stopped: The message after Ctrl-C.
     """
 
     def __init__(self, as_json: bool, out: Console, err: Console) -> None:
-        self.as_json, self.out, self.err = as_json, out, err
+        self.as_json = as_json
+        self.out = out
+        self.err = err
         self.when_stopped = "stopped"
 
     def answer(self, value: Any, *readable: Any) -> None:
-        """Print the one answer of a command: an object or a list of them as JSON, or what people read."""
+        """Print the answer of a command, once.
+
+        Args:
+            value: An object or a list of objects, printed as JSON if the user requests JSON.
+            *readable: The tables and lines printed otherwise.
+        """
         if self.as_json:
-            shown = [plain(one) for one in value] if isinstance(value, list) else plain(value)
-            self.out.file.write(json.dumps(shown) + "\n")
+            plain_value = [plain(item) for item in value] if isinstance(value, list) else plain(value)
+            self.out.file.write(json.dumps(plain_value) + "\n")
         else:
             from raysearch.cli.fitting import FittingTable
 
@@ -51,7 +58,7 @@ class Output:
 
 
 class LastingStream(io.TextIOWrapper):
-    """A stream of text whose errors are no errors of the program: its disk may be full, its terminal gone."""
+    """A text stream that ignores errors of writing, such as a full disk or a lost terminal."""
 
     @override
     def write(self, text: str, /) -> int:
@@ -70,15 +77,15 @@ class LastingStream(io.TextIOWrapper):
 
 @contextmanager
 def output(as_json: bool) -> Iterator[Output]:
-    """Give a command its output; if it fails, end it with one sentence and the right exit code."""
+    """Yield the output of a command. If the command fails, end it with one sentence and the right exit code."""
     from raysearch.cli.console import SafeConsole
 
     err = stderr()
     with _clean_stdout() if as_json else nullcontext(sys.stdout) as results:
-        width = None if results.isatty() else _WIDTH_OF_FILES
+        width = None if results.isatty() else _FILE_WIDTH
         out = Output(as_json, SafeConsole(file=results, markup=False, emoji=False, width=width), err)
         try:
-            with _undisguised():
+            with _unwrapped_interrupts():
                 yield out
                 results.flush()
         except BrokenPipeError as error:
@@ -91,9 +98,9 @@ def output(as_json: bool) -> Iterator[Output]:
         except EvaluationError as error:
             say(err, "[red]failed:[/]", error)
             raise typer.Exit(1) from error
-        except OSError as error:  # of the machine's making: a full disk, a name too long, a link that leads nowhere
+        except OSError as error:  # of the machine: a full disk, a name that is too long, a broken link
             if error.filename is None and error.errno != errno.ENOSPC:
-                raise  # a library's own, such as of a connection
+                raise  # raised by a library, such as for a connection
             say_unusable(error, results)
             raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
@@ -102,8 +109,8 @@ def output(as_json: bool) -> Iterator[Output]:
 
 
 @contextmanager
-def _undisguised() -> Iterator[None]:
-    """Raise a Ctrl-C as `KeyboardInterrupt`, also where a library wrapped it in an error of its own."""
+def _unwrapped_interrupts() -> Iterator[None]:
+    """Raise a Ctrl-C as `KeyboardInterrupt`, even if a library wrapped it in another error."""
     try:
         yield
     except Exception as error:
@@ -111,13 +118,15 @@ def _undisguised() -> Iterator[None]:
         for cause in causes:
             if isinstance(cause, KeyboardInterrupt):
                 raise cause from error
-            causes += [each for each in (cause.__cause__, cause.__context__) if each is not None and each not in causes]
+            for next_cause in (cause.__cause__, cause.__context__):
+                if next_cause is not None and next_cause not in causes:
+                    causes.append(next_cause)
         raise
 
 
 @contextmanager
 def _clean_stdout() -> Iterator[TextIO]:
-    """Reserve standard output for the JSON: the prints of libraries go to standard error."""
+    """Reserve standard output for the JSON; libraries print to standard error."""
     sys.stdout.flush()
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as results:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -129,27 +138,32 @@ def _clean_stdout() -> Iterator[TextIO]:
 
 
 def say_unusable(error: OSError, results: TextIO) -> None:
-    """Print which file the machine refuses; an error without a name is taken for one of the results' stream."""
+    """Print which file cannot be used. An error without a file name is assumed to be one of standard output.
+
+    Args:
+        error: The error.
+        results: The stream of results, which is closed in that case.
+    """
     if error.filename is None:
         _forget(results)
-    what = error.filename or "a file or standard output"
-    say(stderr(), "[red]error:[/]", f"{what} cannot be used ({error.strerror}); make room, or name another")
+    name = error.filename or "a file or standard output"
+    say(stderr(), "[red]error:[/]", f"{name} cannot be used ({error.strerror}); make room, or name another")
 
 
 def _forget(results: TextIO) -> None:
-    """Drop output that could not be written, so that Python does not try again at its end."""
+    """Drop output that could not be written, so that Python does not try again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), results.fileno())
 
 
 def prepare_streams() -> None:
     """Make the three standard streams usable, whatever state the parent process left them in.
 
-    A closed stream would give its number to the next opened file, such as a ledger, and prints would go there.
+    The next opened file, such as a ledger, would get the number of a closed stream, and prints would go into it.
     Characters that the terminal's encoding lacks are escaped.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # uses the lowest free number: this one
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
     if type(sys.stderr) is io.TextIOWrapper and sys.stderr is sys.__stderr__:
         encoding = sys.stderr.encoding
@@ -160,14 +174,20 @@ def prepare_streams() -> None:
 
 
 def stderr() -> Console:
-    """Return standard error, for all that is not a result; also while libraries are silenced, as when a model loads."""
+    """Return a console on standard error, for everything that is not a result."""
     from raysearch.cli.console import SafeConsole
 
     return SafeConsole(file=sys.stderr, emoji=False)
 
 
 def say(err: Console, opening: str, sentence: object) -> None:
-    """Print one line on standard error, without line breaks or terminal commands that a file name may contain."""
+    """Print one line on standard error.
+
+    Args:
+        err: The console of standard error.
+        opening: The beginning, in Rich's markup.
+        sentence: The text; line breaks, terminal commands and secrets in it are made harmless.
+    """
     from rich.markup import escape
 
     shown = visible(" ".join(redact(str(sentence)).splitlines()))

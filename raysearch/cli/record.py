@@ -16,7 +16,7 @@ from raysearch.errors import UserError
 from raysearch.searching.result import in_brief
 
 
-@app.command(short_help="List the searches, or show what one of them found.")
+@app.command(short_help="List the searches, or show the result of one.")
 def show(
     search: Annotated[
         str | None, typer.Argument(metavar="[SEARCH]", help="A search, as for resume; default: all of them.")
@@ -41,12 +41,12 @@ def show(
         if search is None:
             listing = [
                 {
-                    "search_id": one.search_id,
-                    "state": one.state,
-                    "study": tables.place_in_study(shown.cells.get(one.search_id)),
-                    "result": one.result and in_brief(one.result),
+                    "search_id": record.search_id,
+                    "state": record.state,
+                    "study": tables.place_in_study(shown.cells.get(record.search_id)),
+                    "result": record.result and in_brief(record.result),
                 }
-                for one in shown.records
+                for record in shown.records
             ]
             out.answer(listing, tables.searches_table(shown.records, shown.cells))
         else:
@@ -63,12 +63,13 @@ def show(
                 value["assessed"] = shown.assessed
                 parts.append(tables.assessed_numbers(shown.assessed))
             if shown.recoveries:
-                value["recoveries"] = [plain(one) for one in shown.recoveries]
-                parts += [part for one in shown.recoveries for part in recovery_parts(one, record.search_id)]
+                value["recoveries"] = [plain(recovery) for recovery in shown.recoveries]
+                for recovery in shown.recoveries:
+                    parts += recovery_parts(recovery, record.search_id)
             out.answer(value, *parts, f"Repeat: {shown.command}")
 
 
-@app.command(short_help="Tell how many layers can go by a budget.")
+@app.command(short_help="Recommend how many layers to remove within a budget.")
 def recommend(
     search: Search,
     budget: Annotated[
@@ -77,16 +78,16 @@ def recommend(
     store: Store = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
-    """Tell how many layers can go by a budget, from what a search and its assessments found.
+    """Recommend how many layers to remove within a budget, from the results of a search and its assessments.
 
     \b
-    raysearch search remove=1..9                         first, for each number of layers its best mask; or remove=auto
+    raysearch search remove=1..9                         first, find the best mask of each size; or remove=auto
     raysearch recommend latest budget.loss=0.1           at most 0.1 nats over the dense model
     raysearch recommend latest budget.readout=10%        at most 10 % more perplexity, or less accuracy
-    raysearch recommend latest budget.speedup=1.2        20 % faster decoding, where raysearch assess measured it
-    raysearch recommend latest budget.memory=-15%         15 % less memory; or the most there may be, budget.memory=6GB
+    raysearch recommend latest budget.speedup=1.2        20 % faster decoding, if raysearch assess measured it
+    raysearch recommend latest budget.memory=-15%        15 % less memory; or at most 6 GB, budget.memory=6GB
 
-    The largest number of layers within the loss is recommended; without a loss, the smallest that gains enough.
+    The largest number of layers within the loss is recommended; without a limit of loss, the smallest with enough gain.
     """
     with output(as_json) as out:
         from raysearch.cli.cells import refusal_notes
@@ -104,18 +105,19 @@ def recommend(
 def export(
     search: Search,
     out: Annotated[Path | None, typer.Option(help="The folder to write a checkpoint to.")] = None,
-    gguf: Annotated[Path | None, typer.Option(help="The GGUF file to write, with no layer quantised anew.")] = None,
+    gguf: Annotated[Path | None, typer.Option(help="The GGUF file to write; no layer is quantised again.")] = None,
     source: Annotated[
-        Path | None, typer.Option("--from", help="The GGUF file to prune; default: the one that was searched.")
+        Path | None, typer.Option("--from", help="The GGUF file to prune; default: the searched one.")
     ] = None,
     remove: Remove = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
-    recovered: Annotated[bool, typer.Option("--recovered", help="Write the model that recover wrote last.")] = False,
+    recovered: Annotated[bool, typer.Option("--recovered", help="Export the model that recover wrote last.")] = False,
     prompt: Annotated[str | None, typer.Option(help="Continue this text with the dense and the pruned model.")] = None,
     push: Annotated[
-        str | None, typer.Option(metavar="OWNER/NAME", help="Send it to this repository of the Hugging Face Hub, too.")
+        str | None,
+        typer.Option(metavar="OWNER/NAME", help="Also upload it to this repository on the Hugging Face Hub."),
     ] = None,
-    public: Annotated[bool, typer.Option("--public", help="With --push: everyone may read it.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="With --push: make the repository public.")] = False,
     store: Store = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
@@ -133,17 +135,18 @@ def export(
         from raysearch.cli import tables
 
         if (out is None) == (gguf is None):
-            given = "--out and --gguf" if out is not None else "neither --out nor --gguf"
-            raise UserError(f"export was given {given}; name one: a folder with --out, or a file with --gguf")
+            options = "--out and --gguf" if out is not None else "neither --out nor --gguf"
+            raise UserError(f"export was given {options}; name one: a folder with --out, or a file with --gguf")
         if prompt is not None and gguf is not None:
-            raise UserError("--prompt is continued by a checkpoint; leave it out with --gguf")
+            raise UserError("--prompt is for a checkpoint; leave it out with --gguf")
         if source is not None and gguf is None:
-            raise UserError(f"--from={source} is of a GGUF export; name the file to write with --gguf")
+            raise UserError(f"--from={source} is for a GGUF export; name the file to write with --gguf")
         common: dict[str, Any] = {"remove": remove, "overwrite": overwrite, "store": store}
         if recovered:
-            for option, value in ("--prompt", prompt), ("--push", push if gguf is not None else None):
-                if value is not None:
-                    raise UserError(f"{option} is not offered with --recovered; leave it out")
+            if prompt is not None:
+                raise UserError("--prompt is not offered with --recovered; leave it out")
+            if push is not None and gguf is not None:
+                raise UserError("--push is not offered with --recovered; leave it out")
             if gguf is not None:
                 healed = api.export_recovered_gguf(search, out=gguf, source=source, **common)
                 answers.answer(healed, *tables.healed_lines(healed, gguf))
@@ -160,19 +163,19 @@ def export(
             answers.answer(done, *tables.export_lines(done, out, prompt, public))
 
 
-@app.command(short_help="Write to MLflow what it lacks of a search or a study.")
+@app.command(short_help="Upload the missing runs and metrics of a search or a study to MLflow.")
 def sync(
     name: SearchOrStudy,
     overrides: Tracking,
     store: Store = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
-    """Write to MLflow what is missing of a search or a study, from the ledger, without model or data.
+    """Upload the missing runs and metrics of a search or a study to MLflow, from the ledger, without model or data.
 
     \b
     raysearch sync latest
     raysearch sync greedy-m5-3fa2c1d0 tracking.uri=http://127.0.0.1:5000
-    raysearch sync two-calibrations                     its searches as its nested runs, and its report
+    raysearch sync two-calibrations                     its searches as nested runs, and its report
 
     Nothing is written twice. The record keeps a new tracking.uri.
     """

@@ -1,4 +1,4 @@
-"""The command that trains a pruned model again: recover."""
+"""The command that trains a pruned model to recover quality: recover."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 
 from raysearch import api
 from raysearch.cli.app import ConfigDir, Json, Overrides, Remove, Search, Store, app
-from raysearch.cli.output import GOES_ON, output
+from raysearch.cli.output import RESUMABLE, output
 from raysearch.errors import UserError
 
 
-@app.command(short_help="Train the pruned model to give back what it lost.")
+@app.command(short_help="Train the pruned model to regain the lost quality.")
 def recover(
     search: Search,
     overrides: Overrides,
@@ -25,10 +25,10 @@ def recover(
     store: Store = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
-    """Train the pruned model to give back what it lost, write it as a checkpoint, and assess it.
+    """Train the pruned model to regain the lost quality, write it as a checkpoint, and assess it.
 
     \b
-    raysearch recover latest --out healed               distilled on what the search has left of its data
+    raysearch recover latest --out healed               distilled on data that the search did not use
     raysearch recover latest data=alpaca data.path=alpaca.jsonl recovery.responses=self --out healed
     raysearch recover latest recovery=paper --out healed --dry-run
 
@@ -46,7 +46,7 @@ def recover(
             return
         if out is None:
             raise UserError("--out has no value; name the folder of the recovered checkpoint")
-        answers.when_stopped = GOES_ON
+        answers.when_stopped = RESUMABLE
         with Display(answers.err) as live:
             done = api.recover(search, *overrides, out=out, overwrite=overwrite, observer=live, **common)
         parts = recovery_parts(done.record(""))

@@ -19,52 +19,68 @@ if TYPE_CHECKING:
 
 
 def recovery_parts(record: RecoveryRecord, search_id: str | None = None) -> list[Table | str]:
-    """Return the table of the three models, ± one standard error, and lines on losses and cost.
+    """Return the table of the dense, the pruned and the recovered model, and lines on losses and cost.
 
-    Where it is shown for a search, and another one's result was recovered, that is named.
+    Numbers have ± one standard error.
+
+    Args:
+        record: The recovery.
+        search_id: The search that the user named; if the mask of another search was recovered, that one is shown.
     """
-    way = f", {record.way}" if record.way else ""
-    whose = "" if search_id in (None, record.search_id) else f", as {record.search_id} found it"
+    method = f", {record.way}" if record.way else ""
+    origin = "" if search_id in (None, record.search_id) else f", as {record.search_id} found it"
     columns = "", "dense", "pruned", "recovered", "pruned / dense", "recovered / dense"
-    table = new_table(f"{record.recovery_id}{way}: trained without {record.mask}{whose}", *columns, left=("",))
+    table = new_table(
+        f"{record.recovery_id}{method}: trained without {record.mask}{origin}", *columns, left_aligned=("",)
+    )
     rows = []
-    for one in record.numbers:
-        cells = (number_cell(number, one.metric.unit) for number in (one.dense, one.pruned, one.recovered))
-        shares = shown(one.kept), shown(one.regained)
-        rows.append((one.metric.group, (metric_head(one.metric), *cells, *shares)))
+    for numbers in record.numbers:
+        metric = numbers.metric
+        cells = (number_cell(number, metric.unit) for number in (numbers.dense, numbers.pruned, numbers.recovered))
+        shares = shown(numbers.kept), shown(numbers.regained)
+        rows.append((metric.group, (metric_head(metric), *cells, *shares)))
     add_sections(table, rows)
     return [table, *_lines(record)]
 
 
 def closing_lines(done: Recovered, out: Path, store: Path) -> list[str]:
-    """Return what was written and left, and the commands that use it; `out` and `store` as they were typed."""
-    folder, name = quote(str(out)), quote(f"{out.name}.gguf")
-    where = option_for(store)
-    of_gguf = f"raysearch export {done.search_id} --recovered --gguf {name}{where}"
-    converted = f"convert_hf_to_gguf.py {folder} --outfile {name}      (llama.cpp's converter)"
-    left = " and ".join(f"{place} ({size(n_bytes)})" for place, n_bytes in done.left.items())
+    """Return the lines on the files of a recovery, and on the next commands.
+
+    Args:
+        done: The recovery.
+        out: The folder of the checkpoint, as the user typed it.
+        store: The store, as the user typed it.
+    """
+    name = quote(f"{out.name}.gguf")
+    in_ledger = option_for(store)
+    if done.is_gguf:
+        gguf_command = f"raysearch export {done.search_id} --recovered --gguf {name}{in_ledger}"
+    else:
+        folder = quote(str(out))
+        gguf_command = f"convert_hf_to_gguf.py {folder} --outfile {name}      (llama.cpp's converter)"
+    files = " and ".join(f"{place} ({size(n_bytes)})" for place, n_bytes in done.left.items())
     return [
         f"Wrote {done.out} in {duration(done.seconds)}",
-        f"Left on the disk: {left}. You may delete that; a later command makes again what it needs.",
+        f"Left on the disk: {files}. You may delete them; a later command creates again what it needs.",
         "",
-        f"Next: {of_gguf if done.is_gguf else converted}",
-        f"      raysearch show {done.search_id}{where}",
+        f"Next: {gguf_command}",
+        f"      raysearch show {done.search_id}{in_ledger}",
     ]
 
 
 def cost_lines(cost: RecoveryCost) -> list[str]:
-    """Return what a recovery would cost, line by line."""
+    """Return the lines on the expected cost of a recovery."""
     rows = f"{count(cost.rows, 'row')}{left_out(cost.left_out)}"
-    writes = f"The dense model writes {count(cost.answers, 'answer')}, {count(cost.answer_tokens, 'token')} at most"
-    trains = (
+    answers = f"The dense model writes {count(cost.answers, 'answer')}, {count(cost.answer_tokens, 'token')} at most"
+    training = (
         f"Training: {count(cost.steps, 'step')}, about {count(cost.tokens, 'token')}; "
         f"{short_duration(cost.step_s)} a step, {duration(cost.seconds)} of training, "
         f"{cost.memory_bytes / 2**30:.1f} GiB"
     )
-    more = (
+    not_included = (
         "Not in that time: answers and logits of the dense model, losses on held-out rows, checkpoints, the assessment"
     )
-    return [rows, *([writes] if cost.answers else []), trains, more]
+    return [rows, *([answers] if cost.answers else []), training, not_included]
 
 
 def _lines(record: RecoveryRecord) -> list[str]:

@@ -11,7 +11,7 @@ import typer
 
 from raysearch import api
 from raysearch.cli.app import ConfigDir, Json, Overrides, Search, Store, Tracking, app
-from raysearch.cli.output import GOES_ON, Output, output
+from raysearch.cli.output import RESUMABLE, Output, output
 from raysearch.searching.result import in_brief
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ _SEARCH_HELP = """Find which layers of a model to remove, and record the evidenc
 raysearch search                                       greedy, 5 layers of SmolLM2-135M, on installed prose
 raysearch search searcher=beam searcher.width=3 remove=7 protect=[0,-1]
 raysearch search remove=1..9                           the best mask for each number of layers, in one search
-raysearch search remove=auto budget.loss=0.1           as many as raise the loss by 0.1 at most; or budget.readout=10%
-raysearch search remove=auto budget.speedup=1.2        as few as make it 20 % faster; or budget.memory=-15%, 6GB
+raysearch search remove=auto budget.loss=0.1           most layers for at most 0.1 more loss; or budget.readout=10%
+raysearch search remove=auto budget.speedup=1.2        fewest layers for 20 % more speed; or budget.memory=-15%, 6GB
 raysearch search model=Qwen/Qwen3-0.6B model.dtype=bfloat16 data=file data.path=my.txt
 raysearch search refine=recover                        the best mask after a short recovery of the three best
 raysearch search calibration=paper_perplexity          perplexity on C4, after the paper
@@ -54,11 +54,11 @@ def search(
             _follow(out, partial(api.search, *overrides, config_dir=config_dir))
 
 
-@app.command(short_help="Print a command's configuration, and where each value is from.")
+@app.command(short_help="Print a command's configuration, and the origin of each value.")
 def config(
     overrides: Overrides,
     config_dir: ConfigDir = None,
-    of: Annotated[api.Command, typer.Option("--of", help="The command whose configuration it is.")] = "search",
+    command: Annotated[api.Command, typer.Option("--of", help="The command to print it for.")] = "search",
     as_json: Json = False,
 ) -> None:
     """Print the resolved configuration of a command, each value with its origin, and stop.
@@ -70,7 +70,7 @@ def config(
     with output(as_json) as out:
         from raysearch.cli.tables import settings_table
 
-        settings = api.config(*overrides, of=of, config_dir=config_dir)
+        settings = api.config(*overrides, of=command, config_dir=config_dir)
         out.answer(settings, settings_table(settings))
 
 
@@ -86,7 +86,7 @@ def score(overrides: Overrides, config_dir: ConfigDir = None, as_json: Json = Fa
         from raysearch.cli.displays import SearchDisplay
         from raysearch.cli.tables import score_table
 
-        out.when_stopped = GOES_ON
+        out.when_stopped = RESUMABLE
         with SearchDisplay(out.err) as live:
             scores = api.score(*overrides, config_dir=config_dir, observer=live)
         out.answer(scores, score_table(scores))
@@ -99,7 +99,7 @@ def resume(
     store: Store = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
-    """Continue a search that was stopped; its evaluations are in the ledger.
+    """Continue a search that was stopped. Its earlier evaluations are read from the ledger.
 
     \b
     raysearch resume greedy-m5-3fa2c1d0
@@ -110,11 +110,11 @@ def resume(
 
 
 def _follow(out: Output, run: Callable[..., SearchResult]) -> None:
-    """Run a search, shown live, to its closing table."""
+    """Run a search with a live display, and print its closing table."""
     from raysearch.cli.displays import SearchDisplay
     from raysearch.cli.tables import places, search_tables
 
-    out.when_stopped = GOES_ON
+    out.when_stopped = RESUMABLE
     with SearchDisplay(out.err) as live:
         try:
             result = run(observer=live)

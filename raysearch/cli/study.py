@@ -10,7 +10,7 @@ import typer
 
 from raysearch import api
 from raysearch.cli.app import ConfigDir, Json, Overrides, Remove, SearchOrStudy, Store, app
-from raysearch.cli.output import GOES_ON, Output, output
+from raysearch.cli.output import RESUMABLE, Output, output
 from raysearch.core.json import plain
 from raysearch.core.paths import option_for
 from raysearch.errors import EvaluationError
@@ -53,13 +53,13 @@ def study(
                 plan = api.plan(*overrides, config_dir=config_dir, observer=live)
             answers.answer(plan, plan_table(plan), plan_line(plan), *assessment_lines(plan), *plan.notes)
             return
-        answers.when_stopped = GOES_ON
+        answers.when_stopped = RESUMABLE
         with StudyDisplay(answers.err) as following:
             done = api.study(*overrides, config_dir=config_dir, out=out, observer=following)
         _answer(answers, *done, following.in_ledger)
 
 
-@app.command(short_help="Write the report of a study, as far as it is done.")
+@app.command(short_help="Write the report of a study from its current results.")
 def report(
     study: Study = "latest",
     out: Out = None,
@@ -67,7 +67,7 @@ def report(
     store: Store = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
-    """Write the report of a study, as far as it is done: one page that needs no network, tables and figures.
+    """Write the report of a study from its current results: one page that needs no network, tables and figures.
 
     \b
     raysearch report
@@ -103,7 +103,7 @@ def assess(
         from raysearch.cli.displays import Display
         from raysearch.cli.study_tables import assessment_tables
 
-        answers.when_stopped = GOES_ON
+        answers.when_stopped = RESUMABLE
         with Display(answers.err) as live:
             done = api.assess(
                 name, *overrides, remove=remove, config_dir=config_dir, out=out, store=store, observer=live
@@ -115,7 +115,7 @@ def assess(
 
 
 def _answer(answers: Output, results: StudyResult, files: Sequence[Path], in_ledger: str) -> None:
-    """Print what a study found, its assessed numbers and where its report is; fail if a search did."""
+    """Print a study's results, its assessed numbers and the path of its report; fail if a search failed."""
     from raysearch.cli.study_tables import assessed_table, study_lines, study_table
 
     tables = [table for table in (study_table(results), assessed_table(results)) if table is not None]
@@ -125,5 +125,5 @@ def _answer(answers: Output, results: StudyResult, files: Sequence[Path], in_led
     if failed:
         raise EvaluationError(
             f"{len(failed)} of {len(results.cells)} searches, the first with: {failed[0].failure}; "
-            "raysearch study with the same words tries them again"
+            "the same raysearch study command tries them again"
         )

@@ -19,29 +19,38 @@ if TYPE_CHECKING:
     from raysearch.studies.plan import StudyPlan
     from raysearch.studies.result import StudyResult
 
-_SHOWN = 200  # characters of an example
-_MOST_EXPORTS = 3  # next commands, of the largest numbers of layers
+_EXAMPLE_LENGTH = 200  # characters
+_MOST_EXPORTS = 3  # export commands, for the largest numbers of layers
 
 
 def plan_table(plan: StudyPlan) -> Table:
     """Return the table of the expected cost of each search of a study."""
-    every = [*(one.cell for one in plan.cells), *plan.unpredictable]
-    drawn = any(cell.draw for cell in every)
-    words = "model", "calibration", "searcher"
-    costs = "masks", "in this study", "by itself", "a forward a mask"
-    columns = *words, "M", "seed", *(["draw"] if drawn else []), *costs
-    title, expendable = "Expected cost, in layer-forwards over the calibration", ("a forward a mask", "model", "seed")
-    table = new_table(title, *columns, left=words, at="left", expendable=expendable)
-    for one in plan.cells:
-        numbers = (one.evaluations, one.shared, one.separate, one.naive)
-        table.add_row(*one.cell.labels.values(), *(f"{number:,}" for number in numbers))
+    all_cells = [*(planned.cell for planned in plan.cells), *plan.unpredictable]
+    texts = ["model", "calibration", "searcher"]
+    labels = [*texts, "M", "seed"]
+    if any(cell.draw for cell in all_cells):
+        labels.append("draw")
+    table = new_table(
+        "Expected cost, in layer-forwards over the calibration",
+        *labels,
+        "masks",
+        "in this study",
+        "by itself",
+        "a forward a mask",
+        left_aligned=texts,
+        at="left",
+        expendable=("a forward a mask", "model", "seed"),
+    )
+    for planned in plan.cells:
+        numbers = (planned.evaluations, planned.shared, planned.separate, planned.naive)
+        table.add_row(*planned.cell.labels.values(), *(f"{number:,}" for number in numbers))
     for cell in plan.unpredictable:
-        table.add_row(*cell.labels.values(), "cannot be told", "", "", "")
+        table.add_row(*cell.labels.values(), "unpredictable", "", "", "")
     totals = plan.layer_forwards
-    masks = sum(one.evaluations for one in plan.cells)
+    n_masks = sum(planned.evaluations for planned in plan.cells)
     table.add_section()
-    sums = (masks, totals["shared"], totals["separate"], totals["naive"])
-    table.add_row("all", *[""] * (4 + drawn), *(f"{number:,}" for number in sums))
+    sums = (n_masks, totals["shared"], totals["separate"], totals["naive"])
+    table.add_row("all", *[""] * (len(labels) - 1), *(f"{number:,}" for number in sums))
     return table
 
 
@@ -50,28 +59,29 @@ def plan_line(plan: StudyPlan) -> str:
     totals = plan.layer_forwards
     share = f" ({totals['shared'] / totals['separate']:.0%})" if totals["separate"] else ""
     searches = count(len(plan.cells) + len(plan.unpredictable), "search", "searches")
-    left = "" if plan.eta_seconds is None else f"; about {duration(plan.eta_seconds)} of searching"
+    time_text = "" if plan.eta_seconds is None else f"; about {duration(plan.eta_seconds)} of searching"
     memory = "" if plan.memory_bytes is None else f"; about {size(plan.memory_bytes)} of memory"
     then = f"; then {count(plan.trainings, 'training')} at most" if plan.trainings else ""
     return (
         f"{searches}: {totals['shared']:,} layer-forwards together instead of {totals['separate']:,} one by one"
-        f"{share}, or {totals['naive']:,} by a full forward per mask{left}{memory}{then}"
+        f"{share}, or {totals['naive']:,} by a full forward per mask{time_text}{memory}{then}"
     )
 
 
 def assessment_lines(plan: StudyPlan) -> list[str]:
-    """Return how many masks a study assesses, and by what, in a sentence; nothing if it assesses none."""
+    """Return the sentence on the masks that a study assesses, and their measures; empty if it assesses none."""
     if not plan.measures:
         return []
-    masks, measures = count(plan.assessed, "mask"), ", ".join(plan.measures)
-    return [f"Then at most {masks}, dense models among them, are assessed by {measures}; that takes time of its own"]
+    masks = count(plan.assessed, "mask")
+    measures = ", ".join(plan.measures)
+    return [f"Then at most {masks}, including dense models, are assessed by {measures}; that time is not included"]
 
 
 def study_table(results: StudyResult) -> Table:
     """Return the table of the results of a study; ± is one standard error over the samples."""
-    words = "calibration", "searcher", "removed layers (0-based)", "search"
+    texts = "calibration", "searcher", "removed layers (0-based)", "search"
     columns = "calibration", "M", "searcher", "loss over dense", "removed layers (0-based)", "masks", "search"
-    table = new_table(results.study_id, *columns, left=words, at="left", expendable=("masks", "M"))
+    table = new_table(results.study_id, *columns, left_aligned=texts, at="left", expendable=("masks", "M"))
     several_models = len({cell.model for cell in results.cells}) > 1
     several_seeds = len({cell.seed for cell in results.cells}) > 1
     several_draws = len({cell.draw for cell in results.cells}) > 1
@@ -81,15 +91,15 @@ def study_table(results: StudyResult) -> Table:
         searcher = f"{cell.searcher}, seed {cell.seed}" if several_seeds else cell.searcher
         searcher += f", draw {cell.draw}" if several_draws else ""
         if cell.outcome is None:
-            found = "", cell.state if cell.failure is None else f"{cell.state}: {cell.failure}", ""
+            outcome_cells = "", cell.state if cell.failure is None else f"{cell.state}: {cell.failure}", ""
         else:
             outcome = cell.outcome
             over = added(outcome.loss - outcome.dense_loss, outcome.delta_error)
             stopped = " (budget spent)" if cell.state == "stopped" else ""
             mask = marked(Mask(outcome.removed), results.refused.get(cell.model, {}))
-            found = over, f"{mask}{stopped}", f"{outcome.evaluations:,}"
+            outcome_cells = over, f"{mask}{stopped}", f"{outcome.evaluations:,}"
         section = cell.model, cell.calibration, cell.remove
-        rows.append((section, (calibration, str(cell.remove), searcher, *found, cell.search_id)))
+        rows.append((section, (calibration, str(cell.remove), searcher, *outcome_cells, cell.search_id)))
     add_sections(table, rows)
     return table
 
@@ -102,18 +112,17 @@ def assessed_table(results: StudyResult) -> Table | None:
     if not results.metrics:
         return None
     heads = [metric_head(metric) for metric in results.metrics]
-    words = "search", "removed layers (0-based)"
-    table = new_table("Assessed", *words, *heads, left=words, at="left", expendable=heads[:1:-1])
+    texts = "search", "removed layers (0-based)"
+    table = new_table("Assessed", *texts, *heads, left_aligned=texts, at="left", expendable=heads[:1:-1])
 
     def numbers(assessed: Mapping[str, Estimate]) -> list[str]:
         return [number_cell(assessed.get(metric.name), metric.unit) for metric in results.metrics]
 
     models = dict.fromkeys(cell.model for cell in results.cells)
-    dense = [("", ("dense" if len(models) == 1 else f"dense {model}", "{}")) for model in models]
-    rows = [
-        (section, (*cells, *numbers(results.dense.get(model, {}))))
-        for model, (section, cells) in zip(models, dense, strict=True)
-    ]
+    rows: list[tuple[str, tuple[str, ...]]] = []
+    for model in models:
+        name = "dense" if len(models) == 1 else f"dense {model}"
+        rows.append(("", (name, "{}", *numbers(results.dense.get(model, {})))))
     for cell in sorted(results.cells, key=lambda cell: (cell.model, cell.remove, cell.calibration)):
         if cell.outcome is not None and cell.outcome.assessed:
             mask = marked(Mask(cell.outcome.removed), results.refused.get(cell.model, {}))
@@ -126,13 +135,13 @@ def study_lines(results: StudyResult, files: Sequence[Path], in_store: str) -> l
     """Return the lines under the tables of a study.
 
     Args:
-        results: The study.
-        files: Its report, the page first.
-        in_store: The option that leads a later command to its ledger.
+        results: The study's results.
+        files: The files of its report, the page first.
+        in_store: The option that names its ledger for a later command.
 
     Returns:
-        The masks that `export --gguf` refuses, answers to contrasts, the cost, the place of the report, and the next
-        commands.
+        The masks that `export --gguf` refuses, the verdicts on contrasts, the cost, the path of the report, and the
+        next commands.
     """
     totals = results.layer_forwards
     lines = []
@@ -145,23 +154,32 @@ def study_lines(results: StudyResult, files: Sequence[Path], in_store: str) -> l
     from raysearch.reporting.findings import contrast_findings
 
     refusals = [note for refused in results.refused.values() for note in refusal_notes(refused, Mask())]
-    answers = [f"{one.verdict} [{one.sure}]" for one in contrast_findings(results)]
+    verdicts = [f"{finding.verdict} [{finding.sure}]" for finding in contrast_findings(results)]
     best = best_searches(results)
     exports = [f"export {name} --out pruned-by-{size}{in_store}" for size, name in best.items()][-_MOST_EXPORTS:]
     measure = [] if results.metrics else [f"assess {results.study_id}{in_store}"]
-    return [*refusals, *answers, *lines, f"Report: {files[0]}", *next_lines([*exports, *measure])]
+    return [*refusals, *verdicts, *lines, f"Report: {files[0]}", *next_lines([*exports, *measure])]
 
 
 def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned: Mapping[str, Result]) -> Table:
-    """Return the table of a mask beside the dense model; ± is one standard error over the items."""
+    """Return the table of a mask's numbers and the dense model's; ± is one standard error over the items.
+
+    Args:
+        title: The title.
+        mask: The mask.
+        dense: The dense model's results, by name.
+        pruned: The mask's results, by name.
+    """
     columns = "", "dense", f"without {mask}", "retention", "over"
-    table = new_table(title, *columns, left=("", "over"), expendable=("over", "retention"))
+    table = new_table(title, *columns, left_aligned=("", "over"), expendable=("over", "retention"))
     rows = []
     for name, result in pruned.items():
-        # the dense model's speed comes from the same measurement
-        detail, is_speed = result.detail, result.metric.group == "speed"
-        of_dense = Estimate(detail["dense"], detail["dense_error"]) if is_speed else dense[name].estimate
-        cells = (number_cell(one, result.metric.unit) for one in (of_dense, result.estimate))
+        # the dense model's speed is from the same measurement
+        if result.metric.group == "speed":
+            dense_estimate = Estimate(result.detail["dense"], result.detail["dense_error"])
+        else:
+            dense_estimate = dense[name].estimate
+        cells = (number_cell(estimate, result.metric.unit) for estimate in (dense_estimate, result.estimate))
         row = metric_head(result.metric), *cells, shown(result.retention), result.extent
         rows.append((result.metric.group, row))
     add_sections(table, rows)
@@ -170,7 +188,7 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
 
 def assessment_tables(done: SearchAssessment) -> list[Table | str]:
     """Return the table and lines of an assessment."""
-    title = f"{done.search_id}: {done.model} beside itself without {done.mask} (0-based)"
+    title = f"{done.search_id}: {done.model}, dense and without {done.mask} (0-based)"
     return [assessment_table(title, done.mask, done.dense, done.pruned), *_notes(done)]
 
 
@@ -181,26 +199,26 @@ def _notes(done: SearchAssessment) -> list[str]:
     if computed:
         notes = [f"{count(computed, 'number')} computed now, the others were cached in the ledger"]
     notes.append("± is one standard error, by the choice of windows, documents or items; of speeds, by the repeats")
-    texts = [of["data"] for result in done.pruned.values() if "data" in (of := result.detail)]
+    texts = [result.detail["data"] for result in done.pruned.values() if "data" in result.detail]
     if texts:
-        sources = dict.fromkeys(str(one.get("path") or one.get("name") or one["source"]) for one in texts)
+        sources = dict.fromkeys(str(text.get("path") or text.get("name") or text["source"]) for text in texts)
         notes.append(f"Texts: {', '.join(sources)}")
     for folder in sorted(set(done.task_files.values())):
-        tasks = ",".join(name for name, of in done.task_files.items() if of == folder)
+        tasks = ",".join(name for name, task_folder in done.task_files.items() if task_folder == folder)
         notes.append(f"To check with lm-eval's own command: lm_eval --include_path {folder} --tasks {tasks} …")
     notes += _examples(done)
     from raysearch.assessment.speed import DECODE
 
     if DECODE.name in done.pruned:
         detail = done.pruned[DECODE.name].detail
-        on = detail["measured_on"]
+        measured_mask = detail["measured_on"]
         notes.append(
             f"Speed: {detail['machine']}, {count(detail['threads'], 'thread')}; memory by {detail['memory_source']}"
         )
-        if on != str(done.mask):
+        if measured_mask != str(done.mask):
             n_layers = count(len(done.mask), "layer")
             notes.append(
-                f"Speed was measured on another mask of {n_layers}, {on}, since all layers have the same size."
+                f"Speed was measured on another mask of {n_layers}, {measured_mask}: all layers have the same size."
             )
     return [
         *notes,
@@ -209,13 +227,13 @@ def _notes(done: SearchAssessment) -> list[str]:
 
 
 def _examples(done: SearchAssessment) -> Iterator[str]:
-    """Yield an example of each task that is answered by a text: where most was lost, in the words of both models."""
+    """Yield both models' answers to one item of each generation task: the item with the largest loss of score."""
     for name, result in done.pruned.items():
-        for one in result.detail.get("examples", ())[-1:]:
-            yield f"An answer to {name}, dense ({one['dense_score']:g}): {_short(one['dense'])}"
-            yield f"An answer to {name}, without {done.mask} ({one['score']:g}): {_short(one['text'])}"
+        for example in result.detail.get("examples", ())[-1:]:
+            yield f"An answer to {name}, dense ({example['dense_score']:g}): {_short(example['dense'])}"
+            yield f"An answer to {name}, without {done.mask} ({example['score']:g}): {_short(example['text'])}"
 
 
 def _short(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 2]} …"
+    return line if len(line) <= _EXAMPLE_LENGTH else f"{line[: _EXAMPLE_LENGTH - 2]} …"

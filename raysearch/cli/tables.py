@@ -1,6 +1,6 @@
 """The output of a finished search: tables, and the lines under them.
 
-Losses are in the unit of their objective, beside their readout if there is one.
+Losses are in the unit of their objective; their readout is next to them if there is one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from raysearch.searching.recommendation import memory_text
 from raysearch.searching.result import Refinement, SearchResult
 from raysearch.searching.trial import Trial
 
-if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
+if TYPE_CHECKING:  # slow to import, and `raysearch show` does not need them
     from raysearch.configuration.origins import Setting
     from raysearch.models.export import ExportResult
     from raysearch.models.gguf_healing import HealedGGUF
@@ -54,8 +54,8 @@ if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
     from raysearch.studies.record import CellRecord
     from raysearch.tracking.sync import SyncedSearch, SyncedStudy
 
-_MOST_PARTS = 4  # losses of parts that fit into a table
-_NONE_REFUSED: Mapping[Mask, str] = MappingProxyType({})
+_MOST_PARTS = 4  # a table has no room for the losses of more parts
+_NO_REFUSALS: Mapping[Mask, str] = MappingProxyType({})
 
 
 def search_tables(result: SearchResult) -> list[Table | str]:
@@ -73,28 +73,34 @@ def search_tables(result: SearchResult) -> list[Table | str]:
 
 
 def places(config: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return the option that leads a later command to a search's ledger, and to its embedded MLflow store if any."""
+    """Return the option that names a search's ledger for a later command, and that of its local MLflow store."""
     embedded = config["tracking"]["type"] == "mlflow" and config["tracking"]["uri"] is None
     return option_of(config), option_for(Path(config["store"])) if embedded else None
 
 
 def result_table(result: SearchResult) -> Table:
     """Return the closing table of a search; ± is one standard error over the samples."""
-    table = new_table(result.search_id, result.model, "dense", "pruned", left=(result.model,))
+    table = new_table(result.search_id, result.model, "dense", "pruned", left_aligned=(result.model,))
     cells = loss_cells(result.measure, result.dense_loss), loss_cells(result.measure, result.loss)
     for row in zip(loss_columns(result.measure), *cells, strict=True):
         table.add_row(*row)
     if result.delta_error is not None:
         table.add_row("loss over dense", "", added(result.loss - result.dense_loss, result.delta_error))
     table.add_row("layers", str(result.n_layers), str(result.n_layers - len(result.removed)))
-    kept = result.parameters - result.parameters_removed
+    n_remaining = result.parameters - result.parameters_removed
     share = result.parameters_removed / result.parameters
-    table.add_row("parameters", f"{result.parameters / 1e6:,.1f} M", f"{kept / 1e6:,.1f} M (-{share:.1%})")
+    table.add_row("parameters", f"{result.parameters / 1e6:,.1f} M", f"{n_remaining / 1e6:,.1f} M (-{share:.1%})")
     return table
 
 
 def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> list[str]:
-    """Return the lines under the closing table: the removed layers, the cost, the next commands with `places`."""
+    """Return the lines under the closing table: the removed layers, the cost, and the next commands.
+
+    Args:
+        result: The search's result.
+        in_ledger: The option that names the search's ledger, see `places`.
+        in_store: The option that names its local MLflow store; None if there is none.
+    """
     notes = [f"Removed layers (0-based): {result.mask}"]
     if result.removal_order:
         notes.append(f"In this order: {', '.join(map(str, result.removal_order))}")
@@ -117,93 +123,121 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
         notes.append(f"Loss, speed and memory by number of layers: {place / 'knee.png'}")
     commands = [*_export_commands(result), f"assess {result.search_id}", f"recover {result.search_id} --out healed"]
     commands = [f"{command}{in_ledger}" for command in (*commands, f"show {result.search_id}")]
-    return [*notes, "", *next_lines([*commands, *([] if in_store is None else [f"ui{in_store}"])])]
+    if in_store is not None:
+        commands.append(f"ui{in_store}")
+    return [*notes, "", *next_lines(commands)]
 
 
 def _export_commands(result: SearchResult) -> list[str]:
-    """Return how the mask is exported: of a GGUF file, as one first."""
+    """Return the commands that export the mask; first as a GGUF file if the model is one."""
     path = str(result.config["model"].get("path", ""))
     is_gguf = path.startswith("installed:") or path.lower().endswith(".gguf")
-    forms = [*(["--gguf pruned.gguf"] if is_gguf else []), "--out pruned-model"]
-    return [f"export {result.search_id} {form}" for form in forms]
+    options = ["--gguf pruned.gguf", "--out pruned-model"] if is_gguf else ["--out pruned-model"]
+    return [f"export {result.search_id} {option}" for option in options]
 
 
 def certainty_notes(result: SearchResult) -> list[str]:
-    """Return how sure the choice of the mask is, and what speaks against it."""
+    """Return the confidence in the choice of the mask, and the warnings about it."""
     return [*([] if result.separation is None else [str(result.separation)]), *result.warnings]
 
 
 def _forwards_note(result: SearchResult) -> str:
     """Return the cost of a search in layer-forwards."""
     forwards = result.layer_forwards
-    note, naive = f"Layer-forwards: {forwards.computed:,.0f} computed", forwards.naive_computed
+    naive = forwards.naive_computed
+    note = f"Layer-forwards: {forwards.computed:,.0f} computed"
     if 0 < forwards.computed < naive:
         note += f", {naive:,.0f} by a full forward per mask ({naive / forwards.computed:.2f}x fewer)"
     return note if forwards.whole == forwards.computed else f"{note}, {forwards.whole:,.0f} with what was cached"
 
 
-def path_table(measure: Measure, path: Sequence[Trial], refused: Mapping[Mask, str] = _NONE_REFUSED) -> FittingTable:
-    """Return the table of the best mask of each number of layers; masks that `export --gguf` refuses have a mark."""
+def path_table(measure: Measure, path: Sequence[Trial], refused: Mapping[Mask, str] = _NO_REFUSALS) -> FittingTable:
+    """Return the table of the best mask of each number of layers.
+
+    Args:
+        measure: The measure of the losses.
+        path: The best trial of each number of layers.
+        refused: The masks that `export --gguf` refuses, which have a mark.
+    """
     columns = "layers", "removed", *loss_columns(measure)
     table = new_table("Best by number of layers removed (0-based)", *columns, expendable=("layers",))
     for trial in path:
-        assert trial.loss is not None, "the best ones have one"
+        assert trial.loss is not None, "the best trials have a loss"
         table.add_row(str(len(trial.mask)), marked(trial.mask, refused), *loss_cells(measure, trial.loss))
     return table
 
 
-def refinement_parts(measure: Measure, found: Refinement) -> list[Table | str]:
-    """Return the table of the best masks before and after a short recovery, and what it says of their order."""
+def refinement_parts(measure: Measure, refinement: Refinement) -> list[Table | str]:
+    """Return the table of the best masks before and after a short recovery, and the change of their order.
+
+    Args:
+        measure: The measure of the losses.
+        refinement: The recovered masks.
+    """
     after = ["loss after"] if measure.readout is None else ["loss after", f"{measure.readout} after"]
     columns = *loss_columns(measure), *after, "steps", "tokens", ""
-    title = f"{found.refinement_id}: the best masks before and after a short recovery (0-based)"
+    title = f"{refinement.refinement_id}: the best masks before and after a short recovery (0-based)"
     table = new_table(
         title, "removed", *columns, expendable=("tokens", "steps", *loss_columns(measure)[1:], *after[1:])
     )
-    for one in found.masks:
-        cells = *loss_cells(measure, one.loss), *loss_cells(measure, one.recovered_loss)
-        said = "best after" if one == found.best else ""
-        table.add_row(str(one.mask), *cells, f"{one.steps:,}", f"{one.tokens:,}", said)
-    best = "The best mask before it is the best after it"
-    if found.best != found.masks[0]:
-        best = f"{found.masks[0].mask} is the best mask before it, {found.best.mask} after it"
-    if found.rank_correlation is not None:
-        best += f"; the rank correlation of the losses is {found.rank_correlation:+.2f}"
-    rows = count(found.rows, "row") + left_out(found.left_out)
-    spent = duration(sum(one.seconds for one in found.masks))
-    return [table, f"{best}.", f"All were trained on the same {rows}; {spent} together.", ""]
+    best = refinement.best
+    first = refinement.masks[0]
+    for refined in refinement.masks:
+        cells = *loss_cells(measure, refined.loss), *loss_cells(measure, refined.recovered_loss)
+        note = "best after" if refined == best else ""
+        table.add_row(str(refined.mask), *cells, f"{refined.steps:,}", f"{refined.tokens:,}", note)
+    if best == first:
+        verdict = "The best mask before it is the best after it"
+    else:
+        verdict = f"{first.mask} is the best mask before it, {best.mask} after it"
+    if refinement.rank_correlation is not None:
+        verdict += f"; the rank correlation of the losses is {refinement.rank_correlation:+.2f}"
+    rows = count(refinement.rows, "row") + left_out(refinement.left_out)
+    time_spent = duration(sum(refined.seconds for refined in refinement.masks))
+    return [table, f"{verdict}.", f"All were trained on the same {rows}; {time_spent} together.", ""]
 
 
-def budget_table(found: Recommendation, refused: Mapping[Mask, str] = _NONE_REFUSED) -> FittingTable:
-    """Return the table of what each number of layers costs and gains, with the recommended one marked.
+def budget_table(recommendation: Recommendation, refused: Mapping[Mask, str] = _NO_REFUSALS) -> FittingTable:
+    """Return the table of the loss, speed and memory of each number of layers, with a note at the recommended one.
 
-    Masks that `export --gguf` refuses have a mark, too.
+    Args:
+        recommendation: The sizes that were compared.
+        refused: The masks that `export --gguf` refuses, which have a mark.
     """
-    columns = [*loss_columns(found.measure), "loss over dense", "speed (× dense)", "memory"]
-    if found.measure.readout is not None:
-        columns.insert(3, f"{found.measure.readout} worse by")
-    parts = {"speed (× dense)": "speedup", "memory": "memory", f"{found.measure.readout} worse by": "readout"}
-    expendable = [*loss_columns(found.measure), *reversed(parts)]
-    expendable = [column for column in expendable if parts.get(column) not in found.budget.given]
-    title = f"{found.search_id}: {found.budget}"
+    measure = recommendation.measure
+    budget = recommendation.budget
+    columns = [*loss_columns(measure), "loss over dense", "speed (× dense)", "memory"]
+    if measure.readout is not None:
+        columns.insert(3, f"{measure.readout} worse by")
+    limits = {"speed (× dense)": "speedup", "memory": "memory", f"{measure.readout} worse by": "readout"}
+    expendable = [*loss_columns(measure), *reversed(limits)]
+    expendable = [column for column in expendable if limits.get(column) not in budget.given]
+    title = f"{recommendation.search_id}: {budget}"
     table = new_table(title, "layers", "removed", *columns, "", expendable=expendable)
-    blank = [""] * (len(columns) - len(loss_columns(found.measure)) - 2)
-    table.add_row("0", "{}", *loss_cells(found.measure, found.dense_loss), *blank, "1.00", "", "", end_section=True)
-    for size in found.sizes:
-        speed = memory = "not measured"
-        if size.speed is not None:
-            spread = "" if size.speed.error is None else f" ± {size.speed.error:.2f}"
-            speed, memory = f"{size.speed.speedup:.2f}{spread}", memory_text(size.speed, found.budget)
-        misses = [f"misses {part}" for part in size.misses] + [f"{part} within error" for part in size.unsure]
-        said = "recommended" if size.n_removed == found.n_removed else ", ".join(misses)
-        worse = [] if found.measure.readout is None else [_worse(size)]
-        cells = *loss_cells(found.measure, size.loss), added(size.delta, size.delta_error), *worse, speed, memory, said
-        table.add_row(str(size.n_removed), marked(size.mask, refused), *cells)
+    blank = [""] * (len(columns) - len(loss_columns(measure)) - 2)
+    dense_cells = loss_cells(measure, recommendation.dense_loss)
+    table.add_row("0", "{}", *dense_cells, *blank, "1.00", "", "", end_section=True)
+    for size in recommendation.sizes:
+        cells = [*loss_cells(measure, size.loss), added(size.delta, size.delta_error)]
+        if measure.readout is not None:
+            cells.append(_readout_change_cell(size))
+        cells += [_speed_cell(size), "not measured" if size.speed is None else memory_text(size.speed, budget)]
+        misses = [f"misses {limit}" for limit in size.misses] + [f"{limit} within error" for limit in size.unsure]
+        note = "recommended" if size.n_removed == recommendation.n_removed else ", ".join(misses)
+        table.add_row(str(size.n_removed), marked(size.mask, refused), *cells, note)
     return table
 
 
-def _worse(size: SizeFacts) -> str:
-    """Return by how much a readout is worse than the dense model's."""
+def _speed_cell(size: SizeFacts) -> str:
+    """Return the speed relative to the dense model, with its standard error if there is one."""
+    if size.speed is None:
+        return "not measured"
+    error = "" if size.speed.error is None else f" ± {size.speed.error:.2f}"
+    return f"{size.speed.speedup:.2f}{error}"
+
+
+def _readout_change_cell(size: SizeFacts) -> str:
+    """Return by how much a readout is worse than the dense model's; empty if unknown."""
     error = "" if size.readout_error is None else f" ± {size.readout_error:.1%}"
     return "" if size.readout_change is None else f"{size.readout_change:+.1%}{error}"
 
@@ -215,14 +249,19 @@ def sentence(text: str) -> str:
 
 def settings_table(settings: Sequence[Setting]) -> Table:
     """Return the table of a configuration, a row for each value with its origin."""
-    table = new_table("", "key", "value", "from", left=("key", "value", "from"))
+    table = new_table("", "key", "value", "from", left_aligned=("key", "value", "from"))
     for setting in settings:
         table.add_row(setting.key, as_typed(setting.value), setting.origin)
     return table
 
 
 def gap_table(measure: Measure, gap: Gap) -> Table:
-    """Return the table of a mask's rank among all masks."""
+    """Return the table of a mask's rank among all masks.
+
+    Args:
+        measure: The measure of the losses.
+        gap: The rank, and the distance to the best mask.
+    """
     columns = "layers", "removed", "rank", "of", "percentile", "best", f"gap ({measure.unit})"
     table = new_table("Rank among all masks of as many layers (0-based)", *columns, expendable=("layers", "percentile"))
     rank = str(gap.rank), f"{gap.n_masks:,}", f"{gap.percentile:.4g}", str(gap.best), f"{gap.gap:.4f}"
@@ -231,7 +270,7 @@ def gap_table(measure: Measure, gap: Gap) -> Table:
 
 
 def remark_notes(remarks: Mapping[str, Any]) -> list[str]:
-    """Return the numbers and texts that a searcher recorded, a line each."""
+    """Return the numbers and texts that a searcher recorded, one per line."""
     return [
         f"{name.replace('_', ' ')}: {' '.join(value.split()) if isinstance(value, str) else figure(value)}"
         for name, value in remarks.items()
@@ -263,24 +302,30 @@ def score_table(scores: Sequence[Score]) -> Table:
 def searches_table(
     records: Sequence[SearchRecord], cells: Mapping[str, tuple[str, CellRecord]] = MappingProxyType({})
 ) -> Table:
-    """Return the table of all searches of a ledger, with the places that some have in a study."""
+    """Return the table of all searches of a ledger.
+
+    Args:
+        records: The searches.
+        cells: By search id: the id of the study that contains the search, and its cell there.
+    """
     columns = "search", "state", "model", "calibration", "samples", "draw", "study", "removed", "loss", "updated (UTC)"
     numbers = "samples", "draw", "loss"
     table = new_table(
         "Searches, the newest first (layers are 0-based)",
         *columns,
-        left=[column for column in columns if column not in numbers],
+        left_aligned=[column for column in columns if column not in numbers],
         expendable=("updated (UTC)", "model", "loss", "study", "samples", "draw"),
     )
     for record in records:
-        result, (study, cell) = record.result, cells.get(record.search_id, ("", None))
+        result = record.result
+        study, cell = cells.get(record.search_id, ("", None))
         table.add_row(
             record.search_id,
             record.state,
             label_of(record.config["model"]["name"], record.config["model"]["path"]),
             _calibration(record) if cell is None else cell.calibration,
-            _of_data(record.config, "samples"),
-            _of_data(record.config, "seed") if cell is None or not cell.draw else cell.draw,
+            _data_value(record.config, "samples"),
+            _data_value(record.config, "seed") if cell is None or not cell.draw else cell.draw,
             study,
             str(result.mask) if result else "",
             f"{result.loss:.4f}" if result else "",
@@ -290,7 +335,7 @@ def searches_table(
 
 
 def place_in_study(cell: tuple[str, CellRecord] | None) -> dict[str, Any] | None:
-    """Return the study that a search is part of, with the search's labels there, as JSON shows it."""
+    """Return the study that contains a search, with the search's labels there, as plain values for JSON."""
     return None if cell is None else {"study_id": cell[0], **plain(cell[1])}
 
 
@@ -299,8 +344,8 @@ def _calibration(record: SearchRecord) -> str:
     return f"{choices['objective']} on {choices['data']}"
 
 
-def _of_data(config: Mapping[str, Any], key: str) -> str:
-    """Return a value of the section ``data``; empty where there is none."""
+def _data_value(config: Mapping[str, Any], key: str) -> str:
+    """Return a value of the section ``data``; empty if there is none."""
     value = (config.get("data") or {}).get(key)
     return "" if value is None else as_typed(value)
 
@@ -312,15 +357,16 @@ def recorded_tables(
 
     Args:
         record: The search.
-        most: The number of masks that are shown at most.
-        gap: The rank of its mask, if that was asked for.
-        cell: The study that it is part of, and its place there; None if there is none.
+        most: The maximum number of masks to show.
+        gap: The rank of its mask, if requested.
+        cell: The id of the study that contains it, and its cell there; None if there is none.
     """
     tables: list[Table | str] = [facts_table(record, cell)]
     result = record.result
     if result is None:
         return tables
-    measure, remarks = result.measure, result.remarks
+    measure = result.measure
+    remarks = result.remarks
     shown = *result.path, *_largest_first(result.trials)[:most]
     refused = refused_on_record(result.config, [trial.mask for trial in shown])
     tables.append(result_table(result))
@@ -345,8 +391,14 @@ def recorded_tables(
 
 
 def facts_table(record: SearchRecord, cell: tuple[str, CellRecord] | None) -> Table:
-    """Return the table of what a search was asked for, and how far it came."""
-    config, result = record.config, record.result
+    """Return the table of a search's settings and state.
+
+    Args:
+        record: The search.
+        cell: The id of the study that contains it, and its cell there; None if there is none.
+    """
+    config = record.config
+    result = record.result
     facts = {"state": f"{record.state}, {record.updated[:19]} UTC", "failure": record.failure or ""}
     if cell is not None:
         draw = f", draw {cell[1].draw}" if cell[1].draw else ""
@@ -358,15 +410,15 @@ def facts_table(record: SearchRecord, cell: tuple[str, CellRecord] | None) -> Ta
         facts["dtype"] = result.dtype
         facts["evaluated on"] = extent(result.measure, result.n_tokens, result.n_samples)
         facts["time"] = duration(result.seconds)
-    table = new_table(record.search_id, "what", "value", left=("what", "value"))
-    for what, value in facts.items():
+    table = new_table(record.search_id, "what", "value", left_aligned=("what", "value"))
+    for name, value in facts.items():
         if value:
-            table.add_row(what, value)
+            table.add_row(name, value)
     return table
 
 
 def _section_text(section: str, config: Mapping[str, Any]) -> str:
-    """Return the chosen file of a section and its options, without those that are not set."""
+    """Return the chosen file of a section, and its options that are set."""
     chosen = config["choices"].get(section, "")
     options = {key: value for key, value in (config.get(section) or {}).items() if value not in (None, [], {}, False)}
     if section == "model":
@@ -379,25 +431,26 @@ def _section_text(section: str, config: Mapping[str, Any]) -> str:
 
 
 def trials_table(
-    measure: Measure, trials: Sequence[Trial], most: int, refused: Mapping[Mask, str] = _NONE_REFUSED
+    measure: Measure, trials: Sequence[Trial], most: int, refused: Mapping[Mask, str] = _NO_REFUSALS
 ) -> Table:
     """Return the table of the best masks of a search, largest first, each with the round that first proposed it.
 
     Args:
-        measure: Of the losses.
-        trials: All masks, as they came.
-        most: The number of masks that are shown at most.
-        refused: Those that `export --gguf` refuses, which have a mark.
+        measure: The measure of the losses.
+        trials: All trials in the order of their evaluation.
+        most: The maximum number of masks to show.
+        refused: The masks that `export --gguf` refuses, which have a mark.
     """
     masks = _largest_first(trials)
     best = masks[:most]
     parts = list(dict.fromkeys(name for trial in trials for name in trial.parts))
     parts = parts if len(parts) <= _MOST_PARTS else []
-    losses, of_parts = loss_columns(measure), [f"loss of {name}" for name in parts]
-    which = f"{len(masks)}" if len(best) == len(masks) else f"{len(best)} of {len(masks)}"
-    title = f"{which} masks, those of the most layers first, then by loss (layers are 0-based)"
-    columns = "removed", *losses, "over dense", *of_parts, "round"
-    table = new_table(title, *columns, expendable=(*of_parts, "round", *losses[1:], "over dense"))
+    losses = loss_columns(measure)
+    part_losses = [f"loss of {name}" for name in parts]
+    number = f"{len(masks)}" if len(best) == len(masks) else f"{len(best)} of {len(masks)}"
+    title = f"{number} masks, those of the most layers first, then by loss (layers are 0-based)"
+    columns = "removed", *losses, "over dense", *part_losses, "round"
+    table = new_table(title, *columns, expendable=(*part_losses, "round", *losses[1:], "over dense"))
     for trial in best:
         if trial.screened is not None:
             cells = [screened_note(trial.screened), *[""] * (len(losses) + len(parts))]
@@ -411,7 +464,7 @@ def trials_table(
 
 
 def _largest_first(trials: Sequence[Trial]) -> list[Trial]:
-    """Return each mask as it was first seen, those of the most layers first, then by loss."""
+    """Return the first trial of each mask, masks of the most layers first, then by loss."""
     pruned = [trial for trial in reversed(trials) if trial.mask]
     masks = {(trial.mask, trial.loss, trial.failure, trial.screened): trial for trial in pruned}
     return sorted(
@@ -420,16 +473,24 @@ def _largest_first(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def screened_note(screened: Screened) -> str:
-    """Return what is known of a mask that was dropped or accepted, in few words."""
-    what = "among the best" if screened.accepted else "screened"
-    return f"{what}: {screened.low:.4f} … {screened.high:.4f}, from {screened.share:.0%} of the shards"
+    """Return the estimate for a mask that was dropped or accepted by screening, in brief."""
+    status = "among the best" if screened.accepted else "screened"
+    return f"{status}: {screened.low:.4f} … {screened.high:.4f}, from {screened.share:.0%} of the shards"
 
 
 def export_lines(done: ExportResult, out: Path, prompt: str | None, public: bool) -> list[str]:
-    """Return what was written to a folder, as typed, and how it is run; `prompt` is what both models continued."""
-    size, before = (f"{each / 1e6:,.1f} M parameters" for each in (done.parameters, done.parameters_dense))
+    """Return the lines on an exported checkpoint: its size, its check, and the command that runs it.
+
+    Args:
+        done: The export.
+        out: The folder, as the user typed it.
+        prompt: The text that both models continued, if any.
+        public: Whether the repository of an upload is public.
+    """
+    size = f"{done.parameters / 1e6:,.1f} M parameters"
+    size_dense = f"{done.parameters_dense / 1e6:,.1f} M parameters"
     lines = [
-        f"Wrote {out}: {done.n_layers} layers, {size} instead of {before}.",
+        f"Wrote {out}: {done.n_layers} layers, {size} instead of {size_dense}.",
         f"Reloaded with plain transformers; largest logit difference {done.max_logit_difference:.2g}.",
         f"vLLM: vllm serve {quote(str(out.expanduser()))}"
         if done.misread_by_vllm is None
@@ -442,26 +503,38 @@ def export_lines(done: ExportResult, out: Path, prompt: str | None, public: bool
 
 
 def gguf_lines(done: GGUFExport, out: Path, public: bool) -> list[str]:
-    """Return what was written to a GGUF file, as typed, and how llama.cpp and Ollama run it."""
-    size, before = (f"{each / 1e6:,.1f} MB" for each in (done.size_bytes, done.source_bytes))
+    """Return the lines on an exported GGUF file: its size, and the commands that run it.
+
+    Args:
+        done: The export.
+        out: The file, as the user typed it.
+        public: Whether the repository of an upload is public.
+    """
+    size = f"{done.size_bytes / 1e6:,.1f} MB"
+    size_dense = f"{done.source_bytes / 1e6:,.1f} MB"
     name = quote(out.stem.lower().replace(" ", "-"))
-    ollama, needed = f"Ollama: echo 'FROM ./{out.name}' > Modelfile && ollama create {name}", ""
+    ollama = f"Ollama: echo 'FROM ./{out.name}' > Modelfile && ollama create {name}"
+    required_build = ""
     if done.build is not None:
-        needed = f" (build b{done.build} or newer)"
-        ollama = (
-            "Older builds, and engines of Ollama, tell the kinds of layers from their places and run another model."
-        )
+        required_build = f" (build b{done.build} or newer)"
+        ollama = "Older builds, and engines of Ollama, infer the kind of a layer from its place and run another model."
     return [
-        f"Wrote {out}: {done.n_layers} layers, {size} instead of {before}.",
-        f"Every tensor that is left has the bytes that it has in {done.source}.",
-        f"llama.cpp{needed}: llama-cli -m {quote(str(out.expanduser()))}",
+        f"Wrote {out}: {done.n_layers} layers, {size} instead of {size_dense}.",
+        f"Every remaining tensor has the same bytes as in {done.source}.",
+        f"llama.cpp{required_build}: llama-cli -m {quote(str(out.expanduser()))}",
         ollama,
         *_pushed(done.url, public),
     ]
 
 
 def recovered_lines(done: RecoveredExport, out: Path, public: bool) -> list[str]:
-    """Return what was written of a recovered model to a folder, as typed."""
+    """Return the lines on the copy of a recovered model.
+
+    Args:
+        done: The export.
+        out: The folder, as the user typed it.
+        public: Whether the repository of an upload is public.
+    """
     return [
         f"Wrote {out}: the model of {done.recovery_id}, as it is in {done.source}.",
         *_pushed(done.url, public),
@@ -469,17 +542,22 @@ def recovered_lines(done: RecoveredExport, out: Path, public: bool) -> list[str]
 
 
 def healed_lines(done: HealedGGUF, out: Path) -> list[str]:
-    """Return what was written of a recovered model to a GGUF file, as typed, and how llama.cpp and Ollama run it."""
-    wrote, _, *how_to_run = gguf_lines(done.file, out, public=False)
-    trained = count(done.trained, "tensor")
-    lines = [wrote, f"The training changed {trained}; the others have the bytes that they have in {done.file.source}."]
+    """Return the lines on the GGUF file of a recovered model: its size, its tensors, and the commands that run it.
+
+    Args:
+        done: The export.
+        out: The file, as the user typed it.
+    """
+    size_line, _, *run_lines = gguf_lines(done.file, out, public=False)
+    n_trained = count(done.trained, "tensor")
+    lines = [size_line, f"The training changed {n_trained}; the others have the same bytes as in {done.file.source}."]
     if done.coarser:
         lines.append(
             f"Those that were {' or '.join(done.coarser)} are Q8_0 now, as fewer bits would round the training away."
         )
     if done.command is not None:
-        lines.append(f"Smaller, but less of the training is left: {done.command}")
-    return [*lines, *how_to_run]
+        lines.append(f"For a smaller file that keeps less of the training: {done.command}")
+    return [*lines, *run_lines]
 
 
 def _pushed(url: str | None, public: bool) -> list[str]:
@@ -487,13 +565,14 @@ def _pushed(url: str | None, public: bool) -> list[str]:
 
 
 def synced_lines(synced: SyncedSearch | SyncedStudy) -> list[str]:
-    """Return a line for each search that was synced, with the number of trials that MLflow lacked."""
-    lines = [
-        f"{one.search_id}: MLflow lacked {one.missing:,} of its {count(one.trials, 'trial')}, and has them now."
-        if one.missing
-        else f"{one.search_id}: MLflow has all of its {count(one.trials, 'trial')}."
-        for one in synced.searches
-    ]
+    """Return a line for each search that was synced, with the number of trials that were uploaded."""
+    lines = []
+    for search in synced.searches:
+        trials = count(search.trials, "trial")
+        if search.missing:
+            lines.append(f"{search.search_id}: MLflow lacked {search.missing:,} of its {trials}, and has them now.")
+        else:
+            lines.append(f"{search.search_id}: MLflow has all of its {trials}.")
     return [*lines, *synced.left_out]
 
 
@@ -509,7 +588,7 @@ def _screening_notes(result: SearchResult) -> list[str]:
 
 
 def _packing_notes(result: SearchResult) -> list[str]:
-    """Return how much sharing prompts saved, or that they were not shared; nothing where there are no choices."""
+    """Return how much sharing prompts saved, or that prompts were not shared; empty for data without choices."""
     tokens = result.layer_tokens
     if tokens.packed is None:
         return []
@@ -519,19 +598,19 @@ def _packing_notes(result: SearchResult) -> list[str]:
             f"a row for each choice ({tokens.computed / tokens.by_row:.2f}x)"
         ]
     return [
-        "Choices in rows of their own, as this model does not keep packed ones apart: "
+        "Choices in separate rows, as this model does not keep packed ones apart: "
         f"{tokens.computed:,} tokens through layers"
     ]
 
 
 def assessed_numbers(numbers: Mapping[str, float]) -> Table:
-    """Return the table of the assessed numbers of a search's mask, beside those of the dense model."""
+    """Return the table of the assessed numbers of a search's mask and of the dense model."""
     is_healed = any(key.endswith("/recovered") for key in numbers)
     columns = ["dense", "pruned", "retention", *(["recovered"] if is_healed else [])]
-    table = new_table("Assessed", "", *columns, left=("",))
+    table = new_table("Assessed", "", *columns, left_aligned=("",))
     for metric in dict.fromkeys(key.rpartition("/")[0] for key in numbers):
         keys = [f"{metric}/{column}" for column in columns]
-        found = [Estimate(numbers[key], numbers.get(f"{key}_se")) if key in numbers else None for key in keys]
+        estimates = [Estimate(numbers[key], numbers.get(f"{key}_se")) if key in numbers else None for key in keys]
         units = ["bytes" if metric.endswith("_bytes") and column != "retention" else "" for column in columns]
-        table.add_row(metric.removeprefix("assess/"), *map(number_cell, found, units))
+        table.add_row(metric.removeprefix("assess/"), *map(number_cell, estimates, units))
     return table

@@ -1,7 +1,7 @@
-"""From words or a resolved configuration to the specifications that rooms work by.
+"""Builds specifications, such as a `SearchSpec`, from overrides or from a resolved configuration.
 
-Every section's keys are the fields of one class of ours, see `raysearch.configuration.parts`. All that is wrong with a
-command is reported at once, as one `UserError`. Words and `config_dir` are those of `compose`.
+The keys of each section are the fields of one class, see `raysearch.configuration.parts`. All mistakes of a command are
+reported at once, as one `UserError`. `compose` documents the arguments `overrides` and `config_dir` of all functions.
 """
 
 from __future__ import annotations
@@ -20,8 +20,15 @@ from raysearch.assessment.spec import AssessSpec, SearchSpeedOptions
 from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.cluster.options import ClusterOptions
-from raysearch.configuration.compose import after, as_section, compose, compose_calibration, composed, words_of
-from raysearch.configuration.merge import section_of
+from raysearch.configuration.compose import (
+    as_section,
+    compose,
+    compose_calibration,
+    compose_leniently,
+    split_overrides,
+    with_section,
+)
+from raysearch.configuration.parsing import section_of
 from raysearch.configuration.parts import Part, build_data, build_objective, build_searcher, check_names, construct
 from raysearch.core.formatting import as_typed
 from raysearch.core.mask import Mask
@@ -42,129 +49,192 @@ from raysearch.studies.grid import Combination, combinations_of
 from raysearch.studies.spec import Cell, StudyOptions, StudySpec, drawn_once, one_seed_each
 from raysearch.tracking.options import TrackingOptions
 
-OWN = "own"  #: the choice of data that stands for those of a search on record
-_SEEDS = 1_000_000  # below this, a number of each set of samples of a study is added to the seed
+OWN = "own"  #: the choice ``data=own`` of a recovery: the data of the recorded search
+_SEED_RANGE = 1_000_000  # each set of samples of a study adds a number below this to the searcher's seed
 #: The top-level keys of the configuration of an evaluation, and those of a search.
-_OF_EVALUATIONS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
-_OF_SEARCHES = {"searcher", "screening", "refine", "tracking", "remove", "protect", "budget", "speed", *_OF_EVALUATIONS}
-#: The keys of a study that say which searches it has, and how their masks are recovered.
-_OF_GRIDS = {"grid", "include", "exclude", "recover", "recover_with"}
-#: The sections that came after the ledger's format 7; a search on record without them is as their defaults say.
+_EVALUATION_KEYS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
+_SEARCH_KEYS = _EVALUATION_KEYS | {
+    "searcher",
+    "screening",
+    "refine",
+    "tracking",
+    "remove",
+    "protect",
+    "budget",
+    "speed",
+}
+#: The keys of a study's section that are not fields of `StudyOptions`: its searches, and its recoveries.
+_GRID_KEYS = {"grid", "include", "exclude", "recover", "recover_with"}
+#: The sections added since the ledger's format 7; a recorded search without them has their defaults.
 _ADDED_SECTIONS = {"budget", "speed", "refine"}
 
 
-def search_spec(words: Sequence[str], config_dir: PathLike | None = None) -> SearchSpec:
-    """Build a search from the words of ``raysearch search``."""
-    return tracked_search(words, config_dir)[0]
+def search_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> SearchSpec:
+    """Build a search from the overrides of ``raysearch search``.
+
+    Args:
+        overrides: See `compose`.
+        config_dir: See `compose`.
+    """
+    return tracked_search(overrides, config_dir)[0]
 
 
-def tracked_search(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[SearchSpec, TrackingOptions]:
-    """Build a search, and where it is recorded for people to look at."""
-    spec, tracking = composed("search", words, config_dir).read(_search_spec, tracking_options)
+def tracked_search(overrides: Sequence[str], config_dir: PathLike | None = None) -> tuple[SearchSpec, TrackingOptions]:
+    """Build a search and its tracking options from the overrides of ``raysearch search``.
+
+    Args:
+        overrides: See `compose`.
+        config_dir: See `compose`.
+    """
+    spec, tracking = compose_leniently("search", overrides, config_dir).read(_search_spec, tracking_options)
     return spec, tracking
 
 
 def recorded_search(config: Mapping[str, Any], *, goes_on: bool = False) -> SearchSpec:
-    """Build a search from its configuration on record, unless another version of raysearch recorded it.
+    """Build a search from its recorded configuration.
 
-    What recovers its masks is built only where it `goes_on`, since it needs other libraries.
+    Args:
+        config: The recorded configuration.
+        goes_on: Whether the search is to be resumed. Only then is its refiner built, because that imports peft and trl.
+
+    Raises:
+        UserError: Another version of raysearch recorded the search, or the model's path has a secret, which is not
+            recorded.
     """
     if added := _ADDED_SECTIONS - config.keys():
         config = {**config, **{name: value for name, value in compose("search", []).items() if name in added}}
-    if lacking := sorted(_OF_SEARCHES - config.keys()):
+    if missing := sorted(_SEARCH_KEYS - config.keys()):
         raise UserError(
-            f"the search is on record without {' and '.join(lacking)}, as another version of raysearch wrote it; type "
-            "the whole search command again, which goes on from its evaluations"
+            f"the search is recorded without {' and '.join(missing)}, as another version of raysearch wrote it; type "
+            "the whole search command again, which continues from its evaluations"
         )
     for key in hidden_keys({"model": {**config["model"], "name": ""}}):
         raise UserError(
-            f"{key} is on record without its secret, so the model is not found; search again by a path that holds none"
+            f"{key} is recorded without its secret, so the model is not found; search again by a path that has none"
         )
-    return _search_spec(config, refines=goes_on)
+    return _search_spec(config, with_refiner=goes_on)
 
 
-def _search_spec(config: Mapping[str, Any], *, refines: bool = True) -> SearchSpec:
+def _search_spec(config: Mapping[str, Any], *, with_refiner: bool = True) -> SearchSpec:
     parts = together(
-        evaluation=lambda: _evaluation_spec(config, _OF_SEARCHES),
+        evaluation=lambda: _evaluation_spec(config, _SEARCH_KEYS),
         screening=lambda: _build(Screening, config, "screening"),
         searcher=lambda: build_searcher(_section(config, "searcher")),
-        remove=lambda: _remove(_given(config, "remove")),
-        protect=lambda: checked(list[int], "protect", _given(config, "protect")),
+        remove=lambda: _remove(_value_of(config, "remove")),
+        protect=lambda: checked(list[int], "protect", _value_of(config, "protect")),
         budget=lambda: _budget(config),
-        refiner=lambda: _refiner(config) if refines else None,
+        refiner=lambda: _refiner(config) if with_refiner else None,
     )
     if parts["refiner"] is not None:
         parts["refiner"] = parts["refiner"].on_own_data(parts["evaluation"], redacted(config))
-    screening, name = parts.pop("screening"), config["choices"]["searcher"]
+    screening = parts.pop("screening")
     if screening.stages:
         parts["evaluation"] = dataclasses.replace(parts["evaluation"], screening=screening)
-    # The dtype that this machine takes for `auto` is kept, so that the search goes on in it on any other.
+    # The record holds the dtype that this machine chose for `auto`: the search must resume with it on any machine.
     model = {**config["model"], "dtype": parts["evaluation"].model.dtype}
-    recorded = redacted({**config, "model": model})
-    return SearchSpec(searcher_name=redact(name), seed=config["seed"], config=recorded, **parts)
+    recorded_config = redacted({**config, "model": model})
+    searcher_name = redact(config["choices"]["searcher"])
+    return SearchSpec(searcher_name=searcher_name, seed=config["seed"], config=recorded_config, **parts)
 
 
-def score_spec(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[EvaluationSpec, list[Mask]]:
-    """Build how to evaluate masks, and these, from the words of ``raysearch score``."""
-    evaluation, masks = composed("score", words, config_dir).read(
-        partial(_evaluation_spec, keys={"masks", *_OF_EVALUATIONS}), _masks
+def score_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> tuple[EvaluationSpec, list[Mask]]:
+    """Build an evaluation, and the masks to evaluate, from the overrides of ``raysearch score``.
+
+    Args:
+        overrides: See `compose`.
+        config_dir: See `compose`.
+    """
+    evaluation, masks = compose_leniently("score", overrides, config_dir).read(
+        partial(_evaluation_spec, keys={"masks", *_EVALUATION_KEYS}), _masks
     )
     return evaluation, masks
 
 
-def evaluation_spec(words: Sequence[str], also: Sequence[str], config_dir: PathLike | None = None) -> EvaluationSpec:
-    """Build an evaluation on the calibration of the words and, beside it, on others: each the words that differ."""
-    found = composed("evaluation", words, config_dir)
+def evaluation_spec(
+    overrides: Sequence[str], also: Sequence[str], config_dir: PathLike | None = None
+) -> EvaluationSpec:
+    """Build an evaluation on several calibrations.
 
-    def beside(one: str, _: Mapping[str, Any]) -> CalibrationSpec:
-        return _calibration_spec(compose_calibration(one, found.words, config_dir))
+    Args:
+        overrides: See `compose`; they name the model and the first calibration.
+        also: The other calibrations: for each, the overrides that differ from the first.
+        config_dir: See `compose`.
 
-    def whole(config: Mapping[str, Any]) -> EvaluationSpec:
+    Raises:
+        UserError: See `compose`; or the first calibration is weighted.
+    """
+    merged = compose_leniently("evaluation", overrides, config_dir)
+
+    def other_calibration(text: str, _: Mapping[str, Any]) -> CalibrationSpec:
+        return _calibration_spec(compose_calibration(text, merged.overrides, config_dir))
+
+    def evaluation(config: Mapping[str, Any]) -> EvaluationSpec:
         spec = _evaluation_spec(config)
         if spec.weighting is not None:
-            raise UserError(
-                "objective=weighted is several calibrations in one; lay them side by side with --also instead"
-            )
+            raise UserError("objective=weighted is several calibrations in one; give each of them with --also instead")
         return spec
 
-    spec, *others = found.read(whole, *(partial(beside, one) for one in also))
-    return dataclasses.replace(spec, calibrations=[*spec.calibrations, *others])
+    spec, *other_calibrations = merged.read(evaluation, *(partial(other_calibration, text) for text in also))
+    return dataclasses.replace(spec, calibrations=[*spec.calibrations, *other_calibrations])
 
 
-def study_spec(words: Sequence[str], config_dir: PathLike | None = None) -> StudySpec:
-    """Build a study and all of its searches from the words of ``raysearch study``."""
-    return tracked_study(words, config_dir)[0]
+def study_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> StudySpec:
+    """Build a study and all of its searches from the overrides of ``raysearch study``.
+
+    Args:
+        overrides: See `compose`.
+        config_dir: See `compose`.
+    """
+    return tracked_study(overrides, config_dir)[0]
 
 
-def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[StudySpec, TrackingOptions]:
-    """Build a study, and where it is recorded for people to look at."""
-    found = composed("study", words, config_dir)
-    config, attempt = found.config, found.mistakes.attempt
-    options, tracking = attempt(_study_options, config), attempt(tracking_options, config)
-    assesses = config["choices"]["assess"] != "none" or any(word.startswith("assess.") for word in words)
+def tracked_study(overrides: Sequence[str], config_dir: PathLike | None = None) -> tuple[StudySpec, TrackingOptions]:
+    """Build a study and its tracking options from the overrides of ``raysearch study``.
+
+    Args:
+        overrides: See `compose`.
+        config_dir: See `compose`.
+    """
+    merged = compose_leniently("study", overrides, config_dir)
+    config = merged.config
+    attempt = merged.mistakes.attempt
+    options = attempt(_study_options, config)
+    tracking = attempt(tracking_options, config)
+    assesses = config["choices"]["assess"] != "none" or any(override.startswith("assess.") for override in overrides)
     assess = attempt(assess_spec, config) if assesses else None
-    ways, combinations = attempt(_ways, config) or {}, attempt(_combinations, config) or []
-    recoveries, cells = {}, []
-    for way, its in ways.items():
-        with found.mistakes:
-            recoveries[way] = _recovery(way, its, config, assess, config_dir)
-    for one in combinations:
-        with found.mistakes:
-            cells.append(_cell(one, found.words, config, tracking, config_dir))
+    recovery_texts = attempt(_recovery_texts, config) or {}
+    combinations = attempt(_combinations, config) or []
+    recoveries = {}
+    for name, text in recovery_texts.items():
+        with merged.mistakes:
+            recoveries[name] = _recovery(name, text, config, assess, config_dir)
+    cells = []
+    for combination in combinations:
+        with merged.mistakes:
+            cells.append(_cell(combination, merged.overrides, config, tracking, config_dir))
     if options is not None and len(cells) == len(combinations) > 0:
         attempt(options.check_contrasts, (cell.searcher for cell in cells))
-    found.mistakes.tell()
-    assert options is not None and tracking is not None, "else they would be among the mistakes"
-    typed = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *words]
-    kept, notes = one_seed_each(_with_short_names(cells))
-    notes += drawn_once(kept)
-    record = redacted(config), [*map(redact, typed)]
-    return StudySpec(options, kept, assess, _store(config), *record, notes, recoveries), tracking
+    merged.mistakes.tell()
+    assert options is not None and tracking is not None, "otherwise their mistakes would have been raised"
+    arguments = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *overrides]
+    planned_cells, notes = one_seed_each(_with_short_names(cells))
+    notes += drawn_once(planned_cells)
+    spec = StudySpec(
+        options,
+        planned_cells,
+        assess,
+        _store(config),
+        redacted(config),
+        [*map(redact, arguments)],
+        notes,
+        recoveries,
+    )
+    return spec, tracking
 
 
 def _study_options(config: Mapping[str, Any]) -> StudyOptions:
-    own = {key: value for key, value in _section(config, "study").items() if key not in _OF_GRIDS}
-    return construct(StudyOptions, "study", redacted(own))
+    values = {key: value for key, value in _section(config, "study").items() if key not in _GRID_KEYS}
+    return construct(StudyOptions, "study", redacted(values))
 
 
 def _combinations(config: Mapping[str, Any]) -> list[Combination]:
@@ -173,45 +243,44 @@ def _combinations(config: Mapping[str, Any]) -> list[Combination]:
     return combinations_of(checked(dict[str, Any], "study.grid", section.get("grid", {})), **rules)
 
 
-def _ways(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the words of each way of recovering a study's masks."""
+def _recovery_texts(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the overrides of each method of recovering a study's masks, as typed."""
     section = _section(config, "study")
     shared = checked(str, "study.recover_with", section.get("recover_with", ""))
-    own = checked(dict[str, str | None], "study.recover", section.get("recover", {}))
-    return {way: f"{shared} {words}" for way, words in own.items() if words is not None}
+    methods = checked(dict[str, str | None], "study.recover", section.get("recover", {}))
+    return {name: f"{shared} {text}" for name, text in methods.items() if text is not None}
 
 
 def _recovery(
-    way: str, words: str, study: Mapping[str, Any], assess: AssessSpec | None, config_dir: PathLike | None
+    name: str, text: str, study: Mapping[str, Any], assess: AssessSpec | None, config_dir: PathLike | None
 ) -> RecoverSpec:
-    """Build a way of recovering a study's masks, which are assessed as the study's masks are, if those are."""
-    whole = after("cluster", study, words_of(words, f"study.recover.{way}="))
-    spec = within(f"study.recover.{way}", lambda: recover_spec(compose("recover", whole, config_dir)))
+    """Build one method of recovering a study's masks; recovered masks are assessed as the study's masks are."""
+    overrides = with_section("cluster", study, split_overrides(text, f"study.recover.{name}="))
+    spec = within(f"study.recover.{name}", lambda: recover_spec(compose("recover", overrides, config_dir)))
     return spec if assess is None else dataclasses.replace(spec, assess=assess)
 
 
 def _cell(
     combination: Combination,
-    words: Sequence[str],
+    study_overrides: Sequence[str],
     study: Mapping[str, Any],
     tracking: TrackingOptions | None,
     config_dir: PathLike | None,
 ) -> Cell:
     """Build a search of a study.
 
-    Where an axis varies the searcher's seed, samples stay the same. On other samples a searcher draws other random
-    numbers, or its luck would be the same on all; unless the words of another axis have a seed.
+    If an axis varies the searcher's seed, the samples stay the same. The searcher's seed depends on the set of samples,
+    so that its random numbers are independent between them; unless the overrides of another axis set the seed.
     """
-    of_all = [*_chosen_by_studies(), *(word for word in words if section_of(word) not in ("study", "assess"))]
-    own = [*of_all, *combination.words]
-    given = dict(word.split("=", 1) for word in own)
-    if "seed" in combination.labels and "data.seed" not in given:
-        own.append(f"data.seed={_given(study, 'seed')}")
-    search, own_tracking = tracked_search(own, config_dir)
-    fixed = "seed" not in combination.labels and any(word.startswith("seed=") for word in combination.words)
-    if search.searcher.stochastic and not fixed:
-        labels = [combination.label(of) or "" for of in ("model", "calibration", "draw")]
-        seed = search.seed + crc32("\n".join(labels).encode()) % _SEEDS * any(labels)  # not by a word: data take theirs
+    shared = [override for override in study_overrides if section_of(override) not in ("study", "assess")]
+    overrides = [*_study_choices(), *shared, *combination.words]
+    set_keys = {override.partition("=")[0] for override in overrides}
+    if "seed" in combination.labels and "data.seed" not in set_keys:
+        overrides.append(f"data.seed={_value_of(study, 'seed')}")
+    search, cell_tracking = tracked_search(overrides, config_dir)
+    seed_is_set = "seed" not in combination.labels and any(word.startswith("seed=") for word in combination.words)
+    if search.searcher.stochastic and not seed_is_set:
+        seed = search.seed + _seed_offset(combination)  # not an override, which would change the seed of the data too
         search = dataclasses.replace(search, seed=seed, config={**search.config, "seed": seed})
     if search.budget is not None:
         raise UserError("remove=auto is of one search, not of a study's; give study.grid.remove a number or a range")
@@ -219,12 +288,12 @@ def _cell(
         raise UserError(
             "refine=recover is of one search, not of a study's; study.recover trains each mask that a study finds"
         )
-    if tracking not in (None, own_tracking):
+    if tracking not in (None, cell_tracking):
         raise UserError(
             "study.grid has searches recorded in different places, and a study has one; take store, ledger and "
-            "tracking out of its axes, and say them beside it"
+            "tracking out of its axes, and give them outside the grid"
         )
-    calibrations = " and ".join(one.name for one in search.evaluation.calibrations)
+    calibrations = " and ".join(calibration.name for calibration in search.evaluation.calibrations)
     return Cell(
         model=redact(combination.label("model") or search.evaluation.model.name),
         calibration=redact(combination.label("calibration") or calibrations),
@@ -234,8 +303,16 @@ def _cell(
     )
 
 
+def _seed_offset(combination: Combination) -> int:
+    """Return a number for the set of samples of a combination; 0 if no axis varies them."""
+    labels = [combination.label(axis) or "" for axis in ("model", "calibration", "draw")]
+    if not any(labels):
+        return 0
+    return crc32("\n".join(labels).encode()) % _SEED_RANGE
+
+
 def _with_short_names(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells with their models called without folders, unless two would be called alike."""
+    """Return the cells with their models named without folders, unless two models would have the same name."""
     labels = {cell.model: label_of(cell.model, cell.search.evaluation.model.path) for cell in cells}
     if len({*labels.values()}) < len(labels):
         return [*cells]
@@ -243,17 +320,22 @@ def _with_short_names(cells: Sequence[Cell]) -> list[Cell]:
 
 
 @cache
-def _chosen_by_studies() -> list[str]:
-    """Return the words for what ``conf/study.yaml`` chooses otherwise than ``conf/search.yaml``."""
-    of_search, of_study = compose("search", [])["choices"], compose("study", [])["choices"]
-    return [f"{group}={name}" for group, name in of_study.items() if of_search.get(group, name) != name]
+def _study_choices() -> list[str]:
+    """Return the overrides for the choices of ``conf/study.yaml`` that differ from ``conf/search.yaml``."""
+    search_choices = compose("search", [])["choices"]
+    study_choices = compose("study", [])["choices"]
+    return [f"{group}={name}" for group, name in study_choices.items() if search_choices.get(group, name) != name]
 
 
 def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
-    """Build what to assess masks by, which is something, from the section ``assess`` of a configuration."""
+    """Build the assessment from the section ``assess`` of a configuration.
+
+    Raises:
+        UserError: The section is wrong, or measures nothing.
+    """
     spec = _assess_spec(config)
     if not spec.measures:
-        raise UserError("assess asks for nothing; name texts or tasks, or set assess.speed.enabled=true")
+        raise UserError("assess measures nothing; name texts or tasks, or set assess.speed.enabled=true")
     return spec
 
 
@@ -269,19 +351,22 @@ def _assess_spec(config: Mapping[str, Any]) -> AssessSpec:
     return dataclasses.replace(parts.pop("spec"), **parts)
 
 
-def _texts(key: str, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Data]:
-    """Build the data of texts or tasks, which may be of an evaluation split."""
+def _texts(key: str, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Data]:
+    """Build the data of texts or tasks. They may come from an evaluation split."""
 
-    def text(name: str, data: Mapping[str, Any]) -> Data:
-        return within(f"assess.{key}.{name}", build_data, {**data, "allow_evaluation_split": True})
+    def text_data(name: str, section: Mapping[str, Any]) -> Data:
+        return within(f"assess.{key}.{name}", build_data, {**section, "allow_evaluation_split": True})
 
-    return together(**{redact(name): partial(text, name, data) for name, data in given.items()})
+    return together(**{redact(name): partial(text_data, name, section) for name, section in sections.items()})
 
 
 def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
     """Build a recovery from a configuration composed from ``conf/recover.yaml``.
 
-    Its models are assessed by what the section ``assess`` asks for, which may be nothing.
+    The section ``assess`` names the measures of the recovered model; it may name none.
+
+    Raises:
+        UserError: The configuration is wrong, or a library for training is not installed.
     """
     is_own = config["choices"]["data"] == OWN
     recovery = dict(_section(config, "recovery"))
@@ -297,7 +382,7 @@ def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
     if parts["options"].method == "qlora" and find_spec("bitsandbytes") is None:
         raise UserError("recovery.method=qlora needs bitsandbytes; install it with: pip install bitsandbytes")
     if is_own:
-        parts["own"] = dataclasses.replace(parts["options"], responses=responses or "data")
+        parts["own_data_options"] = dataclasses.replace(parts["options"], responses=responses or "data")
     choices = {"choices.data": "sotu" if is_own else config["choices"]["data"]}
     choices["choices.recovery"] = config["choices"]["recovery"]
     sections = {"data": config["data"], "recovery": {**config["recovery"], "responses": parts["options"].responses}}
@@ -306,18 +391,18 @@ def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
 
 
 def tracking_options(config: Mapping[str, Any]) -> TrackingOptions:
-    """Build where searches are recorded for people to look at, from the configuration of a search or a study."""
+    """Build the tracking options from the configuration of a search or a study."""
     parts = together(folder=lambda: _store(config), ledger=lambda: _ledger(config))
     return construct(TrackingOptions, "tracking", _section(config, "tracking", shown="experiment"), **parts)
 
 
 def speed_options(config: Mapping[str, Any]) -> SearchSpeedOptions:
-    """Build how the speeds of a search by budget are measured."""
+    """Build the options for measuring the speeds of a search by budget."""
     return _build(SearchSpeedOptions, config, "speed")
 
 
-def _evaluation_spec(config: Mapping[str, Any], keys: set[str] = _OF_EVALUATIONS) -> EvaluationSpec:
-    """Build an evaluation from a configuration that may have these top-level keys."""
+def _evaluation_spec(config: Mapping[str, Any], keys: set[str] = _EVALUATION_KEYS) -> EvaluationSpec:
+    """Build an evaluation from a configuration; top-level keys that are not in `keys` are refused."""
     parts = together(
         partial(check_names, "", config, keys),
         partial(_check_seed, config),
@@ -339,16 +424,17 @@ def _model(config: Mapping[str, Any]) -> ModelSpec:
 
 
 def _calibrations(config: Mapping[str, Any]) -> tuple[list[CalibrationSpec], WeightedObjective | None]:
-    """Build the calibration; or those that a weighted objective consists of, and how they are weighed."""
+    """Build the calibration; or the calibrations of a weighted objective, and their weighting."""
     objective = _section(config, "objective")
     parts = objective.get("parts")
     if parts is None:
         return [_calibration_spec(config)], None
-    steps = [partial(within, "objective.parts", _calibration_spec, part) for part in parts]
-    built = together(
-        weighting=lambda: _weighting(objective), **{str(number): step for number, step in enumerate(steps)}
-    )
-    return [*built.values()][1:], built["weighting"]
+    steps = {
+        str(number): partial(within, "objective.parts", _calibration_spec, part) for number, part in enumerate(parts)
+    }
+    results = together(weighting=lambda: _weighting(objective), **steps)
+    weighting = results.pop("weighting")
+    return [*results.values()], weighting
 
 
 def _calibration_spec(config: Mapping[str, Any]) -> CalibrationSpec:
@@ -364,7 +450,7 @@ def _calibration_spec(config: Mapping[str, Any]) -> CalibrationSpec:
 
 
 def _data_name(choice: str, data: Mapping[str, Any]) -> str:
-    """Return the choice of data, and which rows where these may be any."""
+    """Return the choice of data; with the file's or the data set's name if the choice does not imply it."""
     if data.get("path") and not data.get("name"):
         return f"{choice} {Path(data['path']).name}"
     return f"{choice} {data.get('name')}" if choice == "hub" else choice
@@ -372,9 +458,9 @@ def _data_name(choice: str, data: Mapping[str, Any]) -> str:
 
 def _weighting(objective: Mapping[str, Any]) -> WeightedObjective:
     weights = tuple(checked(float, "objective.parts: weight", part["weight"]) for part in objective["parts"])
-    # what stands under `shared` has been taken in by the words of the parts
-    own = {key: value for key, value in objective.items() if key not in ("type", "parts", "shared")}
-    return construct(WeightedObjective, "objective", own, weights=weights)
+    # the overrides of the parts refer to the values under `shared`, which are not fields
+    fields = {key: value for key, value in objective.items() if key not in ("type", "parts", "shared")}
+    return construct(WeightedObjective, "objective", fields, weights=weights)
 
 
 def _remove(value: Any) -> int | str:
@@ -385,18 +471,19 @@ def _remove(value: Any) -> int | str:
 
 
 def _budget(config: Mapping[str, Any]) -> Budget | None:
-    """Return the budget of a search; None where no part of it has a value and ``remove`` asks for none."""
-    speed, given = speed_options(config), _section(config, "budget")
-    words = [f"budget.{part}={as_typed(value)}" for part, value in given.items() if value is not None]
-    budget = Budget.parse(words) if words or _given(config, "remove") == AUTO else None
+    """Return the budget of a search; None if no limit is set and ``remove`` is not ``auto``."""
+    speed = speed_options(config)
+    limits = _section(config, "budget")
+    overrides = [f"budget.{limit}={as_typed(value)}" for limit, value in limits.items() if value is not None]
+    budget = Budget.parse(overrides) if overrides or _value_of(config, "remove") == AUTO else None
     if budget is not None and budget.gains and not speed.enabled:
-        asked = " ".join(budget.word(part) for part in budget.gains)
-        raise UserError(f"{asked} needs speeds, which speed.enabled=false does not measure; leave that out")
+        gains = " ".join(budget.word(gain) for gain in budget.gains)
+        raise UserError(f"{gains} needs speeds, which speed.enabled=false does not measure; leave that out")
     return budget
 
 
 def _refiner(config: Mapping[str, Any]) -> RecoveryRefiner | None:
-    """Return what recovers the best masks of a search; None where none is to be recovered."""
+    """Return the refiner, which recovers the best masks of a search; None if no mask is to be recovered."""
     section = _section(config, "refine")
     recovery = section.pop("recover_with", None)
     if recovery is None:
@@ -406,38 +493,38 @@ def _refiner(config: Mapping[str, Any]) -> RecoveryRefiner | None:
 
 
 def _masks(config: Mapping[str, Any]) -> list[Mask]:
-    masks = [Mask.of(*layers) for layers in checked(list[list[int]], "masks", _given(config, "masks"))]
+    masks = [Mask.of(*layers) for layers in checked(list[list[int]], "masks", _value_of(config, "masks"))]
     if not masks:
         raise UserError("masks=[] names no mask; give a list of lists, such as masks=[[3],[3,5],[]]")
     return masks
 
 
 def _ledger(config: Mapping[str, Any]) -> Path:
-    ledger = _given(config, "ledger")
+    ledger = _value_of(config, "ledger")
     return _store(config) / "ledger.db" if ledger is None else as_path("ledger", checked(str, "ledger", ledger))
 
 
 def _store(config: Mapping[str, Any]) -> Path:
-    return as_path("store", checked(str, "store", _given(config, "store")))
+    return as_path("store", checked(str, "store", _value_of(config, "store")))
 
 
 def _check_seed(config: Mapping[str, Any]) -> None:
-    checked(NonNegativeInt, "seed", _given(config, "seed"))
+    checked(NonNegativeInt, "seed", _value_of(config, "seed"))
 
 
 def _build(part: type[Part], config: Mapping[str, Any], name: str) -> Part:
-    """Build what a section describes as a whole."""
+    """Build a class from its section."""
     return construct(part, name, _section(config, name))
 
 
 def _section(config: Mapping[str, Any], name: str, shown: str = "") -> dict[str, Any]:
-    """Return a section's keys and values, without secrets under the key that is `shown` to others."""
-    section = as_section(name, _given(config, name))
+    """Return a section's keys and values; secrets are redacted in the value of the key `shown`, which others see."""
+    section = as_section(name, _value_of(config, name))
     return {**section, **redacted({key: value for key, value in section.items() if key == shown})}
 
 
-def _given(config: Mapping[str, Any], key: str) -> Any:
-    """Return a top-level value; one that is left out is so for a mistake that is reported already."""
+def _value_of(config: Mapping[str, Any], key: str) -> Any:
+    """Return a top-level value. It is missing only after a mistake that is reported already: the error has no text."""
     if key not in config:
         raise UserError()
     return config[key]

@@ -1,4 +1,8 @@
-"""Composes the configuration of a command, with words within words: parts of objectives, texts, recoveries."""
+"""Composes the configuration of a command.
+
+Some values hold overrides themselves: the parts of a weighted objective, the texts of an assessment, a short recovery.
+They are composed here, too.
+"""
 
 from __future__ import annotations
 
@@ -7,158 +11,219 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raysearch.configuration.merge import Merged, merge, section_of
+from raysearch.configuration.merge import MergedConfig, merge
 from raysearch.configuration.overrides import as_overrides
+from raysearch.configuration.parsing import section_of
 from raysearch.configuration.parts import conf_dir
 from raysearch.core.formatting import as_typed
 from raysearch.core.paths import PathLike
 from raysearch.errors import Mistakes, UserError, within
 
 
-def compose(job: str, words: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:
+def compose(job: str, overrides: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:
     """Compose a configuration.
 
     Args:
         job: A file in ``conf/``: ``search``, ``score``, ``study`` …
-        words: ``key=value`` words, as on the command line; of a key given twice, the last value counts.
+        overrides: ``key=value`` texts, as on the command line; of a key given twice, the last value counts.
         config_dir: A folder of the user's own YAML files, laid out like ``conf/``.
 
     Returns:
-        The resolved configuration, plain values, with the chosen file of each group under ``choices``.
+        The resolved configuration as plain values, with the chosen file of each group under ``choices``.
 
     Raises:
-        UserError: Words, keys or values are not understood, or values are missing.
+        UserError: Overrides, keys or values are not understood, or values are missing.
     """
-    (config,) = composed(job, words, config_dir).read(dict)
+    (config,) = compose_leniently(job, overrides, config_dir).read(dict)
     return config
 
 
-def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Merged:
-    """Compose a configuration of the words without mistakes, which are to be told with those of what is built of it."""
-    found = merge(job, words, config_dir)
+def compose_leniently(job: str, overrides: Sequence[str], config_dir: PathLike | None) -> MergedConfig:
+    """Compose a configuration from the correct overrides; its mistakes are not raised yet.
+
+    The caller adds the mistakes of what it builds from the configuration, and raises all of them together.
+
+    Args:
+        job: See `compose`.
+        overrides: See `compose`.
+        config_dir: See `compose`.
+    """
+    merged = merge(job, overrides, config_dir)
     for section, resolve in (("objective", _resolve_parts), ("assess", _resolve_texts), ("refine", _resolve_recovery)):
-        value = found.config.get(section)
-        if isinstance(value, dict) and found.mistakes.attempt(resolve, found.config, words, config_dir) is None:
-            del found.config[section]
-    return found
+        value = merged.config.get(section)
+        if isinstance(value, dict) and merged.mistakes.attempt(resolve, merged.config, overrides, config_dir) is None:
+            del merged.config[section]
+    return merged
 
 
-def _resolve_parts(config: dict[str, Any], words: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
-    """Put in place of each part's words what they stand for, and name all their data as that of the whole."""
-    objective, mistakes = config["objective"], Mistakes()
-    parts, how = objective.get("parts"), "write each part as {weight: 1.0, of: 'objective=… data=…'}"
+def _resolve_parts(config: dict[str, Any], overrides: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
+    """Compose the overrides of each part of a weighted objective, and join the names of their data."""
+    objective = config["objective"]
+    mistakes = Mistakes()
+    parts = objective.get("parts")
+    remedy = "write each part as {weight: 1.0, of: 'objective=… data=…'}"
     if parts is None:
         if objective.get("type") == "weighted":
-            raise UserError(f"objective.parts has no value; {how}")
+            raise UserError(f"objective.parts has no value; {remedy}")
         return config
     for part in parts if isinstance(parts, list) else [parts]:
         with mistakes:
             if not isinstance(part, dict) or set(part) != {"weight", "of"} or not isinstance(part["of"], str):
-                raise UserError(f"objective.parts has {json.dumps(part)}; {how}")
-            part |= within("objective.parts", compose_calibration, part["of"], words, config_dir)
+                raise UserError(f"objective.parts has {json.dumps(part)}; {remedy}")
+            part |= within("objective.parts", compose_calibration, part["of"], overrides, config_dir)
     mistakes.tell()
     config["choices"]["data"] = "+".join(dict.fromkeys(part["choices"]["data"] for part in parts))
     return config
 
 
 def _resolve_texts(config: dict[str, Any], _: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
-    """Put in place of the words of each text and task the data that they name; one without words is left out."""
-    assess, mistakes = config["assess"], Mistakes()
-    for key, what in (("texts", "text"), ("generation", "task")):
-        given, assess[key] = assess.get(key, {}), {}
+    """Compose the overrides of each text and task to its data; an entry without overrides is left out."""
+    assess = config["assess"]
+    mistakes = Mistakes()
+    for key, singular in (("texts", "text"), ("generation", "task")):
+        entries = assess.get(key, {})
+        assess[key] = {}
         with mistakes:
-            if not isinstance(given, dict) or not all(isinstance(words, str | None) for words in given.values()):
+            if not isinstance(entries, dict) or not all(isinstance(entry, str | None) for entry in entries.values()):
                 raise UserError(
-                    f"assess.{key} names each {what} by its words, as in "
+                    f"assess.{key} names each {singular} by its overrides, as in "
                     f"assess.{key}.mine='data=file data.path=my.txt …'"
                 )
-            for name, words in given.items():
-                if words:
+            for name, overrides in entries.items():
+                if overrides:
                     with mistakes:
-                        found = within(f"assess.{key}.{name}", compose_calibration, words, (), config_dir)
-                        assess[key][name] = found["data"]
+                        calibration = within(f"assess.{key}.{name}", compose_calibration, overrides, (), config_dir)
+                        assess[key][name] = calibration["data"]
     mistakes.tell()
     return config
 
 
 def _resolve_recovery(config: dict[str, Any], _: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
-    """Put in place of the words of a short recovery what they stand for; nothing where no mask is to be recovered."""
+    """Compose the overrides of a short recovery; None if no mask is to be recovered."""
     refine = config["refine"]
-    words = refine.get("recover_with")
-    if not isinstance(words, str):
+    text = refine.get("recover_with")
+    if not isinstance(text, str):
         raise UserError(
-            f"refine.recover_with={json.dumps(words)} is not a text; write words as after raysearch recover, such as "
-            "'data=alpaca recovery.method=full'"
+            f"refine.recover_with={json.dumps(text)} is not a text; write overrides as after raysearch recover, such "
+            "as 'data=alpaca recovery.method=full'"
         )
     if refine.get("masks") == 0:
         refine["recover_with"] = None
         return config
-    own = words_of(words, "refine.recover_with=")
-    for word in own:
-        if section_of(word) not in ("data", "recovery", "seed"):
+    overrides = split_overrides(text, "refine.recover_with=")
+    for override in overrides:
+        if section_of(override) not in ("data", "recovery", "seed"):
             raise UserError(
-                f"refine.recover_with has {word}, and masks are recovered on the search's own cluster and evaluated as "
-                "the search does; give words of data and recovery alone"
+                f"refine.recover_with has {override}, and masks are recovered on the search's own cluster and "
+                "evaluated as the search does; give only overrides of data and recovery"
             )
-        if word.startswith("recovery.max_steps="):
-            raise UserError(f"refine.recover_with has {word}, which refine.steps says; leave it out")
-    refine["recover_with"] = _sections("recover", ("data", "recovery"), own, config_dir)
+        if override.startswith("recovery.max_steps="):
+            raise UserError(f"refine.recover_with has {override}, which refine.steps sets; leave it out")
+    refine["recover_with"] = _compose_sections("recover", ("data", "recovery"), overrides, config_dir)
     return config
 
 
-def words_of(text: str, name: str = "") -> list[str]:
-    """Return the words of a text, split as a shell does; the name is for messages."""
+def split_overrides(text: str, name: str = "") -> list[str]:
+    """Return the overrides of a text, split as a shell splits it.
+
+    Args:
+        text: Such as ``data=file data.path='my text.txt'``.
+        name: What the message puts before the text.
+
+    Raises:
+        UserError: A quotation does not end.
+    """
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UserError(f"{name}{text!r} is not understood ({error}); write key=value words") from error
+        raise UserError(f"{name}{text!r} is not understood ({error}); write key=value overrides") from error
 
 
-def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
-    """Compose an objective and its data, with their files under ``choices``, that go beside those of a command.
+def compose_calibration(text: str, command_overrides: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
+    """Compose another calibration of a command: an objective and its data.
 
-    The words say what is different, as typed. Those of the command on the data hold here too, unless there are others.
+    Args:
+        text: The overrides that differ from the command's, as typed.
+        command_overrides: Those of the command. Its ``seed`` holds for this calibration too; and so do its overrides of
+            ``data``, unless the text chooses other data.
+        config_dir: See `compose`.
+
+    Returns:
+        The sections ``objective`` and ``data``, and their chosen files under ``choices``.
+
+    Raises:
+        UserError: Overrides are not understood, or are not part of a calibration.
     """
-    own = words_of(words)
-    other_data = any(word.startswith(("data=", "calibration=")) for word in own)
-    kept = [word for word in others if section_of(word) in (("seed",) if other_data else ("seed", "data"))]
-    whole = _sections("evaluation", ("objective", "data"), [*kept, *own], config_dir)
-    for word in own:
-        if section_of(word) not in ("calibration", "objective", "data", "seed"):
+    overrides = split_overrides(text)
+    chooses_data = any(override.startswith(("data=", "calibration=")) for override in overrides)
+    shared_sections = ("seed",) if chooses_data else ("seed", "data")
+    shared = [override for override in command_overrides if section_of(override) in shared_sections]
+    calibration = _compose_sections("evaluation", ("objective", "data"), [*shared, *overrides], config_dir)
+    for override in overrides:
+        if section_of(override) not in ("calibration", "objective", "data", "seed"):
             raise UserError(
-                f"{words!r} has {word}, which is not a part of a calibration; say that for the whole command"
+                f"{text!r} has {override}, which is not a part of a calibration; give it for the whole command"
             )
-    if whole["objective"].get("type") == "weighted":
-        raise UserError(f"{words!r} is weighted itself; name the parts one by one")
-    return whole
+    if calibration["objective"].get("type") == "weighted":
+        raise UserError(f"{text!r} is weighted itself; name the parts one by one")
+    return calibration
 
 
-def _sections(job: str, names: Sequence[str], words: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
-    """Return some sections of what words within words stand for, with their files under ``choices``."""
-    found = merge(job, words, config_dir)
-    found.mistakes.tell()
-    choices = {name: found.config["choices"][name] for name in names}
-    return {**{name: as_section(name, found.config[name]) for name in names}, "choices": choices}
+def _compose_sections(
+    job: str, names: Sequence[str], overrides: Sequence[str], config_dir: PathLike | None
+) -> dict[str, Any]:
+    """Compose some sections of a job, with their chosen files under ``choices``."""
+    merged = merge(job, overrides, config_dir)
+    merged.mistakes.tell()
+    sections: dict[str, Any] = {name: as_section(name, merged.config[name]) for name in names}
+    return {**sections, "choices": {name: merged.config["choices"][name] for name in names}}
 
 
 def as_section(name: str, value: Any) -> Mapping[str, Any]:
-    """Refuse what is no section, as where a file of the user's own puts its keys elsewhere."""
+    """Return the value of a section.
+
+    Args:
+        name: The section's name, for the message.
+        value: The mapping, or anything that a user's file has in its place.
+
+    Raises:
+        UserError: The value is not a mapping.
+    """
     if not isinstance(value, Mapping):
         choose = f"choose one of conf/{name}/, or " if (conf_dir() / name).is_dir() else ""
         raise UserError(f"{name}={as_typed(value)} is not a section; {choose}set {name}.key=value")
     return value
 
 
-def after(section: str, config: Mapping[str, Any], words: Sequence[str]) -> list[str]:
-    """Return words, before them those of a section of a configuration, unless they choose another file of it."""
-    chooses = any(word.startswith(f"{section}=") for word in words)
-    return [*words] if chooses else [*as_overrides({section: config[section]}), *words]
+def with_section(section: str, config: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Return overrides that take a section from another configuration, unless they choose another file for it.
+
+    Args:
+        section: The section's name.
+        config: The configuration that has it.
+        overrides: The overrides, which win.
+    """
+    if any(override.startswith(f"{section}=") for override in overrides):
+        return [*overrides]
+    return [*as_overrides({section: config[section]}), *overrides]
 
 
-def recorded(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """Return the configuration of a search or study on record, changed by words on ``tracking`` alone."""
-    for word in words:
-        if section_of(word) != "tracking":
-            raise UserError(f"{word} cannot be changed of what is on record; leave it out, or give tracking.…= words")
-    tracking = compose("search", after("tracking", config, words))["tracking"] if words else config["tracking"]
+def with_tracking(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the configuration of a recorded search or study with another section ``tracking``.
+
+    Args:
+        config: The recorded configuration.
+        overrides: Overrides of ``tracking``; none to change nothing.
+
+    Raises:
+        UserError: An override is of another section.
+    """
+    for override in overrides:
+        if section_of(override) != "tracking":
+            raise UserError(
+                f"{override} cannot be changed in a recorded search or study; leave it out, or give tracking.…="
+            )
+    tracking = config["tracking"]
+    if overrides:
+        tracking = compose("search", with_section("tracking", config, overrides))["tracking"]
     return {**config, "tracking": tracking}

@@ -1,4 +1,4 @@
-"""Where each value of a resolved configuration is from: the command line, or a file under ``conf/``."""
+"""Finds the origin of each value of a resolved configuration: the command line, or a file under ``conf/``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysearch.configuration.compose import composed
-from raysearch.configuration.merge import Merged, items_of
+from raysearch.configuration.compose import compose_leniently
+from raysearch.configuration.merge import MergedConfig, items_of
 from raysearch.core.paths import PathLike
 from raysearch.errors import redacted
 
@@ -18,9 +18,10 @@ class Setting:
     """A value of a resolved configuration.
 
     Args:
-        key: Its key: ``data.samples``.
+        key: The dotted key: ``data.samples``.
         value: A plain value, without secrets.
-        origin: Where it is from: ``command line``, or a file, as ``data/sotu.yaml``, and the key that it refers to.
+        origin: ``command line``, or the file, such as ``data/sotu.yaml``. If the file refers to another key, that key
+            and its origin follow.
     """
 
     key: str
@@ -28,24 +29,33 @@ class Setting:
     origin: str
 
 
-def settings_of(job: str, words: Sequence[str], config_dir: PathLike | None = None) -> list[Setting]:
-    """Return every value of a configuration with its origin; arguments and errors are those of `compose`."""
-    found = composed(job, words, config_dir)
-    found.mistakes.tell()
-    del found.config["choices"]
+def settings_of(job: str, overrides: Sequence[str], config_dir: PathLike | None = None) -> list[Setting]:
+    """Return every value of a configuration with its origin.
+
+    Args:
+        job: See `compose`.
+        overrides: See `compose`.
+        config_dir: See `compose`.
+
+    Raises:
+        UserError: See `compose`.
+    """
+    merged = compose_leniently(job, overrides, config_dir)
+    merged.mistakes.tell()
+    del merged.config["choices"]
     return [
-        Setting(key, redacted({"": value})[""], _origin(key, found))
-        for key, value in items_of(found.config)
+        Setting(key, redacted({"": value})[""], _origin(key, merged))
+        for key, value in items_of(merged.config)
         if value == {} or not isinstance(value, dict)
     ]
 
 
-def _origin(key: str, found: Merged) -> str:
-    if any(f"{key}.".startswith(f"{word}.") for word in found.given):
+def _origin(key: str, merged: MergedConfig) -> str:
+    if any(f"{key}.".startswith(f"{set_key}.") for set_key in merged.set_keys):
         return "command line"
-    for name, values in found.files.items():
+    for name, values in merged.files.items():
         if key in values:
-            refers = re.search(r"\$\{(.*)\}$", str(values[key]))
-            return f"{name}, as {refers[1]}: {_origin(refers[1], found)}" if refers else name
-    whole = key.rpartition(".")[0]  # words that stand for several values, as those of assess.texts.NAME
-    return next((name for name, values in found.files.items() if isinstance(values.get(whole), str)), "computed")
+            reference = re.search(r"\$\{(.*)\}$", str(values[key]))
+            return f"{name}, as {reference[1]}: {_origin(reference[1], merged)}" if reference else name
+    parent = key.rpartition(".")[0]  # a text such as assess.texts.NAME, whose overrides set several values
+    return next((name for name, values in merged.files.items() if isinstance(values.get(parent), str)), "computed")

@@ -1,4 +1,4 @@
-"""Python values as the ``key=value`` words that they stand for."""
+"""Writes Python values as ``key=value`` overrides."""
 
 from __future__ import annotations
 
@@ -11,48 +11,52 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from raysearch.configuration.merge import AXES, groups_of, quoted
+from raysearch.configuration.merge import groups_of
+from raysearch.configuration.parsing import AXES, quoted
 from raysearch.configuration.parts import OBJECTS, values_of
 from raysearch.errors import UserError
 
 
 def as_overrides(values: Mapping[str, Any]) -> list[str]:
-    """Return keyword arguments as ``key=value`` words; a mapping stands for the keys inside a group.
+    """Return keyword arguments as ``key=value`` overrides; a mapping holds the keys inside a group.
 
     ``{"remove": 5, "data": {"path": "a.txt"}}`` becomes ``remove=5`` and ``data.path='a.txt'``. Text stays text, even
-    where it reads like a number. A searcher or an objective becomes a whole section: ``searcher={type: beam, …}``.
+    if it looks like a number. A searcher or an objective becomes a whole section: ``searcher={type: beam, …}``.
 
     Raises:
-        UserError: A value is of a kind that no key takes.
+        UserError: A value is of a type that no key accepts.
     """
     groups = groups_of()
-    words: list[str] = []
+    overrides: list[str] = []
     for key, value in values.items():
         if isinstance(value, Mapping) and (value or key in groups):
-            words += _of_section(f"{key}.", value)
+            overrides += _section_overrides(f"{key}.", value)
         elif key in groups and isinstance(value, str | os.PathLike):
-            words.append(f"{key}={os.fspath(value)}")
+            overrides.append(f"{key}={os.fspath(value)}")
         else:
-            words.append(_word(key, value))
-    return words
+            overrides.append(_override(key, value))
+    return overrides
 
 
-def _of_section(prefix: str, values: Mapping[str, Any]) -> Iterator[str]:
+def _section_overrides(prefix: str, values: Mapping[str, Any]) -> Iterator[str]:
     for name, value in values.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and f"{key}." == AXES:
-            yield from _of_section(AXES, value)
-        elif prefix == AXES:  # read as YAML, of which JSON is a part
+            yield from _section_overrides(AXES, value)
+        elif prefix == AXES:  # parsed as YAML, which includes JSON
             if name in OBJECTS and isinstance(value, Mapping):
-                value = {
-                    label: shlex.quote(_word(name, one)) if _is_object(one) else one for label, one in value.items()
-                }
+                value = {label: _axis_value(name, item) for label, item in value.items()}
             yield f"{key}={json.dumps(_plain(key, value), ensure_ascii=False)}"
         else:
-            yield _word(key, value)
+            yield _override(key, value)
 
 
-def _word(key: str, value: Any) -> str:
+def _axis_value(name: str, item: Any) -> Any:
+    """Return an item of an axis, an object as the override that describes it."""
+    return shlex.quote(_override(name, item)) if _is_object(item) else item
+
+
+def _override(key: str, value: Any) -> str:
     if key in OBJECTS and _is_object(value):
         value = values_of(value)
     return f"{key}={_in_hydras_grammar(_plain(key, value))}"
@@ -63,18 +67,18 @@ def _is_object(value: Any) -> bool:
 
 
 def _in_hydras_grammar(value: Any) -> str:
-    """Return a plain value as Hydra reads it: keys have no quotes, and special characters in them are escaped."""
+    """Return a plain value in Hydra's grammar: keys have no quotes, and special characters in them are escaped."""
     if isinstance(value, dict):
         keys = [re.sub(r"([\\()\[\]{}:=,\s])", r"\\\1", key) for key in value]
-        pairs = zip(keys, map(_in_hydras_grammar, value.values()), strict=True)
-        return f"{{{','.join(f'{key}: {written}' for key, written in pairs)}}}"
+        texts = map(_in_hydras_grammar, value.values())
+        return f"{{{','.join(f'{key}: {text}' for key, text in zip(keys, texts, strict=True))}}}"
     if isinstance(value, list):
         return f"[{','.join(map(_in_hydras_grammar, value))}]"
     return quoted(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _plain(key: str, value: Any) -> Any:
-    """Convert to JSON's types: a path to text, a mask, a set or an array to a list, a NumPy number to a number."""
+    """Convert to JSON's types: a path to text; a mask, a set or an array to a list; a NumPy number to a number."""
 
     def convert(part: Any) -> Any:
         if isinstance(part, os.PathLike):

@@ -1,9 +1,9 @@
-"""From the keys of a section to the class of ours that they describe.
+"""Builds the object that the keys of a section describe.
 
 The configuration is the constructor: `type` names the class, and the other keys are its fields. A class is named by its
-module of ours, by the entry point that an installed package has for it, or, as ``my_module.MyClass``, by its place in a
-module that this process has imported already: a configuration imports nothing else. Types are checked here, with
-pydantic; what a value means is checked by the class. What needs torch is imported where it is needed.
+module in raysearch, by the entry point of an installed package, or, as ``my_module.MyClass``, by its place in a module
+that this process has imported already. A configuration imports nothing else. Types are checked here, with pydantic; the
+class checks the meaning of its values. Modules that import torch are imported on first use.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part", bound="DataclassInstance")
 _PACKAGE = Path(__file__).resolve().parents[1]
-_SEARCHERS, _OBJECTIVES = ("searchers", "bridges"), ("calibration.objectives",)
+_SEARCHERS = ("searchers", "bridges")
+_OBJECTIVES = ("calibration.objectives",)
 _PACKAGES = (*_SEARCHERS, *_OBJECTIVES)
-#: The sections that an object can stand for, in Python.
+#: The sections that accept an object in place of their keys, in Python.
 OBJECTS = ("searcher", "objective")
 
 
 def conf_dir() -> Path:
-    """Return the folder of the YAML files: inside the package when installed, beside it in a checkout."""
+    """Return the folder of the YAML files: inside the package when installed, next to it in a checkout."""
     installed = _PACKAGE / "conf"
     return installed if installed.is_dir() else _PACKAGE.parent / "conf"
 
@@ -51,7 +52,7 @@ def build_searcher(values: Mapping[str, Any]) -> Searcher:
     """Build a searcher from the keys of a file in ``conf/searcher/``.
 
     Raises:
-        UserError: All that is wrong: keys that are unknown or missing, values of the wrong type or out of range.
+        UserError: All mistakes: keys that are unknown or missing, values of the wrong type or out of range.
     """
     return _build(_SEARCHERS, Searcher, "searcher", values)
 
@@ -64,27 +65,30 @@ def build_objective(values: Mapping[str, Any]) -> Objective:
 
 
 def build_data(values: Mapping[str, Any]) -> Data:
-    """Build data from the keys of a file in ``conf/data/``: where rows come from, how they are read, how drawn."""
+    """Build data from the keys of a file in ``conf/data/``: the source of rows, their format, the draw of samples."""
     from raysearch.calibration.data import Data
     from raysearch.calibration.formats.base import Format
     from raysearch.calibration.rows import Rows
 
     kind = _class_of(("calibration.formats",), Format, "data", values)
-    given = {key: value for key, value in values.items() if key != "type"}
-    steps, known = {}, set()
-    for part, its in {"rows": Rows, "format": kind, "draw": kind.draws}.items():
-        names = {field.name for field in dataclasses.fields(its)}
-        steps[part] = partial(construct, its, "data", {key: given[key] for key in given if key in names})
-        known |= names
-    return Data(**together(partial(check_names, "data.", given, known), **steps))
+    fields = {key: value for key, value in values.items() if key != "type"}
+    steps = {}
+    known_names: set[str] = set()
+    for part, part_class in {"rows": Rows, "format": kind, "draw": kind.draws}.items():
+        names = {field.name for field in dataclasses.fields(part_class)}
+        part_fields = {key: value for key, value in fields.items() if key in names}
+        steps[part] = partial(construct, part_class, "data", part_fields)
+        known_names |= names
+    return Data(**together(partial(check_names, "data.", fields, known_names), **steps))
 
 
 def values_of(part: DataclassInstance) -> dict[str, Any]:
-    """Return a searcher or an objective as the keys of a section, of which an equal one is built."""
+    """Return the keys of a section from which an equal searcher or objective can be built."""
     kind = type(part)
     package, _, module = kind.__module__.rpartition(".")
-    name = module if package in {f"raysearch.{one}" for one in _PACKAGES} else f"{kind.__module__}.{kind.__qualname__}"
-    if name != module and _loaded(name) is not kind:
+    is_ours = package in {f"raysearch.{ours}" for ours in _PACKAGES}
+    name = module if is_ours else f"{kind.__module__}.{kind.__qualname__}"
+    if name != module and _loaded_class(name) is not kind:
         raise UserError(f"{kind.__qualname__} is a class inside a function; define it at the top of a module")
     values = dataclasses.asdict(part)
     return {"type": name, **{field.name: values[field.name] for field in dataclasses.fields(part) if field.init}}
@@ -96,7 +100,7 @@ def _build(packages: Sequence[str], base: type, section: str, values: Mapping[st
 
 
 def _class_of(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
-    """Return the one dataclass that does all that a base asks for, where the section's `type` says."""
+    """Return the only complete dataclass derived from `base` at the place that the section's `type` names."""
     modules = {
         module.name: f"raysearch.{package}.{module.name}"
         for package in packages
@@ -106,52 +110,60 @@ def _class_of(packages: Sequence[str], base: type, section: str, values: Mapping
     if "type" not in values:
         raise UserError(f"{section}.type has no value; {did_you_mean('', modules)}")
     kind = as_typed(values["type"])
-    word = f"{section}.type={kind}"
-    place = importlib.import_module(modules[kind]) if kind in modules else _foreign(packages[0], kind, word, modules)
-    members = [place] if isinstance(place, type) else [one for _, one in inspect.getmembers(place, inspect.isclass)]
-    classes = [one for one in members if place is one or one.__module__ == place.__name__]
-    faults = {one: _fault(one) for one in classes if issubclass(one, base)}
-    usable = [one for one, fault in faults.items() if not fault]
+    setting = f"{section}.type={kind}"
+    if kind in modules:
+        place: ModuleType | type = importlib.import_module(modules[kind])
+    else:
+        place = _foreign_place(packages[0], kind, setting, modules)
+    if isinstance(place, type):
+        classes = [place]
+    else:
+        members = inspect.getmembers(place, inspect.isclass)
+        classes = [member for _, member in members if member.__module__ == place.__name__]
+    faults = {candidate: _fault(candidate) for candidate in classes if issubclass(candidate, base)}
+    usable = [candidate for candidate, fault in faults.items() if not fault]
     if len(usable) != 1:
-        why = f" ({', '.join(said)})" if (said := [*filter(None, faults.values())]) else ""
+        reasons = [*filter(None, faults.values())]
+        why = f" ({', '.join(reasons)})" if reasons else ""
         raise UserError(
-            f"{word} cannot be used: {place.__name__} has {len(usable)} dataclasses that are a {base.__name__} with "
+            f"{setting} cannot be used: {place.__name__} has {len(usable)} dataclasses that are a {base.__name__} with "
             f"all its methods{why}; let it have one, or choose one of conf/{section}/"
         )
     return usable[0]
 
 
-def _foreign(package: str, kind: str, word: str, modules: Iterable[str]) -> ModuleType | type:
-    """Return what an installed package or a module that has been imported calls so."""
+def _foreign_place(package: str, kind: str, setting: str, modules: Iterable[str]) -> ModuleType | type:
+    """Return the module or class of this name, from an installed package or a module that has been imported."""
     group = f"raysearch.{package.rpartition('.')[2]}"
     plugins = {plugin.name: plugin for plugin in entry_points(group=group)}
     if kind in plugins:
         try:
-            found: ModuleType | type = plugins[kind].load()
-            return found
-        except Exception as error:  # whatever code of another package raises
+            plugin_object: ModuleType | type = plugins[kind].load()
+        except Exception as error:  # another package may raise anything
             place = plugins[kind].value
-            raise UserError(f"{word} is {place}, which cannot be imported ({error}); mend that package") from error
-    if (loaded := _loaded(kind)) is not None:
+            raise UserError(f"{setting} is {place}, which cannot be imported ({error}); mend that package") from error
+        return plugin_object
+    if (loaded := _loaded_class(kind)) is not None:
         return loaded
     remedy = did_you_mean(kind, [*modules, *plugins])
     if "." in kind:
         remedy = f"import its module first, in Python, or install a package with an entry point in {group}"
-    raise UserError(f"{word} is unknown; {remedy}")
+    raise UserError(f"{setting} is unknown; {remedy}")
 
 
-def _loaded(name: str) -> type | None:
+def _loaded_class(name: str) -> type | None:
     """Return the class of a name such as ``my_module.MyClass``, if its module has been imported."""
-    module, _, own = name.rpartition(".")
-    found = getattr(sys.modules.get(module), own, None)
-    return found if isinstance(found, type) else None
+    module, _, class_name = name.rpartition(".")
+    member = getattr(sys.modules.get(module), class_name, None)
+    return member if isinstance(member, type) else None
 
 
 def _fault(part: Any) -> str:
-    """Return what keeps a class from being built from a configuration; empty for nothing."""
-    attributes = {
-        name for kind in part.__mro__ for name, one in inspect.get_annotations(kind).items() if "ClassVar" in str(one)
-    }
+    """Return why a class cannot be built from a configuration; empty if it can."""
+    attributes: set[str] = set()
+    for kind in part.__mro__:
+        annotations = inspect.get_annotations(kind)
+        attributes |= {name for name, annotation in annotations.items() if "ClassVar" in str(annotation)}
     if lacking := [*part.__abstractmethods__, *(name for name in attributes if not hasattr(part, name))]:
         return f"{part.__name__} lacks {' and '.join(sorted(lacking))}"
     return "" if dataclasses.is_dataclass(part) else f"{part.__name__} is not a @dataclass"
@@ -160,36 +172,46 @@ def _fault(part: Any) -> str:
 def construct(part: type[Part], section: str, values: Mapping[str, Any], **built: Any) -> Part:
     """Call a dataclass with a section's values, each checked against its field's type.
 
-    A class names one wrong value at a time; that value is then left out, to hear what else is wrong. What is `built`
-    are fields that are not keys of the section.
+    A class reports one wrong value at a time. That value is then left out, and the class is called again, so that all
+    mistakes are reported.
+
+    Args:
+        part: The dataclass.
+        section: The section's name, for the messages.
+        values: The section's keys and values.
+        **built: Fields that are not keys of the section.
+
+    Raises:
+        UserError: All mistakes: unknown and missing keys, wrong types, and what the class refuses.
     """
     fields = {field.name: field for field in dataclasses.fields(part) if field.init and field.name not in built}
     required = {name for name, field in fields.items() if field.default is field.default_factory is dataclasses.MISSING}
-    mistakes, found = Mistakes(), {}
+    mistakes = Mistakes()
+    arguments = {}
     mistakes.attempt(check_names, f"{section}.", values, fields)
     for name in fields:
         with mistakes:
             if name in values:
-                found[name] = _field(_hints(part)[name], f"{section}.{name}", values[name])
+                arguments[name] = _field(_hints(part)[name], f"{section}.{name}", values[name])
             elif name in required:
                 raise UserError(f"{section}.{name} has no value; give {section}.{name}=…")
-    while required <= found.keys():
+    while required <= arguments.keys():
         try:
-            made = part(**found, **built)
+            instance = part(**arguments, **built)
             break
         except UserError as error:
-            wrong = next((name for name in found if str(error).startswith(f"{section}.{name}=")), None)
-            if wrong is not None or not mistakes.errors:  # else it may be about what was left out
+            wrong_name = next((name for name in arguments if str(error).startswith(f"{section}.{name}=")), None)
+            if wrong_name is not None or not mistakes.errors:  # otherwise a value that was left out may be the cause
                 mistakes.errors.append(error)
-            if wrong is None:
+            if wrong_name is None:
                 break
-            del found[wrong]
+            del arguments[wrong_name]
     mistakes.tell()
-    return made
+    return instance
 
 
 def _field(expected: Any, name: str, value: Any) -> Any:
-    """Return a value as its field has it: a dataclass in place of its keys, a path in place of its text."""
+    """Convert a value to its field's type: keys to a dataclass, text to a path."""
     kinds = (expected, *typing.get_args(expected))
     nested = next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None)
     if nested is not None and isinstance(value, Mapping):
@@ -200,11 +222,22 @@ def _field(expected: Any, name: str, value: Any) -> Any:
     return checked(dict[str, Any] if nested is expected else expected, name, value)
 
 
-def check_names(prefix: str, names: Iterable[object], known: Collection[str]) -> None:
-    """Refuse keys that are unknown, with what they may have meant."""
-    if unknown := [str(name) for name in names if name not in known]:
-        said = [f"{prefix}{one} is not a key of this configuration; {did_you_mean(one, known)}" for one in unknown]
-        raise UserError(*said)
+def check_names(prefix: str, names: Iterable[object], known_names: Collection[str]) -> None:
+    """Refuse unknown keys, and suggest similar ones.
+
+    Args:
+        prefix: The section of the keys, with a dot: ``data.``.
+        names: The keys.
+        known_names: The keys that exist.
+    """
+    unknown = [str(name) for name in names if name not in known_names]
+    if unknown:
+        raise UserError(
+            *(
+                f"{prefix}{name} is not a key of this configuration; {did_you_mean(name, known_names)}"
+                for name in unknown
+            )
+        )
 
 
 _hints = cache(typing.get_type_hints)  # a study builds each class once a search

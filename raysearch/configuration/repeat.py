@@ -1,4 +1,4 @@
-"""The command that repeats a search on record: the words that say what differs from the defaults."""
+"""Finds the command that repeats a recorded search: the overrides of what differs from the defaults."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from raysearch.configuration.compose import compose, composed
+from raysearch.configuration.compose import compose, compose_leniently
 from raysearch.configuration.merge import items_of
 from raysearch.configuration.overrides import as_overrides
 from raysearch.core.formatting import as_typed
@@ -18,30 +18,31 @@ def command_of(config: Mapping[str, Any]) -> str | None:
     """Return the command that composes a configuration of a search.
 
     Args:
-        config: The resolved configuration, as it is on record.
+        config: The resolved configuration, as it is recorded.
 
     Returns:
-        None if no words on the defaults compose it, as where files of ``--config-dir`` or secrets are a part of it.
+        The command; None if no overrides of the defaults compose this configuration, such as when it has secrets or
+        values from files of ``--config-dir``.
     """
     try:
-        chosen = [*_choices(config)]
-        values = dict(_values(config, chosen))
+        choices = [*_choices(config)]
+        values = dict(_values(config, choices))
     except UserError:
         return None
     as_people_type = [f"{key}={as_typed(value)}" for key, value in values.items()]
-    quoted = [word for key, value in values.items() for word in as_overrides({key: value})]
-    for words in (as_people_type, quoted):
+    quoted = [override for key, value in values.items() for override in as_overrides({key: value})]
+    for overrides in (as_people_type, quoted):
         try:
-            repeated = compose("search", [*chosen, *words])
+            repeated = compose("search", [*choices, *overrides])
         except UserError:
             continue
         if {**repeated, "choices": None} == {**config, "choices": None}:
-            return " ".join(["raysearch search", *map(shlex.quote, [*chosen, *words])])
+            return " ".join(["raysearch search", *map(shlex.quote, [*choices, *overrides])])
     return None
 
 
 def _choices(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the words that choose other files than the defaults."""
+    """Yield the overrides that choose other files than the defaults."""
     choices = config["choices"]
     defaults = compose("search", [])["choices"]
     if "calibration" in choices:
@@ -53,15 +54,16 @@ def _choices(config: Mapping[str, Any]) -> Iterator[str]:
             yield f"{group}={name}"
 
 
-def _values(config: Mapping[str, Any], chosen: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the keys whose values are not those of the chosen files, with these values."""
-    merged = composed("search", chosen, None)
-    own, others = dict(items_of(config)), dict(items_of(merged.config))
-    for key, value in own.items():
+def _values(config: Mapping[str, Any], choices: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield each key whose value differs from that of the chosen files, with the value."""
+    merged = compose_leniently("search", choices, None)
+    values_by_key = dict(items_of(config))
+    defaults = dict(items_of(merged.config))
+    for key, value in values_by_key.items():
         if key == "choices" or key.startswith("choices.") or (isinstance(value, dict) and value):
             continue
-        written = next((values[key] for values in merged.files.values() if key in values), ...)
-        refers = re.fullmatch(r"\$\{(.*)\}", str(written))
-        default = own.get(refers[1]) if refers else others.get(key, written)
+        in_file = next((values[key] for values in merged.files.values() if key in values), ...)
+        reference = re.fullmatch(r"\$\{(.*)\}", str(in_file))
+        default = values_by_key.get(reference[1]) if reference else defaults.get(key, in_file)
         if value != default and key != "model.path":
             yield key, value

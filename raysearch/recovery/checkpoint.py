@@ -1,4 +1,4 @@
-"""The recovered model as an ordinary checkpoint, with its adapter beside it and a card that has the evidence."""
+"""Writes the recovered model as an ordinary checkpoint, with its adapter and a card that shows the evidence."""
 
 from __future__ import annotations
 
@@ -28,18 +28,27 @@ from raysearch.models.vllm import misread_by_vllm
 from raysearch.recovery.record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 
-#: Files of the pruned checkpoint that are not those of the recovered one.
-_OWN = (RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
+#: Files of the pruned checkpoint that are not copied to the recovered checkpoint.
+_NOT_COPIED = (RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
 _ADAPTER = "adapter"
 
 
 @dataclass(frozen=True)
 class RecoveryEvidence:
-    """How a recovered model came about.
+    """The evidence for a recovered model.
 
     Args:
-        rows: Rows it was trained and followed on.
-        left_out: Rows that were left out, by the reason.
+        recovery_id: The id of the recovery.
+        search_id: The id of the search that found the mask.
+        model: The name of the dense model.
+        mask: The removed layers.
+        n_layers_dense: The number of layers of the dense model.
+        method: The options of the training.
+        rows: The number of rows for training and for the held-out loss.
+        data: The description of the data.
+        left_out: The number of rows that were left out, by the reason.
+        training: The training.
+        version: The version of raysearch.
     """
 
     recovery_id: str
@@ -56,13 +65,22 @@ class RecoveryEvidence:
 
 
 def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: RecoveryEvidence) -> None:
-    """Merge a pruned checkpoint with what was trained, an adapter or all weights, and write it with its tokenizer.
+    """Merge a pruned checkpoint with the trained adapter or weights, and write it with its tokenizer.
 
-    It is loaded again and compared before anything is replaced; one that is not the trained model is refused.
+    The result is loaded again and compared with the trained model before anything is replaced.
+
+    Args:
+        model: The pruned checkpoint.
+        trained: The folder of the adapter or the weights.
+        out: The folder to write.
+        evidence: The evidence for the card.
+
+    Raises:
+        UnsupportedModelError: The written checkpoint is not the trained model.
     """
     with replacing(out) as folder, quiet():
         load = partial(AutoModelForCausalLM.from_pretrained, trust_remote_code=model.trust_remote_code)
-        if is_full := evidence.method.method == "full":  # all its weights are those that were trained
+        if is_full := evidence.method.method == "full":  # all weights were trained
             config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
             tuned: Any = load(trained, dtype=config.dtype)
         else:
@@ -74,15 +92,15 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
             _write_adapter(trained, folder / _ADAPTER)
         tuned.save_pretrained(folder)
         n_layers = tuned.config.get_text_config().num_hidden_layers
-        pruned, layers = Path(model.path), range(n_layers)
-        write_config(folder, tuned, pruned, layers, n_layers, model)
-        for file in pruned.iterdir():  # the tokenizer, as it was
-            if not (folder / file.name).exists() and file.suffix != ".safetensors" and file.name not in _OWN:
+        pruned = Path(model.path)
+        write_config(folder, tuned, pruned, range(n_layers), n_layers, model)
+        for file in pruned.iterdir():  # such as the tokenizer's, unchanged
+            if not (folder / file.name).exists() and file.suffix != ".safetensors" and file.name not in _NOT_COPIED:
                 (shutil.copytree if file.is_dir() else shutil.copy2)(file, folder / file.name)
-        for weights in folder.glob("**/*.safetensors"):  # written readable by the owner only
+        for weights in folder.glob("**/*.safetensors"):  # were written as readable by the owner only
             weights.chmod((folder / "config.json").stat().st_mode)
         gap = relative_gap(probe_logits(load(folder).eval()), expected)
-        if not gap <= 10 * tolerance(dtype):  # merging adds in another order
+        if not gap <= 10 * tolerance(dtype):  # merging adds numbers in another order
             raise UnsupportedModelError(
                 f"the recovered model cannot be written: its logits differ by {gap:.1e} of the largest when it is "
                 "loaded again; use recovery.method=full, or another architecture"
@@ -91,7 +109,7 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
 
 
 def _write_adapter(trained: Path, folder: Path) -> None:
-    """Copy an adapter without the place of its pruned checkpoint, which is a folder of this machine."""
+    """Copy an adapter without the path of its pruned checkpoint, which is a folder of this machine."""
     shutil.copytree(trained, folder, ignore=shutil.ignore_patterns("history.json", "README.md"))
     file = folder / "adapter_config.json"
     config = json.loads(file.read_text(encoding="utf-8")) | {"base_model_name_or_path": None}
@@ -99,14 +117,22 @@ def _write_adapter(trained: Path, folder: Path) -> None:
 
 
 def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Sequence[ThreeNumbers]) -> None:
-    """Write the model card and the record for machines."""
-    mask, models = list(evidence.mask), ("dense", "pruned", "recovered")
+    """Write the model card and the record for machines.
+
+    Args:
+        folder: The folder of the checkpoint.
+        name: The name of the checkpoint, for the card.
+        evidence: The evidence.
+        numbers: The numbers of the three models; none before they are assessed.
+    """
+    mask = list(evidence.mask)
+    models = ("dense", "pruned", "recovered")
     record = {
         "recovery_id": evidence.recovery_id,
         "mask": mask,
         "n_layers_dense": evidence.n_layers_dense,
         "evidence": {**asdict(evidence), "mask": mask},
-        "assessed": {one.metric.title: {name: getattr(one, name).value for name in models} for one in numbers},
+        "assessed": {three.metric.title: {model: getattr(three, model).value for model in models} for three in numbers},
     }
     card = render_card(
         Path(__file__).with_name("card.md.j2"),
@@ -124,9 +150,9 @@ def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Seq
 
 
 def written_by(out: Path) -> str | None:
-    """Return the recovery that wrote a checkpoint; None if none did."""
+    """Return the id of the recovery that wrote a checkpoint; None if no recovery did."""
     try:
-        found = json.loads((out / RECORD).read_text(encoding="utf-8")).get("recovery_id")
+        recovery_id = json.loads((out / RECORD).read_text(encoding="utf-8")).get("recovery_id")
     except (OSError, ValueError, AttributeError):
         return None
-    return found if isinstance(found, str) else None
+    return recovery_id if isinstance(recovery_id, str) else None

@@ -1,4 +1,4 @@
-"""A recovered model as a checkpoint elsewhere, or as a GGUF file."""
+"""Exports a recovered model: copies its checkpoint to another folder, or writes it as a GGUF file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ class RecoveredExport:
     """A recovered checkpoint that was written to another folder.
 
     Args:
+        out: The folder of the copy.
+        recovery_id: The id of the recovery.
         source: The folder that the recovery wrote.
-        url: Where on the Hugging Face Hub it is; None if it was not sent there.
+        url: Its address on the Hugging Face Hub; None if it was not uploaded.
     """
 
     out: Path
@@ -46,15 +48,23 @@ def export_recovered(
     overwrite: bool = False,
     push: HubRepository | None = None,
 ) -> RecoveredExport:
-    """Write the last recovered model of a search's mask to another folder, and to the hub if it is to be there.
+    """Copy the last recovered checkpoint of a search's mask to another folder, and upload it if requested.
 
-    The arguments are those of `export_search`.
+    Args:
+        record: The search's record.
+        ledger: The ledger with the record.
+        spec: The search's specification.
+        out: The folder to write.
+        remove: Export the recovery of the best mask of so many layers; None for the search's result.
+        overwrite: Whether to replace an existing export.
+        push: The repository of the Hugging Face Hub to upload to.
 
     Raises:
-        UserError: The mask was not recovered, its checkpoint has gone, or the folder cannot be used.
+        UserError: The mask was not recovered, its checkpoint no longer exists, or the folder cannot be used.
     """
     recovery = last_recovery(record, ledger, remove)
-    source, out = Path(recovery.out), out.absolute()
+    source = Path(recovery.out)
+    out = out.absolute()
     if push is not None:
         push.check()
     if out.resolve() != source.resolve():
@@ -80,13 +90,21 @@ def export_recovered_as_gguf(
 ) -> HealedGGUF:
     """Write the last recovered model of a search's mask as a GGUF file.
 
-    The arguments are those of `export_search_as_gguf`.
+    Args:
+        record: The search's record.
+        ledger: The ledger with the record.
+        spec: The search's specification.
+        out: The file to write.
+        source: A GGUF file of the dense model; None for the file that was searched.
+        remove: Export the recovery of the best mask of so many layers; None for the search's result.
+        overwrite: Whether to replace an existing file.
 
     Raises:
-        UserError: The mask was not recovered, its checkpoint has gone, no GGUF file is named, or that is of another
-            model or cannot be pruned.
+        UserError: The mask was not recovered, its checkpoint no longer exists, no GGUF file is named, or the file is of
+            another model or cannot be pruned.
     """
-    model, recovery = spec.evaluation.model, last_recovery(record, ledger, remove)
+    model = spec.evaluation.model
+    recovery = last_recovery(record, ledger, remove)
     source = source or gguf_file(model)
     if source is None:
         raise UserError(f"--gguf={out} needs a GGUF file, and {model.name} is none; name one with --from")
@@ -108,17 +126,28 @@ def export_recovered_as_gguf(
 
 
 def last_recovery(record: SearchRecord, ledger: Ledger, remove: int | None) -> RecoveryRecord:
-    """Return the last recovery of a search's mask whose checkpoint is still there."""
+    """Return the last recovery of a search's mask whose checkpoint still exists.
+
+    Args:
+        record: The search's record.
+        ledger: The ledger with the record.
+        remove: The best mask of so many layers; None for the search's result.
+
+    Raises:
+        UserError: There is no such recovery.
+    """
     mask = record.best_of_size(remove).mask
-    recoveries = [one for one in recoveries_of_search(ledger, record) if one.mask == mask and one.out]
+    recoveries = [
+        recovery for recovery in recoveries_of_search(ledger, record) if recovery.mask == mask and recovery.out
+    ]
     if not recoveries:
         raise UserError(
             f"--recovered: {mask} has no recovered checkpoint; first: raysearch recover {record.search_id} --out DIR"
         )
-    there = [one for one in recoveries if written_by(Path(one.out)) == one.recovery_id]
-    if not there:
-        folders = " and ".join(one.out for one in recoveries)
+    existing = [recovery for recovery in recoveries if written_by(Path(recovery.out)) == recovery.recovery_id]
+    if not existing:
+        folders = " and ".join(recovery.out for recovery in recoveries)
         raise UserError(
             f"--recovered: the recovered checkpoint of {mask} is no longer in {folders}; put it back, or recover again"
         )
-    return there[-1]
+    return existing[-1]

@@ -1,4 +1,4 @@
-"""How long something has taken so far, and what is left of it."""
+"""Measures the time of stages, and reports the time left of jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from raysearch.evaluation.unit import JobT
 
 @contextmanager
 def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    """Add the time within the context to the seconds of a stage."""
+    """Add the time within the context to the seconds of a stage.
+
+    Args:
+        seconds: The seconds of each stage.
+        stage: The stage.
+    """
     started = time.monotonic()
     yield
     seconds[stage] = seconds.get(stage, 0.0) + time.monotonic() - started
@@ -23,9 +28,17 @@ def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 def run_jobs(
     jobs: Sequence[JobT], replicas: Callable[[], Pool], title: str, on_progress: Callable[[str], None]
 ) -> Iterator[tuple[JobT, Any]]:
-    """Run jobs on the dense model, and yield each with its result; `replicas` gives the pool if it is needed."""
-    started, n_jobs = time.monotonic(), len(jobs)
-    for done, found in done_jobs(jobs, replicas):
-        yield found
-        left = remaining(time.monotonic() - started, done, n_jobs)
-        on_progress(f"{title} of the dense model: {done} of {n_jobs} jobs, {left} left")
+    """Run jobs on the dense model, and yield each with its result.
+
+    Args:
+        jobs: The jobs.
+        replicas: Returns the pool; called only if there are jobs.
+        title: What the jobs compute, for the progress.
+        on_progress: Receives a line after each job.
+    """
+    started = time.monotonic()
+    n_jobs = len(jobs)
+    for n_done, job_and_result in done_jobs(jobs, replicas):
+        yield job_and_result
+        time_left = remaining(time.monotonic() - started, n_done, n_jobs)
+        on_progress(f"{title} of the dense model: {n_done} of {n_jobs} jobs, {time_left} left")

@@ -1,4 +1,4 @@
-"""The rows that a model is trained on: prompts in words, or windows of text, apart from what it was measured on."""
+"""Draws the rows to train on: prompts, or windows of text. Texts that the model is measured on are left out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ LeftOut = Literal[
 
 @dataclass(frozen=True)
 class Row:
-    """Tokens to train on, the first `n_prompt` of which are a prompt, and the answer to that in words."""
+    """A row of tokens to train on.
+
+    Args:
+        ids: The tokens.
+        n_prompt: The number of tokens of the prompt, which come first.
+        answer: The text of the answer.
+    """
 
     ids: tuple[int, ...]
     n_prompt: int = 0
@@ -38,10 +44,10 @@ class Question:
     """A prompt.
 
     Args:
-        messages: Role and content of each turn up to the answer.
-        answer: Of the data; empty where there is none.
-        ids: The prompt's tokens, up to where the answer begins.
-        thinking: As of a `Task`.
+        messages: The role and content of each turn before the answer.
+        answer: The answer of the data; empty if there is none.
+        ids: The tokens of the prompt, up to the beginning of the answer.
+        thinking: See `Task`.
     """
 
     messages: tuple[tuple[str, str], ...]
@@ -52,7 +58,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The questions or rows of plain text to train on, as drawn, and how many were left out, by the reason."""
+    """The data to train on.
+
+    Args:
+        questions: The prompts, in the order of their drawing.
+        rows: The rows of plain text, in the order of their drawing.
+        left_out: The number of rows that were left out, by the reason.
+    """
 
     questions: tuple[Question, ...]
     rows: tuple[Row, ...]
@@ -62,20 +74,33 @@ class Prompts:
 def draw_prompts(
     data: Data, options: RecoveryOptions, tokenizer: Any, measured: SeenTexts, max_positions: int | None
 ) -> Prompts:
-    """Draw what to train on, and leave out what is too long or was measured; refuse data that leave nothing."""
+    """Draw the data to train on, without rows that are too long, or that share text with the measured samples.
+
+    Args:
+        data: The data.
+        options: The options of the training.
+        tokenizer: The model's tokenizer.
+        measured: The texts of the calibration and the assessment.
+        max_positions: The maximum length that the model supports; None for no limit.
+
+    Raises:
+        UserError: The data cannot be used, or fewer than two rows remain.
+    """
     check_rows(data, options, max_positions)
     left_out = Counter[str]()
     if isinstance(data.draw, WindowOptions):
-        batch, kept = data.samples(tokenizer, Form.TEXT, max_positions).batch, []
+        batch = data.samples(tokenizer, Form.TEXT, max_positions).batch
+        rows: list[Row] = []
         for ids, length in zip(batch.input_ids, batch.lengths.tolist(), strict=True):
             row = Row(tuple(ids[:length].tolist()))
             if measured.shared(tokenizer.decode(row.ids)):
                 left_out["overlapping"] += 1
             else:
-                kept.append(row)
-        check_enough(len(kept), left_out, data)
-        return Prompts((), tuple(kept), dict(left_out))
-    drawn, failure = [], None
+                rows.append(row)
+        check_enough(len(rows), left_out, data)
+        return Prompts((), tuple(rows), dict(left_out))
+    drawn: list[Question] = []
+    failure = None
     for located in data.items().samples:
         try:
             messages, answer = messages_of(located.sample, located.where)
@@ -90,21 +115,16 @@ def draw_prompts(
             left_out["unusable"] += 1
         else:
             drawn.append(Question(messages, answer, ids, thinking))
-    if failure is not None and not drawn:  # it need not be of the rows: the template may be broken
+    if failure is not None and not drawn:  # the cause may be the template, not the rows
         raise failure
-    own_answers, learned = options.responses == "data", []  # the texts that are trained on, but for the system prompt
-    for one in drawn:
-        turns = [text for role, text in one.messages if role != "system"]
-        learned.append([*turns, one.answer] if own_answers else turns)
-    templates = [_template(filter(None, column), len(drawn)) for column in itertools.zip_longest(*learned)]
-    shared = [set().union(*map(measured.shared, texts, templates)) for texts in learned]
-    often, questions = Counter(run for runs in shared for run in runs), []
-    for question, runs in zip(drawn, shared, strict=True):
+    questions: list[Question] = []
+    uses_data_answers = options.responses == "data"
+    for question, overlaps in zip(drawn, _overlapping(drawn, uses_data_answers, measured), strict=True):
         if len(question.ids) > options.max_prompt_tokens:
             left_out["too long"] += 1
-        elif any(often[run] <= len(drawn) / 2 for run in runs):  # what most rows have is their template's
+        elif overlaps:
             left_out["overlapping"] += 1
-        elif own_answers and not question.answer:
+        elif uses_data_answers and not question.answer:
             left_out["without an answer"] += 1
         else:
             questions.append(question)
@@ -112,10 +132,37 @@ def draw_prompts(
     return Prompts(tuple(questions), (), dict(left_out))
 
 
+def _overlapping(questions: Sequence[Question], uses_data_answers: bool, measured: SeenTexts) -> list[bool]:
+    """Return for each question whether it shares text with the measured samples.
+
+    Text that most questions share belongs to their template, and does not count.
+    """
+    texts_by_question = []  # the texts to train on, without the system prompt
+    for question in questions:
+        turns = [text for role, text in question.messages if role != "system"]
+        texts_by_question.append([*turns, question.answer] if uses_data_answers else turns)
+    columns = itertools.zip_longest(*texts_by_question)
+    templates = [_template(filter(None, column), len(questions)) for column in columns]
+    shared_runs = [set().union(*map(measured.shared, texts, templates)) for texts in texts_by_question]
+    n_questions_with = Counter(run for runs in shared_runs for run in runs)
+    return [any(n_questions_with[run] <= len(questions) / 2 for run in runs) for runs in shared_runs]
+
+
 def encode(
     messages: Sequence[tuple[str, str]], answer: str | None, tokenizer: Any, where: str, thinking: bool | None = None
 ) -> tuple[int, ...]:
-    """Return the tokens of a prompt with its answer; without one, up to where it begins."""
+    """Return the tokens of a prompt with its answer.
+
+    Args:
+        messages: The role and content of each turn before the answer.
+        answer: The answer; None for the prompt alone, up to the beginning of the answer.
+        tokenizer: The model's tokenizer.
+        where: The place of the row, for messages.
+        thinking: See `Task`.
+
+    Raises:
+        UserError: The chat template refuses the messages.
+    """
     if tokenizer.chat_template:
         turns = messages if answer is None else [*messages, ("assistant", answer)]
         text = fit_template(turns, tokenizer, where, ask=answer is None, thinking=thinking)
@@ -127,7 +174,15 @@ def encode(
 
 
 def row_of(question: Question, answer: str, cut_off: bool, options: RecoveryOptions, tokenizer: Any) -> Row | LeftOut:
-    """Return a question with its answer, which begins where the row is no longer the prompt, or why it is left out."""
+    """Return a question with its answer as a row, or the reason why it is left out.
+
+    Args:
+        question: The question.
+        answer: The answer. In the row it begins where the tokens first differ from the prompt's.
+        cut_off: Whether the answer is incomplete.
+        options: The options of the training.
+        tokenizer: The model's tokenizer.
+    """
     if not answer:
         return "empty"
     if cut_off:
@@ -136,16 +191,21 @@ def row_of(question: Question, answer: str, cut_off: bool, options: RecoveryOpti
     return "too long" if len(ids) > options.max_tokens else Row(ids, n_shared(question.ids, ids), answer)
 
 
-def kept_rows(found: Sequence[Row | LeftOut], left_out: Counter[str]) -> list[Row]:
-    """Return the rows that were made of questions, and count the questions that are left out, by the reason."""
-    left_out.update(one for one in found if not isinstance(one, Row))
-    return [one for one in found if isinstance(one, Row)]
+def usable_rows(results: Sequence[Row | LeftOut], left_out: Counter[str]) -> list[Row]:
+    """Return the rows among the results of `row_of`, and count the others.
+
+    Args:
+        results: A row, or the reason why there is none, for each question.
+        left_out: The number of questions that are left out, by the reason; this is updated.
+    """
+    left_out.update(result for result in results if not isinstance(result, Row))
+    return [result for result in results if isinstance(result, Row)]
 
 
 def _template(texts: Iterable[str], n: int) -> Template:
-    """Return the template of texts, of which there would be `n` if all rows had one."""
-    words = [words_of(text) for text in texts]
-    return _beginning(words, n), _beginning([one[::-1] for one in words], n)
+    """Return the common beginning and the common end of texts; `n` is the number of rows, with or without a text."""
+    texts_in_words = [words_of(text) for text in texts]
+    return _beginning(texts_in_words, n), _beginning([words[::-1] for words in texts_in_words], n)
 
 
 def _beginning(texts: Sequence[Sequence[str]], n: int) -> tuple[str, ...]:
@@ -161,7 +221,16 @@ def _beginning(texts: Sequence[Sequence[str]], n: int) -> tuple[str, ...]:
 
 
 def check_rows(data: Data, options: RecoveryOptions, max_positions: int | None) -> None:
-    """Refuse data that are not there, and rows longer than the model takes, or longer than a row may be."""
+    """Refuse data that do not exist, and rows that are longer than the model or the options allow.
+
+    Args:
+        data: The data.
+        options: The options of the training.
+        max_positions: The maximum length that the model supports; None for no limit.
+
+    Raises:
+        UserError: See above.
+    """
     data.check()
     if max_positions is not None and options.max_tokens > max_positions:
         raise UserError(
@@ -176,7 +245,17 @@ def check_rows(data: Data, options: RecoveryOptions, max_positions: int | None) 
 
 
 def n_to_train_on(rows: Sequence[Row], options: RecoveryOptions, left_out: dict[str, int], data: Data) -> int:
-    """Return how many of the first rows the limit of tokens allows, at least two, and count the others as left out."""
+    """Return how many of the first rows fit the limit of tokens, and count the others.
+
+    Args:
+        rows: The rows.
+        options: The options, with the limit.
+        left_out: The number of rows that are left out, by the reason; this is updated.
+        data: The data, for the message.
+
+    Raises:
+        UserError: Fewer than two rows fit.
+    """
     totals = itertools.accumulate(len(row.ids) for row in rows)
     n_rows = sum(options.tokens is None or total <= options.tokens for total in totals)
     if n_rows < len(rows):
@@ -186,7 +265,16 @@ def n_to_train_on(rows: Sequence[Row], options: RecoveryOptions, left_out: dict[
 
 
 def check_enough(n_left: int, left_out: dict[str, int], data: Data) -> None:
-    """Refuse to train on fewer than two rows."""
+    """Refuse to train on fewer than two rows.
+
+    Args:
+        n_left: The number of rows that remain.
+        left_out: The number of rows that are left out, by the reason.
+        data: The data, for the remedy.
+
+    Raises:
+        UserError: Fewer than two rows remain.
+    """
     if n_left < 2:
         reasons = " and ".join(f"{n} {reason}" for reason, n in left_out.items()) or "none was drawn"
         most = next((reason for reason, n in left_out.items() if 2 * n > sum(left_out.values())), None)

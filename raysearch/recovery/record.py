@@ -1,4 +1,4 @@
-"""The record of recoveries in the ledger, by model and mask: the numbers side by side, the losses, the cost."""
+"""The record of recoveries in the ledger, by model and mask: the numbers of the three models, the losses, the cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.searching.observer import LossPoint, RecoveryHeader
 from raysearch.searching.record import SearchRecord
 
-_RECOVERIES = "recoveries"  # in the ledger, where others are named by a fingerprint
+_RECOVERIES = "recoveries"  # the name of these entries in the ledger; other entries are named by a fingerprint
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,13 @@ class Training:
     """A training that has ended.
 
     Args:
-        best_step: The step whose weights are kept: the lowest loss on held-out rows.
-        tokens: Those that the model was trained on.
-        parameters: How many were trained.
-        seconds: Of the process that ended it.
-        micro_batch_size: Rows at once in the end.
+        points: The losses of each step.
+        steps: The number of steps.
+        best_step: The step with the lowest loss on held-out rows, whose weights are kept.
+        tokens: The number of tokens that the model was trained on.
+        parameters: The number of trained parameters.
+        seconds: The time of the process that ended it.
+        micro_batch_size: The number of rows at once, at the end.
     """
 
     points: tuple[LossPoint, ...]
@@ -50,8 +52,12 @@ class ThreeNumbers:
     """A number of the dense, the pruned and the recovered model.
 
     Args:
-        kept: The pruned model's divided by the dense one's, its error by paired items; None where that is not known.
-        regained: The recovered model's in the same way.
+        metric: The metric.
+        dense: The dense model's number.
+        pruned: The pruned model's number.
+        recovered: The recovered model's number.
+        kept: The ratio of pruned and dense, with an error by paired items; None if unknown.
+        regained: The ratio of recovered and dense, in the same way.
     """
 
     metric: Metric
@@ -64,17 +70,21 @@ class ThreeNumbers:
 
 @dataclass(frozen=True)
 class RecoveryRecord:
-    """A recovery on record.
+    """A recorded recovery.
 
     Args:
-        mask: The layers that are gone; none for a dense model that was trained as a control.
-        way: How it was trained, in a few words: a study's label.
-        rows: Rows it was trained and followed on.
-        left_out: Rows that were left out, by the reason.
-        seconds: Of each stage, in the process where it took longest.
-        asked: What the numbers depend on, by the names of texts and tasks.
-        settings: What it was trained on, and how, by dotted key of the configuration; empty on older records.
-        out: The folder of its checkpoint; empty where none was to be kept, and on older records.
+        recovery_id: Its id.
+        search_id: The id of the search that found the mask.
+        mask: The removed layers; empty for a dense model that was trained as a control.
+        way: The training method: a study's label, or empty.
+        rows: The number of rows for training and for the held-out loss.
+        left_out: The number of rows that were left out, by the reason.
+        training: The training.
+        seconds: The time of each stage, in the process where it took longest.
+        numbers: The numbers of the three models.
+        asked: The inputs that each number depends on, by the names of texts and tasks.
+        settings: The configuration of data and training, by dotted key; empty on older records.
+        out: The folder of its checkpoint; empty if none was kept, and on older records.
     """
 
     recovery_id: str
@@ -100,21 +110,27 @@ class RecoveryRecord:
             "recovery/parameters": self.training.parameters,
             **{f"recovery/seconds_{stage}": seconds for stage, seconds in self.seconds.items()},
         }
-        for one in self.numbers:
+        for numbers in self.numbers:
             for model in ("dense", "pruned", "recovered"):
-                named |= named_estimate(one.metric.name, model, getattr(one, model))
+                named |= named_estimate(numbers.metric.name, model, getattr(numbers, model))
         return named
 
     @property
     def told(self) -> tuple[RecoveryHeader, Sequence[LossPoint], Mapping[str, float]]:
-        """What trackers are told of it."""
+        """The header, the losses and the numbers for trackers."""
         return RecoveryHeader(self.recovery_id, self.mask, self.way, self.settings), self.training.points, self.named
 
 
 def side_by_side(
     dense: Mapping[str, Result], pruned: Mapping[str, Result], recovered: Mapping[str, Result]
 ) -> tuple[ThreeNumbers, ...]:
-    """Return the numbers that all three models have, without speeds, which training does not change."""
+    """Return the numbers that all three models have, except speeds, which training does not change.
+
+    Args:
+        dense: The dense model's results, by metric.
+        pruned: The pruned model's results, by metric.
+        recovered: The recovered model's results, by metric.
+    """
     return tuple(
         ThreeNumbers(
             metric=result.metric,
@@ -130,36 +146,62 @@ def side_by_side(
 
 
 def write_recovery(ledger: Ledger, model: str, record: RecoveryRecord) -> RecoveryRecord:
-    """Put a recovery on record beside the others of its mask, by the dense model's fingerprint, and return it.
+    """Record a recovery, and return the merged record.
 
-    Stages that were done by an earlier process have the seconds of that one; numbers that were assessed earlier stay.
+    An earlier record of the same recovery is merged: each stage keeps its longest time, and earlier numbers stay.
+
+    Args:
+        ledger: The ledger.
+        model: The dense model's fingerprint.
+        record: The recovery.
     """
 
-    def change(known: Sequence[RecoveryRecord] | None) -> list[RecoveryRecord]:
-        every = {one.recovery_id: one for one in known or ()}
-        before = every.get(record.recovery_id, record)
-        stages = {**before.seconds, **record.seconds}
-        longest = {stage: max(one.seconds.get(stage, 0.0) for one in (before, record)) for stage in stages}
-        now = {one.metric.name for one in record.numbers}
-        numbers = (*(one for one in before.numbers if one.metric.name not in now), *record.numbers)
-        asked = {**before.asked, **record.asked}
-        way, out = record.way or before.way, record.out or before.out
-        every[record.recovery_id] = replace(record, way=way, seconds=longest, numbers=numbers, asked=asked, out=out)
-        return [*every.values()]
+    def change(recorded: Sequence[RecoveryRecord] | None) -> list[RecoveryRecord]:
+        by_id = {recovery.recovery_id: recovery for recovery in recorded or ()}
+        earlier = by_id.get(record.recovery_id, record)
+        by_id[record.recovery_id] = _merged(earlier, record)
+        return [*by_id.values()]
 
-    every = change_assessment(ledger, model, _RECOVERIES, record.mask, change, list[RecoveryRecord])
-    return next(one for one in every if one.recovery_id == record.recovery_id)
+    recoveries = change_assessment(ledger, model, _RECOVERIES, record.mask, change, list[RecoveryRecord])
+    return next(recovery for recovery in recoveries if recovery.recovery_id == record.recovery_id)
+
+
+def _merged(earlier: RecoveryRecord, later: RecoveryRecord) -> RecoveryRecord:
+    """Return one record of the two records of a recovery."""
+    stages = {**earlier.seconds, **later.seconds}
+    longest = {stage: max(earlier.seconds.get(stage, 0.0), later.seconds.get(stage, 0.0)) for stage in stages}
+    new_metrics = {numbers.metric.name for numbers in later.numbers}
+    earlier_numbers = [numbers for numbers in earlier.numbers if numbers.metric.name not in new_metrics]
+    return replace(
+        later,
+        way=later.way or earlier.way,
+        seconds=longest,
+        numbers=(*earlier_numbers, *later.numbers),
+        asked={**earlier.asked, **later.asked},
+        out=later.out or earlier.out,
+    )
 
 
 def recoveries_of(ledger: Ledger, model: str, masks: Iterable[Mask]) -> list[RecoveryRecord]:
-    """Return the recoveries of masks by the dense model's fingerprint, those of a mask in the order they came about."""
+    """Return the recoveries of masks, those of each mask in the order of their creation.
+
+    Args:
+        ledger: The ledger.
+        model: The dense model's fingerprint.
+        masks: The masks.
+    """
     masks = list(masks)
-    known = read_assessments(ledger, model, _RECOVERIES, masks, list[RecoveryRecord])
-    return [record for mask in masks for record in known.get(mask, ())]
+    records_by_mask = read_assessments(ledger, model, _RECOVERIES, masks, list[RecoveryRecord])
+    return [record for mask in masks for record in records_by_mask.get(mask, ())]
 
 
 def recoveries_of_search(ledger: Ledger, record: SearchRecord) -> list[RecoveryRecord]:
-    """Return the recoveries of the masks that a search found, one of each number of layers; none before its end."""
+    """Return the recoveries of a search's best masks of each size; empty if the search has not finished.
+
+    Args:
+        ledger: The ledger.
+        record: The search.
+    """
     if (result := record.result) is None:
         return []
     masks = dict.fromkeys([result.mask, *(trial.mask for trial in result.path)])
@@ -167,14 +209,16 @@ def recoveries_of_search(ledger: Ledger, record: SearchRecord) -> list[RecoveryR
 
 
 def _share(result: Result, dense: Result) -> Estimate | None:
-    """Return a number divided by the dense model's, with an error by paired items where those are known."""
-    value, of_dense = result.estimate.value, dense.estimate.value
-    if not of_dense or not math.isfinite(value) or dense.retention is None:  # where a ratio says nothing
+    """Return a number divided by the dense model's, with an error by paired items if these are known."""
+    value = result.estimate.value
+    dense_value = dense.estimate.value
+    if not dense_value or not math.isfinite(value) or dense.retention is None:  # the ratio has no meaning
         return None
-    ratio, ours, others = value / of_dense, result.items, dense.items
-    if len(ours) < 2 or len(ours) != len(others):
+    ratio = value / dense_value
+    items = result.items
+    if len(items) < 2 or len(items) != len(dense.items):
         return Estimate(ratio)
     if result.metric.unit == "perplexity":  # items add to its logarithm
-        gain = mean([one - other for one, other in zip(ours, others, strict=True)])
-        return Estimate(ratio, gain.error and ratio * len(ours) * gain.error)
-    return Estimate(ratio, error_of_ratio(ours, others))
+        gain = mean([item - dense_item for item, dense_item in zip(items, dense.items, strict=True)])
+        return Estimate(ratio, gain.error and ratio * len(items) * gain.error)
+    return Estimate(ratio, error_of_ratio(items, dense.items))

@@ -1,4 +1,4 @@
-"""Recovers what a search found: trains it, writes, assesses and records it, or tells what that would cost."""
+"""Recovers the mask of a search: trains the pruned model, writes, assesses and records it; or predicts the cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from torch.nn import Module
@@ -30,7 +30,7 @@ from raysearch.models.source import gguf_file, locate
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import write_card, written_by
 from raysearch.recovery.progress import timed
-from raysearch.recovery.prompts import LeftOut, Question, Row, kept_rows, n_to_train_on, row_of
+from raysearch.recovery.prompts import LeftOut, Question, Row, n_to_train_on, row_of, usable_rows
 from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
@@ -59,25 +59,25 @@ def recover_search(
 
     Args:
         record: The search's record.
-        ledger: Where that is; what is kept of the recovery lies beside it, in ``recoveries/``.
-        search: What it was made of, built from `record.config`.
-        spec: What to train on, how, and what to assess.
+        ledger: The ledger with the record. The recovery's files are next to it, in ``recoveries/``.
+        search: The search's specification, built from `record.config`.
+        spec: The data, the training and the assessment.
         out: The folder of the recovered checkpoint.
-        remove: The best mask of so many layers; None for the mask that the search found, 0 for the dense model.
-        overwrite: Whether a checkpoint that is there is replaced.
-        observer: Watches, and records.
+        remove: Recover the best mask of so many layers; None for the search's result, 0 for the dense model.
+        overwrite: Whether to replace an existing checkpoint.
+        observer: Receives the progress and the record.
 
     Raises:
-        UserError: Something the user named is not there, too small, or does not fit together.
-        EvaluationError: Something failed for good.
+        UserError: Something the user named does not exist, is too small, or does not fit together.
+        EvaluationError: A step failed permanently.
     """
     recovery = prepare(record, ledger, search, spec, remove, warn=observer.warn)
     result = _recover(recovery, out.absolute(), overwrite, observer)
     _record(recovery, result, "", observer)
     remove_copies(recovery.folder, recovery.spec.options)
     model = recovery.search.evaluation.model
-    places = [recovery.folder, *([] if model.cache is None else [model.cache])]
-    return replace(result, is_gguf=gguf_file(model) is not None, left=sizes_of_folders(places))
+    folders = [recovery.folder] if model.cache is None else [recovery.folder, model.cache]
+    return replace(result, is_gguf=gguf_file(model) is not None, left=sizes_of_folders(folders))
 
 
 def recover_in_study(
@@ -90,24 +90,41 @@ def recover_in_study(
     remove: int | None,
     observer: Observer,
 ) -> RecoveryRecord:
-    """Recover a mask for its numbers alone, once; of the models only an adapter is kept.
+    """Recover a mask for a study, once. Only the numbers are needed: the models are deleted, except for an adapter.
 
-    The arguments are those of `recover_search`, and the study's label of the way in which a model is trained.
+    Args:
+        record: See `recover_search`.
+        ledger: See `recover_search`.
+        search: See `recover_search`.
+        spec: See `recover_search`.
+        way: The study's label of the training method.
+        remove: See `recover_search`.
+        observer: See `recover_search`.
     """
     recovery = prepare(record, ledger, search, spec, remove, warn=observer.warn)
-    model, out = recovery.assessment.fingerprint, recovery.folder / RECOVERED
-    known = {one.recovery_id: one for one in recoveries_of(ledger, model, [recovery.mask])}.get(recovery.name)
-    if known is not None and recovery.asked.items() <= known.asked.items():
-        kept = write_recovery(ledger, model, replace(known, way=way, settings=recovery.spec.settings))
+    model = recovery.assessment.fingerprint
+    out = recovery.folder / RECOVERED
+    earlier_records = recoveries_of(ledger, model, [recovery.mask])
+    earlier = next((earlier for earlier in earlier_records if earlier.recovery_id == recovery.name), None)
+    if earlier is not None and recovery.required_numbers.items() <= earlier.asked.items():
+        written = write_recovery(ledger, model, replace(earlier, way=way, settings=recovery.spec.settings))
     else:
-        kept = _record(recovery, _recover(recovery, out, True, observer), way, observer)
-    if out.exists():  # made for a study, by this command or by one that was killed before it came here
+        written = _record(recovery, _recover(recovery, out, True, observer), way, observer)
+    if out.exists():  # written for a study, by this command or by an earlier one that was killed
         remove_models(recovery.folder, recovery.spec.options)
-    return kept
+    return written
+
+
+class _Assessed(NamedTuple):
+    """The numbers of each model, by metric."""
+
+    dense: Mapping[str, Result]
+    pruned: Mapping[str, Result]
+    recovered: Mapping[str, Result]
 
 
 def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer) -> Recovered:
-    """Train, write and assess a model; what was done before is not done again."""
+    """Train, write and assess a model. Steps that are already done are not repeated."""
     started = time.monotonic()
     if written_by(out) != recovery.name:
         check_destination(locate(recovery.search.evaluation.model), out, overwrite)
@@ -117,7 +134,7 @@ def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer)
         evidence, answers_written = heal(recovery, out, stages, observer)
         shutil.rmtree(recovery.folder / TEACHER, ignore_errors=True)
         with timed(stages, "assessment"):
-            dense, pruned, recovered = _assess(recovery, out, observer)
+            assessed = _assess(recovery, out, observer)
         result = Recovered(
             recovery_id=recovery.name,
             search_id=recovery.record.search_id,
@@ -129,9 +146,9 @@ def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer)
             answers_written=answers_written,
             training=evidence.training,
             stages=stages,
-            dense=dense,
-            pruned=pruned,
-            recovered=recovered,
+            dense=assessed.dense,
+            pruned=assessed.pruned,
+            recovered=assessed.recovered,
             seconds=time.monotonic() - started,
         )
         write_card(out, out.name, evidence, result.numbers)
@@ -139,10 +156,10 @@ def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer)
 
 
 def _record(recovery: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
-    record = replace(result.record(way), asked=recovery.asked, settings=recovery.spec.settings)
-    kept = write_recovery(recovery.ledger, recovery.assessment.fingerprint, record)
-    observer.recovered(recovery.record, *kept.told)
-    return kept
+    record = replace(result.record(way), asked=recovery.required_numbers, settings=recovery.spec.settings)
+    written = write_recovery(recovery.ledger, recovery.assessment.fingerprint, record)
+    observer.recovered(recovery.record, *written.told)
+    return written
 
 
 def recovery_cost(
@@ -153,27 +170,42 @@ def recovery_cost(
     remove: int | None,
     observer: Observer,
 ) -> RecoveryCost:
-    """Return what a recovery, as of `recover_search`, would cost: its prompts are drawn, a step timed, nothing kept."""
+    """Return the expected cost of a recovery. Its prompts are drawn, a step is timed, and nothing is kept.
+
+    Args:
+        record: See `recover_search`.
+        ledger: See `recover_search`.
+        search: See `recover_search`.
+        spec: See `recover_search`.
+        remove: See `recover_search`.
+        observer: See `recover_search`.
+
+    Raises:
+        UserError: See `recover_search`.
+    """
     observer.assessing("drawing the data")
     recovery = prepare(record, ledger, search, spec, remove, warn=observer.warn)
     check_tasks(recovery.assessment, ledger)
     spec = recovery.spec
     options = spec.options
     prompts = recovery.prompts
-    left_out, writes = Counter(prompts.left_out), options.responses == "self"
+    left_out = Counter(prompts.left_out)
     tokenizer = recovery.tokenizer
-    found = [
-        _longest(one, options, tokenizer) if writes else row_of(one, one.answer, False, options, tokenizer)
-        for one in prompts.questions
-    ]
-    rows = [*prompts.rows, *kept_rows(found, left_out)]
+    results: list[Row | LeftOut]
+    if options.responses == "self":
+        n_answers = len(prompts.questions)
+        results = [_longest_row(question, options, tokenizer) for question in prompts.questions]
+    else:
+        n_answers = 0
+        results = [row_of(question, question.answer, False, options, tokenizer) for question in prompts.questions]
+    rows = [*prompts.rows, *usable_rows(results, left_out)]
     rows = rows[: n_to_train_on(rows, options, left_out, spec.data)]
-    answers = len(prompts.questions) if writes else 0
     n_train = len(rows) - options.n_held_out(len(rows))
-    mean = sum(len(row.ids) for row in rows) / len(rows)
+    mean_tokens = sum(len(row.ids) for row in rows) / len(rows)
     if options.packing:
-        n_packed = math.ceil(n_train * mean / options.max_tokens)
-        n_train, mean = n_packed, n_train * mean / n_packed
+        n_packed = math.ceil(n_train * mean_tokens / options.max_tokens)
+        mean_tokens = n_train * mean_tokens / n_packed
+        n_train = n_packed
     n_steps = options.n_steps(n_train)
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
         pruned = Path(scratch) / "pruned"
@@ -185,9 +217,9 @@ def recovery_cost(
         release()
     return RecoveryCost(
         rows=len(rows),
-        answers=answers,
-        answer_tokens=answers * options.max_new_tokens,
-        tokens=round(mean * options.rows_seen(n_steps, n_train)),
+        answers=n_answers,
+        answer_tokens=n_answers * options.max_new_tokens,
+        tokens=round(mean_tokens * options.rows_seen(n_steps, n_train)),
         steps=n_steps,
         step_s=step_s,
         seconds=step_s * n_steps,
@@ -196,8 +228,8 @@ def recovery_cost(
     )
 
 
-def _longest(question: Question, options: RecoveryOptions, tokenizer: Any) -> Row | LeftOut:
-    """Return a row with the longest answer that the dense model may write, or why there can be none."""
+def _longest_row(question: Question, options: RecoveryOptions, tokenizer: Any) -> Row | LeftOut:
+    """Return a row with the longest answer that the dense model may write, or the reason why there is none."""
     n_prompt = len(question.ids)
     if n_prompt >= options.max_tokens:
         return "too long"
@@ -205,37 +237,41 @@ def _longest(question: Question, options: RecoveryOptions, tokenizer: Any) -> Ro
     return Row((question.ids + filler)[: options.max_tokens], n_prompt)
 
 
-def _assess(recovery: Recovery, out: Path, observer: Observer) -> list[Mapping[str, Result]]:
-    """Assess dense, pruned and recovered, each by metric; what the ledger knows is not computed again."""
-    ledger, cluster = recovery.ledger, recovery.spec.cluster
+def _assess(recovery: Recovery, out: Path, observer: Observer) -> _Assessed:
+    """Assess the dense, the pruned and the recovered model. Numbers in the ledger are not computed again."""
+    ledger = recovery.ledger
     before = assess_masks(recovery.assessment, ledger, [recovery.mask], on_progress=observer.assessing)
-    spec = recovery.assessment.spec  # with the search's own data, if those are assessed
-    plan = plan_assessment(spec, recovery.model_in(out, "recovered"), cluster, ledger.path)
+    spec = recovery.assessment.spec  # includes the search's own data if they are assessed
+    plan = plan_assessment(spec, recovery.model_in(out, "recovered"), recovery.spec.cluster, ledger.path)
     after = assess_masks(plan, ledger, [Mask()], on_progress=observer.assessing)
-    return [before.by_mask[Mask()], before.by_mask[recovery.mask], after.by_mask[Mask()]]
+    return _Assessed(before.by_mask[Mask()], before.by_mask[recovery.mask], after.by_mask[Mask()])
 
 
-def _time_step(recovery: Recovery, model: ModelSpec, rows: list[Row], folder: Path, at_once: int) -> tuple[float, int]:
-    """Return the seconds of a step on rows of mean length, and the most memory that it took, in bytes."""
-    n_steps = 2 if recovery.on_gpu else 1  # on a CPU a step takes long, and the first as long as the next
+def _time_step(
+    recovery: Recovery, model: ModelSpec, rows: list[Row], folder: Path, micro_batch_size: int
+) -> tuple[float, int]:
+    """Return the seconds of a step on rows of at least median length, and its peak memory in bytes."""
+    n_steps = 2 if recovery.on_gpu else 1  # on a CPU a step takes long, and the first takes as long as the next
     options = replace(recovery.spec.options, workers=1, max_steps=n_steps, epochs=1.0, warmup_steps=0, patience=None)
     n_rows = min(len(rows), n_steps * options.batch_size + 1)
     options = replace(options, held_out=0.5 / n_rows)
     chosen = sorted(rows, key=lambda row: len(row.ids))[len(rows) // 2 :][:n_rows]
     with quiet(), all_threads(), naming_bitsandbytes(options):
         data = TrainingRows.of((chosen * n_rows)[:n_rows], options)
-        if options.loss == "distill":  # what the dense model says takes the same time whatever it is
+        if options.loss == "distill":  # the time does not depend on the values of the logits
             k = min(options.top_k, recovery.assessment.info.vocab_size)
-            sizes = [(len(row.ids) - start, k) for row, start in zip(data.rows, data.starts, strict=True)]
-            made_up = [TopLogits(np.zeros(n, np.int32), np.full(n, -np.log(2 * k), np.float16)) for n in sizes]
-            data = replace(data, top_logits=made_up)
+            shapes = [(len(row.ids) - start, k) for row, start in zip(data.rows, data.starts, strict=True)]
+            uniform = [
+                TopLogits(np.zeros(shape, np.int32), np.full(shape, -np.log(2 * k), np.float16)) for shape in shapes
+            ]
+            data = replace(data, top_logits=uniform)
         setup = TrainingSetup(model, recovery.tokenizer, data, options, folder, recovery.on_gpu)
-        trainer = make_trainer(setup, at_once)
+        trainer = make_trainer(setup, micro_batch_size)
         trainer.args.eval_strategy = trainer.args.save_strategy = "no"
         trainer.args.load_best_model_at_end = False
-        if recovery.on_gpu:  # once to warm up
+        if recovery.on_gpu:  # the first run warms up
             trainer.train()
-        memory = PeakMemory.of(one.device for one in cast(Module, trainer.model).parameters())
+        memory = PeakMemory.of(parameter.device for parameter in cast(Module, trainer.model).parameters())
         started = time.monotonic()
         trainer.train()
         passed_s = time.monotonic() - started

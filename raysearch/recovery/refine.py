@@ -1,4 +1,4 @@
-"""A short recovery of the best masks of a search, each once, after which they are evaluated as the search does."""
+"""Refines a search: recovers each of its best masks briefly, once, and evaluates the recovered models."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from raysearch.searching.record import SearchRecord
 from raysearch.searching.result import RefinedMask, Refinement
 from raysearch.searching.spec import SearchSpec
 
-if TYPE_CHECKING:  # these bring torch and trl, which a search that the ledger answers does without
+if TYPE_CHECKING:  # imports torch and trl, which a search answered from the ledger does not need
     from raysearch.recovery.steps import Recovery
 
 
 @dataclass(frozen=True)
 class _Refined:
-    """The record of a mask after its short recovery: its loss on each calibration, and what that cost."""
+    """The record of a mask after its short recovery: its loss on each calibration, and the cost."""
 
     recovery_id: str
     losses: tuple[float, ...]
@@ -58,9 +58,9 @@ class RecoveryRefiner(Options):
     """Trains the best masks of a search for a few steps on the same rows.
 
     Args:
-        masks: How many of the best masks, by their losses.
-        steps: Steps of each training; rows are seen again where they are too few.
-        recover_with: What to train on, and how.
+        masks: The number of masks: those with the lowest losses.
+        steps: The number of steps of each training; rows are repeated if there are too few.
+        recover_with: The data and options of the training.
     """
 
     section = "refine"
@@ -76,56 +76,77 @@ class RecoveryRefiner(Options):
         return replace(self.recover_with, options=options)
 
     def on_own_data(self, searched: EvaluationSpec, config: Mapping[str, Any]) -> RecoveryRefiner:
-        """Return the same on the data of a search and its configuration, unless other data were chosen."""
+        """Return the refiner that trains on the search's own data, unless the user chose other data.
+
+        Args:
+            searched: The calibrations of the search.
+            config: The search's configuration, for the record.
+        """
         return replace(self, recover_with=self.recover_with.on_own_data(searched, config) or self.recover_with)
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """All that the losses after it depend on besides the masks and the calibration, JSON values."""
-        return {"masks": self.masks, **self._identity_of_training}
+        """Everything that decides the refined losses, besides the calibration, as JSON values."""
+        return {"masks": self.masks, **self._training_identity}
 
     @property
-    def _identity_of_training(self) -> dict[str, Any]:
+    def _training_identity(self) -> dict[str, Any]:
         identity = {**self.spec.identity, "files": self.spec.digests}
         return dict(json.loads(json.dumps(identity, default=str)))
 
     def check(self, info: ModelInfo) -> None:
-        """Refuse rows that are longer than the model takes."""
+        """Refuse rows that are longer than the model supports."""
         check_rows(self.spec.data, self.spec.options, info.max_positions)
 
     def refine(
-        self, found: Sequence[SearchRecord], search: SearchSpec, session: EvaluationSession, observer: Observer
+        self, records: Sequence[SearchRecord], search: SearchSpec, session: EvaluationSession, observer: Observer
     ) -> Refinement:
-        """Train the masks that the ledger has not yet, and return them all, with their losses after it."""
-        from raysearch.recovery.steps import TEACHER, remove_models  # which brings torch
+        """Recover each mask that the ledger does not contain yet, and return all of them with their refined losses.
 
-        ledger, model = session.ledger, session.fingerprints["model"]
-        masks = {record.found.mask: record for record in found}
-        identity = [found[0].identifying, self._identity_of_training]
-        name = f"refine-m{len(found[0].found.removed)}-{digest(identity, 8)}"
-        known: dict[Mask, _Refined] = read_assessments(ledger, model, name, masks, _Refined)
+        Args:
+            records: A record for each of the best masks.
+            search: The specification of the search.
+            session: The session of the search, with its replicas and ledger.
+            observer: Receives the progress.
+        """
+        from raysearch.recovery.steps import TEACHER, remove_models  # imports torch
+
+        ledger = session.ledger
+        model = session.fingerprints["model"]
+        record_by_mask = {record.found.mask: record for record in records}
+        identity = [records[0].identifying, self._training_identity]
+        name = f"refine-m{len(records[0].found.removed)}-{digest(identity, 8)}"
+        refined_by_mask: dict[Mask, _Refined] = read_assessments(ledger, model, name, record_by_mask, _Refined)
         folder = ledger.path.parent / "recoveries"
-        if len(known) < len(masks):
+        if len(refined_by_mask) < len(record_by_mask):
             with held(ledger, name, "REFINEMENT", wait=True):
-                known |= read_assessments(ledger, model, name, masks, _Refined)  # of another search, meanwhile
-                for mask, record in masks.items():
-                    if mask not in known:
-                        known[mask] = self._recover(record, search, session, folder / name, observer)
-                        write_assessment(ledger, model, name, {mask: known[mask]}, _Refined)
-        with suppress(UserError), held(ledger, name, "REFINEMENT"):  # else another search trains by them
+                # while this process waited, another search may have refined some
+                refined_by_mask |= read_assessments(ledger, model, name, record_by_mask, _Refined)
+                for mask, record in record_by_mask.items():
+                    if mask not in refined_by_mask:
+                        refined_by_mask[mask] = self._recover(record, search, session, folder / name, observer)
+                        write_assessment(ledger, model, name, {mask: refined_by_mask[mask]}, _Refined)
+        with suppress(UserError), held(ledger, name, "REFINEMENT"):  # if held, another search needs the logits
             shutil.rmtree(folder / name / TEACHER, ignore_errors=True)
-        refined = []
-        for mask, record in masks.items():
-            one = known[mask]
-            remove_models(folder / one.recovery_id, self.spec.options)
-            loss, training = session.evaluator.combine(one.losses), one.training
-            refined.append(RefinedMask(mask, record.found.loss, loss, training.steps, training.tokens, one.seconds))
-        rho = rank_correlation([one.loss for one in refined], [one.recovered_loss for one in refined])
-        first = known[refined[0].mask]
-        return Refinement(name, tuple(refined), first.rows, first.left_out, rho)
+        masks = []
+        for mask, record in record_by_mask.items():
+            refined = refined_by_mask[mask]
+            remove_models(folder / refined.recovery_id, self.spec.options)
+            loss = session.evaluator.combine(refined.losses)
+            training = refined.training
+            masks.append(RefinedMask(mask, record.found.loss, loss, training.steps, training.tokens, refined.seconds))
+        rho = rank_correlation([mask.loss for mask in masks], [mask.recovered_loss for mask in masks])
+        first = refined_by_mask[masks[0].mask]
+        return Refinement(name, tuple(masks), first.rows, first.left_out, rho)
 
     def record(self, record: SearchRecord, ledger: Ledger, observer: Observer) -> None:
-        """Give the trainings of a search to an observer."""
+        """Pass the trainings of a search to an observer.
+
+        Args:
+            record: The search.
+            ledger: The ledger.
+            observer: The observer.
+        """
         for recovered in recorded_refinement(ledger, record):
             observer.recovered(record, *recovered)
 
@@ -137,50 +158,69 @@ class RecoveryRefiner(Options):
         from raysearch.recovery.steps import RECOVERED, heal, prepare
 
         plan = AssessmentPlan(self.spec.assess, search.evaluation.cluster, session.info, ModelFiles(session.info.model))
-        recovery, stages = prepare(record, session.ledger, search, self.spec, None, plan, shared), dict[str, float]()
-        out, telling = recovery.folder / RECOVERED, Prefixed(f"mask {recovery.mask}: ", observer)
-        found, _ = heal(recovery, out, stages, telling, _replicas_of(session))
-        telling.assessing("evaluating the recovered model")
-        losses = _losses(recovery, out, session)
-        seconds, settings = sum(stages.values()), self.spec.settings
-        return _Refined(recovery.name, losses, found.rows, found.left_out, found.training, seconds, settings)
+        recovery = prepare(record, session.ledger, search, self.spec, None, plan, shared)
+        stages: dict[str, float] = {}
+        out = recovery.folder / RECOVERED
+        mask_observer = Prefixed(f"mask {recovery.mask}: ", observer)
+        evidence, _ = heal(recovery, out, stages, mask_observer, _replicas_of(session))
+        mask_observer.assessing("evaluating the recovered model")
+        return _Refined(
+            recovery_id=recovery.name,
+            losses=_losses(recovery, out, session),
+            rows=evidence.rows,
+            left_out=evidence.left_out,
+            training=evidence.training,
+            seconds=sum(stages.values()),
+            settings=self.spec.settings,
+        )
 
 
 def recorded_refinement(
     ledger: Ledger, record: SearchRecord
 ) -> Iterator[tuple[RecoveryHeader, Sequence[LossPoint], Mapping[str, float]]]:
-    """Yield the recoveries of a search's best masks, if it made any, with their losses and numbers, for trackers."""
+    """Yield the header, the losses and the numbers of each recovery of a search's refinement, for trackers.
+
+    Args:
+        ledger: The ledger.
+        record: The search.
+    """
     if (refinement := record.found.refinement) is None:
         return
-    losses, model = {one.mask: one.recovered_loss for one in refinement.masks}, record.found.fingerprints["model"]
-    for mask, one in read_assessments(ledger, model, refinement.refinement_id, losses, _Refined).items():
-        numbers = {"recovery/rows": one.rows, "recovery/steps": one.training.steps, "loss": losses[mask]}
-        yield RecoveryHeader(one.recovery_id, mask, "", one.settings), one.training.points, numbers
+    losses = {refined.mask: refined.recovered_loss for refined in refinement.masks}
+    model = record.found.fingerprints["model"]
+    for mask, refined in read_assessments(ledger, model, refinement.refinement_id, losses, _Refined).items():
+        numbers = {"recovery/rows": refined.rows, "recovery/steps": refined.training.steps, "loss": losses[mask]}
+        yield RecoveryHeader(refined.recovery_id, mask, "", refined.settings), refined.training.points, numbers
 
 
 @contextmanager
 def _replicas_of(session: EvaluationSession) -> Iterator[Callable[[], Pool]]:
-    """Give the search's own replicas, which are then closed: the training needs their memory."""
+    """Yield the search's replicas, and close them after the context: the training needs their memory."""
     yield lambda: session.evaluator.pool
     session.evaluator.rest()
 
 
 def _losses(recovery: Recovery, out: Path, session: EvaluationSession) -> tuple[float, ...]:
-    """Return the loss of a recovered model on each calibration of the search: on the very samples of its masks."""
+    """Return the loss of a recovered model on each calibration of the search, on the same samples as its masks."""
     evaluation = recovery.search.evaluation
     model = recovery.model_in(out, "recovered")
     info = describe(model)
     files = ModelFiles(info.model)
     calibrations = [
-        replace(one, fingerprint=hashlib.sha256((one.fingerprint + files.fingerprint).encode()).hexdigest()[:32])
-        for one in session.calibrations
+        replace(calibration, fingerprint=_combined_fingerprint(calibration.fingerprint, files.fingerprint))
+        for calibration in session.calibrations
     ]
     plain = replace(evaluation, model=model, weighting=None, screening=None)
     with closing(open_session(plain, info, lambda progress: None, PreparedData(calibrations, files))) as recovered:
-        found = recovered.evaluator.evaluate(Round([Mask()]))[Mask()]
-    losses = tuple(loss for loss in found.parts if loss is not None)
+        score = recovered.evaluator.evaluate(Round([Mask()]))[Mask()]
+    losses = tuple(loss for loss in score.parts if loss is not None)
     if len(losses) < len(calibrations):
         raise EvaluationError(
-            f"mask {recovery.mask}: of its recovered model, {found.failure or 'a loss is not finite'}"
+            f"mask {recovery.mask}: of its recovered model, {score.failure or 'a loss is not finite'}"
         )
     return losses
+
+
+def _combined_fingerprint(calibration: str, model_files: str) -> str:
+    """Return the fingerprint of a calibration for a recovered model."""
+    return hashlib.sha256((calibration + model_files).encode()).hexdigest()[:32]

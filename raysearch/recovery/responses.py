@@ -1,4 +1,4 @@
-"""Self-generated responses: the dense model answers the prompts itself, on the replicas, each prompt once.
+"""Self-generated responses: the dense model answers each prompt once, on the replicas.
 
 Source: section 5 of `On the Limits of Layer Pruning for Generative Reasoning`.
 """
@@ -25,22 +25,31 @@ from raysearch.recovery.progress import run_jobs
 from raysearch.recovery.prompts import Question
 from raysearch.recovery.spec import RecoveryOptions
 
-#: Prompts of a job: what is lost when a replica dies. On a GPU it has some times the rows that are written at once, so
-#: that new ones take the places of those that have ended, but leaves work to as many replicas as there may be.
-_AT_ONCE, _AT_ONCE_ON_GPU, _JOBS_ON_GPU = 32, (128, 512), 16
-_Kept = dict[str, list[Written]]  # what the ledger has of a job
+#: The number of prompts of a job, which are lost when a replica dies. On a GPU a job has several times as many prompts
+#: as are written at once, so that a new row can take the place of one that has ended; but there are enough jobs for all
+#: replicas.
+_JOB_SIZE = 32
+_LEAST_JOB_SIZE_ON_GPU = 128
+_LARGEST_JOB_SIZE_ON_GPU = 512
+_JOBS_ON_GPU = 16
+_JobAnswers = dict[str, list[Written]]  # the ledger's entry for a job
 
 
 @dataclass(frozen=True)
 class AnswerJob(Job):
-    """A job that continues prompts with the dense model."""
+    """A job that continues prompts with the dense model.
+
+    Args:
+        prompts: The prompts.
+        decoding: The options of decoding.
+    """
 
     prompts: tuple[Prompt, ...]
     decoding: Decoding
 
     @override
     def run(self, replica: Replica) -> list[Written]:
-        """Write the answers; where memory does not hold so many rows at once, half as many, which is remembered."""
+        """Write the answers. If memory is short, half as many rows at once, now and in later jobs of the replica."""
         from raysearch.generation.decoding import generate, rows_at_once
 
         def rows() -> int:
@@ -52,11 +61,12 @@ class AnswerJob(Job):
 
         def halve() -> None:
             if rows() == 1:
-                longest = max(len(one.ids) for one in self.prompts)
+                longest = max(len(prompt.ids) for prompt in self.prompts)
+                max_new_tokens = max(prompt.max_new_tokens for prompt in self.prompts)
                 raise UserError(
-                    f"recovery.max_new_tokens={max(one.max_new_tokens for one in self.prompts)} after a prompt of "
-                    f"{longest} tokens is more than memory holds, even one answer at once; use less, or more memory a "
-                    "replica (cluster.gpus_per_replica=…)"
+                    f"recovery.max_new_tokens={max_new_tokens} after a prompt of {longest} tokens is more than memory "
+                    "holds, even one answer at once; use less, or more memory per replica "
+                    "(cluster.gpus_per_replica=…)"
                 )
             replica.texts_at_once = rows() // 2
 
@@ -74,33 +84,47 @@ def write_answers(
     replicas: Callable[[], Pool],
     on_progress: Callable[[str], None],
 ) -> tuple[list[Written], int]:
-    """Return the dense model's answers to the questions, in order, and how many were written now.
+    """Return the dense model's answers to the questions, in order, and the number of answers written now.
 
-    Every answer is in the ledger as soon as it is written, and `replicas` gives the pool when it is first needed.
+    Args:
+        questions: The questions.
+        options: The options of decoding.
+        plan: The model, whose fingerprint is a part of the answers' names in the ledger.
+        ledger: Receives every answer as soon as it is written; its answers are not written again.
+        replicas: Returns the pool; called only if an answer is missing.
+        on_progress: Receives a line after each job.
+
+    Raises:
+        UserError: Not even one answer fits the memory.
     """
     decoding = Decoding(options.temperature, 0, options.top_p, options.seed)
-    # Prompts of like length beside each other; an answer depends on its prompt and its seed.
+    # Prompts of similar length are in the same job. An answer depends only on its prompt and its seed.
     order = sorted(range(len(questions)), key=lambda place: (len(questions[place].ids), questions[place].ids))
-    how = {key: getattr(options, key) for key in ("temperature", "top_p", "seed", "max_new_tokens")}
-    jobs, at_once = list[AnswerJob](), _prompts_of_job(len(order), on_gpu=plan.info.model.on_gpu)
-    for start in range(0, len(order), at_once):
-        places = order[start : start + at_once]
+    settings = {key: getattr(options, key) for key in ("temperature", "top_p", "seed", "max_new_tokens")}
+    job_size = _job_size(len(order), on_gpu=plan.info.model.on_gpu)
+    jobs: list[AnswerJob] = []
+    for start in range(0, len(order), job_size):
+        places = order[start : start + job_size]
         prompts = tuple(Prompt(questions[place].ids, options.max_new_tokens) for place in places)
         jobs.append(AnswerJob(prompts, decoding))
-    names = {job: plan.named({"answers": [one.ids for one in job.prompts], **how}) for job in jobs}  # equal ones once
-    model, found = plan.fingerprint, dict[AnswerJob, list[Written]]()
+    # equal jobs are run once
+    names = {job: plan.named({"answers": [prompt.ids for prompt in job.prompts], **settings}) for job in jobs}
+    model = plan.fingerprint
+    answers_by_job: dict[AnswerJob, list[Written]] = {}
     for job, name in names.items():
-        if known := read_assessments(ledger, model, name, [Mask()], _Kept):
-            found[job] = known[Mask()]["answers"]
-    missing = [job for job in names if job not in found]
-    for job, written in run_jobs(missing, replicas, "answers", on_progress):
-        write_assessment(ledger, model, names[job], {Mask(): {"answers": written}}, _Kept)
-        found[job] = written
-    answers = dict(zip(order, [one for job in jobs for one in found[job]], strict=True))
+        if recorded := read_assessments(ledger, model, name, [Mask()], _JobAnswers):
+            answers_by_job[job] = recorded[Mask()]["answers"]
+    missing = [job for job in names if job not in answers_by_job]
+    for job, new_answers in run_jobs(missing, replicas, "answers", on_progress):
+        write_assessment(ledger, model, names[job], {Mask(): {"answers": new_answers}}, _JobAnswers)
+        answers_by_job[job] = new_answers
+    ordered_answers = [answer for job in jobs for answer in answers_by_job[job]]
+    answers = dict(zip(order, ordered_answers, strict=True))
     return [answers[place] for place in range(len(questions))], sum(len(job.prompts) for job in missing)
 
 
-def _prompts_of_job(n: int, *, on_gpu: bool) -> int:
-    """Return how many of `n` prompts are a job, by their number alone: jobs are named by their prompts."""
-    least, most = _AT_ONCE_ON_GPU
-    return min(most, max(least, math.ceil(n / _JOBS_ON_GPU))) if on_gpu else _AT_ONCE
+def _job_size(n_prompts: int, *, on_gpu: bool) -> int:
+    """Return the number of prompts of a job. It must depend on nothing else: jobs are named by their prompts."""
+    if not on_gpu:
+        return _JOB_SIZE
+    return min(_LARGEST_JOB_SIZE_ON_GPU, max(_LEAST_JOB_SIZE_ON_GPU, math.ceil(n_prompts / _JOBS_ON_GPU)))

@@ -1,4 +1,4 @@
-"""The results of a recovery: dense, pruned and recovered side by side."""
+"""The results of a recovery: the numbers of the dense, the pruned and the recovered model."""
 
 from __future__ import annotations
 
@@ -22,16 +22,22 @@ class Recovered:
     """A recovered model.
 
     Args:
-        model: The dense model as the user named it.
-        out: The checkpoint.
-        rows: Rows it was trained and followed on.
-        left_out: Rows that were left out, by the reason.
-        answers_written: Answers that the dense model wrote now.
-        stages: Seconds of each stage of this call.
-        dense: The assessed numbers of the dense model, by metric; `pruned` and `recovered` likewise.
-        seconds: Of this call, assessment included.
+        recovery_id: Its id.
+        search_id: The id of the search that found the mask.
+        model: The dense model, as the user named it.
+        mask: The removed layers.
+        out: The folder of the checkpoint.
+        rows: The number of rows for training and for the held-out loss.
+        left_out: The number of rows that were left out, by the reason.
+        answers_written: The number of answers that the dense model wrote now.
+        training: The training.
+        stages: The seconds of each stage of this call.
+        dense: The assessed numbers of the dense model, by metric.
+        pruned: Those of the pruned model.
+        recovered: Those of the recovered model.
+        seconds: The time of this call, including the assessment.
         is_gguf: Whether the dense model is a GGUF file.
-        left: The folders that are left, and their sizes in bytes.
+        left: The size in bytes of each folder that remains on the disk.
     """
 
     recovery_id: str
@@ -57,7 +63,7 @@ class Recovered:
         return side_by_side(self.dense, self.pruned, self.recovered)
 
     def record(self, way: str) -> RecoveryRecord:
-        """Return what the ledger keeps of it; `way` says in a few words how it was trained."""
+        """Return the record for the ledger; `way` is the study's label of the training method, or empty."""
         return RecoveryRecord(
             recovery_id=self.recovery_id,
             search_id=self.search_id,
@@ -72,21 +78,24 @@ class Recovered:
         )
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the three models' numbers side by side, ± one standard error."""
+        """Return the HTML for a notebook: the three models' numbers, ± one standard error."""
         head = "".join(f"<th>{name}</th>" for name in ("", "dense", "pruned", "recovered", "recovered / dense"))
         rows = []
-        for one in self.numbers:
-            better = "higher" if one.metric.higher_is_better else "lower"
-            metric = f"{one.metric.title} ({one.metric.unit}, {better} is better)"
-            cells = [metric, *map(shown, (one.dense, one.pruned, one.recovered, one.regained))]
+        for numbers in self.numbers:
+            metric = numbers.metric
+            better = "higher" if metric.higher_is_better else "lower"
+            title = f"{metric.title} ({metric.unit}, {better} is better)"
+            cells = [title, *map(shown, (numbers.dense, numbers.pruned, numbers.recovered, numbers.regained))]
             rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
-        said = f"<b>{escape(self.recovery_id)}</b>: {escape(self.model)} without layers {self.mask}, trained for "
-        said += f"{count(self.training.steps, 'step')} on {count(self.training.tokens, 'token')}"
-        return f"<p>{said}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        steps = count(self.training.steps, "step")
+        tokens = count(self.training.tokens, "token")
+        caption = f"<b>{escape(self.recovery_id)}</b>: {escape(self.model)} without layers {self.mask}, trained for "
+        caption += f"{steps} on {tokens}"
+        return f"<p>{caption}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Call the mask what it removes, as in other results."""
+        """Write the mask under the key ``removed``, as in other results."""
         return {"removed" if name == "mask" else name: value for name, value in write(self).items()}
 
 
@@ -95,15 +104,15 @@ class RecoveryCost:
     """The expected cost of a recovery.
 
     Args:
-        rows: Rows of the training, held-out ones included.
-        answers: Answers that the dense model will write, at most.
-        answer_tokens: Their tokens, at most.
-        tokens: Tokens that are trained on, at most where answers are yet to be written.
-        steps: Steps of the training.
-        step_s: Seconds of one step, timed.
-        seconds: Of all steps.
-        memory_bytes: The most memory of the timed step.
-        left_out: Rows that are left out, by the reason.
+        rows: The number of rows, including held-out rows.
+        answers: The maximum number of answers that the dense model will write.
+        answer_tokens: The maximum number of their tokens.
+        tokens: The number of tokens to train on; a maximum if answers are not written yet.
+        steps: The number of training steps.
+        step_s: The seconds of one step, measured.
+        seconds: The seconds of all steps.
+        memory_bytes: The peak memory of the measured step.
+        left_out: The number of rows that are left out, by the reason.
     """
 
     rows: int

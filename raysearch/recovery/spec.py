@@ -20,9 +20,10 @@ from raysearch.errors import UserError
 from raysearch.evaluation.spec import EvaluationSpec, identity_of
 from raysearch.models.file_cache import sha256
 
-#: Rows at once where the user does not say: on a CPU those of a step take up to three times as long together, padded to
-#: the longest, as two by two.
-_AT_ONCE, _AT_ONCE_ON_GPU = 2, 8
+#: The default number of rows at once. On a CPU, padding all rows of a step to the longest takes up to three times as
+#: long as running them two at a time.
+_ROWS_AT_ONCE = 2
+_ROWS_AT_ONCE_ON_GPU = 8
 
 
 @dataclass(frozen=True)
@@ -30,43 +31,43 @@ class RecoveryOptions(Options):
     """How a pruned model is trained.
 
     Args:
-        responses: Of prompts: the answers that the dense model writes itself (``self``), or those of the ``data``.
+        responses: The answers to prompts: written by the dense model (``self``), or those of the ``data``.
         loss: ``tokens``: cross-entropy; ``distill``: the KL divergence from the dense model on the same tokens.
-        top_k: Of `loss` ``distill``: the dense model's likeliest tokens that are kept; the others count as one.
+        top_k: For ``distill``: the number of the dense model's likeliest tokens to keep; the others count as one.
         method: ``lora``, ``qlora`` (on weights of 4 bits, NF4) or ``full``.
-        max_prompt_tokens: Longer prompts are left out.
-        max_new_tokens: Of an answer that the dense model writes; one that is cut off is left out.
-        temperature: Of those answers.
-        top_p: Of those answers.
-        system: The system prompt of prompts that have none; empty for that of the chat template.
-        max_tokens: Of a row; longer ones are left out.
-        tokens: Of all rows together, at most; the others are left out. None for no limit.
-        held_out: The share of the rows that the training does not see, and its loss is followed on.
-        epochs: How often each row is seen.
-        max_steps: The most steps; None for no limit but `epochs`.
-        batch_size: Rows of a step.
-        micro_batch_size: Rows that go through the model at once; halved where memory does not hold them. None for 8 on
-            a GPU and 2 on a CPU, where rows of other lengths cost less apart.
-        workers: Processes that share the rows of a step, one for each GPU, or on CPUs.
-        learning_rate: After the warm-up.
+        max_prompt_tokens: The maximum length of a prompt; longer ones are left out.
+        max_new_tokens: The maximum length of a written answer; an answer that is cut off is left out.
+        temperature: The temperature of written answers.
+        top_p: The nucleus of written answers.
+        system: The system prompt for prompts without one; empty for that of the chat template.
+        max_tokens: The maximum length of a row; longer ones are left out.
+        tokens: The maximum number of tokens of all rows; further rows are left out. None for no limit.
+        held_out: The share of rows that is not trained on; the loss on them is recorded.
+        epochs: The number of times that each row is seen.
+        max_steps: The maximum number of steps; None for no limit besides `epochs`.
+        batch_size: The number of rows of a step.
+        micro_batch_size: The number of rows at once; halved if memory is short. None for 8 on a GPU, and 2 on a CPU,
+            where padding rows of different lengths is expensive.
+        workers: The number of processes that share the rows of a step, one for each GPU, or on CPUs.
+        learning_rate: The learning rate after the warm-up.
         schedule: ``constant``, ``linear`` or ``cosine``, after the warm-up.
-        warmup_steps: Steps in which the learning rate rises.
-        weight_decay: Of AdamW.
-        beta1: Of AdamW.
-        beta2: Of AdamW.
-        max_grad_norm: Gradients are clipped to it.
+        warmup_steps: The number of steps in which the learning rate rises.
+        weight_decay: The weight decay of AdamW.
+        beta1: The first beta of AdamW.
+        beta2: The second beta of AdamW.
+        max_grad_norm: The norm to which gradients are clipped.
         lora_r: The rank of an adapter.
         lora_alpha: The scale of an adapter, divided by its rank.
-        lora_dropout: Of an adapter's input.
-        targets: The names of linear layers that get an adapter, or a regular expression that whole names match;
-            ``all-linear`` for all but the output head.
+        lora_dropout: The dropout of an adapter's input.
+        targets: The names of linear layers that get an adapter, or a regular expression that matches whole names;
+            ``all-linear`` for all except the output head.
         completion_only: Whether the loss leaves out the tokens of the prompt.
-        packing: Whether several rows go through the model as one.
-        gradient_checkpointing: Whether activations are computed again in place of being kept.
-        dtype: Of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has it.
-        checkpoint_steps: Steps between checkpoints, each with a loss on held-out rows; None for ten in all.
-        patience: How many of those may pass without a better loss before the training ends; None for no early stop.
-        seed: Of the rows' order, the adapter's first weights, the dropout and the answers.
+        packing: Whether several rows are joined to one.
+        gradient_checkpointing: Whether activations are computed again instead of kept.
+        dtype: The dtype of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that supports it.
+        checkpoint_steps: The number of steps between checkpoints, each with a held-out loss; None for ten checkpoints.
+        patience: The number of checkpoints without a better loss after which the training ends; None to disable.
+        seed: The seed of the rows' order, the adapter's first weights, the dropout and the answers.
 
     Raises:
         UserError: An option is out of range.
@@ -125,49 +126,55 @@ class RecoveryOptions(Options):
             raise UserError("recovery.targets=[] names nothing to train; name linear layers, or all-linear")
 
     def rows_at_once(self, on_gpu: bool = False) -> int:
-        """Return how many rows go through the model of a process at once: no more than its part of a step."""
-        own = self.batch_size // self.workers
+        """Return the number of rows at once in each process; it divides the process's share of a step."""
+        n_rows = self.batch_size // self.workers
         if self.micro_batch_size is not None:
-            return min(self.micro_batch_size, own)
-        return max(one for one in range(1, (_AT_ONCE_ON_GPU if on_gpu else _AT_ONCE) + 1) if own % one == 0)
+            return min(self.micro_batch_size, n_rows)
+        most = _ROWS_AT_ONCE_ON_GPU if on_gpu else _ROWS_AT_ONCE
+        return max(size for size in range(1, most + 1) if n_rows % size == 0)
 
     def n_held_out(self, n_rows: int) -> int:
-        """Return how many rows are held out: a share, and at least one."""
+        """Return the number of held-out rows: a share of all rows, at least one."""
         return min(n_rows - 1, max(1, round(self.held_out * n_rows)))
 
     def n_steps(self, n_rows: int) -> int:
-        """Return how many steps so many rows take."""
+        """Return the number of steps for so many rows."""
         whole = math.ceil(math.ceil(n_rows / self.batch_size) * self.epochs)
         return min(whole, self.max_steps) if self.max_steps else whole
 
     def rows_seen(self, n_steps: int, n_rows: int) -> int:
-        """Return how many rows so many steps see; the last step of an epoch has what is left of it."""
+        """Return the number of rows that the steps see; the last step of an epoch may have fewer rows.
+
+        Args:
+            n_steps: The number of steps.
+            n_rows: The number of rows of an epoch.
+        """
         epochs, more = divmod(n_steps, math.ceil(n_rows / self.batch_size))
         return epochs * n_rows + more * self.batch_size
 
 
 @dataclass(frozen=True)
 class RecoverSpec:
-    """A recovery: what on, how, and what it is assessed by.
+    """A recovery: the data, the training and the assessment.
 
     Args:
         data: The rows to train on: prompts, or plain text.
-        options: How the model is trained.
-        assess: What the dense, the pruned and the recovered model are assessed by.
-        cluster: Whose replicas of the dense model write answers, and assess.
-        own: How the model is trained on the search's own data, if these hold enough; `data` are then not used. None to
-            train on `data`.
+        options: The options of the training.
+        assess: The assessment of the dense, the pruned and the recovered model.
+        cluster: The cluster for replicas of the dense model, which write answers and assess.
+        own_data_options: The options for training on the search's own data. If these have enough rows, `data` are not
+            used. None to train on `data`.
         settings: The configuration of data and training by dotted key, plain values without secrets, for the record.
 
     Raises:
-        UserError: This machine cannot run so many workers, or a server is to answer for all models.
+        UserError: This machine cannot run so many workers, or the assessment uses a server.
     """
 
     data: Data
     options: RecoveryOptions
     assess: AssessSpec
     cluster: ClusterOptions
-    own: RecoveryOptions | None = None
+    own_data_options: RecoveryOptions | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -183,38 +190,45 @@ class RecoverSpec:
             )
 
     def on_own_data(self, searched: EvaluationSpec, config: Mapping[str, Any]) -> RecoverSpec | None:
-        """Return the recovery on a search's own data.
+        """Return the recovery on the search's own data.
 
         Args:
             searched: The calibrations of the search.
-            config: Its configuration, for the record.
+            config: The search's configuration, for the record.
 
         Returns:
-            None where data were chosen, or the search is on several data, or on State of the Union addresses.
+            The recovery; None if the user chose data, or if the search has several data or the installed text.
         """
-        data, asked = own_data(searched), self.data.draw
-        if self.own is None or data is None or is_installed(data):
+        data = own_data(searched)
+        default_draw = self.data.draw
+        if self.own_data_options is None or data is None or is_installed(data):
             return None
-        changed: dict[str, Any] = {"seed": asked.seed, "sampling": "random"}
+        changes: dict[str, Any] = {"seed": default_draw.seed, "sampling": "random"}
         if isinstance(data.draw, ItemOptions):
-            changed["balance"] = "none"
+            changes["balance"] = "none"
         else:
-            changed |= {"seq_len": asked.seq_len, "sampling": asked.sampling}
+            changes |= {"seq_len": default_draw.seq_len, "sampling": default_draw.sampling}
         rows = replace(data.rows, part=self.data.rows.part)
-        at_most = None if asked.samples == "all" else asked.samples
-        draw = replace(data.draw, samples="all", at_most=at_most, **changed)
-        drawn = {**config["data"], **changed, "part": rows.part, "samples": asked.samples}
+        at_most = None if default_draw.samples == "all" else default_draw.samples
+        draw = replace(data.draw, samples="all", at_most=at_most, **changes)
+        data_settings = {**config["data"], **changes, "part": rows.part, "samples": default_draw.samples}
         settings = {
             "choices.data": config["choices"]["data"],
             **{key: value for key, value in self.settings.items() if not key.startswith(("choices.data", "data."))},
-            **{f"data.{key}": value for key, value in drawn.items()},
-            "recovery.responses": self.own.responses,
+            **{f"data.{key}": value for key, value in data_settings.items()},
+            "recovery.responses": self.own_data_options.responses,
         }
-        return replace(self, data=Data(rows, data.format, draw), options=self.own, own=None, settings=settings)
+        return replace(
+            self,
+            data=Data(rows, data.format, draw),
+            options=self.own_data_options,
+            own_data_options=None,
+            settings=settings,
+        )
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that the training is made of, in plain values, but for the content of its files."""
+        """Everything that decides the training, as plain values, except the content of its files."""
         data = self.data
         return {
             "options": identity_of(self.options),

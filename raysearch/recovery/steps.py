@@ -1,4 +1,4 @@
-"""From a mask to a trained, merged checkpoint, in steps that are each done once, even if a process is killed."""
+"""Turns a mask into a trained, merged checkpoint. Each step is done once, even if a process is killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,13 +33,14 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.models.card import RECORD
 from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
+from raysearch.recovery.adapter import check_targets
 from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed
-from raysearch.recovery.prompts import Prompts, Row, draw_prompts, kept_rows, n_to_train_on, row_of
+from raysearch.recovery.prompts import Prompts, Row, draw_prompts, n_to_train_on, row_of, usable_rows
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import top_logits_of
-from raysearch.recovery.trainer import TrainingRows, TrainingSetup, check_targets
+from raysearch.recovery.trainer import TrainingRows, TrainingSetup
 from raysearch.recovery.training import DONE, TRAINED, is_trained, train
 from raysearch.searching.export import export_search
 from raysearch.searching.observer import Observer
@@ -47,26 +48,33 @@ from raysearch.searching.record import SearchRecord
 from raysearch.searching.spec import SearchSpec
 
 TEACHER = "teacher"  # the folder of the dense model's logits
-RECOVERED = "recovered"  # that of the recovered checkpoint, where nobody has named one
+RECOVERED = "recovered"  # the folder of the recovered checkpoint, if the user names none
 _PRUNED = "pruned"
-_ROWS, _CARD = "rows.jsonl", "rows.json"
-_CHECKPOINTS, _OF_CHECKPOINT = 3, 12  # as many are there at once; bytes of weights and of AdamW's two moments in each
-_UNITS = 64  # jobs of the dense model, about: enough for any number of replicas to be of use
+_ROWS = "rows.jsonl"
+_CARD = "rows.json"  # describes the rows
+_N_CHECKPOINTS = 3  # that exist at the same time
+_CHECKPOINT_BYTES_PER_WEIGHT = 12  # a float32 weight and AdamW's two moments
+_N_JOBS = 64  # about the number of jobs for the dense model; more than any number of replicas
 
-#: Gives the pool of the dense model when it is first needed, within a context that ends before the training.
+#: Returns the pool of the dense model, which starts on the first call. The context ends before the training.
 Replicas = AbstractContextManager[Callable[[], Pool]]
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """A recovery, checked and named.
+    """A recovery that has been checked and named.
 
     Args:
         record: The search that found the mask.
-        search: What that was made of.
-        assessment: The model, and what it is assessed by.
-        folder: Where its steps are kept.
-        shared: Where its rows and the dense model's logits are kept.
+        ledger: The ledger.
+        search: The specification of the search.
+        spec: The specification of the recovery.
+        mask: The mask.
+        assessment: The dense model, and the plan of its assessment.
+        name: The id of the recovery.
+        folder: The folder for the results of its steps.
+        shared: The folder for the rows and the dense model's logits, which several masks may share.
+        on_gpu: Whether the training is on a GPU.
     """
 
     record: SearchRecord
@@ -81,30 +89,37 @@ class Recovery:
     on_gpu: bool
 
     @property
-    def asked(self) -> dict[str, str]:
-        """The metrics that models are to be assessed by, speed aside: names, and all that each number depends on."""
-        spec, plan = self.assessment.spec, self.assessment
-        samples = zip((*spec.texts, *spec.generation), plan.calibrations, strict=True)
-        probe = {"probe": plan.named({"probe": [one.prompt for one in plan.problems]})} if plan.problems else {}
-        tasks = {one.name: plan.name_of(one) for one in plan.sources}
-        return {name: one.fingerprint for name, one in samples} | tasks | probe
+    def required_numbers(self) -> dict[str, str]:
+        """The name of each number to assess, except speeds, with a digest of its inputs."""
+        plan = self.assessment
+        texts = (*plan.spec.texts, *plan.spec.generation)
+        numbers = {name: calibration.fingerprint for name, calibration in zip(texts, plan.calibrations, strict=True)}
+        numbers |= {source.name: plan.name_of(source) for source in plan.sources}
+        if plan.problems:
+            numbers["probe"] = plan.named({"probe": [problem.prompt for problem in plan.problems]})
+        return numbers
 
-    def model_in(self, folder: Path, what: str = "") -> ModelSpec:
-        """The searched model with the weights of a folder, and with another name if it is to be measured."""
+    def model_in(self, folder: Path, suffix: str = "") -> ModelSpec:
+        """Return the searched model with the weights of a folder.
+
+        Args:
+            folder: The folder of a checkpoint.
+            suffix: A suffix for the model's name, if it is to be measured.
+        """
         model = self.search.evaluation.model
-        return replace(model, name=f"{model.label} {what}".rstrip(), path=str(folder), dtype="auto", revision=None)
+        return replace(model, name=f"{model.label} {suffix}".rstrip(), path=str(folder), dtype="auto", revision=None)
 
     @functools.cached_property
     def prompts(self) -> Prompts:
-        """The prompts or text to train on, apart from the calibration and the assessment."""
-        plan, spec = self.assessment, self.spec
+        """The prompts or text to train on, without those of the calibration and the assessment."""
+        plan = self.assessment
         searched = prepare_data(self.search.evaluation, plan.info, plan.files).calibrations
         measured = SeenTexts([*searched, *plan.calibrations], self.tokenizer)
-        return draw_prompts(spec.data, spec.options, self.tokenizer, measured, plan.info.max_positions)
+        return draw_prompts(self.spec.data, self.spec.options, self.tokenizer, measured, plan.info.max_positions)
 
     @functools.cached_property
     def tokenizer(self) -> Any:
-        """The model's tokenizer, apart from the one that others use."""
+        """A separate instance of the model's tokenizer, which the training may change."""
         return load_tokenizer(self.assessment.info.model)
 
 
@@ -118,11 +133,20 @@ def prepare(
     shared: Path | None = None,
     warn: Callable[[str], None] = lambda sentence: None,
 ) -> Recovery:
-    """Check all that can be checked before anything is computed.
+    """Check everything that can be checked before anything is computed, and name the recovery.
 
-    The arguments are those of `recover_search`. The model, and what it is assessed by, is read if it was not; rows and
-    logits are kept in a folder that several masks share, or else in this one's own. Which data are taken instead of the
-    search's own is told to `warn`.
+    Args:
+        record: See `recover_search`.
+        ledger: See `recover_search`.
+        search: See `recover_search`.
+        spec: See `recover_search`.
+        remove: See `recover_search`.
+        plan: The dense model and the plan of its assessment; None to read the model now.
+        shared: A folder for rows and logits that several masks share; None for the recovery's own folder.
+        warn: Receives a sentence if the search's own data are too few to train on.
+
+    Raises:
+        UserError: See `recover_search`.
     """
     evaluation = search.evaluation
     check_first_gpu(evaluation.model.device)
@@ -133,28 +157,29 @@ def prepare(
     check_targets(plan.info.model, spec.options)
     for note in plan.notes:
         warn(note)
-    plain = _named(record, ledger, search, spec, remove, plan, shared)
-    own = spec.on_own_data(evaluation, search.config)
-    if own is None:
-        return plain
-    recovery, data = _named(record, ledger, search, own, remove, plan, shared), name_of(own.data)
-    if (recovery.shared / _CARD).is_file():  # drawn before
-        return recovery
+    with_default_data = _named(record, ledger, search, spec, remove, plan, shared)
+    own_data_spec = spec.on_own_data(evaluation, search.config)
+    if own_data_spec is None:
+        return with_default_data
+    with_own_data = _named(record, ledger, search, own_data_spec, remove, plan, shared)
+    if (with_own_data.shared / _CARD).is_file():  # drawn earlier
+        return with_own_data
     try:
-        prompts = recovery.prompts
+        prompts = with_own_data.prompts
     except UserError as error:
-        if not own.data.rows.is_local:  # it may be the network
+        if not own_data_spec.data.rows.is_local:  # the cause may be the network
             raise
-        why_not = str(error)
+        reason = str(error)
     else:
-        if len(prompts.rows or prompts.questions) > spec.options.batch_size:
-            return recovery
-        why_not = f"{data} holds {count(len(prompts.rows or prompts.questions), 'row')} besides what was measured"
+        n_rows = len(prompts.rows or prompts.questions)
+        if n_rows > spec.options.batch_size:
+            return with_own_data
+        reason = f"{name_of(own_data_spec.data)} holds {count(n_rows, 'row')} besides what was measured"
     warn(
-        f"the search's own data are too few to train on ({why_not}); State of the Union addresses are taken instead; "
+        f"the search's own data are too few to train on ({reason}); State of the Union addresses are used instead; "
         "for other text: data=file data.path=…"
     )
-    return plain
+    return with_default_data
 
 
 def _named(
@@ -166,62 +191,71 @@ def _named(
     plan: AssessmentPlan,
     shared: Path | None,
 ) -> Recovery:
-    """Return a recovery, named by all that it depends on."""
+    """Return a recovery, named by a digest of everything that it depends on."""
     mask = record.best_of_size(remove).mask
-    measured = sorted(one.text_fingerprint for one in plan.calibrations)
+    measured = sorted(calibration.text_fingerprint for calibration in plan.calibrations)
     identity = {
         "model": plan.fingerprint,
         "calibrations": record.identifying,
         "mask": list(mask),
         **spec.identity,
-        **({"measured": measured} if measured else {}),  # rows are drawn apart from it
+        **({"measured": measured} if measured else {}),  # the rows share no text with these
         "files": [plan.files.tokenizer_fingerprint, *spec.digests],
     }
     name = f"recover-m{len(mask)}-{digest(identity, 8)}"
-    folder = ledger.path.absolute().parent / "recoveries" / name  # workers stand in other folders
+    folder = ledger.path.absolute().parent / "recoveries" / name  # workers have other current folders
     return Recovery(record, ledger, search, spec, mask, plan, name, folder, shared or folder, plan.info.model.on_gpu)
 
 
 def check_first_gpu(device: str) -> None:
-    """Refuse a search on another GPU than the first, on which transformers trains."""
+    """Refuse a search on another GPU than the first: transformers trains on the first."""
     _, _, index = device.partition(":")
     if int(index or 0):
         raise UserError(
             f"model.device={device} of the search names one GPU, but a training takes the first; search with "
-            f"model.device=cuda and CUDA_VISIBLE_DEVICES={index} in the environment, and recover that search so"
+            f"model.device=cuda and CUDA_VISIBLE_DEVICES={index} in the environment, and recover that search likewise"
         )
 
 
 def heal(
     recovery: Recovery, out: Path, stages: dict[str, float], observer: Observer, replicas: Replicas | None = None
 ) -> tuple[RecoveryEvidence, int]:
-    """Train a model and write it to `out`; return how it came about, and how many answers the dense model wrote now.
+    """Train a model and write it to `out`. Steps that are already done are not repeated.
 
-    What was done before is not done again. The seconds of each stage are added to `stages`. Without replicas of the
-    dense model some are opened where they are needed.
+    Args:
+        recovery: The recovery.
+        out: The folder of the recovered checkpoint.
+        stages: The seconds of each stage; those of this call are added.
+        observer: Receives the progress.
+        replicas: Replicas of the dense model; None to start some if they are needed.
+
+    Returns:
+        The evidence for the model card, and the number of answers that the dense model wrote now.
     """
-    spec, record = recovery.spec, recovery.record
-    pruned, is_written = recovery.folder / _PRUNED, written_by(out) == recovery.name
+    spec = recovery.spec
+    record = recovery.record
+    pruned = recovery.folder / _PRUNED
+    is_written = written_by(out) == recovery.name
     if not is_written and not [*recovery.folder.glob(f"{TRAINED}/*.safetensors")]:
-        (recovery.folder / TRAINED / DONE).unlink(missing_ok=True)  # what was trained lay in another folder alone
+        (recovery.folder / TRAINED / DONE).unlink(missing_ok=True)  # the weights are only in a checkpoint elsewhere
     model = recovery.model_in(pruned)
     if not recovery.folder.exists():
         check_room(recovery)
     recovery.folder.mkdir(parents=True, exist_ok=True)
     recovery.shared.mkdir(parents=True, exist_ok=True)
-    with replicas or opening(spec.cluster, recovery.assessment.info, _UNITS) as pool:
+    with replicas or opening(spec.cluster, recovery.assessment.info, _N_JOBS) as pool:
         with timed(stages, "data"):
-            rows, left_out, n_written = _rows(recovery, pool, observer)
+            prepared = _prepare_rows(recovery, pool, observer)
         if not (pruned / RECORD).is_file() and not (is_written and is_trained(recovery.folder)):
             shutil.rmtree(pruned, ignore_errors=True)
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
                 export_search(record, recovery.search, pruned, remove=len(recovery.mask))
-        data = TrainingRows.of(rows, spec.options)
+        data = TrainingRows.of(prepared.rows, spec.options)
         if spec.options.loss == "distill" and not is_trained(recovery.folder):
             with timed(stages, "logits"):
-                top_k, folder = spec.options.top_k, recovery.shared / TEACHER
-                top_logits = top_logits_of(data.rows, data.starts, top_k, folder, pool, observer.assessing)
+                folder = recovery.shared / TEACHER
+                top_logits = top_logits_of(data.rows, data.starts, spec.options.top_k, folder, pool, observer.assessing)
             data = replace(data, top_logits=top_logits)
     setup = TrainingSetup(model, recovery.tokenizer, data, spec.options, recovery.folder, recovery.on_gpu)
     with timed(stages, "training"):
@@ -234,9 +268,9 @@ def heal(
         mask=recovery.mask,
         n_layers_dense=recovery.assessment.info.n_layers,
         method=spec.options,
-        rows=len(rows),
-        data=_described(spec),
-        left_out=left_out,
+        rows=len(prepared.rows),
+        data=_describe_data(spec),
+        left_out=prepared.left_out,
         training=training,
         version=VERSION,
     )
@@ -244,47 +278,76 @@ def heal(
         observer.assessing("writing the recovered checkpoint")
         with timed(stages, "checkpoints"):
             write_checkpoint(model, recovery.folder / TRAINED, out, evidence)
-    return evidence, n_written
+    return evidence, prepared.n_new_answers
 
 
 def remove_models(folder: Path, options: RecoveryOptions) -> None:
-    """Remove the models that a recovery has left in its folder, once its numbers are known; an adapter stays."""
+    """Delete the models in a recovery's folder; an adapter stays. Called when the numbers are recorded.
+
+    Args:
+        folder: The recovery's folder.
+        options: The options of the training.
+    """
     trained = [folder / TRAINED / DONE] if options.method == "full" else []
     for marker in (*trained, folder / _PRUNED / RECORD, folder / RECOVERED / RECORD):
-        marker.unlink(missing_ok=True)  # first, so that nothing takes what a killed process leaves for whole
+        marker.unlink(missing_ok=True)  # first: if this process is killed, the rest must not look complete
         shutil.rmtree(marker.parent, ignore_errors=True)
 
 
 def remove_copies(folder: Path, options: RecoveryOptions) -> None:
-    """Remove the models that the recovered checkpoint makes needless from a recovery's folder; an adapter stays."""
-    (folder / _PRUNED / RECORD).unlink(missing_ok=True)  # first, as above
+    """Delete the models in a recovery's folder that are no longer needed after the checkpoint; an adapter stays.
+
+    Args:
+        folder: The recovery's folder.
+        options: The options of the training.
+    """
+    (folder / _PRUNED / RECORD).unlink(missing_ok=True)  # first, see `remove_models`
     shutil.rmtree(folder / _PRUNED, ignore_errors=True)
     if options.method == "full":
         for weights in (folder / TRAINED).glob("*.safetensors"):
             weights.unlink()
 
 
-def _rows(
-    recovery: Recovery, replicas: Callable[[], Pool], observer: Observer
-) -> tuple[list[Row], Mapping[str, int], int]:
-    """Return the rows, drawn and answered once and then kept; what is left out; and how many answers are new."""
-    options, folder = recovery.spec.options, recovery.shared
+class _PreparedRows(NamedTuple):
+    """The rows to train on.
+
+    Args:
+        rows: The rows.
+        left_out: The number of rows that are left out, by the reason.
+        n_new_answers: The number of answers that the dense model wrote now.
+    """
+
+    rows: list[Row]
+    left_out: Mapping[str, int]
+    n_new_answers: int
+
+
+def _prepare_rows(recovery: Recovery, replicas: Callable[[], Pool], observer: Observer) -> _PreparedRows:
+    """Return the rows from the recovery's files, or draw and answer them and write the files."""
+    options = recovery.spec.options
+    folder = recovery.shared
     if (folder / _CARD).is_file() and (folder / _ROWS).is_file():
-        card, lines = json.loads((folder / _CARD).read_text(encoding="utf-8")), (folder / _ROWS).read_bytes()
+        card = json.loads((folder / _CARD).read_text(encoding="utf-8"))
+        lines = (folder / _ROWS).read_bytes()
         if card["sha256"] == hashlib.sha256(lines).hexdigest():
-            known = map(json.loads, lines.splitlines())
-            return [Row(tuple(one["ids"]), one["n_prompt"], one["answer"]) for one in known], card["left_out"], 0
+            entries = map(json.loads, lines.splitlines())
+            rows = [Row(tuple(entry["ids"]), entry["n_prompt"], entry["answer"]) for entry in entries]
+            return _PreparedRows(rows, card["left_out"], 0)
     observer.assessing("drawing the data")
     prompts = recovery.prompts
-    left_out, n_written = Counter(prompts.left_out), 0
-    answers = [(one.answer, False) for one in prompts.questions]
+    left_out = Counter(prompts.left_out)
+    n_new_answers = 0
+    answers = [(question.answer, False) for question in prompts.questions]
     if options.responses == "self":
-        how = options, recovery.assessment, recovery.ledger, replicas, observer.assessing
-        written, n_written = write_answers(prompts.questions, *how)
-        answers = [(one.text.strip(), one.cut_off) for one in written]
-    asked = zip(prompts.questions, answers, strict=True)
-    found = [row_of(question, answer, cut, options, recovery.tokenizer) for question, (answer, cut) in asked]
-    rows = [*prompts.rows, *kept_rows(found, left_out)]
+        texts, n_new_answers = write_answers(
+            prompts.questions, options, recovery.assessment, recovery.ledger, replicas, observer.assessing
+        )
+        answers = [(text.text.strip(), text.cut_off) for text in texts]
+    results = [
+        row_of(question, answer, cut_off, options, recovery.tokenizer)
+        for question, (answer, cut_off) in zip(prompts.questions, answers, strict=True)
+    ]
+    rows = [*prompts.rows, *usable_rows(results, left_out)]
     rows = [rows[place] for place in np.random.default_rng(options.seed).permutation(len(rows))]
     rows = rows[: n_to_train_on(rows, options, left_out, recovery.spec.data)]
     content = "".join(json.dumps(vars(row)) + "\n" for row in rows)
@@ -293,33 +356,36 @@ def _rows(
         "rows": len(rows),
         "tokens": sum(len(row.ids) for row in rows),
         "left_out": left_out,
-        "data": _described(recovery.spec),
+        "data": _describe_data(recovery.spec),
         "answered_by": recovery.assessment.fingerprint if prompts.questions and options.responses == "self" else None,
         "sha256": hashlib.sha256(content.encode()).hexdigest(),
     }
     write_whole(folder / _ROWS, content)
     write_whole(folder / _CARD, json.dumps(redacted(card), indent=2) + "\n")
-    return rows, dict(left_out), n_written
+    return _PreparedRows(rows, dict(left_out), n_new_answers)
 
 
-def _described(spec: RecoverSpec) -> dict[str, Any]:
+def _describe_data(spec: RecoverSpec) -> dict[str, Any]:
+    """Return the description of the data for cards."""
     is_text = isinstance(spec.data.draw, WindowOptions)
-    described = {**spec.data.rows.describe(), "responses": None if is_text else spec.options.responses}
-    if "path" in described:  # the card may be read by anybody
-        described["path"] = Path(described["path"]).name
-    return described
+    description = {**spec.data.rows.describe(), "responses": None if is_text else spec.options.responses}
+    if "path" in description:  # a card may be public, and must not show folders of this machine
+        description["path"] = Path(description["path"]).name
+    return description
 
 
 def check_room(recovery: Recovery) -> None:
-    """Refuse a disk that cannot hold the models that a recovery writes; adapters and logits are small beside them."""
+    """Refuse a disk that cannot hold the models of a recovery. Adapters and logits are small, and not counted."""
     info = recovery.assessment.info
-    left = info.parameters - sum(info.layer_parameters[layer] for layer in recovery.mask)
-    of_weight = 2 * getattr(torch, info.dtype).itemsize  # pruned and recovered
+    n_parameters = info.parameters - sum(info.layer_parameters[layer] for layer in recovery.mask)
+    bytes_per_weight = 2 * getattr(torch, info.dtype).itemsize  # the pruned and the recovered model
     if recovery.spec.options.method == "full":
-        of_weight += _CHECKPOINTS * _OF_CHECKPOINT + 4
-    store, needed = recovery.ledger.path.parent, left * of_weight
-    if (free := shutil.disk_usage(store).free) < needed:
+        bytes_per_weight += _N_CHECKPOINTS * _CHECKPOINT_BYTES_PER_WEIGHT + 4
+    store = recovery.ledger.path.parent
+    needed_bytes = n_parameters * bytes_per_weight
+    free_bytes = shutil.disk_usage(store).free
+    if free_bytes < needed_bytes:
         raise UserError(
-            f"store={store} has {size(free)} left, and this recovery needs {size(needed)}; free some space, or use "
-            "another store=…"
+            f"store={store} has {size(free_bytes)} left, and this recovery needs {size(needed_bytes)}; free some "
+            "space, or use another store=…"
         )

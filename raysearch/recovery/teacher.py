@@ -1,4 +1,4 @@
-"""The dense model's next-token distributions, of which the likeliest tokens are kept."""
+"""The dense model's next-token distributions, reduced to their likeliest tokens."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from raysearch.evaluation.unit import Job
 from raysearch.recovery.progress import run_jobs
 from raysearch.recovery.prompts import Row
 
-_AT_ONCE = 8  # rows of a job, and of a file
-_POSITIONS = 512  # whose logits there are at once: 0.3 GB of a vocabulary of 152 thousand
+_ROWS_PER_JOB = 8  # each job has one file
+_POSITIONS = 512  # positions whose logits are computed at once: 0.3 GB for a vocabulary of 152 thousand
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TopLogits:
     """The dense model's likeliest tokens at the scored positions of one row.
 
     Args:
-        ids: Its likeliest tokens, int32, [n, k].
+        ids: The likeliest tokens, int32, [n, k].
         log_p: Their log-probabilities over the whole vocabulary in nats, float16, [n, k].
     """
 
@@ -40,7 +40,14 @@ class TopLogits:
 
 @dataclass(frozen=True)
 class TeacherJob(Job):
-    """A job that reads rows with the dense model; `first` is the place of the first row."""
+    """A job that runs the dense model on rows.
+
+    Args:
+        first: The index of the first row.
+        rows: The tokens of each row.
+        starts: The first scored position of each row.
+        top_k: The number of tokens to keep at each position.
+    """
 
     first: int
     rows: tuple[tuple[int, ...], ...]
@@ -50,15 +57,16 @@ class TeacherJob(Job):
     @override
     @torch.no_grad()
     def run(self, replica: Replica) -> list[TopLogits]:
-        stack, found = replica.stack, []
+        stack = replica.stack
+        results = []
         for ids, start in zip(self.rows, self.starts, strict=True):
             inputs = Batch.of([ids], [[place >= start for place in range(len(ids))]]).inputs
             hidden = stack.walk(stack.capture(inputs), Mask())[0, start - 1 : -1]
             k = min(self.top_k, stack.vocab_size)
             parts = [stack.logits(part).float().log_softmax(-1).topk(k) for part in hidden.split(_POSITIONS)]
             log_p, likeliest = map(torch.cat, zip(*parts, strict=True))
-            found.append(TopLogits(likeliest.cpu().numpy().astype(np.int32), log_p.cpu().numpy().astype(np.float16)))
-        return found
+            results.append(TopLogits(likeliest.cpu().numpy().astype(np.int32), log_p.cpu().numpy().astype(np.float16)))
+        return results
 
     def __str__(self) -> str:
         return f"the dense model's logits on rows {self.first} … {self.first + len(self.rows) - 1}"
@@ -72,29 +80,40 @@ def top_logits_of(
     replicas: Callable[[], Pool],
     on_progress: Callable[[str], None],
 ) -> list[TopLogits]:
-    """Return what the dense model says of each row from `starts` on; what the folder has is not computed again."""
+    """Return the dense model's likeliest tokens at the scored positions of each row.
+
+    Args:
+        rows: The rows.
+        starts: The first scored position of each row.
+        top_k: The number of tokens to keep at each position.
+        folder: The folder of the results; results in it are not computed again.
+        replicas: Returns the pool; called only if a result is missing.
+        on_progress: Receives a line after each job.
+    """
     folder.mkdir(exist_ok=True)
     jobs = []
-    for first in range(0, len(rows), _AT_ONCE):
-        part = slice(first, first + _AT_ONCE)
+    for first in range(0, len(rows), _ROWS_PER_JOB):
+        part = slice(first, first + _ROWS_PER_JOB)
         jobs.append(TeacherJob(first, tuple(row.ids for row in rows[part]), tuple(starts[part]), top_k))
     missing = [job for job in jobs if not _file(folder, job).exists()]
-    for job, found in run_jobs(missing, replicas, "logits", on_progress):
-        arrays = {f"{key}{place}": array for place, one in enumerate(found) for key, array in vars(one).items()}
+    for job, job_logits in run_jobs(missing, replicas, "logits", on_progress):
+        arrays = {}
+        for place, row_logits in enumerate(job_logits):
+            arrays |= {f"ids{place}": row_logits.ids, f"log_p{place}": row_logits.log_p}
         with written_whole(_file(folder, job)) as unfinished, unfinished.open("wb") as stream:
             np.savez(stream, **arrays)
     top_logits = []
     for job in jobs:
-        with np.load(_file(folder, job)) as kept:
-            top_logits += [TopLogits(kept[f"ids{place}"], kept[f"log_p{place}"]) for place in range(len(job.rows))]
+        with np.load(_file(folder, job)) as arrays:
+            top_logits += [TopLogits(arrays[f"ids{place}"], arrays[f"log_p{place}"]) for place in range(len(job.rows))]
     return top_logits
 
 
 def distillation_loss(logits: Tensor, ids: Tensor, log_p: Tensor) -> Tensor:
-    """Return the KL divergence from the dense model's distribution, in which all but the kept tokens count as one.
+    """Return the KL divergence from the dense model's distribution. All tokens that are not among `ids` count as one.
 
     Args:
-        logits: Of the model that is trained, [n, vocabulary].
+        logits: The logits of the model in training, [n, vocabulary].
         ids: The dense model's likeliest tokens, int64, [n, k].
         log_p: Their log-probabilities, float32, [n, k].
 
@@ -103,9 +122,10 @@ def distillation_loss(logits: Tensor, ids: Tensor, log_p: Tensor) -> Tensor:
     """
     log_q = logits.float().log_softmax(-1).gather(-1, ids)
     p = log_p.exp()
-    kept = torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)  # what the dense model rules out counts nothing
-    rest_p, rest_q = ((1 - one.exp().sum(-1)).clamp_min(1e-6) for one in (log_p, log_q))
-    return kept + rest_p * (rest_p.log() - rest_q.log())
+    top = torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)  # a token of probability 0 contributes nothing
+    rest_p = (1 - log_p.exp().sum(-1)).clamp_min(1e-6)
+    rest_q = (1 - log_q.exp().sum(-1)).clamp_min(1e-6)
+    return top + rest_p * (rest_p.log() - rest_q.log())
 
 
 def _file(folder: Path, job: TeacherJob) -> Path:

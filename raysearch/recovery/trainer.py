@@ -1,24 +1,20 @@
-"""The trainer of a pruned model: trl's SFTTrainer, with peft's adapters where not all weights are trained."""
+"""The trainer of a pruned model: trl's SFTTrainer, with peft's adapters unless all weights are trained."""
 
 from __future__ import annotations
 
-import copy
 import math
 import os
-import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 from datasets import Dataset
-from peft import LoraConfig, inject_adapter_in_model
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     BitsAndBytesConfig,
@@ -33,15 +29,14 @@ from typing_extensions import override
 from raysearch.core.machine import n_cores
 from raysearch.errors import UserError, first_line
 from raysearch.evaluation.replica import is_out_of_memory, reuse_freed_memory
-from raysearch.models.loading import load_config, without_weights
-from raysearch.models.spec import LocatedModel, ModelSpec
+from raysearch.models.spec import ModelSpec
+from raysearch.recovery.adapter import adapter_for, bare_like, naming_targets
 from raysearch.recovery.prompts import Row
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import TopLogits, distillation_loss
 
-CHECKPOINTS = "checkpoints"  # the folder of a training that goes on
-_ALL_LINEAR = "all-linear"  # targets: every linear layer but the output head
-_IGNORED = -100  # the label of a token that no loss is computed on
+CHECKPOINTS = "checkpoints"  # the folder of a running training
+_IGNORED = -100  # the label of a token without a loss
 
 
 @dataclass(frozen=True)
@@ -50,8 +45,8 @@ class TrainingRows:
 
     Args:
         rows: The rows.
-        starts: The first token of each that counts.
-        top_logits: What the dense model says of those; None to learn the tokens themselves.
+        starts: The first scored position of each row.
+        top_logits: The dense model's likeliest tokens at the scored positions; None to learn the tokens themselves.
     """
 
     rows: Sequence[Row]
@@ -60,25 +55,39 @@ class TrainingRows:
 
     @classmethod
     def of(cls, rows: Sequence[Row], options: RecoveryOptions) -> TrainingRows:
-        """Return rows in which all tokens of the answer count, or all but the first if prompts count too."""
+        """Return rows with their first scored positions.
+
+        Args:
+            rows: The rows.
+            options: The options; with `completion_only` only the answers are scored.
+        """
         return cls(rows, [max(1, row.n_prompt if options.completion_only else 1) for row in rows])
 
     def part(self, start: int, stop: int) -> TrainingRows:
-        """Return rows `start` … `stop` - 1."""
+        """Return rows `start` … `stop` - 1.
+
+        Args:
+            start: The index of the first row.
+            stop: The index after the last row.
+        """
         top_logits = None if self.top_logits is None else self.top_logits[start:stop]
         return TrainingRows(self.rows[start:stop], self.starts[start:stop], top_logits)
 
     def filled(self, multiple: int) -> TrainingRows:
-        """Return them up to a multiple, with copies of the first row that do not count: no process sees one twice."""
-        more = -len(self.rows) % multiple
-        rows, starts = [*self.rows, *[self.rows[0]] * more], [*self.starts, *[len(self.rows[0].ids)] * more]
+        """Return the rows padded to a multiple with unscored copies of the first row.
+
+        Otherwise several processes would repeat scored rows to have the same number of them.
+        """
+        n_padding = -len(self.rows) % multiple
+        rows = [*self.rows, *[self.rows[0]] * n_padding]
+        starts = [*self.starts, *[len(self.rows[0].ids)] * n_padding]
         if self.top_logits is None:
             return TrainingRows(rows, starts)
-        nothing = TopLogits(self.top_logits[0].ids[:0], self.top_logits[0].log_p[:0])
-        return TrainingRows(rows, starts, [*self.top_logits, *[nothing] * more])
+        unscored = TopLogits(self.top_logits[0].ids[:0], self.top_logits[0].log_p[:0])
+        return TrainingRows(rows, starts, [*self.top_logits, *[unscored] * n_padding])
 
     def dataset(self) -> Dataset:
-        """Return them as trl reads them."""
+        """Return the rows in the format of trl."""
         labels = [[*[_IGNORED] * start, *row.ids[start:]] for row, start in zip(self.rows, self.starts, strict=True)]
         ids = [list(row.ids) for row in self.rows]
         return Dataset.from_dict({"input_ids": ids, "labels": labels, "row": list(range(len(ids)))})
@@ -86,12 +95,15 @@ class TrainingRows:
 
 @dataclass(frozen=True, eq=False)
 class TrainingSetup:
-    """A checkpoint, what it is trained on, and how.
+    """A checkpoint to train, with its data and options.
 
     Args:
-        tokenizer: The model's; one without a token for padding gets one.
-        data: The rows, those that are held out first.
-        folder: Where its checkpoints go, and what is trained.
+        model: The pruned checkpoint.
+        tokenizer: The model's tokenizer; if it has no padding token, one is set.
+        data: The rows; held-out rows come first.
+        options: The options of the training.
+        folder: The folder of the training's checkpoints and of the trained weights.
+        on_gpu: Whether the training is on a GPU.
     """
 
     model: ModelSpec
@@ -103,16 +115,16 @@ class TrainingSetup:
 
 
 class _Collator(DataCollatorForLanguageModeling):
-    """Keeps the rows' places, by which the trainer finds what the dense model says of them."""
+    """Keeps the indices of the rows, by which the trainer finds the dense model's logits."""
 
     @override
     def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         batch = super().torch_call(examples)
-        return {**batch, "row": torch.tensor([one["row"] for one in examples])}
+        return {**batch, "row": torch.tensor([example["row"] for example in examples])}
 
 
 class RecoveryTrainer(SFTTrainer):
-    """An SFTTrainer that distils where rows have a teacher, and whose held-out loss is a mean over tokens."""
+    """An SFTTrainer that distils if the rows have the dense model's logits. Its held-out loss is a mean over tokens."""
 
     def __init__(self, *args: Any, train: TrainingRows, held_out: TrainingRows, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -121,18 +133,18 @@ class RecoveryTrainer(SFTTrainer):
     @override
     def evaluation_loop(self, *args: Any, **options: Any) -> Any:
         self._held_out = torch.zeros(2, dtype=torch.float64, device=self.args.device)  # nats, tokens
-        found: Any = super().evaluation_loop(*args, **options)
+        output: Any = super().evaluation_loop(*args, **options)
         nats, tokens = cast(Tensor, self.accelerator.reduce(self._held_out)).tolist()
-        found.metrics["eval_loss"] = nats / tokens
-        return found
+        output.metrics["eval_loss"] = nats / tokens
+        return output
 
     @override
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Any:
         tokens = (inputs["labels"][..., 1:] != _IGNORED).sum()
-        found = super().prediction_step(model, inputs, *args, **options)
-        if tokens:  # a mean over none is no number
-            self._held_out += torch.stack([found[0] * tokens, tokens]).to(self._held_out)
-        return found
+        outputs = super().prediction_step(model, inputs, *args, **options)
+        if tokens:  # the mean over no tokens is not a number
+            self._held_out += torch.stack([outputs[0] * tokens, tokens]).to(self._held_out)
+        return outputs
 
     @override
     def compute_loss(
@@ -141,12 +153,12 @@ class RecoveryTrainer(SFTTrainer):
         top_logits = self._training_rows["train" if model.training else "eval"].top_logits
         if top_logits is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        of_rows = [top_logits[row] for row in inputs["row"].tolist()]
+        batch_logits = [top_logits[row] for row in inputs["row"].tolist()]
         device = inputs["input_ids"].device
-        ids = torch.from_numpy(np.concatenate([one.ids for one in of_rows])).long().to(device)
-        log_p = torch.from_numpy(np.concatenate([one.log_p for one in of_rows])).float().to(device)
-        read = {key: inputs[key] for key in ("input_ids", "attention_mask")}
-        outputs = model(**read, use_cache=False, labels=None)
+        ids = torch.from_numpy(np.concatenate([row_logits.ids for row_logits in batch_logits])).long().to(device)
+        log_p = torch.from_numpy(np.concatenate([row_logits.log_p for row_logits in batch_logits])).float().to(device)
+        model_inputs = {key: inputs[key] for key in ("input_ids", "attention_mask")}
+        outputs = model(**model_inputs, use_cache=False, labels=None)
         scored = inputs["labels"][:, 1:] != _IGNORED
         losses: Tensor = distillation_loss(outputs.logits[:, :-1][scored], ids, log_p)
         n_tokens = max(1, len(losses)) if num_items_in_batch is None else num_items_in_batch
@@ -158,7 +170,7 @@ class RecoveryTrainer(SFTTrainer):
 
 @contextmanager
 def all_threads() -> Iterator[None]:
-    """Within the context PyTorch uses all cores of this process, or OMP_NUM_THREADS; a replica may have set fewer."""
+    """Let PyTorch use all cores of this process, or OMP_NUM_THREADS, within the context; a replica may use fewer."""
     before = torch.get_num_threads()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or n_cores()))
     try:
@@ -168,13 +180,25 @@ def all_threads() -> Iterator[None]:
 
 
 def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer:
-    """Return the trainer of a checkpoint, which is loaded here; so many rows go through it at once in each process."""
-    data, options, tokenizer, on_gpu = setup.data, setup.options, setup.tokenizer, setup.on_gpu
+    """Load a checkpoint, and return its trainer.
+
+    Args:
+        setup: The checkpoint, the rows and the options.
+        micro_batch_size: The number of rows at once in each process.
+
+    Raises:
+        UserError: The targets of the adapter do not fit the model.
+    """
+    data = setup.data
+    options = setup.options
+    tokenizer = setup.tokenizer
+    on_gpu = setup.on_gpu
     reuse_freed_memory()
     n_held_out = options.n_held_out(len(data.rows))
-    kept, rest = data.part(0, n_held_out), data.part(n_held_out, len(data.rows))
+    held_out_rows = data.part(0, n_held_out)
+    training_rows = data.part(n_held_out, len(data.rows))
     if options.workers > 1:
-        kept = kept.filled(options.workers * micro_batch_size)
+        held_out_rows = held_out_rows.filled(options.workers * micro_batch_size)
     bf16 = options.dtype == "bfloat16"
     if options.dtype == "auto" and on_gpu:
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
@@ -197,7 +221,7 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
         save_strategy="steps",
         save_total_limit=2,
         load_best_model_at_end=True,
-        restore_callback_states_from_checkpoint=True,  # of the patience
+        restore_callback_states_from_checkpoint=True,  # for the patience
         metric_for_best_model="eval_loss",
         greater_is_better=False,
         prediction_loss_only=True,
@@ -218,50 +242,43 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
         disable_tqdm=True,
     )
     if config.n_gpu > 1:
-        config._n_gpu = 1  # several GPUs are for several processes
+        config._n_gpu = 1  # each process uses one GPU
     if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)  # its places are not looked at
-    with _naming_targets(options):
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)  # padding is masked
+    with naming_targets(options):
         trainer = RecoveryTrainer(
             model=pruned,
             args=config,
             data_collator=None if data.top_logits is None else _Collator(pad_token_id=tokenizer.pad_token_id),
-            train_dataset=rest.dataset(),
-            eval_dataset=kept.dataset(),
+            train_dataset=training_rows.dataset(),
+            eval_dataset=held_out_rows.dataset(),
             processing_class=tokenizer,
-            peft_config=None if options.method == "full" else _adapter(options, _bare(pruned)),
+            peft_config=None if options.method == "full" else adapter_for(options, bare_like(pruned)),
             callbacks=[] if options.patience is None else [EarlyStoppingCallback(options.patience)],
-            train=rest,
-            held_out=kept,
+            train=training_rows,
+            held_out=held_out_rows,
         )
     n_steps = options.n_steps(len(cast(Sized, trainer.train_dataset)))  # rows may have been packed
     if n_steps == 1:
         trainer.args.warmup_steps = 0  # the first step of a warm-up has a learning rate of 0
-    trainer.args.max_steps = n_steps if n_steps == options.max_steps else -1  # else it would go on beyond the epochs
+    # a limit above the number of epochs would extend the training
+    trainer.args.max_steps = n_steps if n_steps == options.max_steps else -1
     trainer.args.eval_steps = trainer.args.save_steps = options.checkpoint_steps or math.ceil(n_steps / 10)
     if options.workers > 1:
-        trainer.eval_dataset = kept.dataset()  # trl has left out the rows of which nothing counts
+        trainer.eval_dataset = held_out_rows.dataset()  # trl has left out the unscored rows
     trainer.remove_callback(PrinterCallback)  # it prints to standard output
     return trainer
 
 
-def check_targets(model: LocatedModel, options: RecoveryOptions) -> None:
-    """Refuse what gets no adapter in the dense model, which is built without weights, before anything is computed."""
-    if options.method != "full":
-        with _naming_targets(options):
-            bare = partial(without_weights, model, load_config(model))
-            inject_adapter_in_model(_adapter(options, bare), bare())
-
-
 @contextmanager
 def naming_bitsandbytes(options: RecoveryOptions) -> Iterator[None]:
-    """Say of what bitsandbytes cannot compute, such as weights of some widths, which option is meant."""
+    """Turn an error of bitsandbytes, such as for weights of some widths, into one that names the option."""
     try:
         yield
     except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
         frames = traceback.walk_tb(error.__traceback__)
-        theirs = any(frame.f_globals.get("__name__", "").startswith("bitsandbytes") for frame, _ in frames)
-        if options.method != "qlora" or not theirs or is_out_of_memory(error):
+        is_theirs = any(frame.f_globals.get("__name__", "").startswith("bitsandbytes") for frame, _ in frames)
+        if options.method != "qlora" or not is_theirs or is_out_of_memory(error):
             raise
         raise UserError(
             f"recovery.method=qlora does not work with this model: bitsandbytes fails ({first_line(error)}); use "
@@ -269,72 +286,20 @@ def naming_bitsandbytes(options: RecoveryOptions) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def _naming_targets(options: RecoveryOptions) -> Iterator[None]:
-    """Say of what peft refuses which option is meant."""
-    try:
-        yield
-    except (ValueError, re.error) as error:
-        if isinstance(error, ValueError) and "arget" not in str(error) and "lm_head" not in str(error):
-            raise
-        raise UserError(
-            f"recovery.targets={options.targets} does not fit the model ({first_line(error)}); name its linear layers "
-            "other than the output head, or all-linear"
-        ) from error
-
-
-def _adapter(options: RecoveryOptions, bare: Callable[[], PreTrainedModel]) -> LoraConfig:
-    """Return the adapter of a model, of which `bare` makes one without weights."""
-    adapter = LoraConfig(
-        r=options.lora_r,
-        lora_alpha=options.lora_alpha,
-        lora_dropout=options.lora_dropout,
-        target_modules=options.targets if isinstance(options.targets, str) else list(options.targets),
-        task_type="CAUSAL_LM",
-    )
-    if options.targets != _ALL_LINEAR or _takes(adapter, bare()):
-        return adapter
-    # peft refuses layers whose weights a kernel may read without calling them, as those of Mamba.
-    model = bare()
-    head, names = model.get_output_embeddings(), dict[str, list[str]]()
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and module is not head:
-            names.setdefault(name.rpartition(".")[2], []).append(name)
-    taken = [alike for alike in names.values() if _takes(replace(adapter, target_modules=alike), bare())]
-    if not taken:
-        raise UserError(
-            f"recovery.targets={_ALL_LINEAR} finds no linear layer that peft trains in {model.config.model_type}; use "
-            "recovery.method=full"
-        )
-    return replace(adapter, target_modules=[name for alike in taken for name in alike])
-
-
-def _takes(adapter: LoraConfig, model: PreTrainedModel) -> bool:
-    """Return whether peft puts an adapter into a model."""
-    try:
-        inject_adapter_in_model(replace(adapter), model)
-    except ValueError:
-        return False
-    return True
-
-
-def _bare(model: PreTrainedModel) -> Callable[[], PreTrainedModel]:
-    """Return what makes a model of the same config without weights."""
-
-    def make() -> PreTrainedModel:
-        with torch.device("meta"):
-            return type(model)(copy.deepcopy(model.config))
-
-    return make
-
-
 def _balances_experts(model: PreTrainedModel, options: RecoveryOptions) -> bool:
-    """Return whether trl can add the loss that balances experts, which is none of distillation's."""
+    """Return whether trl can add the loss that balances experts; distillation has no such loss."""
     return options.loss == "tokens" and bool(getattr(model.config.get_text_config(), "num_experts", 0))
 
 
 def load_pruned(model: ModelSpec, options: RecoveryOptions, *, on_gpu: bool, bf16: bool) -> PreTrainedModel:
-    """Return a checkpoint to train: of 4 bits for QLoRA; in float32 for `full`, and where float32 is computed in."""
+    """Load a checkpoint to train: in 4 bits for QLoRA; in float32 for `full`, and if the computation is in float32.
+
+    Args:
+        model: The pruned checkpoint.
+        options: The options of the training.
+        on_gpu: Whether the training is on a GPU.
+        bf16: Whether the computation is in bfloat16.
+    """
     exact = options.method == "full" or not bf16
     quantization = None
     if options.method == "qlora":

@@ -1,4 +1,4 @@
-"""Trains a pruned model, once: one that was killed goes on from its last checkpoint as if nothing had happened."""
+"""Trains a pruned model, once. A training that was killed resumes from its last checkpoint, with the same result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from zipfile import BadZipFile, ZipFile
 
 from safetensors import SafetensorError, safe_open
-from torch.nn import Module
+from torch.nn import Module, Parameter
 from transformers import TrainerCallback
 from typing_extensions import override
 
@@ -38,23 +38,29 @@ from raysearch.searching.observer import LossPoint
 
 T = TypeVar("T")
 
-_DIVERGED = 1.5  # times the loss of the first steps
-_FIRST = 3  # steps whose mean loss others are compared with
-TRAINED, DONE = "trained", "history.json"
+_DIVERGED = 1.5  # the loss has diverged if it is this many times the mean loss of the first steps
+_N_FIRST_STEPS = 3
+TRAINED = "trained"  # the folder of the trained adapter or weights
+DONE = "history.json"  # the file in it that marks the end of the training
 _UNFINISHED = "trained.part"
 
 
 class _Watch(TrainerCallback):
-    """Says how far the training is, and notices a loss that grows."""
+    """Reports the progress of the training, and warns of a growing loss."""
 
     def __init__(self, rate: float, on_progress: Callable[[str], None], warn: Callable[[str], None]) -> None:
-        self._rate, self._on_progress, self._warn = rate, on_progress, warn
-        self._started, self._done_before, self._warned = time.monotonic(), 0, False
+        self._rate = rate
+        self._on_progress = on_progress
+        self._warn = warn
+        self._warned = False
+        self._started = time.monotonic()
+        self._steps_before = 0  # that an earlier process has done
         self._held_out = ""
 
     @override
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self._started, self._done_before = time.monotonic(), state.global_step
+        self._started = time.monotonic()
+        self._steps_before = state.global_step
 
     @override
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
@@ -63,23 +69,34 @@ class _Watch(TrainerCallback):
             self._held_out = f", held-out {logs['eval_loss']:.4f}"
         if "loss" not in logs:
             return
-        loss, step = logs["loss"], state.global_step
+        loss = logs["loss"]
+        step = state.global_step
         if not math.isfinite(loss) or not math.isfinite(logs.get("grad_norm", 0.0)):
             raise UserError(
                 f"the training has diverged at step {step}: its loss is not finite; use a lower "
                 f"recovery.learning_rate than {self._rate:g}"
             )
-        losses = [one["loss"] for one in state.log_history if "loss" in one]
-        first, recent = losses[:_FIRST], losses[-_FIRST:]
-        if len(recent) == _FIRST < step and min(recent) > _DIVERGED * sum(first) / len(first) and not self._warned:
+        losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+        if not self._warned and _grows(losses, step):
             self._warned = True
             self._warn(
-                f"the training's loss grows ({loss:.3f} at step {step}, from {first[0]:.3f}); use a lower "
+                f"the training's loss grows ({loss:.3f} at step {step}, from {losses[0]:.3f}); use a lower "
                 f"recovery.learning_rate than {self._rate:g}"
             )
-        passed_s, before = time.monotonic() - self._started, self._done_before
-        left = remaining(passed_s, step - before, state.max_steps - before)
-        self._on_progress(f"training: step {step} of {state.max_steps}, loss {loss:.4f}{self._held_out}, {left} left")
+        elapsed_s = time.monotonic() - self._started
+        time_left = remaining(elapsed_s, step - self._steps_before, state.max_steps - self._steps_before)
+        self._on_progress(
+            f"training: step {step} of {state.max_steps}, loss {loss:.4f}{self._held_out}, {time_left} left"
+        )
+
+
+def _grows(losses: list[float], step: int) -> bool:
+    """Return whether each of the last losses is much larger than the mean of the first losses."""
+    first_losses = losses[:_N_FIRST_STEPS]
+    last_losses = losses[-_N_FIRST_STEPS:]
+    if step <= _N_FIRST_STEPS or len(last_losses) < _N_FIRST_STEPS:
+        return False
+    return min(last_losses) > _DIVERGED * sum(first_losses) / len(first_losses)
 
 
 def train(
@@ -89,24 +106,32 @@ def train(
     on_progress: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> Training:
-    """Train a checkpoint, and write its adapter or its weights to ``trained`` in its folder; nothing is done twice.
+    """Train a checkpoint, and write its adapter or its weights to ``trained`` in the setup's folder.
 
-    A folder that has checkpoints goes on from the last. Several processes run on the cluster. What is wrong but stops
-    nothing is told to `warn` in a sentence.
+    A training that has ended is not repeated; one that was killed resumes from the last checkpoint in the folder.
+
+    Args:
+        setup: The checkpoint, the rows and the options.
+        cluster: The cluster, if there are several workers.
+        on_progress: Receives a line after each step.
+        warn: Receives a sentence for each problem that does not stop the training.
 
     Raises:
         UserError: Names of layers are wrong, the loss is not finite, or not even one row fits the memory.
         EvaluationError: One of several processes has died.
     """
-    folder, options, on_gpu = setup.folder, setup.options, setup.on_gpu
-    done, checkpoints = folder / TRAINED, folder / CHECKPOINTS
+    folder = setup.folder
+    options = setup.options
+    on_gpu = setup.on_gpu
+    trained = folder / TRAINED
+    checkpoints = folder / CHECKPOINTS
     if is_trained(folder):
-        return from_json(Training, (done / DONE).read_text(encoding="utf-8"))
-    shutil.rmtree(done, ignore_errors=True)
+        return from_json(Training, (trained / DONE).read_text(encoding="utf-8"))
+    shutil.rmtree(trained, ignore_errors=True)
     started = time.monotonic()
 
-    def fit_from_last(micro: int) -> Training:
-        work = partial(_fit, setup, last_checkpoint(checkpoints, options.workers), micro)
+    def fit_from_last(micro_batch_size: int) -> Training:
+        work = partial(_fit, setup, last_checkpoint(checkpoints, options.workers), micro_batch_size)
         if options.workers == 1:
             return work(on_progress, warn)
         from raysearch.recovery.workers import on_workers  # Ray takes a second to import
@@ -114,31 +139,32 @@ def train(
         return on_workers(work, options.workers, cluster, on_gpu=on_gpu, on_progress=on_progress, warn=warn)
 
     training = within_memory(fit_from_last, options, on_gpu, warn)
-    release()  # the GPU is other processes' now
+    release()  # other processes need the GPU's memory
     training = replace(training, seconds=time.monotonic() - started)
     unfinished = folder / _UNFINISHED
     (unfinished / DONE).write_text(to_json(training), encoding="utf-8")
-    unfinished.rename(done)
+    unfinished.rename(trained)
     shutil.rmtree(checkpoints, ignore_errors=True)
     return training
 
 
 def _fit(
     setup: TrainingSetup,
-    last: str | None,
-    micro: int,
+    checkpoint: str | None,
+    micro_batch_size: int,
     on_progress: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> Training:
-    """Train from a checkpoint to the end, in this process or as one of several, and write the weights."""
+    """Train from a checkpoint to the end, in this process or in one of several, and write the weights."""
     with quiet(), all_threads(), naming_bitsandbytes(setup.options):
-        trainer = make_trainer(setup, micro)
-        before = _sums(trainer)
+        trainer = make_trainer(setup, micro_batch_size)
+        sums_before = _weight_sums(trainer)
         trainer.add_callback(_Watch(setup.options.learning_rate, on_progress, warn))
-        if last is not None and _has_ended(last):  # the trainer asks only after a step, so it must have none left
-            trainer.args.max_steps, trainer.args.num_train_epochs = -1, 0
-        trainer.train(resume_from_checkpoint=last)
-        if _sums(trainer) == before:
+        if checkpoint is not None and _has_ended(checkpoint):  # the trainer would stop only after a further step
+            trainer.args.max_steps = -1
+            trainer.args.num_train_epochs = 0
+        trainer.train(resume_from_checkpoint=checkpoint)
+        if _weight_sums(trainer) == sums_before:
             warn(
                 "the training has changed no weight, so the recovered model is the pruned one; use more steps, or "
                 f"another recovery.learning_rate than {setup.options.learning_rate:g}"
@@ -147,35 +173,55 @@ def _fit(
             unfinished = setup.folder / _UNFINISHED
             shutil.rmtree(unfinished, ignore_errors=True)
             trained: Any = trainer.accelerator.unwrap_model(trainer.model)
-            for config in getattr(trained, "peft_config", {}).values():  # a set, whose order differs between processes
-                if not isinstance(config.target_modules, str):  # a pattern
+            for config in getattr(trained, "peft_config", {}).values():
+                if not isinstance(config.target_modules, str):  # a set, whose order differs between processes
                     config.target_modules = sorted(config.target_modules)
             trained.save_pretrained(unfinished)
-    return _history(trainer, micro)
+    return _history(trainer, micro_batch_size)
 
 
-def _sums(trainer: RecoveryTrainer) -> list[float]:
-    """Return the sum of each trained weight, by which a change is noticed."""
+def _weight_sums(trainer: RecoveryTrainer) -> list[float]:
+    """Return the sum of each trained tensor, to detect whether any has changed."""
+    return [parameter.detach().double().sum().item() for parameter in _trained_parameters(trainer)]
+
+
+def _trained_parameters(trainer: RecoveryTrainer) -> list[Parameter]:
     model = cast(Module, trainer.model)
-    return [one.detach().double().sum().item() for one in model.parameters() if one.requires_grad]
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def within_memory(work: Callable[[int], T], options: RecoveryOptions, on_gpu: bool, warn: Callable[[str], None]) -> T:
-    """Return what work with so many rows at once returns; where memory is short, half as many, or the next fewer."""
-    micro = options.rows_at_once(on_gpu)
+    """Call a function with a number of rows at once; if memory is short, again with half as many or fewer.
+
+    Args:
+        work: The function.
+        options: The options of the training.
+        on_gpu: Whether the training is on a GPU.
+        warn: Receives a sentence when the number of rows is reduced.
+
+    Returns:
+        The result of the function.
+
+    Raises:
+        UserError: Not even one row fits the memory.
+    """
+    micro_batch_size = options.rows_at_once(on_gpu)
 
     def fewer_rows() -> None:
-        nonlocal micro
-        if micro == 1:
+        nonlocal micro_batch_size
+        if micro_batch_size == 1:
             raise UserError(
                 f"recovery.max_tokens={options.max_tokens} is more than memory holds in training, even one row at "
                 "once; use less, recovery.gradient_checkpointing=true, or recovery.method=qlora"
             )
-        fewer = range(1, micro // 2 + 1)
-        micro = max(one for one in fewer if options.batch_size % (one * options.workers) == 0)
-        warn(f"memory does not hold so many rows at once; {micro} of them from here on, and more steps are summed")
+        smaller_sizes = range(1, micro_batch_size // 2 + 1)
+        micro_batch_size = max(size for size in smaller_sizes if options.batch_size % (size * options.workers) == 0)
+        warn(
+            f"memory does not hold so many rows at once; {micro_batch_size} of them from now on, and more gradients "
+            "are accumulated"
+        )
 
-    return in_memory(lambda: work(micro), fewer_rows)
+    return in_memory(lambda: work(micro_batch_size), fewer_rows)
 
 
 def is_trained(folder: Path) -> bool:
@@ -184,19 +230,25 @@ def is_trained(folder: Path) -> bool:
 
 
 def last_checkpoint(folder: Path, workers: int = 1) -> str | None:
-    """Return the last checkpoint that is whole, and remove what a killed process left of others; None for none."""
-    found = {int(one.name.partition("-")[2]): one for one in folder.glob("checkpoint-*")}
-    for _, one in sorted(found.items(), reverse=True):
-        # The first process writes its state last, every process its random numbers.
-        written = (one / "trainer_state.json").is_file() and len([*one.glob("rng_state*.pth")]) >= workers
-        if written and all(map(_can_be_read, one.iterdir())):
-            return str(one)
-        shutil.rmtree(one, ignore_errors=True)
+    """Return the last complete checkpoint, and delete incomplete ones after it; None if there is none.
+
+    Args:
+        folder: The folder of the checkpoints.
+        workers: The number of processes that wrote each checkpoint.
+    """
+    checkpoints = {int(checkpoint.name.partition("-")[2]): checkpoint for checkpoint in folder.glob("checkpoint-*")}
+    for _, checkpoint in sorted(checkpoints.items(), reverse=True):
+        # The first process writes its state last; every process writes its random numbers.
+        has_state = (checkpoint / "trainer_state.json").is_file()
+        has_all_files = has_state and len([*checkpoint.glob("rng_state*.pth")]) >= workers
+        if has_all_files and all(map(_is_readable, checkpoint.iterdir())):
+            return str(checkpoint)
+        shutil.rmtree(checkpoint, ignore_errors=True)
     return None
 
 
-def _can_be_read(file: Path) -> bool:
-    """Return whether an archive or JSON of a checkpoint is whole, which a power cut may leave it not."""
+def _is_readable(file: Path) -> bool:
+    """Return whether a file of a checkpoint is complete; after a power cut it may not be."""
     try:
         if file.suffix == ".safetensors":
             with safe_open(file, "pt"):
@@ -212,24 +264,24 @@ def _can_be_read(file: Path) -> bool:
 
 
 def _has_ended(checkpoint: str) -> bool:
-    """Return whether a training was at its end when a checkpoint was written: by its steps, or by its patience."""
+    """Return whether the training had ended when a checkpoint was written, by its number of steps or its patience."""
     state = json.loads((Path(checkpoint) / "trainer_state.json").read_text(encoding="utf-8"))
     return bool(state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"])
 
 
-def _history(trainer: RecoveryTrainer, micro: int) -> Training:
-    points, model = list[LossPoint](), cast(Module, trainer.model)
+def _history(trainer: RecoveryTrainer, micro_batch_size: int) -> Training:
+    points: list[LossPoint] = []
     log: list[dict[str, Any]] = trainer.state.log_history
-    for one in log:
-        if "loss" in one or "eval_loss" in one:
-            tokens = int(one.get("num_input_tokens_seen", points[-1].tokens if points else 0))
-            points.append(LossPoint(one["step"], tokens, one.get("loss"), one.get("eval_loss")))
+    for entry in log:
+        if "loss" in entry or "eval_loss" in entry:
+            tokens = int(entry.get("num_input_tokens_seen", points[-1].tokens if points else 0))
+            points.append(LossPoint(entry["step"], tokens, entry.get("loss"), entry.get("eval_loss")))
     return Training(
         points=tuple(points),
         steps=trainer.state.global_step,
         best_step=trainer.state.best_global_step or trainer.state.global_step,
         tokens=int(trainer.state.num_input_tokens_seen),
-        parameters=sum(one.numel() for one in model.parameters() if one.requires_grad),
-        seconds=0.0,  # known to `train`
-        micro_batch_size=micro,
+        parameters=sum(parameter.numel() for parameter in _trained_parameters(trainer)),
+        seconds=0.0,  # set by `train`
+        micro_batch_size=micro_batch_size,
     )

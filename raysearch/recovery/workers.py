@@ -1,4 +1,4 @@
-"""Runs a function in several processes that PyTorch joins, by Ray Train: one for each GPU, or on CPUs."""
+"""Runs a function in several processes connected by PyTorch, with Ray Train: one for each GPU, or on CPUs."""
 
 from __future__ import annotations
 
@@ -24,80 +24,100 @@ from raysearch.evaluation.replica import is_out_of_memory
 
 T = TypeVar("T")
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]  # receives a line
 
 
 def on_workers(
-    work: Callable[[Tell, Tell], T], n: int, cluster: ClusterOptions, *, on_gpu: bool, on_progress: Tell, warn: Tell
+    work: Callable[[Report, Report], T],
+    n: int,
+    cluster: ClusterOptions,
+    *,
+    on_gpu: bool,
+    on_progress: Report,
+    warn: Report,
 ) -> T:
-    """Run a function in each of several processes, and return what the first one returns.
+    """Run a function in each of several processes, and return the result of the first process.
 
-    Within it ``torch.distributed`` is set up, as by ``torchrun``. It is handed where it tells progress and warnings,
-    those of the first process alone. Each process has the CPUs of a replica, and a GPU if GPUs are used.
+    In the processes ``torch.distributed`` is set up, as by ``torchrun``.
+
+    Args:
+        work: The function. It receives two functions that report progress and warnings; only those of the first process
+            are passed on.
+        n: The number of processes.
+        cluster: The cluster; each process has the CPUs of a replica.
+        on_gpu: Whether each process has a GPU.
+        on_progress: Receives the progress.
+        warn: Receives the warnings.
 
     Raises:
-        UserError: The cluster has too few CPUs or GPUs, or the function raises one.
-        EvaluationError: A process has died, or the function raises one.
-        RuntimeError: Memory was short, as `is_out_of_memory` tells.
+        UserError: The cluster has too few CPUs or GPUs, or the function raises a `UserError`.
+        EvaluationError: A process has died, or the function raises an `EvaluationError`.
+        RuntimeError: Memory was short, see `is_out_of_memory`.
     """
-    needs = {"CPU": float(cluster.cpus_per_replica), **({"GPU": 1.0} if on_gpu else {})}
-    leave, scratch = join_ray(cluster.address, n * needs["CPU"]), Path(tempfile.mkdtemp(prefix="raysearch-workers-"))
+    needs = {"CPU": float(cluster.cpus_per_replica)}
+    if on_gpu:
+        needs["GPU"] = 1.0
+    leave = join_ray(cluster.address, n * needs["CPU"])
+    scratch = Path(tempfile.mkdtemp(prefix="raysearch-workers-"))
     failures: list[BaseException] = []
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         stack.callback(leave)
         stack.enter_context(raising(leave.check, warn))
-        for kind, each in needs.items():  # Ray Train would wait for ever
-            if (there := room().get(kind, 0)) < n * each:
+        for kind, per_process in needs.items():  # otherwise Ray Train would wait forever
+            available = room().get(kind, 0)
+            if available < n * per_process:
                 raise UserError(
-                    f"recovery.workers={n} need {n * each:g} {kind}s, and the cluster has {there:g}; use fewer"
+                    f"recovery.workers={n} need {n * per_process:g} {kind}s, and the cluster has {available:g}; use "
+                    "fewer"
                 )
-        told = Queue(actor_options={"num_cpus": 0})
+        messages = Queue(actor_options={"num_cpus": 0})
         listeners = {"progress": on_progress, "warning": warn, "failure": failures.append}
-        listener = threading.Thread(target=_listen, args=(told, listeners), daemon=True)
+        listener = threading.Thread(target=_listen, args=(messages, listeners), daemon=True)
         listener.start()
         trainer = TorchTrainer(
             _work,
-            train_loop_config={"work": ray.put(work), "told": told},
+            train_loop_config={"work": ray.put(work), "messages": messages},
             scaling_config=ScalingConfig(num_workers=n, use_gpu=on_gpu, resources_per_worker=needs),
             run_config=RunConfig(storage_path=str(scratch)),
         )
         try:
             fitted: Any = trainer.fit()
-        except (TrainingFailedError, RayError) as error:  # the latter when an actor of Ray Train's dies
-            with suppress(RayError):  # the queue may have been on it too
-                told.put(None)
+        except (TrainingFailedError, RayError) as error:  # a RayError if an actor of Ray Train dies
+            with suppress(RayError):  # the queue may have died with it
+                messages.put(None)
             listener.join()
             for failure in failures:
                 if isinstance(failure, UserError | EvaluationError) or is_out_of_memory(failure):
                     raise failure from error
-            raise EvaluationError(  # of which the others may tell first: connection reset by peer
+            # other workers may report it first: connection reset by peer
+            raise EvaluationError(
                 f"a worker of recovery.workers={n} has died ({last_line(failures[0] if failures else error)}); "
-                "the same command goes on from the last checkpoint"
+                "the same command resumes from the last checkpoint"
             ) from error
-        told.put(None)
+        messages.put(None)
         listener.join()
-        found: T = fitted.return_value
-        return found
+        result: T = fitted.return_value
+        return result
 
 
 def _work(config: dict[str, Any]) -> Any:
-    """Run the function in one of the processes, and tell how it fails."""
-    told: Queue = config["told"]
+    """Run the function in one of the processes, and report its failure."""
+    messages: Queue = config["messages"]
     is_first = ray.train.get_context().get_world_rank() == 0
 
-    def tell(kind: str) -> Tell:
-        return lambda line: told.put((kind, line)) if is_first else None
+    def reporter(kind: str) -> Report:
+        return lambda line: messages.put((kind, line)) if is_first else None
 
     try:
-        return ray.get(config["work"])(tell("progress"), tell("warning"))
+        return ray.get(config["work"])(reporter("progress"), reporter("warning"))
     except Exception as error:
-        told.put(("failure", error))
+        messages.put(("failure", error))
         raise
 
 
-def _listen(told: Queue, listeners: dict[str, Callable[[Any], None]]) -> None:
-    with suppress(RayError):  # Ray has died, which is said elsewhere
-        while (message := told.get()) is not None:
+def _listen(messages: Queue, listeners: dict[str, Callable[[Any], None]]) -> None:
+    with suppress(RayError):  # the death of Ray is reported elsewhere
+        while (message := messages.get()) is not None:
             kind, value = message
             listeners[kind](value)

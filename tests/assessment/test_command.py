@@ -123,7 +123,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["--out", "there"], "--out=there is of a study, which has a report; leave it out for one search"),
     (["assess.seq_len=4096"], "assess.seq_len=4096 is longer than the 64 positions of"),
     (["assess.speed.enabled=true"], "assess.speed.context_tokens=512 with assess.speed.new_tokens=64 is longer"),
-    (["assess.texts.mine=null", "assess.tasks=[]"], "assess asks for nothing"),
+    (["assess.texts.mine=null", "assess.tasks=[]"], "assess measures nothing"),
     (["assess.texts.other=data=sotu"], "assess.texts.other is not taken in order"),
     (
         ["assess.texts.c4=data=c4 data.split=validation data.allow_evaluation_split=true data.sampling=sequential"],

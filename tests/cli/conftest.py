@@ -129,16 +129,16 @@ def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(world.model, bad / "dumb")
     (bad / "dumb" / "tokenizer.json").write_text("{")
     shutil.copytree(world.model, bad / "wordless", ignore=shutil.ignore_patterns("tokenizer*"))
-    with closing(sqlite3.connect(bad / "other.db")) as other:
-        other.execute("CREATE TABLE people (name TEXT)")
-    asked = config.compose("search", world.search())
+    with closing(sqlite3.connect(bad / "other.db")) as database:
+        database.execute("CREATE TABLE people (name TEXT)")
+    configuration = config.compose("search", world.search())
     with closing(Ledger(bad / "store" / "ledger.db")) as ledger:
-        write_search(ledger, "greedy-m2-aa", asked, "failed")
-        write_search(ledger, "greedy-m2-bb", asked, "interrupted")
+        write_search(ledger, "greedy-m2-aa", configuration, "failed")
+        write_search(ledger, "greedy-m2-bb", configuration, "interrupted")
     shutil.copytree(bad / "store", bad / "above" / "mlruns")
     with closing(Ledger(bad / "grid" / "ledger.db")) as ledger:
-        asked = config.compose("study", ["study.grid.remove=[1]"])
-        STUDIES.write(ledger, StudyRecord("some-study", asked, (), {}, {}, "2026-01-01"))
+        configuration = config.compose("study", ["study.grid.remove=[1]"])
+        STUDIES.write(ledger, StudyRecord("some-study", configuration, (), {}, {}, "2026-01-01"))
     return bad
 
 

@@ -19,10 +19,10 @@ def found(outcome: Outcome) -> Any:
     return json.loads(outcome.out)
 
 
-def same(result: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def same(result: Mapping[str, Any], other_result: Mapping[str, Any]) -> bool:
     """Whether two searches found the same, bit for bit."""
     keys = ("search_id", "removed", "removal_order", "dense_loss", "loss", "n_tokens")
-    return [result[key] for key in keys] == [other[key] for key in keys]
+    return [result[key] for key in keys] == [other_result[key] for key in keys]
 
 
 def evaluations(store: str | Path) -> dict[tuple[str, str, int], bytes]:

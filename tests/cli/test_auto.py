@@ -49,7 +49,8 @@ def test_the_largest_number_within_a_loss_is_found(
     monkeypatch.setattr(speed, "_time", lambda *_: speed._Timing(prefill_s=1.0, decode_s=next(decode_s)))
     bounds = [sizes[size]["loss"] + 1.6449 * sizes[size]["error"] for size in range(1, 5)]
     assert bounds == sorted(bounds)
-    until, most = 3, (bounds[1] + bounds[2]) / 2
+    until = 3
+    most = (bounds[1] + bounds[2]) / 2
     shortfall = (
         "misses budget.loss" if sizes[until]["loss"] > most else "keeps to budget.loss, but not beyond the error"
     )
@@ -76,8 +77,8 @@ def test_the_largest_number_within_a_loss_is_found(
     (plot,) = here.glob(f"mlruns/reports/{result['search_id']}/knee.png")
     assert plot.stat().st_size > 1000 and len([*here.glob("mlruns/**/knee.png")]) == 2, "one is MLflow's"
 
-    again = found(run("resume", result["search_id"], "--json"))
-    assert again["evaluations"]["computed"] == 0 and again["recommendation"] == advice
+    resumed = found(run("resume", result["search_id"], "--json"))
+    assert resumed["evaluations"]["computed"] == 0 and resumed["recommendation"] == advice
     shown = run("recommend", "latest").out
     assert "recommended" in shown and ("misses loss" in shown or "loss within error" in shown)
     assert raysearch.recommend("latest", "budget.loss=9").sizes[0].speed is not None
@@ -89,7 +90,8 @@ def test_another_budget_or_searcher_is_another_search(
     here: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(here / "home"))
-    ids, store = set(), "~/mlruns"
+    ids = set()
+    store = "~/mlruns"
     for searcher, budget in (("greedy", {"readout": "1000%"}), ("greedy", {"loss": 9}), ("beam", {"loss": 9})):
         result = raysearch.search(
             *words(world, searcher=searcher, store=store), budget=budget, speed={"enabled": False}
@@ -110,8 +112,8 @@ def test_gains_end_a_search_as_soon_as_a_mask_has_them(run: Run, world: World, m
     result = found(run("search", *words(world, budget__memory=repr(memory[2])), "--json"))
     assert result["n_remove"] == len(result["path"]) == 2, "the speeds of the first search are in the ledger"
     assert "with 1 it misses budget.memory" in result["recommendation"]["reason"]
-    both = {"budget.memory": repr(memory[2]), "budget.readout": "1000%"}
-    assert found(run("search", *words(world, **both), "--json"))["n_remove"] == 4
+    limits = {"budget.memory": repr(memory[2]), "budget.readout": "1000%"}
+    assert found(run("search", *words(world, **limits), "--json"))["n_remove"] == 4
 
 
 def test_what_no_mask_meets_is_one_sentence(run: Run, world: World) -> None:
@@ -140,7 +142,7 @@ def test_a_dry_run_gives_bounds(run: Run, here: Path, world: World) -> None:
     line = run("search", *words(world, budget__loss=0.1), "--dry-run").out
     assert line.startswith("at most 14 masks in 4 rounds, as far as the budget allows: ")
     expected = json.loads(run("search", *words(world, budget__loss=0.1), "--dry-run", "--json").out)
-    assert [one["masks"] for one in expected["rounds"]] == [5, 4, 3, 2] and expected["by_budget"]
+    assert [costs["masks"] for costs in expected["rounds"]] == [5, 4, 3, 2] and expected["by_budget"]
     assert not list(here.iterdir())
 
 
@@ -167,6 +169,7 @@ def test_what_keeps_to_a_budget_within_its_error_alone_is_not_recommended() -> N
 
     assert unsure(Budget(loss=0.12), error=0.02) == ("loss",) and not unsure(Budget(loss=0.14), error=0.02)
     assert unsure(Budget(readout=0.12), error=0.02) == ("readout",) and not unsure(Budget(readout=0.15), error=0.02)
-    noisy, exact = Speed(1.32, 0.33, -0.2, 8e8), Speed(1.32, 0.05, -0.2, 8e8)
+    noisy = Speed(1.32, 0.33, -0.2, 8e8)
+    exact = Speed(1.32, 0.05, -0.2, 8e8)
     assert unsure(Budget(speedup=1.2), speed=noisy) == ("speedup",) and not unsure(Budget(speedup=1.2), speed=exact)
     assert not unsure(Budget(loss=0.1001)) and not unsure(Budget(memory=-0.2), speed=noisy), "memory is exact"

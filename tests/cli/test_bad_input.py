@@ -162,10 +162,12 @@ SEARCHES: list[tuple[str, list[str]]] = [
 
 
 def test_searches_that_cannot_be(run: Run, here: Path, world: World, rubbish: Path, subtests: pytest.Subtests) -> None:
-    for words, said in SEARCHES:
+    for words, fragments in SEARCHES:
         usual = [word for word in world.search() if not (words.startswith("data=") and word.startswith("data"))]
         with subtests.test(words[:60]):
-            refuses_cleanly(run, ["search", *usual, *words.replace("BAD", str(rubbish)).split()], said, here, rubbish)
+            refuses_cleanly(
+                run, ["search", *usual, *words.replace("BAD", str(rubbish)).split()], fragments, here, rubbish
+            )
 
 
 def test_a_gpu_that_is_not_there(run: Run, world: World, rubbish: Path, monkeypatch: pytest.MonkeyPatch) -> None:

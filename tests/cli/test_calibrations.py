@@ -92,57 +92,57 @@ def test_a_weighted_search_shares_the_ledger_with_its_parts(run, words):
 
 
 def test_data_shows_what_the_model_will_see(run, words, items):
-    asked = [word for word in words() if not word.startswith(("tracking", "remove"))]
-    out = run("data", *asked, "--samples", "1").out
+    arguments = [word for word in words() if not word.startswith(("tracking", "remove"))]
+    out = run("data", *arguments, "--samples", "1").out
     first = json.loads(items.read_text().splitlines()[0])
     assert "⟦" in out and "[right, " in out and "[wrong, " in out
     assert "dense margin" in out and "fingerprint" in out and "duplicates" in out
     assert "evaluated on" in out and "8 items" in out
-    [one] = json.loads(run("data", *asked, "--json", "--samples", "12", "--no-loss").out)
-    assert one["dense_loss"] is None and len(one["shown"]) == 8
-    rows = one["shown"][0]["rows"]
+    [inspected] = json.loads(run("data", *arguments, "--json", "--samples", "12", "--no-loss").out)
+    assert inspected["dense_loss"] is None and len(inspected["shown"]) == 8
+    rows = inspected["shown"][0]["rows"]
     assert [row["gold"] for row in rows].count(True) == 1 and len(rows) == len(first["choices"])
     scored = [piece["text"].split() for row in rows for piece in row["spans"] if piece["scored"]]
     assert sorted(map(len, scored)) == [1, 2, 3]
 
 
 def test_data_without_the_loss_leaves_nothing_behind(run, here, words):
-    asked = [word for word in words() if not word.startswith(("tracking", "remove"))]
-    assert run("data", *asked, "--no-loss").code == 0
+    arguments = [word for word in words() if not word.startswith(("tracking", "remove"))]
+    assert run("data", *arguments, "--no-loss").code == 0
     assert list(here.iterdir()) == []
 
 
 def test_sweep_by_answers_says_what_the_texts_show_without_each_layer(run, here, words):
-    asked = words(objective="generation_accuracy", objective__max_new_tokens=2)
-    done = run("sweep", *(word for word in asked if not word.startswith(("tracking", "remove"))))
+    arguments = words(objective="generation_accuracy", objective__max_new_tokens=2)
+    done = run("sweep", *(word for word in arguments if not word.startswith(("tracking", "remove"))))
     assert done.code == 0, done.err
     assert "the texts without one layer" in done.out and "cut off (%)" in " ".join(done.out.split())
     with (here / "sweep" / "texts.csv").open(newline="") as file:
         dense, *layers = csv.DictReader(file)
     assert dense["layer"] == "-1" and len(layers) == N_LAYERS
-    assert all(float(one["tokens"]) <= 2 and 0 <= float(one["cut_off"]) <= 1 for one in layers)
+    assert all(float(row["tokens"]) <= 2 and 0 <= float(row["cut_off"]) <= 1 for row in layers)
 
 
 def test_sweep_lays_calibrations_side_by_side(run, here, words):
-    asked = [word for word in words(objective="perplexity") if not word.startswith(("tracking", "remove"))]
+    arguments = [word for word in words(objective="perplexity") if not word.startswith(("tracking", "remove"))]
     also = ["--also", "objective=kl", "--also", "objective=task_margin data.samples=4"]
-    swept = found(run("sweep", *asked, *also, "--remove", "2", "--json"))
-    names = [one["calibration"] for one in swept["calibrations"]]
+    swept = found(run("sweep", *arguments, *also, "--remove", "2", "--json"))
+    names = [profile["calibration"] for profile in swept["calibrations"]]
     assert names == [f"{name} on multiple_choice items.jsonl" for name in ("perplexity", "kl", "task_margin")]
-    assert all(sorted(one["ranking"]) == list(range(N_LAYERS)) for one in swept["calibrations"])
+    assert all(sorted(profile["ranking"]) == list(range(N_LAYERS)) for profile in swept["calibrations"])
     assert len(swept["agreements"]) == 3
     with (here / "sweep" / "sweep.csv").open(newline="") as file:
         header, dense, *layers = csv.reader(file)
     assert header[1::2] == names and dense[0] == "dense" and len(layers) == N_LAYERS
     assert (here / "sweep" / "sweep.png").stat().st_size > 10_000
-    for place, one in enumerate(swept["calibrations"]):
-        assert [float(row[2 * place + 1]) for row in layers] == one["losses"]
-        assert [float(row[2 * place + 2]) for row in layers] == one["standard_errors"]
-    scored = run("score", *asked, "masks=[[],[3]]", "--json")  # answered: the sweep has it
-    assert [one["cached"] for one in json.loads(scored.out)] == [True, True]
-    assert [one["loss"] for one in json.loads(scored.out)] == [float(dense[1]), float(layers[3][1])]
-    again = run("sweep", *asked, *also)
-    assert "Spearman" in again.out and "Wrote sweep/sweep.png" in again.out.replace("\n", "")
+    for place, profile in enumerate(swept["calibrations"]):
+        assert [float(row[2 * place + 1]) for row in layers] == profile["losses"]
+        assert [float(row[2 * place + 2]) for row in layers] == profile["standard_errors"]
+    scored = run("score", *arguments, "masks=[[],[3]]", "--json")  # answered: the sweep has it
+    assert [score["cached"] for score in json.loads(scored.out)] == [True, True]
+    assert [score["loss"] for score in json.loads(scored.out)] == [float(dense[1]), float(layers[3][1])]
+    repeated = run("sweep", *arguments, *also)
+    assert "Spearman" in repeated.out and "Wrote sweep/sweep.png" in repeated.out.replace("\n", "")
 
 
 def test_an_evaluation_split_is_taken_only_when_allowed_and_told_of(run, here, words, items):
@@ -189,26 +189,27 @@ def test_what_makes_no_sense_is_refused(run, here, words, world, subtests):
 def test_text_that_is_unknown_to_the_tokenizer_is_told_of_once(run, world, here):
     foreign = here / "foreign.txt"
     foreign.write_text("xyzzy plugh " * 300)
-    said = f"warning: 100% of the tokens of {foreign} are unknown to the model's tokenizer, so losses say little; "
-    asked, search = world.words(data__path=foreign), world.search(data__path=foreign, searcher="one_shot")
+    warning = f"warning: 100% of the tokens of {foreign} are unknown to the model's tokenizer, so losses say little; "
+    arguments = world.words(data__path=foreign)
+    search = world.search(data__path=foreign, searcher="one_shot")
     text = f"assess.texts.mine='data=file data.path={foreign} data.samples=4 data.sampling=sequential'"
     for command in (
         ["search", *search],
         ["search", *search],  # all of whose numbers are known
-        ["score", *asked, "masks=[[3]]"],
-        ["sweep", *asked, "--also", "objective=kl"],
-        ["data", *asked, "--also", "data.samples=4"],
+        ["score", *arguments, "masks=[[3]]"],
+        ["sweep", *arguments, "--also", "objective=kl"],
+        ["data", *arguments, "--also", "data.samples=4"],
         ["assess", "latest", "assess=none", text, "assess.seq_len=16", "assess.probe.enabled=false"],
     ):
         done = run(*command)
-        assert done.code == 0 and done.err.count(said) == 1, (command, done)
+        assert done.code == 0 and done.err.count(warning) == 1, (command, done)
     assert "unknown to the model's" not in run("score", *world.words(), "masks=[[3]]").err
 
 
 def test_a_dtype_without_instructions_is_told_of_once(run, world, monkeypatch):
     monkeypatch.setattr(observer, "has_instructions", lambda dtype: dtype != "bfloat16")
-    said = "warning: this machine's CPU has no instructions for bfloat16 and takes longer than in float32; "
+    warning = "warning: this machine's CPU has no instructions for bfloat16 and takes longer than in float32; "
     for command in (world.search(model__dtype="bfloat16"), world.search(model__dtype="bfloat16", searcher="one_shot")):
         done = run("search", *command)
-        assert done.code == 0 and done.err.count(said) == 1, done
+        assert done.code == 0 and done.err.count(warning) == 1, done
     assert "no instructions" not in run("search", *world.search()).err

@@ -13,29 +13,29 @@ from tests.cli.found import found
 def test_a_ledger_is_checked_merged_exported_and_cleaned(run: Run, here: Path, world: World) -> None:
     first = found(run("search", *world.search(), "--json"))
     shutil.copytree("mlruns", "other")
-    said = run("ledger", "check")
-    assert said.code == 0 and "mlruns/ledger.db is whole: " in said.out and "1 search" in said.out
+    checked = run("ledger", "check")
+    assert checked.code == 0 and "mlruns/ledger.db is whole: " in checked.out and "1 search" in checked.out
 
     files = json.loads(run("ledger", "export", "--out", "tables", "--json").out)
-    assert {Path(one["path"]).name: one["rows"] for one in files}["searches.csv"] == 1
-    assert all(Path(one["path"]).is_file() for one in files)
+    assert {Path(file["path"]).name: file["rows"] for file in files}["searches.csv"] == 1
+    assert all(Path(file["path"]).is_file() for file in files)
 
-    for words, sentence in {
-        (): "Nothing to clean in mlruns/ledger.db: no search was named that it should forget; --yes gives back unused",
-        ("--yes",): "Nothing to clean in mlruns/ledger.db: no search was named that it should forget; ",
+    for options, sentence in {
+        (): "Nothing to delete in mlruns/ledger.db: no search was named; --yes only shrinks the file",
+        ("--yes",): "Nothing to delete in mlruns/ledger.db: no search was named; ",
     }.items():
-        assert sentence in run("ledger", "clean", *words).out
-    asked = run("ledger", "clean", "latest")
-    assert f"1 search ({first['search_id']}) with " in asked.out and "do it with --yes" in asked.out
+        assert sentence in run("ledger", "clean", *options).out
+    preview = run("ledger", "clean", "latest")
+    assert f"1 search ({first['search_id']}) with " in preview.out and "delete with --yes" in preview.out
     assert json.loads(run("ledger", "check", "--json").out)["rows"]["searches"] == 1
     assert run("ledger", "clean", "latest", "--yes").code == 0
-    left = json.loads(run("ledger", "check", "--json").out)["rows"]
-    assert left["searches"] == left["evaluations"] == 0
+    rows = json.loads(run("ledger", "check", "--json").out)["rows"]
+    assert rows["searches"] == rows["evaluations"] == 0
 
     merged = json.loads(run("ledger", "merge", "other", "--json").out)["rows"]
     assert merged["searches"] == 1 and merged["evaluations"] > 0
-    again = found(run("search", *world.search(), "--json"))
-    assert (again["removed"], again["evaluations"]["computed"]) == (first["removed"], 0)
+    repeated = found(run("search", *world.search(), "--json"))
+    assert (repeated["removed"], repeated["evaluations"]["computed"]) == (first["removed"], 0)
 
     with closing(sqlite3.connect(here / "mlruns" / "ledger.db")) as connection, connection:
         connection.execute("UPDATE searches SET state = 'running'")

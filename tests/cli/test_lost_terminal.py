@@ -70,24 +70,24 @@ def hung_up(searches: subprocess.Popen[str], words: list[str], ignored: bool) ->
     os.mkfifo("stderr")
     process = begin(searches, words, Path("stderr"), ignored)
     with open("stderr") as stderr:
-        said = ""
+        stderr_text = ""
         for line in stderr:
-            said += line
+            stderr_text += line
             if "remove 2 of" in line:
                 os.kill(process, signal.SIGHUP)
                 break
         else:
-            pytest.fail(f"it never said that it began: {said}")
-        said = stderr.read()
-    return end(searches), said
+            pytest.fail(f"it never said that it began: {stderr_text}")
+        stderr_text = stderr.read()
+    return end(searches), stderr_text
 
 
 def test_a_lost_terminal_stops_a_search_which_says_how_to_go_on(
     run: Run, world: World, searches: subprocess.Popen[str]
 ) -> None:
     slow = world.search(tracking__type="none", searcher="exhaustive", remove="2", data__samples=200)
-    code, said = hung_up(searches, slow, ignored=False)
-    assert code == 130 and "raysearch resume" in said
+    code, stderr_text = hung_up(searches, slow, ignored=False)
+    assert code == 130 and "raysearch resume" in stderr_text
     assert "interrupted" in run("show").out
 
 

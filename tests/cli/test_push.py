@@ -34,9 +34,10 @@ class Hub:
         if method in self.status:
             return self.status[method], {"error": "no"}
         if path == "/api/repos/create":
-            asked = json.loads(body)
-            name = f"{asked['organization']}/{asked['name']}"
-            self.private[name], self.files[name] = asked["visibility"] == "private", {".gitattributes": b""}
+            request = json.loads(body)
+            name = f"{request['organization']}/{request['name']}"
+            self.private[name] = request["visibility"] == "private"
+            self.files[name] = {".gitattributes": b""}
             return 200, {"url": f"{self.url}/{name}"}
         if path == "/api/validate-yaml":  # of the card
             return 200, {"errors": [], "warnings": []}
@@ -45,8 +46,8 @@ class Hub:
             return 404, {"error": f"{path} is not found"}
         if "/preupload/" in path:
             modes = [
-                {"path": one["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None}
-                for one in json.loads(body)["files"]
+                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None}
+                for file in json.loads(body)["files"]
             ]
             return 200, {"files": modes}
         if "/commit/" in path:
@@ -68,8 +69,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         def do(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             hub.tokens.add(self.headers.get("Authorization"))
-            status, said = hub.answer(self.command, self.path, body)
-            content = json.dumps(said).encode()
+            status, answer = hub.answer(self.command, self.path, body)
+            content = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
@@ -106,8 +107,8 @@ def test_a_checkpoint_is_sent_private_and_replaced_on_demand(run: Run, world: Wo
     refused(run(*send, "--out", "two"), "--push=me/small is there already; name another repository, or replace it with")
     assert not (here / "two").exists(), "it is known beforehand"
     sent["stale.safetensors"] = b""
-    again = run(*send, "--out", "two", "--remove", 1, "--overwrite", "--json")
-    assert json.loads(again.out)["url"] == f"{hub.url}/me/small"
+    replaced = run(*send, "--out", "two", "--remove", 1, "--overwrite", "--json")
+    assert json.loads(replaced.out)["url"] == f"{hub.url}/me/small"
     assert len(json.loads(sent["raysearch.json"])["mask"]) == 1 and "stale.safetensors" not in sent
     refused(run(*send, "--out", "three", "--overwrite", "--public"), "is there already and private; leave out --public")
     hub.files["me/small"] = {"model.safetensors": b"of someone"}

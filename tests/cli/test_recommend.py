@@ -29,7 +29,10 @@ def searched(run: Run, world: World) -> Mapping[int, Mapping[str, Any]]:
     result = found(run("search", *world.search(remove="1..3"), "--json"))
     errors = {int(size): error for size, error in result["delta_errors"].items()}
     dense = {"loss": result["dense_loss"]}
-    return {0: dense, **{one["n_removed"]: {**one, "error": errors[one["n_removed"]]} for one in result["path"]}}
+    return {
+        0: dense,
+        **{entry["n_removed"]: {**entry, "error": errors[entry["n_removed"]]} for entry in result["path"]},
+    }
 
 
 def test_a_loss_decides(run: Run, world: World) -> None:
@@ -96,10 +99,14 @@ def test_measured_speeds_decide(
     decoding = measured["pruned"]["decode_tokens_per_s"]
     memory = measured["pruned"]["peak_memory_bytes"]["retention"] - 1
     advice = raysearch.recommend("latest", "budget.loss=1000")
-    (one, speed, three) = (size.speed for size in advice.sizes)
+    (speed_of_1, speed_of_2, speed_of_3) = (size.speed for size in advice.sizes)
     peak = measured["pruned"]["peak_memory_bytes"]["value"]
-    assert one is three is None and speed is not None and speed.error == pytest.approx(decoding["retention_error"])
-    assert (speed.speedup, speed.memory, speed.memory_bytes) == (decoding["retention"], memory, peak)
+    assert (
+        speed_of_1 is speed_of_3 is None
+        and speed_of_2 is not None
+        and speed_of_2.error == pytest.approx(decoding["retention_error"])
+    )
+    assert (speed_of_2.speedup, speed_of_2.memory, speed_of_2.memory_bytes) == (decoding["retention"], memory, peak)
     assert raysearch.recommend("latest", f"budget.memory={memory!r}").n_removed == 2
     absolute = raysearch.recommend("latest", f"budget.memory={peak / 1e6!r}MB")
     assert absolute.n_removed == 2 and f", memory {size_text(peak)}; " in absolute.reason
@@ -134,5 +141,5 @@ def test_a_readout_that_is_missed_is_told() -> None:
 
     budget = Budget(readout=0.1)
     sizes = [facts_of(Mask.of(1), 1.2, 1.0, PERPLEXITY, budget)]
-    told = recommend._facts(sizes[0], budget, PERPLEXITY)
-    assert told == "the loss rises by 0.2000, perplexity is 22.1% worse"
+    facts = recommend._facts(sizes[0], budget, PERPLEXITY)
+    assert facts == "the loss rises by 0.2000, perplexity is 22.1% worse"

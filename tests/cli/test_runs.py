@@ -26,8 +26,8 @@ from tests.faults.injection import refused
 def test_resume_takes_up_by_name(run: Run, world: World) -> None:
     result = found(run("search", *world.search(), "--json"))
     for name in ("latest", "greedy", result["search_id"]):
-        again = found(run("resume", name, "--json"))
-        assert numbers(again) == numbers(result) and again["evaluations"]["computed"] == 0
+        resumed = found(run("resume", name, "--json"))
+        assert numbers(resumed) == numbers(result) and resumed["evaluations"]["computed"] == 0
     shown = found(run("show", "latest", "--json"))["result"]
     work = ("evaluations", "layer_forwards", "layer_tokens", "seconds", "ended")
     assert result["evaluations"]["computed"] and {name: shown[name] == result[name] for name in work} == dict.fromkeys(
@@ -42,10 +42,10 @@ def test_resume_from_another_folder_uses_the_same_ledger(
     elsewhere = here / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    again = found(run("resume", "latest", "--store", here / "mlruns", "--json"))
-    assert again["evaluations"]["computed"] == 0 and numbers(again) == numbers(result)
-    again = found(run("resume", "latest", "--store", here / "mlruns" / "ledger.db", "--json"))
-    assert again["evaluations"]["computed"] == 0
+    resumed = found(run("resume", "latest", "--store", here / "mlruns", "--json"))
+    assert resumed["evaluations"]["computed"] == 0 and numbers(resumed) == numbers(result)
+    resumed = found(run("resume", "latest", "--store", here / "mlruns" / "ledger.db", "--json"))
+    assert resumed["evaluations"]["computed"] == 0
     assert not list(elsewhere.iterdir())
 
 
@@ -89,8 +89,10 @@ def test_show_lists_searches_and_what_they_saw(run: Run, world: World) -> None:
     greedy = found(run("search", *world.search(), "--json"))
     one_shot = found(run("search", *world.search(searcher="one_shot"), "--json"))
     listed = found(run("show", "--json"))
-    assert [one["search_id"] for one in listed] == [one_shot["search_id"], greedy["search_id"]], "the newest first"
-    assert [one["state"] for one in listed] == ["finished", "finished"]
+    assert [search["search_id"] for search in listed] == [one_shot["search_id"], greedy["search_id"]], (
+        "the newest first"
+    )
+    assert [search["state"] for search in listed] == ["finished", "finished"]
     assert listed[1]["result"] == greedy
     readable = run("show").out
     assert [row[0].strip() for row in table(readable)] == [one_shot["search_id"], greedy["search_id"]]
@@ -98,14 +100,14 @@ def test_show_lists_searches_and_what_they_saw(run: Run, world: World) -> None:
 
     whole = found(run("show", greedy["search_id"], "--json"))
     assert whole["config"]["remove"] == 2 and len(whole["result"]["trials"]) == GREEDY + 1
-    said = run("show", greedy["search_id"], "--most", "1").out
-    assert f"1 of {GREEDY} masks, those of the most layers first, then by loss" in " ".join(said.split())
-    firsts = [row[0].strip() for row in table(said)]
+    shown = run("show", greedy["search_id"], "--most", "1").out
+    assert f"1 of {GREEDY} masks, those of the most layers first, then by loss" in " ".join(shown.split())
+    firsts = [row[0].strip() for row in table(shown)]
     assert firsts[-3:] == ["1", "2", str(Mask(tuple(greedy["removed"])))]
     assert {"state", "data", "searcher", "remove", "time", "loss over dense"} <= {*firsts}
-    (repeat,) = (line.removeprefix("Repeat: raysearch ") for line in said.splitlines() if line.startswith("Repeat: "))
-    again = found(run(*shlex.split(repeat), "--json"))
-    assert (again["search_id"], again["evaluations"]["computed"]) == (greedy["search_id"], 0), "the same search"
+    (repeat,) = (line.removeprefix("Repeat: raysearch ") for line in shown.splitlines() if line.startswith("Repeat: "))
+    repeated = found(run(*shlex.split(repeat), "--json"))
+    assert (repeated["search_id"], repeated["evaluations"]["computed"]) == (greedy["search_id"], 0), "the same search"
 
 
 def test_an_export_is_what_the_search_judged(run: Run, here: Path, world: World) -> None:
@@ -128,16 +130,18 @@ def test_an_export_overwrites_only_what_it_may(run: Run, here: Path, world: Worl
     found(run("search", *world.search(), "--json"))
     (here / "taken").mkdir()
     (here / "taken" / "thesis.txt").write_text("mine")
-    for taken in here / "taken", here / "mlruns", here:
-        before = sorted(path.name for path in taken.iterdir())
+    for folder in here / "taken", here / "mlruns", here:
+        before = sorted(path.name for path in folder.iterdir())
         for overwrite in [], ["--overwrite"]:
-            refused = run("export", "latest", "--out", taken, *overwrite, "--json")
-            sentence = f"error: --out={taken} holds other things than an export; name another folder\n"
+            refused = run("export", "latest", "--out", folder, *overwrite, "--json")
+            sentence = f"error: --out={folder} holds other things than an export; name another folder\n"
             assert (refused.code, refused.out, refused.err) == (2, "", sentence)
-        assert sorted(path.name for path in taken.iterdir()) == before
+        assert sorted(path.name for path in folder.iterdir()) == before
     found(run("export", "latest", "--out", "mine", "--json"))
-    again = run("export", "latest", "--out", "mine", "--json")
-    assert again.code == 2
-    assert again.err == f"error: --out={here}/mine is not empty; name another folder, or replace it with --overwrite\n"
+    refused = run("export", "latest", "--out", "mine", "--json")
+    assert refused.code == 2
+    assert (
+        refused.err == f"error: --out={here}/mine is not empty; name another folder, or replace it with --overwrite\n"
+    )
     written = found(run("export", "latest", "--out", "mine", "--overwrite", "--json"))
     assert written["n_layers"] == 3 and Path(written["out"]) == here / "mine"

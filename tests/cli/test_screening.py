@@ -24,14 +24,14 @@ def test_screened_masks_are_recorded_shown_and_completed(run: Run, here: Path, w
     lines = run("show", "latest").out
     assert lines.count("screened: ") == n_screened and "of the shards" in lines
 
-    again = run("search", *words)
-    assert f"Screened: {n_screened} masks stopped early, with 0.1 confidence" in " ".join(again.out.split())
+    repeated = run("search", *words)
+    assert f"Screened: {n_screened} masks stopped early, with 0.1 confidence" in " ".join(repeated.out.split())
     with closing(Ledger(here / "mlruns" / "ledger.db")) as ledger:
         (record,) = SEARCHES.all(ledger)
     trials = [trial for trial in record.found.trials if trial.screened is not None]
     assert len(trials) == n_screened
     assert all(trial.loss is None and trial.failure is None for trial in trials)
-    assert not any(trial.mask in {one.mask for one in trials} for trial in record.found.path), "never ranked"
+    assert not any(trial.mask in {screened.mask for screened in trials} for trial in record.found.path), "never ranked"
 
     off = found(run("search", *world.search(searcher="greedy", **{**SCREENED, "screening": "off"}), "--json"))
     assert off["search_id"] != first["search_id"], "screening is part of a search's identity"

@@ -113,7 +113,8 @@ def test_mlflow_holds_all_of_it(recorded: tuple[Path, dict[str, Any]], world: Wo
     folder, result = recorded
     recorded_there = Recorded(folder / "mlruns")
     recorded_there.assert_complete(GREEDY + 1)  # a child for every trial, the dense model too
-    client, parent = recorded_there.client, recorded_there.parent
+    client = recorded_there.client
+    parent = recorded_there.parent
     assert (parent.info.run_name, parent.info.run_id) == (result["search_id"], result["mlflow_run_id"])
     assert parent.data.params["model.path"] == str(world.model) and parent.data.params["remove"] == "2"
     assert parent.data.params["cluster.replicas"] == "2" and parent.data.params["versions.torch"] == torch.__version__
@@ -123,12 +124,14 @@ def test_mlflow_holds_all_of_it(recorded: tuple[Path, dict[str, Any]], world: Wo
         parent.data.metrics["loss/pruned"] == result["loss"] and parent.data.metrics["evaluations/computed"] == GREEDY
     )
     path = client.get_metric_history(parent.info.run_id, "path/loss")
-    assert [(one.step, one.value) for one in path] == [(one["n_removed"], one["loss"]) for one in result["path"]]
+    assert [(point.step, point.value) for point in path] == [
+        (entry["n_removed"], entry["loss"]) for entry in result["path"]
+    ]
     files = folder / "mlruns" / "artifacts" / parent.info.run_id / "artifacts"
     assert yaml.safe_load((files / "config.yaml").read_text())["data"]["path"] == str(world.text)
     rows = list(csv.DictReader(io.StringIO((files / "trials.csv").read_text())))
     children = recorded_there.children.values()
-    losses = {one.data.params["removed"]: one.data.metrics["loss/pruned"] for one in children}
+    losses = {child.data.params["removed"]: child.data.metrics["loss/pruned"] for child in children}
     assert {row["mask"]: float(row["loss"]) for row in rows} == losses
     assert losses["{}"] == result["dense_loss"]
 
@@ -143,10 +146,10 @@ def test_two_replicas_of_ray_find_the_same_bits_as_one_inline(
 
 def test_the_second_time_nothing_is_run(run: Run, world: World) -> None:
     first = found(run("search", *world.search(), "--json"))
-    again = found(run("search", *world.search(), "--json"))
-    assert again["evaluations"] == {"requested": GREEDY, "computed": 0, "cached": GREEDY, "screened": 0}
-    assert again["layer_forwards"]["computed"] == 0
-    assert numbers(again) == numbers(first)
+    repeated = found(run("search", *world.search(), "--json"))
+    assert repeated["evaluations"] == {"requested": GREEDY, "computed": 0, "cached": GREEDY, "screened": 0}
+    assert repeated["layer_forwards"]["computed"] == 0
+    assert numbers(repeated) == numbers(first)
 
 
 def test_another_searcher_runs_only_what_nobody_has(run: Run, world: World) -> None:
@@ -177,8 +180,9 @@ def test_a_dry_run_says_what_it_costs_and_writes_nothing(run: Run, here: Path, w
         r"Memory: about 1\.\d GB: [\d.]+ kB of shared weights and 1\.\d GB for each of 1 replica", memory
     )
     expected = found(run("search", *world.search(), "--dry-run", "--json"))
-    rounds, pool = expected["rounds"], expected["pool"]
-    assert [one["masks"] for one in rounds] == [5, 4] and rounds[0]["naive_layer_forwards"] == 20
+    rounds = expected["rounds"]
+    pool = expected["pool"]
+    assert [costs["masks"] for costs in rounds] == [5, 4] and rounds[0]["naive_layer_forwards"] == 20
     assert 0 < expected["seconds"] < 600
     of_file = sum(file.stat().st_size for file in world.model.glob("*.safetensors"))  # beside a header
     assert 0.8 * of_file < pool["shared_bytes"] <= of_file and pool["n_replicas"] == 1
@@ -239,8 +243,10 @@ def test_a_dry_run_says_why_it_cannot_tell_the_time(run: Run, here: Path, world:
         "data__path": "items.jsonl",
         "data__samples": 4,
     }
-    said = run("search", *world.search(**writing), "--dry-run")
-    assert "Time: no estimate, since how much the model writes only follows from its weights" in said.out, said.err
+    outcome = run("search", *world.search(**writing), "--dry-run")
+    assert "Time: no estimate, since how much the model writes only follows from its weights" in outcome.out, (
+        outcome.err
+    )
 
 
 def test_without_tracking_there_is_a_ledger_alone(run: Run, here: Path, world: World) -> None:
@@ -252,13 +258,15 @@ def test_without_tracking_there_is_a_ledger_alone(run: Run, here: Path, world: W
 
 
 def test_the_users_own_yaml(run: Run, here: Path, world: World) -> None:
-    own = here / "my own, conf"
-    (own / "searcher").mkdir(parents=True)
-    (own / "data").mkdir()
-    (own / "searcher" / "wide.yaml").write_text("type: beam\nwidth: 3\n")
-    (own / "data" / "letters.yaml").write_text(f"defaults: [file]\npath: {world.text}\nsamples: 8\nseq_len: 16\n")
+    config_dir = here / "my own, conf"
+    (config_dir / "searcher").mkdir(parents=True)
+    (config_dir / "data").mkdir()
+    (config_dir / "searcher" / "wide.yaml").write_text("type: beam\nwidth: 3\n")
+    (config_dir / "data" / "letters.yaml").write_text(
+        f"defaults: [file]\npath: {world.text}\nsamples: 8\nseq_len: 16\n"
+    )
     words = ["search", f"model={world.model}", "cluster=inline", "tracking=none", "remove=2", "--json"]
-    mine = found(run(*words, "searcher=wide", "data=letters", "data.seed=0", "--config-dir", own))
+    mine = found(run(*words, "searcher=wide", "data=letters", "data.seed=0", "--config-dir", config_dir))
     ours = found(run("search", *world.search(searcher="beam", searcher__width=3), "--json"))
     assert numbers(mine, TIMES | EFFORT | {"search_id"}) == numbers(ours, TIMES | EFFORT | {"search_id"})
     assert mine["search_id"].removeprefix("wide") == ours["search_id"].removeprefix("beam"), (
@@ -283,7 +291,9 @@ def test_scores_are_those_of_the_search(run: Run, world: World) -> None:
     result = found(run("search", *world.search(store="one"), "--json"))
     masks = [result["removed"], [], result["removal_order"][:1], []]
     scores = found(run("score", *world.words(store="two", masks=json.dumps(masks).replace(" ", "")), "--json"))
-    assert [one["removed"] for one in scores] == masks and {one["n_tokens"] for one in scores} == {result["n_tokens"]}
+    assert [score["removed"] for score in scores] == masks and {score["n_tokens"] for score in scores} == {
+        result["n_tokens"]
+    }
     assert (scores[0]["measure"], scores[0]["perplexity"]) == (result["measure"], result["perplexity"])
     assert [scores[0]["loss"], scores[1]["loss"]] == [result["loss"], result["dense_loss"]], "bit for bit"
     assert scores[3] == scores[1]
@@ -313,16 +323,18 @@ def test_a_model_of_the_hub_is_told_before_it_is_asked_for(
     shutil.copytree(world.model, main.parents[1] / "snapshots" / ("a" * 40))
     for name in ("me/tiny", "me/nothing"):
         outcome = run("score", *world.words(model=name, masks="[[1]]"))
-        asked, then = outcome.err.splitlines()[:2]
-        assert asked == f"reading model={name} from the Hugging Face hub, or its copy on this machine"
-        known = "reading the weights of me/tiny, downloading them if they are new"
-        assert then == known if name == "me/tiny" else then.startswith("error: ")
+        first_line, second_line = outcome.err.splitlines()[:2]
+        assert first_line == f"reading model={name} from the Hugging Face hub, or its copy on this machine"
+        if name == "me/tiny":
+            assert second_line == "reading the weights of me/tiny, downloading them if they are new"
+        else:
+            assert second_line.startswith("error: ")
 
 
 def test_a_shell_completes_commands_and_options() -> None:
     for typed, expected in {"recom": "recommend", "export --gg": "--gguf"}.items():
-        asked = {"COMP_WORDS": f"raysearch {typed}", "COMP_CWORD": str(1 + typed.count(" "))}
-        environment = {**os.environ, **asked, "_RAYSEARCH_COMPLETE": "complete_bash"}
+        completion = {"COMP_WORDS": f"raysearch {typed}", "COMP_CWORD": str(1 + typed.count(" "))}
+        environment = {**os.environ, **completion, "_RAYSEARCH_COMPLETE": "complete_bash"}
         done = subprocess.run([sys.executable, "-c", MAIN], env=environment, capture_output=True, text=True, check=True)
         assert (done.stdout.split(), done.stderr) == ([expected], "")
 
@@ -343,5 +355,5 @@ def test_a_search_goes_on_in_its_dtype_on_a_machine_that_would_take_another(
     resumed = found(run("resume", "latest", "--json"))
     assert resumed["search_id"] == found(begun)["search_id"] and resumed["evaluations"]["computed"] == 0
     assert found(run("show", "latest", "--json"))["config"]["model"]["dtype"] == resumed["dtype"] == "bfloat16"
-    again = run(*command)
-    assert ", in float32\n" in again.err and found(again)["search_id"] != resumed["search_id"]
+    changed = run(*command)
+    assert ", in float32\n" in changed.err and found(changed)["search_id"] != resumed["search_id"]

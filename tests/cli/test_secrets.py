@@ -1,4 +1,4 @@
-"""A secret that is typed is not said again, and what is on record without it says so."""
+"""A typed secret is never printed or recorded, and a record without it is refused with the reason."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def test_what_is_on_record_without_its_secret_is_typed_again(
     assert run("search", *words).code == 0
     assert not any(SECRET.encode() in file.read_bytes() for file in (here / "mlruns").rglob("*") if file.is_file())
     outcome = run("resume", "latest")
-    sentence = "data.path is on record without its secret; type the whole search command again, which goes on too"
+    sentence = "data.path is recorded without its secret; type the whole search command again, which resumes it too"
     assert (outcome.code, outcome.err) == (2, f"error: {sentence}\n")
     assert run("search", *words).code == 0

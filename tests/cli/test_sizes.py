@@ -30,8 +30,8 @@ def test_a_range_holds_what_searches_for_each_size_find(run: Run, world: World) 
         alone = found(run("search", *world.search(remove=entry["n_removed"]), "--json"))
         assert (alone["removed"], alone["loss"]) == (entry["removed"], entry["loss"])
         assert alone["evaluations"]["computed"] == 0 and alone["perplexity"] == entry["perplexity"]
-    again = found(run("resume", result["search_id"], "--json"))
-    assert again["path"] == result["path"] and again["evaluations"]["computed"] == 0
+    resumed = found(run("resume", result["search_id"], "--json"))
+    assert resumed["path"] == result["path"] and resumed["evaluations"]["computed"] == 0
 
 
 def test_people_see_the_best_of_each_size(run: Run, world: World) -> None:
@@ -57,7 +57,9 @@ def test_a_range_is_told_beforehand(run: Run, here: Path, world: World) -> None:
 
 
 def shown_in_a_notebook(result: SearchResult) -> None:
-    loaded, all_searches, trials = raysearch.load(), raysearch.searches(), result.to_frame()
+    loaded = raysearch.load()
+    all_searches = raysearch.searches()
+    trials = result.to_frame()
     assert loaded.trials == result.trials and loaded._repr_html_() == result._repr_html_()
     assert list(all_searches.index) == [result.search_id] and all_searches.loss[result.search_id] == result.loss
     assert all_searches.loc[result.search_id, ["searcher", "objective", "data"]].to_list() == [

@@ -44,8 +44,8 @@ def test_help_and_show_import_nothing_heavy(run: Run, world: World) -> None:
     names = sorted(cli.commands)
     assert {"search", "ledger", "recover"} <= {*names}
     helped = [["--help"], *([name, "--help"] for name in names)]
-    modules, printed, said = imported(*helped, ["show"], ["show", "latest"], ["show", "latest", "--json"])
-    assert said == "" and not HEAVY & modules[len(names)]
+    modules, printed, stderr_text = imported(*helped, ["show"], ["show", "latest"], ["show", "latest", "--json"])
+    assert stderr_text == "" and not HEAVY & modules[len(names)]
     assert not HEAVY - {"hydra"} & modules[-1]
     for command in ("", *names):
         assert f"Usage: raysearch {command}".rstrip() in printed
@@ -55,11 +55,11 @@ def test_what_the_ledger_answers_needs_neither_torch_nor_transformers(run: Run, 
     before = found(run("search", *world.search(), "--json"))
     for remove in (1, 2):
         assert run("search", *world.search(remove=remove, screening="off")).code == 0
-    again = [*world.search(cluster="local"), "--json"]
+    repeated = [*world.search(cluster="local"), "--json"]
     words = world.search(remove=None, cluster="local")
     modules, printed, _ = imported(
-        ["search", *again],
-        ["search", *again, "searcher=one_shot"],
+        ["search", *repeated],
+        ["search", *repeated, "searcher=one_shot"],
         ["resume", before["search_id"]],
         ["study", *words, "study.grid.remove=[1,2]", "study.grid.searcher=[greedy]"],
         ["report"],
@@ -74,8 +74,8 @@ def test_search_and_export_of_a_kept_gguf_file_leave_torch_to_the_replica(run: R
     model = write_llama(here / "model.gguf")
     words = {"model": model, "searcher": "one_shot"}
     assert run("search", *world.search(**words, data__seed=1)).code == 0  # which keeps it
-    again = ["search", *world.search(**words, cluster="local", cluster__replicas=1), "--json"]
-    (*_, modules), printed, _ = imported(again, ["export", "latest", "--gguf", "pruned.gguf"])
+    repeated = ["search", *world.search(**words, cluster="local", cluster__replicas=1), "--json"]
+    (*_, modules), printed, _ = imported(repeated, ["export", "latest", "--gguf", "pruned.gguf"])
     assert "ray" in modules and not {"torch", "pandas", "datasets", "sklearn"} & modules
     inline = found(run("search", *world.search(**words, store="elsewhere"), "--json"))
     mapped = json.loads(printed.partition("IMPORTED")[0])

@@ -56,7 +56,7 @@ def test_all_searches_are_done_and_counted(done: tuple[dict[str, Any], Path]) ->
 
 def test_a_study_tells_once_of_a_dtype_without_instructions(done: tuple[dict[str, Any], Path]) -> None:
     value, _ = done
-    assert sum("this machine's CPU has no instructions for float32" in one for one in value["warned"]) == 1
+    assert sum("this machine's CPU has no instructions for float32" in warning for warning in value["warned"]) == 1
 
 
 def test_a_search_alone_finds_the_same(done: tuple[dict[str, Any], Path], world: World, run: Run) -> None:
@@ -77,10 +77,10 @@ def test_dry_run_tells_cells_cost_and_time(world: World, run: Run, here: Path) -
     assert plan["layer_forwards"]["shared"] < plan["layer_forwards"]["separate"] < plan["layer_forwards"]["naive"]
     assert plan["eta_seconds"] > 0
     assert not (here / "mlruns").exists()
-    said = run("study", *study_words(world), "--dry-run")
-    assert "layer-forwards together instead of" in said.out
-    assert "of searching; about" in said.out and "GB of memory" in said.out
-    assert "rehearsal: search 1 of 8" in said.err and "on a shard of each calibration" in said.err
+    outcome = run("study", *study_words(world), "--dry-run")
+    assert "layer-forwards together instead of" in outcome.out
+    assert "of searching; about" in outcome.out and "GB of memory" in outcome.out
+    assert "rehearsal: search 1 of 8" in outcome.err and "on a shard of each calibration" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,11 @@ def test_a_dry_run_refuses_what_the_study_would(mistake: str, world: World, run:
         f"assess.texts.prose=data=file data.path={world.text} data.sampling=sequential",
         *mistake.split(),
     ]
-    dry, real = run("study", *words, "--dry-run"), run("study", *words)
+    dry = run("study", *words, "--dry-run")
+    real = run("study", *words)
     assert dry.code == real.code == 2
-    said = dry.err.splitlines()[-1]
-    assert said.startswith("error: ") and said == real.err.splitlines()[-1]
+    sentence = dry.err.splitlines()[-1]
+    assert sentence.startswith("error: ") and sentence == real.err.splitlines()[-1]
     assert [path.name for path in here.iterdir()] == ["file"]
 
 
@@ -135,8 +136,8 @@ def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Pa
     (dense,) = assessed["dense"].values()
     for cell in assessed["cells"]:
         assert cell["assessed"]["prose"]["value"] != dense["prose"]["value"]
-    again = run(*words[:-1], "--out", "elsewhere")
-    assert again.code == 0 and "Report: elsewhere/report.html" in again.out
+    repeated = run(*words[:-1], "--out", "elsewhere")
+    assert repeated.code == 0 and "Report: elsewhere/report.html" in repeated.out
     weights = world.model / "model.safetensors"
     before = weights.read_bytes()
     try:
@@ -167,9 +168,9 @@ def test_what_cannot_be_run_is_refused_before_anything_is(
     world: World, run: Run, here: Path, subtests: pytest.Subtests
 ) -> None:
     usual = small_study(world, "searcher=[greedy]", "remove=[1]")
-    for words, said in REFUSED:
-        with subtests.test(said):
-            refuses_cleanly(run, ["study", *usual, *words], [said], here)
+    for words, sentence in REFUSED:
+        with subtests.test(sentence):
+            refuses_cleanly(run, ["study", *usual, *words], [sentence], here)
 
 
 def test_a_folder_that_tune_cannot_write_to_is_refused(world: World, run: Run, here: Path) -> None:

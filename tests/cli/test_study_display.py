@@ -66,17 +66,17 @@ def test_elsewhere_than_on_a_terminal_a_line_tells_of_each_end(cells: Any) -> No
     assert "warning: MLflow is down" in text
 
 
-def test_a_wait_for_replicas_that_do_not_come_says_where_to_look(cells: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysearch.cli.displays._LONG_S", 0.0)
+def test_a_long_wait_for_replicas_suggests_a_command(cells: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysearch.cli.displays._LONG_WAIT_S", 0.0)
     console = Console(file=io.StringIO(), width=200)
     with StudyDisplay(console) as display:
         display.study_started(StudyHeader("my-study-1", {}, [*map(str, cells)]))
         display.cell_started(1)
-        display._last_line -= 60
+        display._line_time -= 60
         for awaited in (True, False):
             display.replicas_awaited(awaited)
     waiting, running = shown(console).splitlines()[-2:]
-    assert "0 of 4 done" in waiting and "ray status tells what it lacks" in waiting
+    assert "0 of 4 done" in waiting and "ray status shows what is missing" in waiting
     assert "running: " in running
 
 
@@ -102,11 +102,11 @@ def test_the_plan_adds_up(cells: Any) -> None:
     assert plan_line(replace(plan, trainings=8)).endswith("of searching; then 8 trainings at most")
     console = Console(file=io.StringIO(), width=200, markup=False)
     console.print(plan_table(plan))
-    assert "cannot be told" in shown(console) and "120" in shown(console)
+    assert "unpredictable" in shown(console) and "120" in shown(console)
     assert plain(plan) == {
         "cells": [
-            {**one.labels, "evaluations": 5, "layer_forwards": {"shared": 8, "separate": 20, "naive": 40}}
-            for one in cells[:3]
+            {**cell.labels, "evaluations": 5, "layer_forwards": {"shared": 8, "separate": 20, "naive": 40}}
+            for cell in cells[:3]
         ],
         "unpredictable": [cells[3].labels],
         "eta_seconds": 61,

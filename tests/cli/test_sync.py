@@ -28,9 +28,11 @@ pytestmark = pytest.mark.usefixtures("tables")
 def recorded(uri: str, experiment: str = "raysearch") -> list[MlflowRun]:
     """All that MLflow holds."""
     client = MlflowClient(uri)
-    found = client.get_experiment_by_name(experiment)
-    assert found is not None
-    runs: list[MlflowRun] = client.search_runs([found.experiment_id], max_results=5000, order_by=["attributes.run_id"])
+    mlflow_experiment = client.get_experiment_by_name(experiment)
+    assert mlflow_experiment is not None
+    runs: list[MlflowRun] = client.search_runs(
+        [mlflow_experiment.experiment_id], max_results=5000, order_by=["attributes.run_id"]
+    )
     return runs
 
 
@@ -74,10 +76,13 @@ def test_a_search_that_mlflow_never_saw_is_written_without_its_model(run: Run, h
     assert {child.info.status for child in of_kind("trial", before)} == {"FINISHED"}
     assert parent.info.start_time <= parent.info.end_time <= parent.info.start_time + 1000 * result["seconds"] + 1
 
-    again = run("sync", synced["mlflow_run_id"])
-    assert again.code == 0 and again.out == f"{result['search_id']}: MLflow has all of its {synced['trials']} trials.\n"
-    assert [one.to_dictionary() for one in recorded(embedded(here / "mlruns"))] == [
-        one.to_dictionary() for one in before
+    repeated = run("sync", synced["mlflow_run_id"])
+    assert (
+        repeated.code == 0
+        and repeated.out == f"{result['search_id']}: MLflow has all of its {synced['trials']} trials.\n"
+    )
+    assert [mlflow_run.to_dictionary() for mlflow_run in recorded(embedded(here / "mlruns"))] == [
+        mlflow_run.to_dictionary() for mlflow_run in before
     ]
     config = found(run("show", "latest", "--json"))["config"]
     assert config["tracking"]["uri"] is None, "from now on it is recorded there"
@@ -93,10 +98,10 @@ def test_what_was_recorded_looks_the_same_when_it_is_written_from_the_ledger(
     assert new.data.tags.keys() == old.data.tags.keys() and new.data.metrics == old.data.metrics
     assert {**new.data.params, "tracking.experiment": "raysearch"} == old.data.params
     client = MlflowClient(embedded(here / "mlruns"))
-    files, others = (
-        {file.path: file.file_size for file in client.list_artifacts(one.info.run_id)} for one in (old, new)
+    files, new_files = (
+        {file.path: file.file_size for file in client.list_artifacts(run_of.info.run_id)} for run_of in (old, new)
     )
-    assert files.keys() == others.keys() and files["trials.csv"] == others["trials.csv"]
+    assert files.keys() == new_files.keys() and files["trials.csv"] == new_files["trials.csv"]
 
 
 @pytest.mark.usefixtures("blank_figures")
@@ -121,7 +126,7 @@ def test_mistakes_are_one_sentence(run: Run, world: World, subtests: pytest.Subt
     found(run("search", *world.search(), "--json"))
     for words, sentence in [
         ([], "SEARCH=latest was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"),
-        (["remove=3"], "remove=3 cannot be changed of what is on record; leave it out, or give tracking.…= words"),
+        (["remove=3"], "remove=3 cannot be changed in a recorded search or study; leave it out, or give tracking.…="),
         (["tracking.urk=x"], "tracking.urk is not a key of this configuration; did you mean 'tracking.uri'?"),
     ]:
         with subtests.test(words=words):
@@ -147,19 +152,19 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, her
     files = {file.path for file in MlflowClient(embedded(here / "mlruns")).list_artifacts(parent.info.run_id)}
     assert "report.html" in files
     searches = of_kind("search", before)
-    assert {one.data.tags["mlflow.parentRunId"] for one in searches} == {parent.info.run_id}
-    assert {one.data.params["study.searcher"] for one in searches} == {"one_shot", "greedy"}
-    assert all("assess/mine/pruned" in one.data.metrics for one in searches)
+    assert {search.data.tags["mlflow.parentRunId"] for search in searches} == {parent.info.run_id}
+    assert {search.data.params["study.searcher"] for search in searches} == {"one_shot", "greedy"}
+    assert all("assess/mine/pruned" in search.data.metrics for search in searches)
 
     assert getattr(raysearch.sync("late", store="mlruns"), "study_id", None) == study["study_id"]
-    again = found(run("sync", "late", "--json"))
-    assert all(one["missing"] == 0 for one in again["searches"])
-    assert [one.to_dictionary() for one in recorded(embedded(here / "mlruns"))] == [
-        one.to_dictionary() for one in before
+    repeated = found(run("sync", "late", "--json"))
+    assert all(synced["missing"] == 0 for synced in repeated["searches"])
+    assert [mlflow_run.to_dictionary() for mlflow_run in recorded(embedded(here / "mlruns"))] == [
+        mlflow_run.to_dictionary() for mlflow_run in before
     ]
     with (
         opened(here / "mlruns/ledger.db") as ledger,
-        held(ledger, first := again["searches"][0]["search_id"], "SEARCH"),
+        held(ledger, first := repeated["searches"][0]["search_id"], "SEARCH"),
     ):
         assert "is already being run by" in run("sync", first).err
         assert found(run("sync", "late", "--json"))["unfinished"] == [first]
@@ -168,7 +173,7 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, her
     with opened(here / "mlruns/ledger.db") as ledger:
         assert STUDIES.find(ledger, "late").mlflow_run_id == parent.info.run_id, "it is where it was"
     page = found(run("report", "late", "--json"))
-    assert page["cells"][0]["search_id"] in {one["search_id"] for one in again["searches"]}
+    assert page["cells"][0]["search_id"] in {synced["search_id"] for synced in repeated["searches"]}
 
     # As if one had been killed while it was recorded, and one before its record named its run.
     client = MlflowClient(embedded(here / "mlruns"))
@@ -177,5 +182,5 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, her
         unnamed = SEARCHES.find(ledger, searches[1].data.tags["raysearch.search_id"])
         SEARCHES.write(ledger, replace(unnamed, mlflow_run_id=None))
     found(run("study", *words, "tracking=mlflow", text, "assess.seq_len=16", "--json"))
-    assert {client.get_run(one.info.run_id).info.status for one in searches} == {"FINISHED"}
+    assert {client.get_run(search.info.run_id).info.status for search in searches} == {"FINISHED"}
     assert found(run("show", unnamed.search_id, "--json"))["mlflow_run_id"] == searches[1].info.run_id

@@ -100,10 +100,10 @@ def test_paths_and_trials_are_shown_in_the_same_way(measure: Measure, columns: l
 def test_scores_have_the_decimals_of_all_else(measure: Measure, columns: list[str], cells: list[str]) -> None:
     table = score_table([Score(Mask.of(4), measure, 0.575, 1203, 64, cached=True)])
     assert headers(table) == ["removed", *columns, "evaluated on", "cached"]
-    ((_, *shown, extent, known),) = rows(table)
+    ((_, *shown, extent, cached),) = rows(table)
     assert shown == cells
     assert extent == ("64 items (1,203 scored tokens)" if measure.per == "sample" else "1,203 scored tokens")
-    assert known == "yes"
+    assert cached == "yes"
 
 
 def test_large_perplexities_are_rounded() -> None:
@@ -157,7 +157,7 @@ def test_what_packing_saved_is_said() -> None:
         "(0.37x)"
     ) in notes(replace(result, layer_tokens=replace(result.layer_tokens, packed=True)))
     assert (
-        "Choices in rows of their own, as this model does not keep packed ones apart: 1,203,440 tokens through layers"
+        "Choices in separate rows, as this model does not keep packed ones apart: 1,203,440 tokens through layers"
     ) in notes(replace(result, layer_tokens=replace(result.layer_tokens, packed=False)))
 
 
@@ -189,11 +189,11 @@ def test_the_list_tells_the_searches_of_a_study_apart() -> None:
 def test_a_search_says_how_sure_its_mask_is_and_warns_of_one_that_seems_better_than_dense() -> None:
     separation = Separation(Mask.of(1, 2, 3), False, 26, 11, 16, 1200, "within noise")
     result = replace(greedy_search(), separation=separation)
-    said = (
+    note = (
         "Not significantly worse than this mask on these 16 samples (95% confidence): 11 of the 26 other masks of 3 "
         "layers; about 1,200 samples would separate the best from the next"
     )
-    assert said in notes(result) and not any("Warning" in note for note in notes(result))
+    assert note in notes(result) and not any("Warning" in note for note in notes(result))
     better = replace(result, loss=result.dense_loss - 0.5, choices={**result.choices, "objective": "task_margin"})
     (warning,) = better.warnings
     removed = ",".join(map(str, result.removed))
@@ -204,7 +204,7 @@ def test_a_search_says_how_sure_its_mask_is_and_warns_of_one_that_seems_better_t
         "take more samples (data.samples), and compare perplexities: raysearch score model=tiny "
         f"'masks=[[],[{removed}]]'"
     )
-    assert said in str(better) and warning in str(better) and len(str(better)) < 800
+    assert note in str(better) and warning in str(better) and len(str(better)) < 800
     beyond = replace(better, separation=replace(separation, below_dense="beyond noise"))
     assert ", beyond noise; " in beyond.warnings[0] and "more samples" not in beyond.warnings[0]
     assert "lower than the dense model's; these samples" in replace(better, separation=None).warnings[0]
@@ -267,7 +267,7 @@ def test_the_lines_of_a_gguf_file_name_the_build_that_reads_it() -> None:
 
 def test_assessed_bytes_are_shown_as_a_size() -> None:
     numbers = {"pruned": 545_000_000.0, "dense": 640_000_000.0, "retention": 0.85}
-    numbers = {f"assess/peak_memory_bytes/{of}": value for of, value in numbers.items()}
+    numbers = {f"assess/peak_memory_bytes/{side}": value for side, value in numbers.items()}
     speed = {"assess/decode_tokens_per_s/pruned": 51.25, "assess/decode_tokens_per_s/pruned_se": 0.5}
     assert rows(assessed_numbers({**numbers, **speed})) == [
         ["peak_memory_bytes", "640 MB", "545 MB", "0.85"],

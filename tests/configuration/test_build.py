@@ -1,4 +1,4 @@
-"""All that is wrong with a command is told at once, in the words of each single mistake."""
+"""All mistakes of a command are reported together, each with its own sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raysearch.configuration import build
 from raysearch.configuration.compose import compose
 from raysearch.errors import Mistakes, UserError
 
-#: Words of a command with several mistakes, and how each sentence begins.
+#: Overrides of a command with several mistakes, and how each sentence begins.
 SEVERAL: list[tuple[Callable[[Sequence[str]], object], str, list[str]]] = [
     (
         build.search_spec,
@@ -28,7 +28,7 @@ SEVERAL: list[tuple[Callable[[Sequence[str]], object], str, list[str]]] = [
             "remove=two should be a valid integer",
         ],
     ),
-    (  # of a choice that is unknown, nothing else can be said
+    (  # the keys of an unknown choice cannot be checked
         build.search_spec,
         "searcher=gredy searcher.widht=3 data=sotuu data.path=x.txt remove=1,2",
         ["searcher=gredy is unknown", "data=sotuu is unknown", "remove=1,2 holds several values"],
@@ -56,7 +56,7 @@ SEVERAL: list[tuple[Callable[[Sequence[str]], object], str, list[str]]] = [
         ],
     ),
     (
-        lambda words: build.evaluation_spec(words, ["objective=klx", "data.seq_len=1"]),
+        lambda overrides: build.evaluation_spec(overrides, ["objective=klx", "data.seq_len=1"]),
         "data.samples=-1 store=7",
         [
             "data.samples=-1 should be greater than 0 or 'all'",
@@ -68,15 +68,16 @@ SEVERAL: list[tuple[Callable[[Sequence[str]], object], str, list[str]]] = [
 ]
 
 
-def test_all_mistakes_are_told_together(subtests: pytest.Subtests) -> None:
-    for spec, words, said in SEVERAL:
-        with subtests.test(words):
+def test_all_mistakes_are_reported_together(subtests: pytest.Subtests) -> None:
+    for build_spec, overrides, beginnings in SEVERAL:
+        with subtests.test(overrides):
             with pytest.raises(UserError) as caught:
-                spec(words.split())
-            told = caught.value.sentences
-            assert str(caught.value).splitlines() == list(told)
-            assert len(told) == len(said), told
-            assert not [one for one in said if not any(sentence.startswith(one) for sentence in told)], told
+                build_spec(overrides.split())
+            sentences = caught.value.sentences
+            assert str(caught.value).splitlines() == list(sentences)
+            assert len(sentences) == len(beginnings), sentences
+            for beginning in beginnings:
+                assert any(sentence.startswith(beginning) for sentence in sentences), (beginning, sentences)
 
 
 def test_a_single_mistake_is_one_sentence_and_raised_as_it_is() -> None:
@@ -95,7 +96,9 @@ def test_other_errors_are_not_taken_for_mistakes() -> None:
         raise KeyError("x")
 
 
-def test_a_search_on_record_needs_what_trains_and_tracks_only_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorded_search_needs_training_and_tracking_only_to_be_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config = compose("search", ["refine=recover"])
     config["tracking"]["uri"] = "nowhere"
     monkeypatch.setattr(build, "find_spec", lambda name: None)
@@ -110,24 +113,26 @@ def test_a_search_that_another_version_recorded_is_refused_in_a_sentence() -> No
     config = compose("search", [])
     build.recorded_search(config)
     del config["screening"]
-    with pytest.raises(UserError, match="on record without screening, .*; type the whole search command again"):
+    with pytest.raises(UserError, match="recorded without screening, .*; type the whole search command again"):
         build.recorded_search(config)
 
 
 def test_seeds_of_a_searcher_without_random_numbers_are_one_search():
-    words = ["study.grid.searcher=[greedy,random]", "study.grid.seed=[0,1,2]", "study.grid.draw=[0,1]", "remove=2"]
-    spec = build.study_spec(words)
-    found: dict[tuple[str, str], list[int]] = {(cell.searcher, cell.draw): [] for cell in spec.cells}
+    overrides = ["study.grid.searcher=[greedy,random]", "study.grid.seed=[0,1,2]", "study.grid.draw=[0,1]", "remove=2"]
+    spec = build.study_spec(overrides)
+    seeds_of: dict[tuple[str, str], list[int]] = {(cell.searcher, cell.draw): [] for cell in spec.cells}
     for cell in spec.cells:
-        found[cell.searcher, cell.draw].append(cell.search.seed)
-    assert found["greedy", "0"] == found["greedy", "1"] == [0]
-    first, second = found["random", "0"], found["random", "1"]
-    assert [seeds[1:] for seeds in (first, second)] == [[seeds[0] + 1, seeds[0] + 2] for seeds in (first, second)]
+        seeds_of[cell.searcher, cell.draw].append(cell.search.seed)
+    assert seeds_of["greedy", "0"] == seeds_of["greedy", "1"] == [0]
+    first = seeds_of["random", "0"]
+    second = seeds_of["random", "1"]
+    for draw_seeds in (first, second):
+        assert draw_seeds[1:] == [draw_seeds[0] + 1, draw_seeds[0] + 2]
     assert not {*first} & {*second}, "other random numbers in each draw"
     (note,) = spec.notes
     assert note == "no random numbers decide what greedy finds, so one seed is run and 4 searches are left out"
     once = "each calibration is drawn once, so what other samples would give is not measured; study.grid.draw=[0,1,2] d"
-    assert [note.startswith(once) for note in build.study_spec(words[:1]).notes] == [True]
+    assert [note.startswith(once) for note in build.study_spec(overrides[:1]).notes] == [True]
     assert build.study_spec(["study.grid.searcher=[greedy]", "study.grid.remove=[2,3]"]).notes == []
     more = "study.include=[{searcher: random, objective: kl, draw: 1}]"
     (note,) = build.study_spec(
@@ -136,27 +141,27 @@ def test_seeds_of_a_searcher_without_random_numbers_are_one_search():
     assert note.startswith("perplexity is drawn once, so what other samples would give is not measured")
 
 
-def seeds(*words: str) -> dict[tuple[str, str], int]:
-    """Those of random subsets, by calibration and draw."""
-    cells = build.study_spec(["study.grid.searcher=[greedy,random]", "remove=2", *words]).cells
+def random_seeds(*overrides: str) -> dict[tuple[str, str], int]:
+    """Return the seed of each random search of a study, by calibration and draw."""
+    cells = build.study_spec(["study.grid.searcher=[greedy,random]", "remove=2", *overrides]).cells
     assert {cell.search.seed for cell in cells if cell.searcher == "greedy"} <= {0, 7}
     return {(cell.calibration, cell.draw): cell.search.seed for cell in cells if cell.searcher == "random"}
 
 
-def test_a_searcher_has_random_numbers_of_its_own_on_each_set_of_samples():
-    whole = seeds("study.grid.objective=[perplexity,kl]", "study.grid.draw=[0,1,2]")
+def test_a_searcher_has_other_random_numbers_on_each_set_of_samples():
+    whole = random_seeds("study.grid.objective=[perplexity,kl]", "study.grid.draw=[0,1,2]")
     assert len({*whole.values()}) == len(whole) == 6
-    part = seeds("study.grid.objective=[kl]", "study.grid.draw=[2,0]")
+    part = random_seeds("study.grid.objective=[kl]", "study.grid.draw=[2,0]")
     assert part.items() < whole.items(), "the same searches, whatever else the study has"
-    based = seeds("study.grid.objective=[kl]", "study.grid.draw=[2,0]", "seed=7")
+    based = random_seeds("study.grid.objective=[kl]", "study.grid.draw=[2,0]", "seed=7")
     assert based == {place: seed + 7 for place, seed in part.items()}
-    assert [*seeds("seed=7").values()] == [7], "one set of samples"
-    named = seeds("study.grid.draw={x: data.part=rest, y: data.part=held_out}")
+    assert [*random_seeds("seed=7").values()] == [7], "one set of samples"
+    named = random_seeds("study.grid.draw={x: data.part=rest, y: data.part=held_out}")
     assert len({*named.values()}) == 2
 
 
-def test_words_of_an_axis_give_a_searcher_the_same_random_numbers_in_all_draws():
-    same = seeds("study.grid.draw={3: data.seed=3 seed=7, 4: data.seed=4 seed=7}")
+def test_overrides_of_an_axis_give_a_searcher_the_same_random_numbers_in_all_draws():
+    same = random_seeds("study.grid.draw={3: data.seed=3 seed=7, 4: data.seed=4 seed=7}")
     assert [*same.values()] == [7, 7]
 
 
@@ -170,22 +175,22 @@ def test_all_searchers_have_the_same_samples_whatever_their_seeds():
 
 
 def test_a_list_of_an_axis_keeps_those_labels_of_the_file() -> None:
-    for searchers, found in (("[GA,greedy]", {"GA", "greedy"}), ("[genetic]", {"genetic"})):
+    for searchers, labels in (("[GA,greedy]", {"GA", "greedy"}), ("[genetic]", {"genetic"})):
         spec = build.study_spec(["study=two_calibrations", f"study.grid.searcher={searchers}"])
-        assert {cell.searcher for cell in spec.cells} == found  # genetic is no label of the file, so a searcher
+        assert {cell.searcher for cell in spec.cells} == labels  # genetic is no label of the file, so a searcher
     assert {cell.calibration for cell in spec.cells} == {"perplexity", "task margin"}
 
 
 @pytest.mark.parametrize(
-    ("words", "screening"),
+    ("overrides", "screening"),
     [
         ([], ["off"]),
         (["screening=confident"], ["confident"]),
         (["study.grid.screening=[off,confident]"], ["off", "confident"]),
     ],
 )
-def test_the_searches_of_a_study_evaluate_every_mask_in_full_unless_told_otherwise(words, screening):
-    spec = build.study_spec(["study.grid.searcher=[greedy]", "study.grid.remove=[2]", *words])
+def test_the_searches_of_a_study_evaluate_every_mask_in_full_by_default(overrides, screening):
+    spec = build.study_spec(["study.grid.searcher=[greedy]", "study.grid.remove=[2]", *overrides])
     assert [cell.search.config["choices"]["screening"] for cell in spec.cells] == screening
 
 
@@ -201,13 +206,13 @@ def test_files_and_folders_of_the_user_may_have_any_name(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("key", ["remove", "seed", "store", "protect", "data.path"])
-def test_a_value_that_is_left_open_is_asked_for(key: str) -> None:
+def test_a_value_that_is_left_open_is_required(key: str) -> None:
     with pytest.raises(UserError) as caught:
         build.search_spec(["data=file", "data.path=x.txt", f"{key}=???"])
     assert caught.value.sentences == (f"{key} has no value; give {key}=…",)
 
 
-def test_words_of_a_recovery_that_do_not_end_are_told_by_their_key() -> None:
+def test_an_unfinished_quotation_in_a_recovery_is_reported_with_its_key() -> None:
     with pytest.raises(UserError, match=r"study\.recover\.mine=.* is not understood \(No closing quotation\)"):
         build.study_spec(["study.grid.remove=[2]", 'study.recover.mine="recovery.method=\'full"'])
 
@@ -220,19 +225,19 @@ def test_a_file_of_the_user_that_has_changed_is_read_again(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "also", "where"),
+    ("overrides", "also", "where"),
     [
         ([], ["objective=mine"], ""),
         (["objective=weighted", "objective.parts=[{weight: 1, of: 'objective=mine'}]"], [], "objective.parts: "),
     ],
 )
-def test_words_that_choose_a_file_without_their_section_are_refused(
-    tmp_path: Path, words: list[str], also: list[str], where: str
+def test_a_chosen_file_that_does_not_set_its_section_is_refused(
+    tmp_path: Path, overrides: list[str], also: list[str], where: str
 ) -> None:
     (tmp_path / "objective").mkdir()
     (tmp_path / "objective" / "mine.yaml").write_text("# @package _global_\nseed: 2\n", encoding="utf-8")
     with pytest.raises(UserError, match=f"^{where}objective=null is not a section; choose one of conf/objective/"):
-        build.evaluation_spec(words, also, tmp_path)
+        build.evaluation_spec(overrides, also, tmp_path)
 
 
 def test_recover_names_the_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +264,7 @@ def test_a_path_of_data_chooses_the_data_of_files(tmp_path: Path) -> None:
         assert spec.evaluation.calibrations[0].name == f"perplexity on file {Path(path).name}"
 
 
-def test_models_of_a_study_are_called_without_their_folders_where_that_tells_them_apart() -> None:
+def test_models_of_a_study_are_named_without_their_folders_if_the_names_differ() -> None:
     for paths, models in {
         ("a/tiny.gguf", "b/other.gguf"): {"tiny", "other"},
         ("a/tiny.gguf", "b/tiny.gguf"): {"a/tiny.gguf", "b/tiny.gguf"},

@@ -1,4 +1,4 @@
-"""What a `type` names: a module of ours with one class that fits, and a sentence where that is not so."""
+"""A `type` names a module of raysearch with exactly one suitable class; anything else is refused in a sentence."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ class {name}(Searcher):
 
 
 def module(folder: Path, name: str, *classes: tuple[str, str, str]) -> str:
-    """A file of a contributor's beside the searchers."""
-    text = _HEAD + "".join(_CLASS.format(decorator=one, name=two, method=three) for one, two, three in classes)
+    """Write a contributor's module, with classes given as (decorator, name, method), and return its name."""
+    text = _HEAD
+    for decorator, class_name, method in classes:
+        text += _CLASS.format(decorator=decorator, name=class_name, method=method)
     (folder / f"{name}.py").write_text(text)
     return name
 
 
-def test_what_is_wrong_with_a_searcher_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_searcher_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raysearch.searchers, "__path__", [*raysearch.searchers.__path__, str(tmp_path)])
     whole = "@dataclass(frozen=True)"
     wrong = {
@@ -42,28 +44,29 @@ def test_what_is_wrong_with_a_searcher_that_is_there(tmp_path: Path, monkeypatch
         module(tmp_path, "mine_empty"): (0, ""),
     }
     for name, (number, why) in wrong.items():
-        said = f"searcher.type={name} cannot be used: raysearch.searchers.{name} has {number} dataclasses that are a S"
-        with pytest.raises(UserError, match=f"^{said}.* methods{why}; .*choose one of conf/searcher/$"):
+        sentence = (
+            f"searcher.type={name} cannot be used: raysearch.searchers.{name} has {number} dataclasses that are a S"
+        )
+        with pytest.raises(UserError, match=f"^{sentence}.* methods{why}; .*choose one of conf/searcher/$"):
             build_searcher({"type": name})
     fine = module(tmp_path, "mine_fine", (whole, "Fine", "search"), (whole, "Helper", "help"))
     assert type(build_searcher({"type": fine})).__name__ == "Fine"
 
 
-def test_an_objective_that_lacks_what_is_no_method_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_objective_that_lacks_class_attributes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objectives, "__path__", [*objectives.__path__, str(tmp_path)])
-    own = "from raysearch.calibration.objectives.base import StateObjective\n"
-    own += "@dataclass\nclass Formless(StateObjective):\n    def losses(self, states, batch, head, dense): ...\n"
-    (tmp_path / "formless.py").write_text(_HEAD + own)
+    source = "from raysearch.calibration.objectives.base import StateObjective\n"
+    source += "@dataclass\nclass Formless(StateObjective):\n    def losses(self, states, batch, head, dense): ...\n"
+    (tmp_path / "formless.py").write_text(_HEAD + source)
     with pytest.raises(UserError, match=r"\(Formless lacks form and measure\)"):
         build_objective({"type": "formless"})
 
 
-def test_all_that_is_wrong_with_a_part_is_told() -> None:
+def test_all_mistakes_of_a_section_are_reported() -> None:
     with pytest.raises(UserError) as caught:
         build_data({"type": "text", "path": 7, "samples": -1, "seq_len": "x", "feild": "text"})
-    assert [sentence.partition(" ")[0] for sentence in caught.value.sentences] == [
-        *("data.feild", "data.path=7", "data.seq_len=x", "data.samples=-1")
-    ]
+    refused = [sentence.partition(" ")[0] for sentence in caught.value.sentences]
+    assert refused == ["data.feild", "data.path=7", "data.seq_len=x", "data.samples=-1"]
     with pytest.raises(UserError) as caught:
         build_objective({"type": "task_margin", "tokens": "median", "against": "min"})
     assert len(caught.value.sentences) == 2

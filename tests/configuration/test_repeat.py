@@ -12,7 +12,7 @@ from raysearch.configuration.repeat import command_of
 
 
 @pytest.mark.parametrize(
-    ("words", "command"),
+    ("overrides", "command"),
     [
         ("", "raysearch search"),
         (
@@ -27,17 +27,17 @@ from raysearch.configuration.repeat import command_of
         ("data.seed=9 model.dtype=bfloat16 cluster=inline", None),
     ],
 )
-def test_it_composes_the_same(words: str, command: str | None) -> None:
-    config = json.loads(json.dumps(compose("search", shlex.split(words))))
+def test_the_command_composes_the_same_configuration(overrides: str, command: str | None) -> None:
+    config = json.loads(json.dumps(compose("search", shlex.split(overrides))))
     repeat = command_of(config)
     assert repeat is not None
-    program, job, *again = shlex.split(repeat)
+    program, job, *repeated_overrides = shlex.split(repeat)
     assert (program, job) == ("raysearch", "search")
-    assert {**compose("search", again), "choices": 0} == {**config, "choices": 0}
-    assert command is None or set(shlex.split(command)) == {program, job, *again}
+    assert {**compose("search", repeated_overrides), "choices": 0} == {**config, "choices": 0}
+    assert command is None or set(shlex.split(command)) == {program, job, *repeated_overrides}
 
 
-def test_what_no_words_compose_has_no_command() -> None:
+def test_a_configuration_that_no_overrides_compose_has_no_command() -> None:
     config = compose("search", [])
     assert command_of({**config, "choices": {**config["choices"], "searcher": "of-a-folder-of-my-own"}}) is None
     assert command_of({**config, "removed_key": 1}) is None

@@ -146,7 +146,7 @@ def test_stopped(run: Run, command: list[str], undisturbed: dict[str, Any], endi
     assert outcome.code == 130 and outcome.out == ""
     assert "Traceback" not in outcome.err and "SIGTERM received" not in outcome.err, "Ray's handler would abort it soon"
     advice = f"raysearch resume {undisturbed['search_id']} --store 'my store'"
-    assert outcome.err.splitlines()[-1] == f"stopped; the same command again goes on from here, and so does: {advice}"
+    assert outcome.err.splitlines()[-1] == f"stopped; the same command again resumes from here, and so does: {advice}"
     assert_all_gone(mark, within_s=20)
     assert state("my store") == "interrupted"
     result = found(run(*command, "store=my store"))
@@ -179,7 +179,7 @@ def test_stopped_where_a_library_makes_an_error_of_it(
     monkeypatch.setattr(merge, "initialize_config_dir", compose)
     merge._merge_files.cache_clear()
     outcome = run(*command)
-    assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped; the same command again goes on from here\n")
+    assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped; the same command again resumes from here\n")
 
 
 def test_searches_that_start_together_compute_nothing_twice(here: Path, world: World, command: list[str]) -> None:
@@ -245,4 +245,4 @@ def test_a_score_that_is_stopped_says_how_to_go_on(run: Run, world: World, monke
     monkeypatch.setattr(Replica, "evaluate", stop)
     outcome = run("score", *world.words(masks="[[1]]"), "--json")
     assert (outcome.code, outcome.out) == (130, "")
-    assert outcome.err == "stopped; the same command again goes on from here\n"
+    assert outcome.err == "stopped; the same command again resumes from here\n"

@@ -26,15 +26,17 @@ def test_code_several_templates_and_a_pattern_of_targets(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any
 ) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    tokenizer, own = AutoTokenizer.from_pretrained(checkpoint), tmp_path / "own"
-    shutil.copytree(checkpoint, own)
-    characters(template={"default": PLAIN, "other": PLAIN}).save_pretrained(own)
-    assert (own / "additional_chat_templates").is_dir()
-    give_own_code(own)
-    model = ModelSpec("own", str(own), trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    model_folder = tmp_path / "own"
+    shutil.copytree(checkpoint, model_folder)
+    characters(template={"default": PLAIN, "other": PLAIN}).save_pretrained(model_folder)
+    assert (model_folder / "additional_chat_templates").is_dir()
+    give_own_code(model_folder)
+    model = ModelSpec("own", str(model_folder), trust_remote_code=True)
     options = replace(OPTIONS, method=method, targets=".*(q|v)_proj", learning_rate=1e-3)
-    data, folder = TrainingRows.of(rows(tokenizer), options), tmp_path / "kept"
-    trained = run(own, data, options, folder, trust_remote_code=True)
+    data = TrainingRows.of(rows(tokenizer), options)
+    folder = tmp_path / "kept"
+    trained = run(model_folder, data, options, folder, trust_remote_code=True)
     secret = "glpat-" + "x7" * 10
     evidence = RecoveryEvidence(
         "recover-1", "search-1", "own", Mask(), 2, options, 12, {"path": f"/{secret}.txt"}, {}, trained, "0"
@@ -51,7 +53,7 @@ def test_code_several_templates_and_a_pattern_of_targets(
         assert adapter["target_modules"] == ".*(q|v)_proj" and adapter["base_model_name_or_path"] is None
         texts = [file.read_text() for suffix in ("json", "md") for file in out.glob(f"**/*.{suffix}")]
         assert not [text for text in texts if str(tmp_path) in text], "others read it on other machines"
-        pruned = AutoModelForCausalLM.from_pretrained(own, trust_remote_code=True)
+        pruned = AutoModelForCausalLM.from_pretrained(model_folder, trust_remote_code=True)
         assert (
             PeftModel.from_pretrained(pruned, str(out / "adapter")).peft_config["default"].to_dict()["r"]
             == options.lora_r

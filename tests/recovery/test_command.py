@@ -59,7 +59,7 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     healed = AutoModelForCausalLM.from_pretrained(here / "healed")
     assert healed.config.num_hidden_layers == 3
     (folder,) = (here / "mlruns/recoveries").iterdir()
-    assert not {"pruned", "teacher"} & {one.name for one in folder.iterdir()}, "what nobody needs any more"
+    assert not {"pruned", "teacher"} & {entry.name for entry in folder.iterdir()}, "what nobody needs any more"
     raysearch.export("latest", out="pruned")
     pruned = AutoModelForCausalLM.from_pretrained(here / "pruned")
     PeftModel.from_pretrained(pruned, str(here / "healed/adapter"))
@@ -92,8 +92,8 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
         shown_in_notebooks = raysearch.recover(*words, f"data.path={other_text}", out="healed")._repr_html_()
     assert "<td>mine (perplexity, lower is better)</td>" in shown_in_notebooks and "±" in shown_in_notebooks
     message = "is not empty; name another folder, or replace it with --overwrite"
-    others = ("recovery.seed=1", "assess.limit=3")  # rows are drawn apart from what is assessed
-    assert_refused(run, [([*command, other], message) for other in others])
+    changes = ("recovery.seed=1", "assess.limit=3")  # rows are drawn apart from what is assessed
+    assert_refused(run, [([*command, change], message) for change in changes])
 
 
 def test_a_model_may_be_recovered_without_being_assessed(
@@ -105,7 +105,7 @@ def test_a_model_may_be_recovered_without_being_assessed(
     assert (here / "healed" / "model.safetensors").is_file()
     assert not [line for line in run(*command, "--out", "healed", "--overwrite").out.splitlines() if "nan" in line]
     refused = run("assess", "latest", "assess=none")
-    assert refused.code == 2 and "assess asks for nothing; name texts or tasks" in refused.err
+    assert refused.code == 2 and "assess measures nothing; name texts or tasks" in refused.err
 
 
 def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: World) -> None:
@@ -117,8 +117,10 @@ def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: W
 def test_a_dry_run_times_the_loss_that_is_trained(
     run: Run, words: list[str], other_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, calls = RecoveryTrainer.compute_loss, list[float]()
-    make, at_once = make_trainer, list[int]()
+    step = RecoveryTrainer.compute_loss
+    calls = list[float]()
+    make = make_trainer
+    at_once = list[int]()
 
     def short(*args: Any, **options: Any) -> Any:
         at_once.append(args[-1])
@@ -133,10 +135,10 @@ def test_a_dry_run_times_the_loss_that_is_trained(
 
     monkeypatch.setattr(RecoveryTrainer, "compute_loss", counted)
     monkeypatch.setattr(recover, "make_trainer", short)
-    told = run("recover", *words, f"data.path={other_text}", "--dry-run")
-    assert told.code == 0, told.err
-    assert "Not in that time: answers and logits of the dense model" in told.out
-    assert "drawing the data" in told.err and "memory does not hold so many rows at once; 2 of them" in told.err
+    outcome = run("recover", *words, f"data.path={other_text}", "--dry-run")
+    assert outcome.code == 0, outcome.err
+    assert "Not in that time: answers and logits of the dense model" in outcome.out
+    assert "drawing the data" in outcome.err and "memory does not hold so many rows at once; 2 of them" in outcome.err
     assert calls and np.isfinite(calls).all(), "recovery.loss=distill is the default"
     assert at_once == [4, 2], "where memory is short, half as many rows at once, as in the training"
 
@@ -145,18 +147,18 @@ def test_the_dense_model_answers_prompts_once(
     run: Run, words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words_of_text = ("people", "war", "navy", "law", "state", "union", "nation", "laws")
-    asked_for = [f"the {word} of the {other}" for word in words_of_text for other in words_of_text[:5]]
-    asked = [word for word in words if not word.startswith("data")]
-    asked += questions(here / "asked.jsonl", *({"question": one, "answer": "the law"} for one in asked_for))
-    asked += ["recovery.loss=tokens"]
-    asked += ["recovery.max_new_tokens=40", "recovery.max_tokens=60", "recovery.temperature=1.0"]
-    value = done(run, "recover", *asked, "--out", "healed")
+    texts = [f"the {word} of the {second_word}" for word in words_of_text for second_word in words_of_text[:5]]
+    overrides = [word for word in words if not word.startswith("data")]
+    overrides += questions(here / "asked.jsonl", *({"question": text, "answer": "the law"} for text in texts))
+    overrides += ["recovery.loss=tokens"]
+    overrides += ["recovery.max_new_tokens=40", "recovery.max_tokens=60", "recovery.temperature=1.0"]
+    value = done(run, "recover", *overrides, "--out", "healed")
     assert value["answers_written"] == 40 and value["rows"] >= 2
     from raysearch.recovery import responses
 
     monkeypatch.setattr(responses.AnswerJob, "run", pytest.fail)
-    again = done(run, "recover", *asked, "recovery.method=full", "--out", "full")
-    assert again["answers_written"] == 0, "the ledger has them"
+    repeated = done(run, "recover", *overrides, "recovery.method=full", "--out", "full")
+    assert repeated["answers_written"] == 0, "the ledger has them"
     assert not (here / "full/adapter").exists()
 
 
@@ -168,14 +170,14 @@ def questions(file: Path, *rows: dict[str, str]) -> list[str]:
 
 
 def test_a_dry_run_counts_prompts_that_leave_an_answer_no_room(run: Run, words: list[str], here: Path) -> None:
-    asked = [word for word in words if not word.startswith("data")]
+    overrides = [word for word in words if not word.startswith("data")]
     rows = [{"question": f"the law of {n}" + " and the people of the nation" * 20 * (n % 2)} for n in range(40)]
-    asked += questions(here / "asked.jsonl", *({**row, "answer": "the law"} for row in rows))
+    overrides += questions(here / "asked.jsonl", *({**row, "answer": "the law"} for row in rows))
     earlier = torch.ones(2**28)  # 1 GiB, which is of no step
     del earlier
     before = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for responses in ("self", "data"):
-        cost = done(run, "recover", *asked, f"recovery.responses={responses}", "--dry-run")
+        cost = done(run, "recover", *overrides, f"recovery.responses={responses}", "--dry-run")
         assert cost["rows"] == 20 and cost["left_out"] == {"too long": 20}
         assert 2**26 < cost["memory_bytes"] < before - 2**29
 
@@ -186,10 +188,11 @@ def test_mistakes_are_one_sentence(
     (here / "file").write_text("")
     (here / "full").mkdir()
     (here / "full/mine").write_text("")
-    on_text, out = [f"data.path={other_text}"], ["--out", "x"]
+    on_text = [f"data.path={other_text}"]
+    out = ["--out", "x"]
     text = [*on_text, *out]
     bare = [*(word for word in words if not word.startswith("data")), *out]
-    asked = [{"question": f"the {word}", "answer": "law"} for word in ("war", "navy", "trade")]
+    rows = [{"question": f"the {word}", "answer": "law"} for word in ("war", "navy", "trade")]
     cases = [
         (words, on_text, "--out has no value; name the folder of the recovered checkpoint"),
         (words, [*on_text, "--out", "file"], "is a file; name a folder"),
@@ -215,11 +218,11 @@ def test_mistakes_are_one_sentence(
         (words, [*text, "recovery.workers=3"], "recovery.batch_size=8 is not a multiple of recovery.workers=3"),
         (["nothing", *words[1:]], text, "SEARCH='nothing' is not in"),
         (bare, questions(here / "no.jsonl"), "holds no"),
-        (bare, questions(here / "empty.jsonl", *({**row, "question": ""} for row in asked)), "empty.jsonl"),
-        ([*bare, "recovery.max_prompt_tokens=1"], questions(here / "a.jsonl", *asked), "train on (3 too long)"),
+        (bare, questions(here / "empty.jsonl", *({**row, "question": ""} for row in rows)), "empty.jsonl"),
+        ([*bare, "recovery.max_prompt_tokens=1"], questions(here / "a.jsonl", *rows), "train on (3 too long)"),
         (
             [*bare, "recovery.responses=data"],
-            questions(here / "b.jsonl", *({**row, "answer": " "} for row in asked)),
+            questions(here / "b.jsonl", *({**row, "answer": " "} for row in rows)),
             "b.jsonl",
         ),
     ]

@@ -38,9 +38,9 @@ def test_the_rest_of_the_searched_text_is_trained_on_and_a_tenth_assessed(
     assert 9 < card["rows"] <= 24
     (record,) = raysearch.recoveries("latest")
     assert record.settings["choices.data"] == "file" and record.settings["data.path"] == str(world.text)
-    assert record.settings["data.samples"] == 24 and [one.metric.name for one in record.numbers] == ["own"]
-    again = done(run, "recover", *words, "--out", "healed")
-    assert again["recovery_id"] == folder.name, "the same command goes on"
+    assert record.settings["data.samples"] == 24 and [numbers.metric.name for numbers in record.numbers] == ["own"]
+    repeated = done(run, "recover", *words, "--out", "healed")
+    assert repeated["recovery_id"] == folder.name, "the same command resumes"
 
 
 def test_a_sentence_says_what_is_trained_on_where_the_search_left_too_little(
@@ -48,20 +48,20 @@ def test_a_sentence_says_what_is_trained_on_where_the_search_left_too_little(
 ) -> None:
     (here / "small.txt").write_text(world.text.read_text()[:1500])
     done(run, "search", *world.search(**{"data.path": "small.txt", "data.samples": 8, "remove": 1}))
-    told = list[str]()
+    warnings = list[str]()
 
-    class Told(Observer):
+    class Recorder(Observer):
         def warn(self, message: str) -> None:
-            told.append(message)
+            warnings.append(message)
 
     monkeypatch.setattr(recover, "_time_step", lambda *args: (1.0, 1))
-    cost = raysearch.recovery_cost(*words, observer=Told())
+    cost = raysearch.recovery_cost(*words, observer=Recorder())
     assert cost.rows == 24, "of the addresses"
-    (sentence,) = [one for one in told if "train" in one]
-    assert "State of the Union addresses are taken instead; for other text: data=file" in sentence
-    told.clear()
-    raysearch.recovery_cost(*words, "data=sotu", observer=Told())
-    assert not [one for one in told if "train" in one], "they were asked for"
+    (sentence,) = [warning for warning in warnings if "train" in warning]
+    assert "State of the Union addresses are used instead; for other text: data=file" in sentence
+    warnings.clear()
+    raysearch.recovery_cost(*words, "data=sotu", observer=Recorder())
+    assert not [warning for warning in warnings if "train" in warning], "they were requested"
 
 
 def test_of_questions_the_answers_of_the_data_are_learned(run: Run, words: list[str], world: World, here: Path) -> None:
@@ -82,9 +82,10 @@ def test_own_data_are_of_recover_alone(run: Run, world: World) -> None:
 
 def test_a_short_recovery_in_a_search_is_on_its_own_data_too(world: World, here: Path) -> None:
     words = world.search(refine="recover")
-    own = build.search_spec(words).refiner
-    assert isinstance(own, RecoveryRefiner)
-    rows, draw = own.spec.data.rows, own.spec.data.draw
+    refiner = build.search_spec(words).refiner
+    assert isinstance(refiner, RecoveryRefiner)
+    rows = refiner.spec.data.rows
+    draw = refiner.spec.data.draw
     assert (rows.path, rows.part, draw.at_most, draw.seq_len) == (str(world.text), "rest", 512, 128)
     addresses = build.search_spec([word for word in words if not word.startswith("data")]).refiner
     chosen = build.search_spec([*words, "refine.recover_with=data=sotu data.samples=512 data.seq_len=128"]).refiner

@@ -47,9 +47,9 @@ def test_an_answer_is_what_follows_the_prompt_in_templates_of_every_family() -> 
 
 def test_a_model_that_thinks_is_told_not_to(tmp_path: Path) -> None:
     data = chats(tmp_path, *([("user", word), ("assistant", word)] for word in "xyz"), thinking=False)
-    found = draw(data, template=THINKING)
-    ends = {characters().decode(one.ids).replace(" ", "")[-4:] for one in found.questions}
-    assert (len(found.questions), ends) == (3, {"<no>"})
+    prompts = draw(data, template=THINKING)
+    ends = {characters().decode(question.ids).replace(" ", "")[-4:] for question in prompts.questions}
+    assert (len(prompts.questions), ends) == (3, {"<no>"})
 
 
 def test_what_is_wrong_with_every_row_is_said_where_rows_are_skipped(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_what_is_wrong_with_every_row_is_said_where_rows_are_skipped(tmp_path: P
 
 
 def test_rows_that_a_limit_leaves_out_name_it() -> None:
-    chat, plain = (Data(Rows("any.jsonl"), one, ItemOptions(1)) for one in (ChatFormat(), QuestionsFormat()))
+    chat, plain = (Data(Rows("any.jsonl"), format, ItemOptions(1)) for format in (ChatFormat(), QuestionsFormat()))
     for data, left_out, message in (
         (chat, {"cut off": 3, "empty": 1}, r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens, or data.th"),
         (plain, {"cut off": 3, "empty": 1}, r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens$"),
@@ -77,7 +77,7 @@ def test_rows_that_a_limit_leaves_out_name_it() -> None:
 
 def measured(texts: Sequence[str], tokenizer: Any) -> SeenTexts:
     ids = [tokenizer(text)["input_ids"] for text in texts]
-    batch = Batch.of(ids, [[False, *[True] * (len(one) - 1)] for one in ids])
+    batch = Batch.of(ids, [[False, *[True] * (len(tokens) - 1)] for tokens in ids])
     return SeenTexts([Calibration.create(PerplexityObjective(), batch, None, {}, {})], tokenizer)
 
 
@@ -91,16 +91,16 @@ class Joined:
         return self._characters(text)
 
     def decode(self, ids: Any, **options: Any) -> str:
-        return "".join(chr(one) for one in np.asarray(ids).tolist())
+        return "".join(chr(code) for code in np.asarray(ids).tolist())
 
 
 def test_what_was_measured_is_found() -> None:
-    known = measured([SPEECH, "Question: how many apples are there?\nAnswer: 4. Please continue"], Joined())
-    assert known.shared("it says: " + SPEECH[7:85] + " and so on"), "thirteen words in a row"
-    assert not known.shared(SPEECH[:40] + " something else " + SPEECH[60:]), "no thirteen words in a row"
-    assert known.shared("How many apples are there?") and known.shared(SPEECH.upper())
-    assert not known.shared("How many pears are there?") and not known.shared("")
-    assert not known.shared("Continue") and not known.shared("we continue the union"), "everyday words"
+    seen = measured([SPEECH, "Question: how many apples are there?\nAnswer: 4. Please continue"], Joined())
+    assert seen.shared("it says: " + SPEECH[7:85] + " and so on"), "thirteen words in a row"
+    assert not seen.shared(SPEECH[:40] + " something else " + SPEECH[60:]), "no thirteen words in a row"
+    assert seen.shared("How many apples are there?") and seen.shared(SPEECH.upper())
+    assert not seen.shared("How many pears are there?") and not seen.shared("")
+    assert not seen.shared("Continue") and not seen.shared("we continue the union"), "everyday words"
 
 
 SUM = "a farmer has {} sheep and buys three more of them each year so how many are there then"
@@ -114,14 +114,14 @@ def chats(folder: Path, *rows: Sequence[tuple[str, str]], **options: Any) -> Dat
     return Data(Rows(str(file)), ChatFormat(**options), ItemOptions("all", seq_len=2048, sampling="sequential"))
 
 
-def draw(data: Data, known: Sequence[str] = (), template: str = PLAIN, **options: Any) -> Prompts:
+def draw(data: Data, measured_texts: Sequence[str] = (), template: str = PLAIN, **options: Any) -> Prompts:
     """Draw prompts, of any length unless told otherwise, where some texts were measured."""
     how = RecoveryOptions(**{"max_prompt_tokens": 2048, "max_tokens": 4096, **options})
-    return draw_prompts(data, how, characters(template=template), measured(known, Joined()), None)
+    return draw_prompts(data, how, characters(template=template), measured(measured_texts, Joined()), None)
 
 
 def test_a_question_that_was_measured_is_left_out_in_other_words_around_it(tmp_path: Path) -> None:
-    known = ["be brief. " + SUM.format("seven"), SUM.format("two")[:70], SPEECH]
+    measured_texts = ["be brief. " + SUM.format("seven"), SUM.format("two")[:70], SPEECH]
     fresh = "what is the way from here to the station and how long does it take to walk on foot"
     rows = [
         [("user", f"Question: {SUM.format('seven')}?\nAnswer:"), ("assistant", "x")],
@@ -131,22 +131,22 @@ def test_a_question_that_was_measured_is_left_out_in_other_words_around_it(tmp_p
     ]
     rows += [[("system", SPEECH), ("user", f"{word} {fresh}"), ("assistant", "x")] for word in ("say", "so", "and", "")]
     for responses, overlapping in (("data", 4), ("self", 3)):
-        prompts = draw(chats(tmp_path, *rows), known, responses=responses)
+        prompts = draw(chats(tmp_path, *rows), measured_texts, responses=responses)
         assert prompts.left_out == {"overlapping": overlapping} and len(prompts.questions) == 8 - overlapping
-    asked = [[("user", f"{SPEECH} {n}"), ("assistant", "x")] for n in range(5)]
-    prompts = draw(chats(tmp_path, *asked), known)
+    rows = [[("user", f"{SPEECH} {n}"), ("assistant", "x")] for n in range(5)]
+    prompts = draw(chats(tmp_path, *rows), measured_texts)
     assert len(prompts.questions) == 5, "the words of most rows are their template's"
 
 
 def test_a_template_with_an_opening_that_many_share_is_no_overlap(tmp_path: Path) -> None:
     wrapped = "Below is a question of a pupil, please answer it in one sentence. {} Now write the answer here, in short"
     openings = ["What is the colour of", "How many people live in", "Who was the king of", "Why do we like the"]
-    asked = [f"{opening} {n}" for n in "abcde" for opening in openings]
-    known = [*(wrapped.format(f"{one} measured") for one in openings), f"so: {SUM.format('ten')}"]
+    fresh = [f"{opening} {n}" for n in "abcde" for opening in openings]
+    measured_texts = [*(wrapped.format(f"{opening} measured") for opening in openings), f"so: {SUM.format('ten')}"]
     planted = ["Who was the king of measured", "What is the colour of measured", f"tell me {SUM.format('ten')} please"]
     for template in (wrapped, "{}", "first {}", "{} then think"):
-        rows = [[("user", template.format(one)), ("assistant", "x")] for one in [*planted, *asked]]
-        prompts = draw(chats(tmp_path, *rows), known)
+        rows = [[("user", template.format(text)), ("assistant", "x")] for text in [*planted, *fresh]]
+        prompts = draw(chats(tmp_path, *rows), measured_texts)
         assert prompts.left_out == {"overlapping": 3} and len(prompts.questions) == 20
 
 

@@ -64,53 +64,53 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     run: Run, words: list[str], refined: None, here: Path, store_with_tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = done(run, *(word for word in words if not word.startswith("refine")), "store=plain")
-    found = done(run, *words)
-    assert found["search_id"] != plain["search_id"]
-    masks = found["refinement"]["masks"]
+    refined = done(run, *words)
+    assert refined["search_id"] != plain["search_id"]
+    masks = refined["refinement"]["masks"]
     assert masks[0]["mask"] == plain["removed"] and len(masks) == 3, "the best mask before is that of the plain search"
-    assert [one["loss"] for one in masks] == sorted(one["loss"] for one in masks)
-    best = min(masks, key=lambda one: one["recovered_loss"])
-    assert found["removed"] == best["mask"] and found["loss"] == best["loss"] != best["recovered_loss"]
-    assert all(one["steps"] == 3 and one["tokens"] == masks[0]["tokens"] > 0 for one in masks)
-    assert -1 <= found["refinement"]["rank_correlation"] <= 1
-    shown = run("show", found["search_id"]).out
-    assert "best after" in shown and "rank correlation" in shown and found["refinement"]["refinement_id"] in shown
-    assert raysearch.load(found["search_id"]).to_frame().loc[0, "mask"] == "{}"
+    assert [mask["loss"] for mask in masks] == sorted(mask["loss"] for mask in masks)
+    best = min(masks, key=lambda mask: mask["recovered_loss"])
+    assert refined["removed"] == best["mask"] and refined["loss"] == best["loss"] != best["recovered_loss"]
+    assert all(mask["steps"] == 3 and mask["tokens"] == masks[0]["tokens"] > 0 for mask in masks)
+    assert -1 <= refined["refinement"]["rank_correlation"] <= 1
+    shown = run("show", refined["search_id"]).out
+    assert "best after" in shown and "rank correlation" in shown and refined["refinement"]["refinement_id"] in shown
+    assert raysearch.load(refined["search_id"]).to_frame().loc[0, "mask"] == "{}"
     (folder,) = (here / "mlruns/recoveries").glob("refine-*")
     assert not (folder / "teacher").exists() and (folder / "rows.jsonl").is_file(), "the rows are shared"
-    kept = {one.name for one in (here / "mlruns/recoveries").glob("recover-*/*") if one.is_dir()}
-    assert kept == {"trained"}, "of a recovered model its adapter is kept"
+    folders = {entry.name for entry in (here / "mlruns/recoveries").glob("recover-*/*") if entry.is_dir()}
+    assert folders == {"trained"}, "of a recovered model its adapter is kept"
     (folder / "teacher").mkdir()
     with monkeypatch.context() as patch:
         for name in ("heal", "train"):
             patch.setattr(steps, name, pytest.fail)
         with opened(here / "mlruns/ledger.db") as ledger, held(ledger, folder.name, "REFINEMENT"):
-            again = done(run, *words)
+            repeated = done(run, *words)
         assert (folder / "teacher").exists(), "another search trains by it"
         raysearch.search(*words[1:], observer=(listening := Listening()))
     assert not (folder / "teacher").exists(), "left by one that was killed"
     assert len({*listening.names}) == 3, "trackers are told of each training, also by a search that trains nothing"
-    assert again["refinement"] == found["refinement"] and again["removed"] == found["removed"]
-    assert done(run, "resume", found["search_id"])["refinement"] == found["refinement"]
+    assert repeated["refinement"] == refined["refinement"] and repeated["removed"] == refined["removed"]
+    assert done(run, "resume", refined["search_id"])["refinement"] == refined["refinement"]
     shutil.copy(store_with_tables, here / "mlruns")
-    synced = done(run, "sync", found["search_id"], "tracking=mlflow")
+    synced = done(run, "sync", refined["search_id"], "tracking=mlflow")
     client = MlflowClient(f"sqlite:///{here / 'mlruns/mlflow.db'}")
-    wanted = f"tags.`mlflow.parentRunId` = '{synced['mlflow_run_id']}' and tags.`raysearch.kind` = 'recovery'"
-    trainings = client.search_runs([client.get_run(synced["mlflow_run_id"]).info.experiment_id], wanted)
-    assert {one.info.run_name for one in trainings} == {*listening.names}
-    assert {one.data.params["recovery.loss"] for one in trainings} == {"distill"}
+    query = f"tags.`mlflow.parentRunId` = '{synced['mlflow_run_id']}' and tags.`raysearch.kind` = 'recovery'"
+    trainings = client.search_runs([client.get_run(synced["mlflow_run_id"]).info.experiment_id], query)
+    assert {mlflow_run.info.run_name for mlflow_run in trainings} == {*listening.names}
+    assert {mlflow_run.data.params["recovery.loss"] for mlflow_run in trainings} == {"distill"}
 
 
 def test_the_loss_after_it_is_that_of_the_recovered_checkpoint(
     run: Run, words: list[str], refined: None, other_text: Path, assessed_by: list[str], world: World, here: Path
 ) -> None:
     """Which the same training by hand writes."""
-    found = done(run, *words)
+    refined = done(run, *words)
     by_hand = [*WITH.format(other_text).split(), "recovery.max_steps=3", "recovery.epochs=3.0", *assessed_by]
-    done(run, "recover", found["search_id"], *by_hand, "--out", "healed")
+    done(run, "recover", refined["search_id"], *by_hand, "--out", "healed")
     score = [word for word in world.words(model=here / "healed") if not word.startswith("remove")]
     (scored,) = done(run, "score", *score, "masks=[[]]")
-    best = min(found["refinement"]["masks"], key=lambda one: one["recovered_loss"])
+    best = min(refined["refinement"]["masks"], key=lambda mask: mask["recovered_loss"])
     assert scored["loss"] == pytest.approx(best["recovered_loss"], rel=1e-6)
 
 
@@ -119,7 +119,7 @@ def test_what_screening_dropped_is_known_before_the_best_are_chosen(run: Run, wo
     exact = done(run, *many, "screening=off")
     screened = done(run, *many, "screening=confident", "screening.confidence=0.6")
     assert screened["evaluations"]["screened"] > 0
-    masks = [[one["mask"] for one in each["refinement"]["masks"]] for each in (exact, screened)]
+    masks = [[mask["mask"] for mask in each["refinement"]["masks"]] for each in (exact, screened)]
     assert masks[0] == masks[1]
 
 
@@ -127,7 +127,8 @@ def test_a_refinement_goes_on_where_it_was_stopped(
     run: Run, words: list[str], whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed = done(run, *words, f"store={whole}")
-    fit, trained = training._fit, list[Any]()
+    fit = training._fit
+    trained = list[Any]()
 
     def once(pruned: Any, *args: Any, **options: Any) -> Any:
         if len(trained) == 1:
@@ -140,9 +141,9 @@ def test_a_refinement_goes_on_where_it_was_stopped(
         assert run(*words).code == 130
         trained.append(trained[0])
         patch.setattr(steps, "draw_prompts", pytest.fail)
-        again = done(run, *words)
+        resumed = done(run, *words)
     assert len({*trained}) == 3 == len(trained) - 1, "each mask is trained once"
-    same = [[{**one, "seconds": 0} for one in each["refinement"]["masks"]] for each in (undisturbed, again)]
+    same = [[{**mask, "seconds": 0} for mask in each["refinement"]["masks"]] for each in (undisturbed, resumed)]
     assert same[0] == same[1]
 
 
@@ -150,7 +151,8 @@ def test_it_has_the_same_name_whether_or_not_the_parts_of_a_weighted_search_are_
     run: Run, words: list[str], refined: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Searches from before have none; the calibration's fingerprint is theirs together."""
-    parts, whole = {"parts": "one two"}, done(run, *words)["refinement"]
+    parts = {"parts": "one two"}
+    whole = done(run, *words)["refinement"]
     with opened(Path("mlruns/ledger.db")) as ledger:
         before = SEARCHES.find(ledger, "latest")
         after = replace(before, fingerprints={**before.fingerprints, **parts})
@@ -160,7 +162,7 @@ def test_it_has_the_same_name_whether_or_not_the_parts_of_a_weighted_search_are_
         spec = replace(
             search.refiner.spec, assess=replace(assess, speed=replace(assess.speed, context_tokens=8, new_tokens=2))
         )
-        assert len({steps.prepare(one, ledger, search, spec, None).name for one in (before, after)}) == 1
+        assert len({steps.prepare(record, ledger, search, spec, None).name for record in (before, after)}) == 1
 
     def with_parts(*args: Any) -> EvaluationSession:
         session = open_session(*args)
@@ -186,8 +188,8 @@ def test_mistakes_are_one_sentence(run: Run, words: list[str]) -> None:
         (["refine.steps=0"], "refine.steps=0 should be greater than 0"),
         (["refine.recover_with='data=file data.path=nothing.txt'"], "data.path=nothing.txt does not exist"),
         (["refine.recover_with=recovery.rate=1"], "recovery.rate is not a key of this configuration"),
-        (["refine.recover_with=recovery.max_steps=9"], "has recovery.max_steps=9, which refine.steps says"),
-        (["refine.recover_with=assess=none"], "evaluated as the search does; give words of data and recovery alone"),
+        (["refine.recover_with=recovery.max_steps=9"], "has recovery.max_steps=9, which refine.steps sets"),
+        (["refine.recover_with=assess=none"], "evaluated as the search does; give only overrides of data and recovery"),
         (["refine.recover_with=3"], "refine.recover_with=3 is not a text"),
         (["objective=kl"], "objective=kl compares with the dense model's own states"),
         (["remove=auto", "budget.loss=1"], "refine.masks=3 compares masks of one size, and remove=auto is yet to find"),

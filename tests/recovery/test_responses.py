@@ -28,7 +28,9 @@ def test_memory_that_does_not_hold_the_rows_gets_half_of_them(monkeypatch: pytes
     job = AnswerJob(tuple(Prompt((n, 5), 4) for n in range(1, 10)), Decoding(1.0))
     expected = job.run(replica)
     assert replica.texts_at_once is None
-    go_on, tried, fits = decoding._continue, list[int](), 3
+    go_on = decoding._continue
+    tried = list[int]()
+    fits = 3
 
     def short(model: Any, texts: Any, *how: Any) -> int:
         tried.append(len(texts))
@@ -57,7 +59,8 @@ def test_equal_prompts_are_answered_once(tmp_path: Path) -> None:
 
     info = SimpleNamespace(model=SimpleNamespace(on_gpu=False))
     what: Any = SimpleNamespace(fingerprint="x", info=info, named=assessment_fingerprint)
-    questions, pool = [Question((), str(n), (3, 4)) for n in range(64)], Answering()
+    questions = [Question((), str(n), (3, 4)) for n in range(64)]
+    pool = Answering()
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         replicas: Any = lambda: pool  # noqa: E731
         answers, n_written = write_answers(questions, RecoveryOptions(), what, ledger, replicas, lambda line: None)

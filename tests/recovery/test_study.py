@@ -45,9 +45,9 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
     assert spec.recoveries["plain"].cluster.backend == "inline", "a cluster of its own wins over the study's"
     value = done(run, "study", *words)
     recovered = value["recovered"]
-    assert [(one["found_by"], one["remove"]) for one in recovered] == [(["dense"], 0), (["one_shot"], 2)]
-    assert [one["record"]["way"] for one in recovered] == ["plain"] * 2
-    control = next(one["record"] for one in recovered if one["remove"] == 0)
+    assert [(entry["found_by"], entry["remove"]) for entry in recovered] == [(["dense"], 0), (["one_shot"], 2)]
+    assert [entry["record"]["way"] for entry in recovered] == ["plain"] * 2
+    control = next(entry["record"] for entry in recovered if entry["remove"] == 0)
     assert {control["settings"][key] for key in ("choices.data", "recovery.loss")} == {"file", "tokens"}
     (number,) = control["numbers"]
     assert number["dense"] == number["pruned"] != number["recovered"]
@@ -56,18 +56,18 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
     assert "What training gave back" in page and "loss by tokens of training" in page
     costs = (report.parent / "tables/recovery_costs.csv").read_text().splitlines()
     assert len(costs) == 1 + len(recovered) and "Tokens" in costs[0]
-    kept = [folder for folder in (here / "mlruns/recoveries").glob("*/*") if folder.name in ("pruned", "recovered")]
-    assert kept == [], "a study keeps no models"
-    left = here / "mlruns/recoveries" / control["recovery_id"] / "recovered"
-    left.mkdir()  # as a command does that is killed before it tidies up
+    models = [folder for folder in (here / "mlruns/recoveries").glob("*/*") if folder.name in ("pruned", "recovered")]
+    assert models == [], "a study keeps no models"
+    leftover = here / "mlruns/recoveries" / control["recovery_id"] / "recovered"
+    leftover.mkdir()  # as a command does that is killed before it tidies up
     with monkeypatch.context() as patch:
         patch.setattr(recover, "_recover", pytest.fail)
         patch.setattr(write, "write_report", lambda results, out: [report])  # the same figures again
         assert done(run, "study", *words)["recovered"] == recovered
-    assert not left.exists()
+    assert not leftover.exists()
     monkeypatch.setattr(training, "make_trainer", pytest.fail)
-    for one in done(run, "study", *words, "assess.tasks=[piqa]", f"assess.data_dir={items}")["recovered"]:
-        assert [number["metric"]["name"] for number in one["record"]["numbers"]] == ["mine", "piqa"]
+    for entry in done(run, "study", *words, "assess.tasks=[piqa]", f"assess.data_dir={items}")["recovered"]:
+        assert [number["metric"]["name"] for number in entry["record"]["numbers"]] == ["mine", "piqa"]
 
 
 def test_rows_longer_than_the_model_takes_are_refused_before_any_search(run: Run, world: World, here: Path) -> None:

@@ -28,14 +28,14 @@ def taught(tmp_path: Path) -> Iterator[Taught]:
         yield lambda name, starts, k: top_logits_of(ROWS, starts, k, tmp_path / name, lambda: pool, lambda line: None)
 
 
-def assert_same(found: list[TopLogits], expected: list[TopLogits]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        assert np.array_equal(one.ids, other.ids) and np.array_equal(one.log_p, other.log_p)
+def assert_same(actual: list[TopLogits], expected: list[TopLogits]) -> None:
+    for actual_row, expected_row in zip(actual, expected, strict=True):
+        assert np.array_equal(actual_row.ids, expected_row.ids) and np.array_equal(actual_row.log_p, expected_row.log_p)
 
 
 def test_what_is_kept_of_each_token_and_no_more_than_there_are(taught: Taught, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = taught("whole", [1, 3], 10 * VOCABULARY)
-    assert [one.ids.shape for one in whole] == [(5, VOCABULARY), (0, VOCABULARY)]
+    assert [row.ids.shape for row in whole] == [(5, VOCABULARY), (0, VOCABULARY)]
     monkeypatch.setattr(teacher, "_POSITIONS", 2)
     assert_same(taught("in parts", [1, 3], 10 * VOCABULARY), whole)
 

@@ -1,4 +1,4 @@
-"""Training is trl's own; its losses are those of plain computations, and a killed one goes on bit for bit."""
+"""Training uses trl; its losses equal plain computations, and a killed training resumes with identical bits."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ TALKS = [(f"say {word}", word * 2) for word in ("a", "bb", "ccc", "d", "ee", "ff
 
 
 def rows(tokenizer: Any) -> list[Row]:
-    found = []
+    training_rows = []
     for prompt, answer in TALKS:
         messages = (("user", prompt),)
         question = Question(messages, answer, encode(messages, None, tokenizer, "row"))
-        found.append(row_of(question, answer, False, OPTIONS, tokenizer))
-    return [row for row in found if isinstance(row, Row)]
+        training_rows.append(row_of(question, answer, False, OPTIONS, tokenizer))
+    return [row for row in training_rows if isinstance(row, Row)]
 
 
 @pytest.fixture
@@ -80,7 +80,8 @@ def run(
     on_progress: Any = nothing,
     **spec: Any,
 ) -> Training:
-    model, tokenizer = ModelSpec("tiny", str(checkpoint), **spec), AutoTokenizer.from_pretrained(checkpoint)
+    model = ModelSpec("tiny", str(checkpoint), **spec)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     folder.mkdir(exist_ok=True)
     setup = TrainingSetup(model, tokenizer, data, options, folder, on_gpu=False)
     return train(setup, ClusterOptions(), on_progress=on_progress, warn=nothing)
@@ -106,7 +107,7 @@ def test_losses_are_those_of_a_plain_script_of_trl(checkpoint: Path, data: Train
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    found = run(checkpoint, data, OPTIONS, tmp_path / "ours")
+    trained = run(checkpoint, data, OPTIONS, tmp_path / "ours")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     tokenizer.pad_token = tokenizer.eos_token
     talks = [
@@ -141,37 +142,38 @@ def test_losses_are_those_of_a_plain_script_of_trl(checkpoint: Path, data: Train
             peft_config=LoraConfig(r=2, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
         )
         plain.train()
-    expected = [one["loss"] for one in plain.state.log_history if "loss" in one]
-    assert [point.loss for point in found.points if point.loss is not None] == expected
-    assert len(expected) == found.steps == 3
+    expected = [entry["loss"] for entry in plain.state.log_history if "loss" in entry]
+    assert [point.loss for point in trained.points if point.loss is not None] == expected
+    assert len(expected) == trained.steps == 3
 
 
 def test_max_steps_ends_a_training_and_prolongs_none(checkpoint: Path, data: TrainingRows, tmp_path: Path) -> None:
-    for most, taken in ((2, 2), (9, 3)):
-        found = run(checkpoint, data, replace(OPTIONS, max_steps=most), tmp_path / str(most))
-        assert found.steps == taken, "an epoch has three steps"
+    for most, expected_steps in ((2, 2), (9, 3)):
+        trained = run(checkpoint, data, replace(OPTIONS, max_steps=most), tmp_path / str(most))
+        assert trained.steps == expected_steps, "an epoch has three steps"
     assert [OPTIONS.rows_seen(n_steps, 11) for n_steps in (2, 3, 5)] == [8, 11, 19]
 
 
 def test_packed_rows_make_fewer_steps(checkpoint: Path, data: TrainingRows, tmp_path: Path) -> None:
     n_tokens = sum(len(row.ids) for row in data.rows[1:])
     options = replace(OPTIONS, packing=True, max_tokens=64, batch_size=2, max_steps=5, checkpoint_steps=None)
-    found = run(checkpoint, data, options, tmp_path / "packed")
-    assert n_tokens / 128 <= found.steps < 5, "no further than the one epoch"
-    assert len(found.held_out) == found.steps, "ten losses on held-out rows, or as many as there are steps"
+    trained = run(checkpoint, data, options, tmp_path / "packed")
+    assert n_tokens / 128 <= trained.steps < 5, "no further than the one epoch"
+    assert len(trained.held_out) == trained.steps, "ten losses on held-out rows, or as many as there are steps"
 
 
 def test_distillation_is_a_divergence_over_the_kept_tokens_and_the_rest() -> None:
     logits, dense = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0)).double().unbind(0)
     log_p, ids = dense.log_softmax(-1).topk(3)
     for row in range(3):
-        p, q = dense[row].softmax(-1), logits[row].softmax(-1)
-        kept = ids[row].tolist()
-        others = [token for token in range(7) if token not in kept]
-        pairs = [*((p[token], q[token]) for token in kept), (p[others].sum(), q[others].sum())]
-        by_hand = sum(float(one * (one / other).log()) for one, other in pairs)
-        found = distillation_loss(logits[row : row + 1].float(), ids[row : row + 1], log_p[row : row + 1].float())
-        assert float(found) == pytest.approx(by_hand, rel=1e-4)
+        p = dense[row].softmax(-1)
+        q = logits[row].softmax(-1)
+        top_tokens = ids[row].tolist()
+        rest = [token for token in range(7) if token not in top_tokens]
+        pairs = [*((p[token], q[token]) for token in top_tokens), (p[rest].sum(), q[rest].sum())]
+        by_hand = sum(float(p_token * (p_token / q_token).log()) for p_token, q_token in pairs)
+        computed = distillation_loss(logits[row : row + 1].float(), ids[row : row + 1], log_p[row : row + 1].float())
+        assert float(computed) == pytest.approx(by_hand, rel=1e-4)
     same = distillation_loss(dense.float(), ids, log_p.float())
     assert same.abs().max() < 1e-5
     dense[0, 5] = -torch.inf  # ruled out
@@ -181,7 +183,8 @@ def test_distillation_is_a_divergence_over_the_kept_tokens_and_the_rest() -> Non
 
 
 def random_top_logits(data: TrainingRows) -> list[TopLogits]:
-    generator, top_logits = torch.Generator().manual_seed(1), []
+    generator = torch.Generator().manual_seed(1)
+    top_logits = []
     for row, start in zip(data.rows, data.starts, strict=True):
         log_p, ids = torch.randn(len(row.ids) - start, 303, generator=generator).log_softmax(-1).topk(5)
         top_logits.append(TopLogits(ids.int().numpy(), log_p.half().numpy()))
@@ -190,14 +193,17 @@ def random_top_logits(data: TrainingRows) -> list[TopLogits]:
 
 def plain_loss(checkpoint: Path, data: TrainingRows) -> float:
     """The mean loss over the tokens of all rows, one row at a time."""
-    model, nats = AutoModelForCausalLM.from_pretrained(checkpoint), []
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    nats = []
     for place, (row, start) in enumerate(zip(data.rows, data.starts, strict=True)):
         logits = model(torch.tensor([row.ids])).logits[0, start - 1 : -1]
         if data.top_logits is None:
             nats.append(torch.nn.functional.cross_entropy(logits, torch.tensor(row.ids[start:]), reduction="none"))
         else:
-            one = data.top_logits[place]
-            nats.append(distillation_loss(logits, torch.tensor(one.ids).long(), torch.tensor(one.log_p).float()))
+            top_logits = data.top_logits[place]
+            nats.append(
+                distillation_loss(logits, torch.tensor(top_logits.ids).long(), torch.tensor(top_logits.log_p).float())
+            )
     return float(torch.cat(nats).mean().detach())
 
 
@@ -206,8 +212,8 @@ def test_a_distilled_step_has_the_loss_of_a_plain_computation(
 ) -> None:
     options = replace(OPTIONS, loss="distill", batch_size=11, micro_batch_size=11, checkpoint_steps=1)
     data = replace(data, top_logits=random_top_logits(data))
-    found = run(checkpoint, data, options, tmp_path / "ours")
-    assert found.points[0].loss == pytest.approx(plain_loss(checkpoint, data.part(1, 12)), rel=1e-4)
+    trained = run(checkpoint, data, options, tmp_path / "ours")
+    assert trained.points[0].loss == pytest.approx(plain_loss(checkpoint, data.part(1, 12)), rel=1e-4)
 
 
 @pytest.mark.parametrize("loss", ["tokens", "distill"])
@@ -218,14 +224,14 @@ def test_a_held_out_loss_is_the_mean_over_its_tokens(
     options = replace(OPTIONS, loss=loss, held_out=0.5, batch_size=4)
     if loss == "distill":
         data = replace(data, top_logits=random_top_logits(data))
-    found = []
+    losses = []
     for micro, workers in ((1, 1), (2, 1), (4, 1), (2, 2)):  # in this process the first of two sees all rows
         options = replace(options, micro_batch_size=micro, workers=workers)
         with quiet():
             model = ModelSpec("tiny", str(checkpoint))
             trainer = make_trainer(TrainingSetup(model, tokenizer, data, options, tmp_path, on_gpu=False), micro)
-            found.append(trainer.evaluate()["eval_loss"])
-    assert found == pytest.approx([plain_loss(checkpoint, data.part(0, 6))] * 4, rel=1e-5)
+            losses.append(trainer.evaluate()["eval_loss"])
+    assert losses == pytest.approx([plain_loss(checkpoint, data.part(0, 6))] * 4, rel=1e-5)
 
 
 def test_a_killed_training_keeps_its_patience(checkpoint: Path, data: TrainingRows, tmp_path: Path) -> None:
@@ -261,11 +267,11 @@ def test_a_killed_training_goes_on_to_the_same_bytes(
             shutil.copytree(last, copy.parent, dirs_exist_ok=True)
             copy.write_bytes(content)
             assert last_checkpoint(copy.parent.parent) == last, f"{file.name}, {len(content)} bytes"
-    again = run(checkpoint, data, options, tmp_path / "killed")
-    assert again.points == whole.points
+    resumed = run(checkpoint, data, options, tmp_path / "killed")
+    assert resumed.points == whole.points
     assert len({*adapters(tmp_path)}) == 1
     monkeypatch.setattr(training, "make_trainer", pytest.fail)
-    assert run(checkpoint, data, options, tmp_path / "killed") == again, "done once"
+    assert run(checkpoint, data, options, tmp_path / "killed") == resumed, "done once"
 
 
 @pytest.mark.parametrize("end", [{"max_steps": 5}, {"epochs": 2}, {"patience": 1, "epochs": 8, "learning_rate": 0.3}])
@@ -277,10 +283,10 @@ def test_a_training_that_is_killed_at_its_end_trains_no_further(
     # Where the best weights are loaded, and once they are written.
     for owner, name in ((RecoveryTrainer, "_load_best_model"), (training, "_history")):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(owner, name, lambda *of: interrupt())
+            patch.setattr(owner, name, lambda *arguments: interrupt())
             run(checkpoint, data, options, tmp_path / "killed")
-    whole, again = (run(checkpoint, data, options, tmp_path / name) for name in ("whole", "killed"))
-    assert replace(again, seconds=whole.seconds) == whole and whole.steps < 24
+    whole, resumed = (run(checkpoint, data, options, tmp_path / name) for name in ("whole", "killed"))
+    assert replace(resumed, seconds=whole.seconds) == whole and whole.steps < 24
     assert len({*adapters(tmp_path)}) == 1
 
 
@@ -300,8 +306,10 @@ def test_two_workers_have_the_losses_of_one_and_go_on_when_they_are_killed(
     options = replace(options, workers=2)
     together = run(checkpoint, data, options, tmp_path / "together")
     assert alone.steps == together.steps == 4 and alone.tokens == together.tokens
-    assert [(one.step, one.tokens) for one in together.points] == [(one.step, one.tokens) for one in alone.points]
-    losses = [[one.loss or one.held_out for one in training.points] for training in (together, alone)]
+    assert [(point.step, point.tokens) for point in together.points] == [
+        (point.step, point.tokens) for point in alone.points
+    ]
+    losses = [[point.loss or point.held_out for point in training.points] for training in (together, alone)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     arguments = (3, checkpoint, data, options, tmp_path / "killed")
     process = multiprocessing.get_context("spawn").Process(target=run_to_step, args=arguments)
@@ -326,38 +334,40 @@ def test_memory_that_is_short_in_a_worker_is_told_as_such() -> None:
 def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
     checkpoint: Path, data: TrainingRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, asked = make_trainer, []
+    make = make_trainer
+    sizes = []
 
     class Cycle:
         """A model that is part of a reference cycle."""
 
         def __init__(self) -> None:
-            self.own = self
+            self.cycle = self
 
     def short(*args: Any, **more: Any) -> Any:
-        asked.append(args[-1])
+        sizes.append(args[-1])
         if args[-1] > 1:
-            gone.append(weakref.ref(Cycle()))
+            references.append(weakref.ref(Cycle()))
             raise torch.OutOfMemoryError("no room")
-        assert gone[0]() is None, "the model that did not fit is gone before the next is loaded"
+        assert references[0]() is None, "the model that did not fit is gone before the next is loaded"
         trainer: Any = make(*args, **more)
-        gone.append(weakref.ref(next(trainer.model.parameters())))
+        references.append(weakref.ref(next(trainer.model.parameters())))
         return trainer
 
-    gone = list[Any]()
+    references = list[Any]()
     monkeypatch.setattr(training, "make_trainer", short)
     gc.disable()
     try:
-        found = run(checkpoint, data, OPTIONS, tmp_path / "ours")
+        trained = run(checkpoint, data, OPTIONS, tmp_path / "ours")
     finally:
         gc.enable()
-    assert asked == [2, 1] and found.micro_batch_size == 1 and found.steps == 3
-    assert gone[1]() is None, "what was trained is gone before others need the device"
+    assert sizes == [2, 1] and trained.micro_batch_size == 1 and trained.steps == 3
+    assert references[1]() is None, "what was trained is gone before others need the device"
 
 
 def test_weights_are_of_the_dtype_that_is_computed_in(checkpoint: Path, tmp_path: Path) -> None:
     AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16).save_pretrained(tmp_path)
-    model, full = ModelSpec("tiny", str(tmp_path)), replace(OPTIONS, method="full")
+    model = ModelSpec("tiny", str(tmp_path))
+    full = replace(OPTIONS, method="full")
     cases = [(OPTIONS, False, torch.float32), (OPTIONS, True, torch.bfloat16), (full, True, torch.float32)]
     for options, bf16, dtype in cases:
         assert load_pruned(model, options, on_gpu=True, bf16=bf16).dtype == dtype
@@ -378,15 +388,16 @@ def test_refuses_layers_that_are_not_there_and_a_loss_that_is_not_finite(
         )
 
 
-def test_a_loss_that_grows_is_told_once() -> None:
-    told: list[str] = []
-    watch, history = training._Watch(0.1, lambda _: None, told.append), list[dict[str, float]]()
+def test_a_growing_loss_is_reported_once() -> None:
+    warnings: list[str] = []
+    watch = training._Watch(0.1, lambda _: None, warnings.append)
+    history = list[dict[str, float]]()
     for step, loss in enumerate([2.0, 2.2, 1.8, 1.7, 3.5, 2.9, 3.2, 3.1, 3.3, 3.4], start=1):
         history.append({"loss": loss})
         state = SimpleNamespace(global_step=step, max_steps=20, log_history=history)
         watch.on_log(None, state, None, logs=history[-1])
-        assert bool(told) == (step >= 9), "when the last three are all half as high again as the first three"
-    assert told == [
+        assert bool(warnings) == (step >= 9), "when the last three are all half as high again as the first three"
+    assert warnings == [
         "the training's loss grows (3.300 at step 9, from 2.000); use a lower recovery.learning_rate than 0.1"
     ]
 
@@ -416,11 +427,13 @@ def test_linear_layers_that_peft_refuses_get_no_adapter_and_models_without_exper
         for loss in ("tokens", "distill"):
             with subtests.test(kind=kind, loss=loss):
                 rows = data if loss == "tokens" else replace(data, top_logits=random_top_logits(data))
-                found = run(folder, rows, replace(OPTIONS, loss=loss, max_steps=1), tmp_path / f"{kind}-{loss}")
+                training_result = run(
+                    folder, rows, replace(OPTIONS, loss=loss, max_steps=1), tmp_path / f"{kind}-{loss}"
+                )
                 trained = tmp_path / f"{kind}-{loss}" / "trained"
                 targets = json.loads((trained / "adapter_config.json").read_text())["target_modules"]
                 assert {name.rpartition(".")[2] for name in targets} == expected
-                assert found.steps == 1
+                assert training_result.steps == 1
                 with safe_open(trained / "adapter_model.safetensors", "pt") as weights:
                     moved = [name for name in weights.keys() if "lora_B" in name and weights.get_tensor(name).any()]  # noqa: SIM118
                 assert moved, "one step without a warm-up changes weights"
@@ -429,14 +442,15 @@ def test_linear_layers_that_peft_refuses_get_no_adapter_and_models_without_exper
 def test_a_training_that_changes_nothing_says_so(
     checkpoint: Path, data: TrainingRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = list[str]()
-    model, tokenizer = ModelSpec("tiny", str(checkpoint)), AutoTokenizer.from_pretrained(checkpoint)
+    warnings = list[str]()
+    model = ModelSpec("tiny", str(checkpoint))
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     for rate in (1e-300, 0.01):
         (folder := tmp_path / str(rate)).mkdir()
         options = replace(OPTIONS, learning_rate=rate, max_steps=2)
         setup = TrainingSetup(model, tokenizer, data, options, folder, on_gpu=False)
-        train(setup, ClusterOptions(), on_progress=nothing, warn=told.append)
-    (sentence,) = told
+        train(setup, ClusterOptions(), on_progress=nothing, warn=warnings.append)
+    (sentence,) = warnings
     assert sentence.startswith("the training has changed no weight, so the recovered model is the pruned one")
 
 

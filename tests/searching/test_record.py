@@ -87,7 +87,7 @@ def test_a_study_is_said_to_be_one_where_a_search_is_asked_for(tmp_path: Path) -
         write_search(ledger, "it", CONFIG, "running")
         STUDIES.write(ledger, StudyRecord("mine-1", CONFIG, (CellRecord("m", "c", "s", 1, 0, "it"),), {}, {}, "now"))
     for ask in api.show, api.load:
-        with pytest.raises(UserError, match=r"^SEARCH='mine' is a study; raysearch report mine tells what"):
+        with pytest.raises(UserError, match=r"^SEARCH='mine' is a study; raysearch report mine shows the results"):
             ask("mine", store=tmp_path)
 
 

@@ -1,0 +1,156 @@
+"""Parses ``key=value`` overrides: the choice of a file, a whole section, an axis of a study, or a value."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.errors import HydraException
+
+from raysearch.calibration.rows import ENDINGS
+from raysearch.configuration.parts import OBJECTS
+from raysearch.errors import Mistakes, UserError, did_you_mean
+
+AXES = "study.grid."  #: the prefix of the axes of a study, whose names the user chooses
+#: The file that each group uses when the user gives a path in place of a file's name.
+_FILE_FOR_PATHS = {"model": "custom", "data": "file"}
+
+
+class ParsedOverrides(NamedTuple):
+    """The overrides of a command by their kind, each by its key.
+
+    Args:
+        choices: The chosen file of a group.
+        sections: Whole sections: ``searcher={type: beam, width: 3}``.
+        axes: The values of a study's axes.
+        values: All other values.
+    """
+
+    choices: dict[str, str]
+    sections: dict[str, Mapping[str, Any]]
+    axes: dict[str, Any]
+    values: dict[str, Any]
+
+
+def parse_overrides(
+    job: str,
+    overrides: Mapping[str, str],
+    groups: Mapping[str, Sequence[str]],
+    job_groups: set[str],
+    mistakes: Mistakes,
+) -> ParsedOverrides:
+    """Parse the overrides of a command.
+
+    Args:
+        job: The name of a file in ``conf/``, such as ``search``.
+        overrides: Each override by its key.
+        groups: The names of the files of each group.
+        job_groups: The groups from which the job chooses a file.
+        mistakes: Receives the mistakes; an override with a mistake is not in the result.
+    """
+    parsed = ParsedOverrides({}, {}, {}, {})
+    for key, override in overrides.items():
+        value = override.partition("=")[2]
+        with mistakes:
+            if job == "study" and key.startswith(AXES):
+                parsed.axes[key] = _read_axis(override)
+            elif key not in job_groups:
+                parsed.values[key] = _read_value(override)
+            elif key in OBJECTS and override.startswith(f"{key}={{") and value not in groups[key]:
+                parsed.sections[key] = _read_section(override)
+            elif (name := _read_choice(override, groups[key])) is not None:
+                parsed.choices[key] = name
+            else:
+                parsed.choices[key] = _FILE_FOR_PATHS[key]
+                parsed.values[f"{key}.path"] = value
+    return parsed
+
+
+def _split(override: str) -> tuple[str, str]:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise UserError(f"{override!r} is not understood; write options as key=value, such as remove=5")
+    if "${" in value:
+        raise UserError(f"{override} refers to another key; give the value itself")
+    return key, value
+
+
+def _read_choice(override: str, names: Sequence[str]) -> str | None:
+    """Return the file of a group that an override chooses; None for a path, or for a model's hub id."""
+    group, name = _split(override)
+    if name in names:
+        return name
+    if name[:1] in ("'", '"') and name[1:].endswith(name[0]):
+        raise UserError(f"{override} has quotes inside its quotes; drop them: {group}={name[1:-1]}")
+    ending = os.path.splitext(name)[1].lower()
+    if group == "model" and ("/" in name or ending == ".gguf" or os.path.exists(name)):
+        return None
+    if group == "data" and (ending in ENDINGS or os.path.exists(name)):
+        return None
+    alternatives = {
+        "model": "; or give a hub id (owner/name), a folder or a .gguf file",
+        "data": f"; or give a file ({', '.join(ENDINGS)}), a folder of texts, or data=hub data.name=OWNER/NAME",
+    }.get(group, "")
+    raise UserError(f"{override} is unknown; {did_you_mean(name, names)}{alternatives}")
+
+
+def _read_section(override: str) -> Mapping[str, Any]:
+    """Return the section that an override gives as a whole: ``searcher={type: beam, width: 3}``."""
+    section = _read_value(override)
+    if not isinstance(section, dict) or not isinstance(section.get("type"), str):
+        raise UserError(f"{override} is not a section; write {override.partition('=')[0]}={{type: …, and its keys}}")
+    return section
+
+
+def _read_value(override: str) -> Any:
+    """Return a value parsed by Hydra's grammar, such as a number or a list; a value that it rejects is text."""
+    key, value = _split(override)
+    parsed = _parse(value)
+    if parsed is None:
+        return value
+    if parsed.is_sweep_override():
+        if os.path.exists(value):
+            return value
+        text = f"{key}=\"'{value}'\""
+        raise UserError(f"{override} holds several values; give one, a list as {key}=[{value}], or text as {text}")
+    parsed_value = parsed.value()
+    return value if isinstance(parsed_value, str) and value[:1] not in ("'", '"') else parsed_value
+
+
+@functools.cache  # every search of a study has the study's overrides
+def _parse(value: str) -> Override | None:
+    """Parse a value by Hydra's grammar; None if the grammar rejects it."""
+    try:
+        return OverridesParser.create().parse_override(f"value={value}")
+    except (HydraException, ValueError, RecursionError):  # such as a number of thousands of digits
+        return None
+
+
+def _read_axis(override: str) -> Any:
+    """Return the values of an axis, written in YAML."""
+    key, value = _split(override)
+    if not all(key.split(".")):
+        raise UserError(f"{override} names no axis; give one such as study.grid.searcher=[one_shot,greedy]")
+    try:
+        values = yaml.safe_load(value)
+        json.dumps(values)  # refuses dates: YAML parses 2024-05-01 as one
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"{override} is not understood; write a list, such as {key}=[one_shot,greedy]") from error
+    return values
+
+
+def section_of(override: str) -> str:
+    """Return the first part of an override's key: ``data`` of ``data.samples=8``."""
+    return override.partition("=")[0].partition(".")[0]
+
+
+def quoted(value: str) -> str:
+    """Return any text quoted for Hydra's grammar."""
+    text: str = QuotedString(value, Quote.single).with_quotes()
+    return text
