@@ -28,7 +28,12 @@ _ANSWER_S = 2.0  # how long a display waits for the process of a shared fleet
 
 @dataclass(frozen=True)
 class Needs:
-    """The CPUs and GPUs that Ray reserves for a replica; replicas with a fraction of a GPU share one."""
+    """The resources that Ray reserves for a replica.
+
+    Args:
+        cpus: The number of CPUs.
+        gpus: The number of GPUs; replicas with a fraction share a GPU.
+    """
 
     cpus: float
     gpus: float

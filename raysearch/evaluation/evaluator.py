@@ -45,14 +45,20 @@ ShardValues = Mapping[SubjectT, Mapping[int, npt.NDArray[np.float64]]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The loss of one mask on the whole calibration."""
+    """The loss of one mask on the whole calibration.
 
-    loss: float | None  #: in the objective's unit; None if the evaluation failed, or the mask was screened
-    failure: str | None  #: the cause of a failure
-    cached: bool  #: whether all of it was in the ledger, or computed by another process
-    #: The loss on each calibration; None on those where it failed; empty if the mask was screened.
+    Args:
+        loss: The loss, in the objective's unit; None if the evaluation failed, or the mask was screened.
+        failure: The cause of a failure.
+        cached: Whether all of it was in the ledger, or computed by another process.
+        parts: The loss on each calibration; None on those where it failed; empty if the mask was screened.
+        screened: An estimate, if the mask was dropped or accepted before its evaluation was complete.
+    """
+
+    loss: float | None
+    failure: str | None
+    cached: bool
     parts: tuple[float | None, ...]
-    #: An estimate, if the mask was dropped or accepted before its evaluation was complete.
     screened: Screened | None = None
 
 

@@ -34,7 +34,12 @@ class Op(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One instruction; `index` is a layer for RUN and a position in `PrefixPlan.masks` for SCORE, else -1."""
+    """One step of a plan.
+
+    Args:
+        op: The kind of the step.
+        index: The layer for RUN, the position in `PrefixPlan.masks` for SCORE, else -1.
+    """
 
     op: Op
     index: int = -1
@@ -42,11 +47,17 @@ class Step:
 
 @dataclass(frozen=True)
 class PrefixPlan:
-    """The steps that evaluate `masks` on one shard, in order."""
+    """The steps that evaluate masks on one shard.
 
-    masks: tuple[Mask, ...]  #: each mask once, in mask order
+    Args:
+        masks: Each mask once, in mask order.
+        steps: The steps, in order.
+        peak_held: The most hidden states held at once, in addition to the current one.
+    """
+
+    masks: tuple[Mask, ...]
     steps: tuple[Step, ...]
-    peak_held: int  #: the most hidden states held at once, in addition to the current one
+    peak_held: int
 
     @cached_property
     def layer_forwards(self) -> int:

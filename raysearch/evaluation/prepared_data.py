@@ -94,7 +94,12 @@ class UnnamedFiles(ModelFiles):
 
 @dataclass(frozen=True)
 class PreparedData:
-    """The calibrations, and the facts of the model's files, that a search needs before it starts."""
+    """The data that a search needs before it starts.
+
+    Args:
+        calibrations: The calibrations, with their samples.
+        files: The facts of the model's files.
+    """
 
     calibrations: Sequence[Calibration]
     files: ModelFiles

@@ -168,8 +168,8 @@ class Replica:
         fitting = self._fitting_length(unit, calibration, longest)
         remedy = f"{fitting} tokens fit, so use data.seq_len={fitting}" if fitting else "use a smaller data.seq_len"
         raise UserError(
-            f"a single sample of {longest} tokens is more than {_describe(self.stack.model.device)} holds beside the "
-            f"model; {remedy}, or model.dtype=bfloat16, or more memory a replica (cluster.gpus_per_replica=…)"
+            f"a single sample of {longest} tokens is more than {_describe(self.stack.model.device)} holds in addition "
+            f"to the model; {remedy}, or model.dtype=bfloat16, or more memory a replica (cluster.gpus_per_replica=…)"
         )
 
     def _fitting_length(self, unit: Unit, calibration: Calibration, too_long: int) -> int | None:

@@ -20,9 +20,15 @@ from raysearch.models.spec import ModelSpec
 
 @dataclass(frozen=True)
 class CalibrationSpec:
-    """The specification of a calibration: an objective and its data."""
+    """The specification of a calibration.
 
-    name: str  #: shown to users: ``perplexity on c4``; for an assessment, its key
+    Args:
+        name: The name shown to users, ``perplexity on c4``; for an assessment, its key.
+        objective: The objective.
+        data: The data.
+    """
+
+    name: str
     objective: Objective
     data: Data
 

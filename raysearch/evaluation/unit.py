@@ -120,17 +120,25 @@ Unit = MaskUnit | StatisticUnit
 
 @dataclass(frozen=True)
 class UnitResult:
-    """The result of a unit."""
+    """The result of a unit.
 
-    #: For each mask, the summed loss of every sample of the shard, in the objective's unit, float64, [B]; for a
-    #: statistic, the rows that `Statistic` describes, [B or 1, …].
+    Args:
+        values: For each mask, the summed loss of every sample of the shard, in the objective's unit, float64, [B]; for
+            a statistic, the rows that `Statistic` describes, [B or 1, …].
+        layer_forwards: How many layers ran on the shard; a layer that ran twice counts twice.
+        head_forwards: How many times the final norm and the head ran.
+        layer_tokens: The tokens that layers computed, with padding, counted once for each layer.
+        packed: Whether choices shared their prompt; None if there are no choices.
+        seconds: The time of the computation.
+        samples_at_once: The number of samples in a batch, if memory did not hold the shard; else None.
+        texts: The text that was generated for each sample, by mask; empty if none was.
+    """
+
     values: Mapping[Subject, npt.NDArray[np.float64]]
-    layer_forwards: int  #: layers that ran on the shard; a layer that ran twice counts twice
-    head_forwards: int  #: how many times the final norm and the head ran
-    layer_tokens: int  #: tokens that went through layers, padding included, counted once for each layer
-    packed: bool | None  #: whether choices shared their prompt; None if there are no choices
-    seconds: float  #: time spent computing
-    #: The number of samples in a batch, if memory did not hold the shard; else None.
+    layer_forwards: int
+    head_forwards: int
+    layer_tokens: int
+    packed: bool | None
+    seconds: float
     samples_at_once: int | None = None
-    #: The text that was generated for each sample, by mask; empty if none was.
     texts: Mapping[Subject, Sequence[ScoredText]] = field(default_factory=dict)

@@ -145,7 +145,8 @@ class _Fleet:
 
 
 def test_ray_starts_while_other_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    working, starting = threading.Event(), threading.Event()
+    working = threading.Event()
+    starting = threading.Event()
     stayed: list[bool] = []
 
     def starts(**_: object) -> None:

@@ -31,7 +31,8 @@ from raysearch.searching.recorder import SearchRecorder
 from tests.cases import assert_refused
 
 SCREENING = Screening()
-N_LAYERS, N_SAMPLES = 12, 64
+N_LAYERS = 12
+N_SAMPLES = 64
 SINGLES = [Mask.of(layer) for layer in range(N_LAYERS)]
 
 
@@ -160,13 +161,15 @@ SEARCHERS = {
 def test_a_screened_search_ends_with_the_unscreened_mask_at_less_cost(bench, subtests):
     for name, searcher in SEARCHERS.items():
         with subtests.test(name):
-            screened, plain = bench(), bench(screening=None)
+            screened = bench()
+            plain = bench(screening=None)
             assert screened.search(searcher) == plain.search(searcher)
             assert screened.cost < (0.75 if name in ("greedy", "beam", "exhaustive") else 1) * plain.cost
 
 
 def test_losses_are_those_without_screening_and_screened_masks_have_estimates_with_bounds(bench):
-    screened, plain = bench(), bench(screening=None)
+    screened = bench()
+    plain = bench(screening=None)
     screened.search(SEARCHERS["beam"]), plain.search(SEARCHERS["beam"])
     pairs = []  # evaluations of screened masks, each with the loss without screening
     for screened_round, plain_round in zip(screened.rounds, plain.rounds, strict=True):
@@ -198,9 +201,11 @@ def test_nothing_is_computed_twice_and_without_screening_the_rest_is_completed(b
 
 def test_decisions_do_not_depend_on_the_ledger_and_the_order_of_results(bench):
     """A search that is resumed, or runs after an unscreened one, or on several replicas, drops the same masks."""
-    fresh, full = bench(), bench(screening=None)
+    fresh = bench()
+    full = bench(screening=None)
     fresh.search(SEARCHERS["beam"]), full.search(SEARCHERS["beam"])
-    resumed, after = bench(ledger=fresh.ledger), bench(ledger=full.ledger)
+    resumed = bench(ledger=fresh.ledger)
+    after = bench(ledger=full.ledger)
     resumed.search(SEARCHERS["beam"]), after.search(SEARCHERS["beam"])
     assert not resumed.replica.requested and not after.replica.requested
     disorderly = bench(pool=DisorderlyPool)
@@ -389,7 +394,8 @@ def test_the_error_of_a_difference_follows_cochran(bench):
     def error(losses):
         return losses[order].std(ddof=1) * np.sqrt(1 / 16 - 1 / N_SAMPLES) * N_SAMPLES / calibration.divisor
 
-    first, second = Mask.of(0, 7), Mask.of(1, 7)
+    first = Mask.of(0, 7)
+    second = Mask.of(1, 7)
     see(screener, table, calibration, [first, second], 0)
     plain = screener.differences([first], second)[first]
     assert plain.error == pytest.approx(error(table(first) - table(second)))
@@ -407,7 +413,8 @@ def test_the_error_of_a_difference_follows_cochran(bench):
 def test_masks_of_different_parents_are_predicted_by_smaller_masks(bench):
     """{0,1,2} by {0,1} + {0,2} - {0}, and {3,4,5} by {3,4} + {3,5} - {3}: they share no layer."""
     screened_bench = bench(screening=Screening(stages=[0.25]))
-    first, second = Mask.of(0, 1, 2), Mask.of(3, 4, 5)
+    first = Mask.of(0, 1, 2)
+    second = Mask.of(3, 4, 5)
     parts = [first - [layer] for layer in (1, 2)] + [second - [layer] for layer in (4, 5)] + [SINGLES[0], SINGLES[3]]
     screened_bench.evaluator.evaluate(Round([Mask(), *parts]))
     screener = screened_bench.evaluator._screener

@@ -28,7 +28,9 @@ SINGLES = [Mask.of(layer) for layer in range(4)]
 @pytest.fixture(scope="module")
 def items():
     rng = np.random.default_rng(1)
-    rows, scored, item = [], [], []
+    rows = []
+    scored = []
+    item = []
     for sample in range(4):
         prompt = rng.integers(100, size=6 + sample).tolist()
         for _ in range(3):
