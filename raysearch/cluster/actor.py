@@ -1,4 +1,4 @@
-"""A replica in a process of its own, wherever in the cluster Ray puts it."""
+"""A replica in a separate process, on any machine of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -22,68 +22,86 @@ if TYPE_CHECKING:
     from raysearch.evaluation.unit import Job
     from raysearch.models.shared_weights import Detached
 
-#: These compute numbers, and so must be the same on every node.
+#: Packages that compute numbers. Their versions must be the same on every node.
 _PACKAGES = ("raysearch", "torch", "transformers")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a replica is made, on any node. Tensors travel to each node once, and all replicas there map that copy."""
+    """How to make a replica on any node.
 
-    make: Callable[[Detached | None], Replica]  #: without a detached model, from the model's files
+    Args:
+        make: Makes the replica from detached weights, or, for None, from the model's files.
+        detached: The weights. They are sent to each node once, and all replicas of the node map that copy. None if
+            every replica reads the model's files.
+        versions: The versions of the driver's packages, by name.
+    """
+
+    make: Callable[[Detached | None], Replica]
     detached: Detached | None
-    versions: Mapping[str, str]  #: of the driver's packages
+    versions: Mapping[str, str]
 
 
 class ReplicaActor:
-    """A `Replica` in its own process, with a second thread that says for which pool it works.
+    """A `Replica` in its own process, with a second thread that answers `works_for` and `pid` while it computes.
 
-    The replica is made by the first call that comes with its recipe, not by the constructor, so that errors arrive as
-    they are. What it needs takes seconds to import, and that begins at once.
+    The first call with a recipe makes the replica, not the constructor, so that the caller gets errors unchanged. The
+    constructor starts to import the modules of the replica, which takes seconds.
     """
 
     def __init__(self) -> None:
         self._replica: Replica | None = None
         self._pool: str | None = None
-        self._since = 0.0  # of its clock, when it began what it does for that pool, or did last
+        self._since = 0.0  # when the current or the last call of that pool began, by the clock of this process
         threading.Thread(target=_import_replica, daemon=True).start()
 
     def load(self, pool: str, recipe: list[Any]) -> str:
-        """Make the replica, and return the name of its machine."""
+        """Make the replica, and return the name of its machine.
+
+        Args:
+            pool: The name of the calling pool.
+            recipe: A list of one reference to a `Recipe`; a list, so that Ray does not resolve the reference.
+        """
         self._replica_for(pool, recipe)
         return platform.node()
 
     def run(self, pool: str, recipe: list[Any], job: Job, calibration: list[Any]) -> Any:
-        """Do a job of a pool. References come in lists, which Ray passes on as they are.
+        """Do a job of a pool, and return its result.
 
-        That to the calibration of the job is followed if the replica lacks it; the list may be empty.
+        Args:
+            pool: The name of the calling pool.
+            recipe: A list of one reference to a `Recipe`; a list, so that Ray does not resolve the reference.
+            job: The job.
+            calibration: A list of one reference to the job's calibration, which is resolved only if the replica does
+                not have it; empty if the job needs none.
         """
         replica = self._replica_for(pool, recipe)
         if calibration and job.calibration is not None and job.calibration not in replica.calibrations:
             replica.calibrations[job.calibration] = ray.get(calibration[0])
         return job.run(replica)
 
-    @ray.method(concurrency_group="beside")
+    @ray.method(concurrency_group="status")
     def works_for(self) -> tuple[str | None, float]:
-        """Return the pool whose call it answers, or has answered last, and for how long in s; None before the first."""
+        """Return the pool of the current or the last call, None before the first, and the seconds since that began."""
         return self._pool, time.monotonic() - self._since
 
-    @ray.method(concurrency_group="beside")
+    @ray.method(concurrency_group="status")
     def pid(self) -> int:
-        """Return the number of its process."""
+        """Return the process id of this actor."""
         return os.getpid()
 
     def _replica_for(self, pool: str, recipe: list[Any]) -> Replica:
-        self._pool, self._since = pool, time.monotonic()
+        self._pool = pool
+        self._since = time.monotonic()
         if self._replica is None:
-            known: Recipe = ray.get(recipe[0])
-            _check_versions(known.versions)
-            self._replica = known.make(known.detached)
+            resolved: Recipe = ray.get(recipe[0])
+            _check_versions(resolved.versions)
+            self._replica = resolved.make(resolved.detached)
         return self._replica
 
 
 def _import_replica() -> None:
-    """Import what a replica needs, and look for no garbage among its million objects: that takes a sixth as long."""
+    """Import the modules of a replica; collecting garbage among their million objects would add a sixth of the time."""
     gc.disable()
     try:
         import raysearch.evaluation.replica  # noqa: F401
@@ -93,27 +111,27 @@ def _import_replica() -> None:
 
 
 def make_there(*args: Any) -> Replica:
-    """Make a replica by `raysearch.evaluation.replica.make_replica`, which only the replica's process imports."""
+    """Make a replica by `raysearch.evaluation.replica.make_replica`, which only the process of the actor imports."""
     from raysearch.evaluation.replica import make_replica
 
     return make_replica(*args)
 
 
 def own_versions(fused_head: bool = False) -> dict[str, str]:
-    """Return our versions of the packages that compute numbers, and of the fused head if it is used."""
+    """Return the installed versions of the packages that compute numbers, and of the fused head if it is used."""
     names = (*_PACKAGES, "liger-kernel") if fused_head else _PACKAGES
     return {name: version_of(name) for name in names}
 
 
-def _check_versions(wanted: Mapping[str, str]) -> None:
-    """Refuse to compute with other packages than the driver's."""
-    for name, version in wanted.items():
+def _check_versions(driver_versions: Mapping[str, str]) -> None:
+    """Refuse to compute with other versions than the driver's."""
+    for name, version in driver_versions.items():
         try:
-            own = version_of(name)
+            installed = version_of(name)
         except importlib.metadata.PackageNotFoundError:
-            own = "not installed"
-        if own != version:
+            installed = "not installed"
+        if installed != version:
             raise UserError(
-                f"the node {platform.node()} has {name} {own}, but the search runs with {version}; "
+                f"the node {platform.node()} has {name} {installed}, but the search runs with {version}; "
                 "install the same on both, or numbers could differ"
             )

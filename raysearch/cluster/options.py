@@ -1,6 +1,6 @@
-"""How many replicas there are, on what, and through which backend.
+"""The options of the replicas: their number, their resources, and their backend.
 
-torch and Ray are imported where replicas start, so that a search that the ledger answers needs neither.
+torch and Ray are imported when replicas start, so that a search that the ledger answers needs neither.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from raysearch.evaluation.pool import Pool, PoolFactory, PoolSize
 from raysearch.models.devices import check_device, check_fused_head, n_gpus
 from raysearch.models.spec import MOST_COPIED, LocatedModel, ModelInfo, ModelSpec
 
-_MOST_THREADS = 1024  # of a replica; torch crashes where it is asked for many thousands
-#: What a replica on a CPU has in memory of its own: torch, and so many hidden states of the largest shard.
-_BYTES_OF_A_REPLICA, _STATES_OF_A_SHARD = 2**30, 16
-#: 2**28 logits at once, as `raysearch.calibration.objectives.base` has it, in 16 bits and in float32.
+_MOST_THREADS = 1024  # of a replica; torch crashes with many thousands
+_BYTES_OF_A_REPLICA = 2**30  # the memory of a replica on a CPU without its model, mostly torch
+_STATES_OF_A_SHARD = 16  # how many hidden states of the largest shard a replica holds at once
+#: 2**28 logits at once (see `raysearch.calibration.objectives.base`), in 16 bits and in float32.
 _BYTES_OF_LOGITS_ON_GPU = 2**28 * (2 + 4)
-#: A replica with more threads for each core of this machine would do nothing but switch between them.
+#: The most threads of a replica for each core of the machine; with more, it only switches between threads.
 THREADS_OF_A_CORE = 8
 
 if TYPE_CHECKING:
@@ -37,19 +37,27 @@ if TYPE_CHECKING:
 
 
 def _memory_of_replica(info: ModelInfo) -> int:
-    """Return the bytes that a replica on a CPU takes, beside the weights that all replicas of a machine share."""
+    """Return the memory of a replica on a CPU, in bytes, without the weights that replicas of a machine share."""
     copy = info.weight_bytes if info.weight_bytes <= MOST_COPIED else 0
     return _BYTES_OF_A_REPLICA + _states(info) + copy
 
 
 def _states(info: ModelInfo) -> int:
-    """Return the bytes of the hidden states that a replica holds."""
+    """Return the memory of the hidden states that a replica holds, in bytes."""
     return _STATES_OF_A_SHARD * SHARD_TOKENS * info.hidden_size * info.weight_bytes // info.parameters
 
 
 @dataclass(frozen=True)
 class ReplicaRange:
-    """How many replicas there may be: `min` stay if there is nothing to do, the others come and go with the work."""
+    """The range of the number of replicas.
+
+    Args:
+        min: How many replicas stay if there is nothing to do.
+        max: The largest number of replicas; those above `min` start and end with the work.
+
+    Raises:
+        UserError: It is not a range.
+    """
 
     min: int
     max: int
@@ -64,11 +72,17 @@ class ReplicaRange:
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """Replicas as Ray actors, for any number of pools."""
+    """Replicas as Ray actors, for any number of pools.
 
-    replicas: Replicas  #: what pools need to use them
-    close: Callable[[], None]  #: ends them, and Ray if it was started for them; calling it twice is harmless
-    check: Callable[[], None]  #: raises if Ray has died
+    Args:
+        replicas: The actors.
+        close: Ends them, and Ray if it was started for them; calling it twice is harmless.
+        check: Raises an `EvaluationError` if Ray has died.
+    """
+
+    replicas: Replicas
+    close: Callable[[], None]
+    check: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -79,11 +93,12 @@ class ClusterOptions(Options, PoolFactory):
         backend: ``ray`` runs each replica as an actor; ``inline`` runs one in this process, with the same results.
         address: The address of a running Ray cluster: ``auto``, ``host:port`` or ``ray://host:port``; None to start
             Ray on this machine.
-        replicas: How many; or ``auto``: as many as the CPUs and the memory, or the GPUs, allow and the largest round
-            can keep busy (`raysearch.evaluation.costs.n_units`); or a range, within which they come and go.
+        replicas: The number of replicas; or ``auto``: as many as the CPUs and the memory, or the GPUs, allow and the
+            largest round can keep busy (`raysearch.evaluation.costs.n_units`); or a range, within which replicas start
+            and end with the work.
         cpus_per_replica: CPU threads of a replica. 1 is best on a CPU, since shards give the parallelism.
         gpus_per_replica: GPUs of a replica, or ``auto``: one if the model runs on a GPU. Replicas with a fraction
-            share a GPU; over several GPUs the layers are spread.
+            share a GPU; with several GPUs, the layers are distributed over them.
         idle_s: Seconds after which a replica that is not needed is ended, down to the range's `min`.
         unit_timeout_s: Seconds after which a replica that does not answer is replaced, or ``auto``, which learns from
             earlier answers (`raysearch.cluster.scheduler.TimeoutPolicy`).
@@ -100,7 +115,8 @@ class ClusterOptions(Options, PoolFactory):
     unit_timeout_s: PositiveFloat | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        inline, gpus = self.backend == "inline", 0 if self.gpus_per_replica == "auto" else self.gpus_per_replica
+        inline = self.backend == "inline"
+        gpus = 0 if self.gpus_per_replica == "auto" else self.gpus_per_replica
         super().__post_init__()
         if inline and self.replicas not in ("auto", 1):
             raise UserError(
@@ -116,11 +132,16 @@ class ClusterOptions(Options, PoolFactory):
         if gpus > 1 and gpus % 1:
             raise UserError(f"cluster.gpus_per_replica={gpus} splits a GPU; above 1, use a whole number")
         if inline and gpus > 1:
-            only = "cluster.backend=inline loads the model onto one GPU"
-            raise UserError(f"cluster.gpus_per_replica={gpus:g} needs cluster.backend=ray; {only}")
+            raise UserError(
+                f"cluster.gpus_per_replica={gpus:g} needs cluster.backend=ray; cluster.backend=inline loads the model "
+                "onto one GPU"
+            )
 
     def place(self, model: ModelSpec) -> ModelSpec:
-        """Return the model as replicas hold it: on the CPU without GPUs of theirs, else on those of other machines."""
+        """Return the model with the device of replicas, if this follows from these options.
+
+        The device is the CPU if replicas have no GPU, and a GPU if they have GPUs of other machines.
+        """
         if model.device != "auto" or self.gpus_per_replica == "auto":
             return model
         if self.gpus_per_replica == 0:
@@ -128,14 +149,14 @@ class ClusterOptions(Options, PoolFactory):
         return model if self.address is None else replace(model, device="cuda")
 
     @override
-    def check_model(self, model: LocatedModel) -> None:  # Ray itself would wait for ever
+    def check_model(self, model: LocatedModel) -> None:  # Ray would wait for ever
         if model.fused_head:
             check_fused_head(model.device)
         gpus = self.gpus(model.on_gpu)
-        there = n_gpus() if gpus else 0
+        available = n_gpus() if gpus else 0
         if model.on_gpu and not gpus:
             raise UserError(
-                f"cluster.gpus_per_replica=0 leaves replicas without a GPU, but model.device={model.device} asks for "
+                f"cluster.gpus_per_replica=0 leaves replicas without a GPU, but model.device={model.device} needs "
                 "one; use model.device=cpu, or cluster.gpus_per_replica=auto"
             )
         if self.backend == "ray" and (index := model.device.partition(":")[2]):
@@ -149,7 +170,7 @@ class ClusterOptions(Options, PoolFactory):
                 "use cluster.gpus_per_replica=auto, or model.device=cuda where there is a GPU"
             )
         if self.address is not None:
-            return  # GPUs may come with the nodes
+            return  # other nodes may have GPUs
         check_device(model.device)
         cores = n_cores()
         if self.cpus_per_replica > THREADS_OF_A_CORE * cores:
@@ -157,11 +178,12 @@ class ClusterOptions(Options, PoolFactory):
                 f"cluster.cpus_per_replica={self.cpus_per_replica} are more threads than the {cores} cores of this "
                 f"machine can run; use 1 … {cores}"
             )
-        wanted = self.replicas.min if isinstance(self.replicas, ReplicaRange) else self.replicas
-        if self.backend == "ray" and (gpus > there or (wanted != "auto" and gpus * wanted > there)):
+        n_replicas = self.replicas.min if isinstance(self.replicas, ReplicaRange) else self.replicas
+        needed = gpus if n_replicas == "auto" else max(gpus, gpus * n_replicas)
+        if self.backend == "ray" and needed > available:
             raise UserError(
-                f"cluster.replicas={wanted} with {gpus:g} GPUs each need more than the {there} that torch sees; "
-                "use cluster.replicas=auto, or a smaller cluster.gpus_per_replica, so that replicas share a GPU"
+                f"cluster.replicas={n_replicas} with {gpus:g} GPUs each need more than the {available} that torch "
+                "sees; use cluster.replicas=auto, or a smaller cluster.gpus_per_replica, so that replicas share a GPU"
             )
 
     @override
@@ -172,9 +194,12 @@ class ClusterOptions(Options, PoolFactory):
             join_ray(self.address, 0)()
 
     def replica_range(self, info: ModelInfo, n_units: float, room: Mapping[str, float] | None = None) -> ReplicaRange:
-        """Return how many replicas to start: the number given, or as many as fit and can be kept busy by the units.
+        """Return how many replicas to start: the configured number or range, or as many as fit and can be kept busy.
 
-        `room` are the CPUs, GPUs and bytes of memory of the cluster, by default this machine's.
+        Args:
+            info: The model.
+            n_units: How many replicas the work can keep busy.
+            room: The resources of the cluster: ``CPU``, ``GPU``, and ``memory`` in bytes; None for this machine's.
         """
         if isinstance(self.replicas, ReplicaRange):
             return self.replicas
@@ -190,7 +215,7 @@ class ClusterOptions(Options, PoolFactory):
         return ReplicaRange(n_replicas, n_replicas)
 
     def gpus(self, on_gpu: bool) -> float:
-        """Return how many GPUs each replica reserves."""
+        """Return how many GPUs each replica reserves, for a model that is on a GPU or not."""
         return float(on_gpu) if self.gpus_per_replica == "auto" else self.gpus_per_replica
 
     @override
@@ -211,7 +236,7 @@ class ClusterOptions(Options, PoolFactory):
             group = self.start(info, n_units)
         except RayStartError as error:
             if self.replicas not in ("auto", 1) or self.gpus(info.model.on_gpu) > 1:
-                raise  # one replica in this process is not what was asked for
+                raise  # one replica in this process is not what the user configured
             warnings.warn(f"{error.cause}; one replica in this process evaluates the masks instead", stacklevel=2)
             return self._open_inline(info)
         return RayPool(group.replicas, group.close, group.check)
@@ -225,11 +250,20 @@ class ClusterOptions(Options, PoolFactory):
     def start(self, info: ModelInfo, n_units: float, *, shared: bool = False) -> ReplicaGroup:
         """Start replicas as Ray actors.
 
-        On a CPU the model is loaded once, its weights travel to each machine once, and all replicas there share them;
-        those of a kept GGUF file they share as they map it, and this process needs no torch. On GPUs each replica loads
-        its own copy: from the hub's cache there, or, if replicas are elsewhere and the model is a folder here, from
-        what travels as on a CPU. So does, where replicas may be elsewhere, each replica of a hub model whose code comes
-        with it. Replicas that are `shared` are used by pools in other processes, too.
+        On a CPU, the model is loaded once, its weights are sent to each machine once, and all replicas of a machine
+        share them. The exception is a GGUF file in the cache: replicas share its weights by mapping the file, and this
+        process needs no torch.
+        On GPUs, each replica loads its own copy: from the hub's cache of its machine, or, if the model is a folder of
+        this machine and replicas may be on others, from weights that are sent.
+        If replicas may be on other machines, each replica of a hub model with its own code reads the model itself.
+
+        Args:
+            info: The model.
+            n_units: How many replicas the work can keep busy.
+            shared: Whether pools in other processes use the replicas, too.
+
+        Raises:
+            UserError: The model does not fit, or replicas cannot be started.
         """
         import ray
 
@@ -238,34 +272,40 @@ class ClusterOptions(Options, PoolFactory):
         from raysearch.cluster.fleet import Fleet, Needs, RemoteFleet, shared_fleet
         from raysearch.cluster.pool import Replicas
 
-        model, on_gpu = info.model, info.model.on_gpu
-        needs, here = Needs(self.cpus_per_replica, self.gpus(on_gpu)), self.replica_range(info, n_units)
+        model = info.model
+        on_gpu = model.on_gpu
+        needs = Needs(self.cpus_per_replica, self.gpus(on_gpu))
+        local_range = self.replica_range(info, n_units)
         if self.address is not None or ray.is_initialized():  # replicas may be on other machines
-            travels = not on_gpu or (self.address is not None and not model.is_hub)
-            travels &= not (model.is_hub and model.trust_remote_code)  # whose code is to be fetched there, too
+            sends_weights = not on_gpu or (self.address is not None and not model.is_hub)
+            sends_weights &= not (
+                model.is_hub and model.trust_remote_code
+            )  # other machines must download the code, too
         else:
-            travels = not on_gpu and not model.is_kept
+            sends_weights = not on_gpu and not model.is_kept
 
         @functools.cache
         def replicas() -> ReplicaRange:
-            return here if self.address is None else self.replica_range(info, n_units, room())
+            return local_range if self.address is None else self.replica_range(info, n_units, room())
 
         def make_fleet() -> Fleet | RemoteFleet:
-            return (shared_fleet if shared else Fleet)(replicas().min, replicas().max, needs, self.idle_s)
+            make = shared_fleet if shared else Fleet
+            return make(replicas().min, replicas().max, needs, self.idle_s)
 
         detached = tokenizer = None
-        cpus = here.max * needs.cpus
-        with joining_ray(self.address, cpus, make_fleet) as joined:  # beside it, what takes seconds to import and read
-            if travels:
+        cpus = local_range.max * needs.cpus
+        with joining_ray(self.address, cpus, make_fleet) as joined:  # imports and reading take place at the same time
+            if sends_weights:
                 from raysearch.models.loading import load_model, load_tokenizer
                 from raysearch.models.shared_weights import detach
 
                 detached = detach(load_model(model, device="cpu"))
                 tokenizer = None if self.address is None else load_tokenizer(model)
             fleet, leave, check = joined()
-            there = replace(model, device="cuda") if on_gpu else model  # an actor sees the GPUs that Ray gave it
-            make = functools.partial(make_there, there, self.cpus_per_replica, tokenizer, needs.gpus > 1)
-            recipe = [ray.put(Recipe(make, detached, own_versions(model.fused_head)))]  # else it would be evicted
+            placed_model = replace(model, device="cuda") if on_gpu else model  # an actor sees the GPUs that Ray gave it
+            make_replica = functools.partial(make_there, placed_model, self.cpus_per_replica, tokenizer, needs.gpus > 1)
+            # The reference is kept until the end, or Ray would evict the recipe.
+            recipe = [ray.put(Recipe(make_replica, detached, own_versions(model.fused_head)))]
             del detached
 
         def close() -> None:

@@ -1,4 +1,4 @@
-"""Cuts what is to be computed into units, prices those by their plans, and refuses statistics without meaning."""
+"""Forms units of the work to do, computes their costs from their prefix plans, and refuses meaningless statistics."""
 
 from __future__ import annotations
 
@@ -14,71 +14,112 @@ from raysearch.evaluation.prefix import PrefixPlan, naive_layer_forwards, plan_p
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit
 from raysearch.models.spec import ModelInfo
 
-#: Masks in one unit at most: a larger round is cut, along mask order, so that a kill loses little.
+#: The most masks in one unit. A larger round is cut, along mask order, so that a killed process loses little work.
 MAX_MASKS_PER_UNIT = 1024
 
 
 def plan_of(objective: StateObjective, masks: Iterable[Mask], n_layers: int) -> PrefixPlan:
-    """Plan the walk for an objective; one that compares with the dense model has that scored first."""
+    """Return the prefix plan of masks for an objective.
+
+    Args:
+        objective: The objective. If it compares with the dense model, the plan scores the dense model first.
+        masks: The masks to score.
+        n_layers: N, the layers of the dense model.
+    """
     return plan_prefixes(masks, n_layers, dense_first=objective.compares)
 
 
 def passes(objective: Objective, masks: Sequence[Mask], n_layers: int) -> tuple[int, int]:
-    """Return the layer- and head-forwards of masks on one shard. Masks share nothing if the model generates."""
+    """Return the layer-forwards and the head-forwards of masks on one shard.
+
+    Args:
+        objective: The objective. If the model generates, masks share no prefix.
+        masks: The masks to score.
+        n_layers: N, the layers of the dense model.
+    """
     if isinstance(objective, StateObjective):
         return plan_of(objective, masks, n_layers).layer_forwards, objective.heads * len(masks)
     return naive_layer_forwards(masks, n_layers), len(masks)
 
 
 def whole_passes(objectives: Sequence[Objective], masks: Sequence[Mask], n_layers: int) -> float:
-    """Return how many runs of the whole model on a shard these masks are worth, by the objective that takes most."""
+    """Return the cost of masks on a shard, in forwards of the whole model, for the most expensive objective.
+
+    Args:
+        objectives: The objectives to compare.
+        masks: The masks to score.
+        n_layers: N, the layers of the dense model.
+    """
     return max(passes(objective, masks, n_layers)[0] for objective in objectives) / n_layers
 
 
 def n_units(calibrations: Sequence[Calibration], n_passes: float) -> float:
-    """Return how many replicas a round can keep busy.
+    """Return the number of replicas that a round can keep busy.
 
-    A unit is cut for replicas that have nothing to do, but each part runs the model from its first layer. So a part is
-    hardly worth its replica if it is less than a run of the whole model.
+    A unit is cut if replicas are idle, but each part runs the model from its first layer. So an additional replica
+    hardly helps if its part is smaller than one forward of the whole model.
 
     Args:
-        calibrations: What is evaluated on.
-        n_passes: Runs of the whole model on each shard that the largest round is worth; infinite where that is unknown.
+        calibrations: The calibrations of the search.
+        n_passes: The cost of the largest round on each shard, in forwards of the whole model; infinite if unknown.
     """
     return max(1.0, n_passes) * sum(calibration.n_shards for calibration in calibrations)
 
 
 def head_cost(info: ModelInfo) -> float:
-    """Return the cost of the head in runs of a layer, by parameters."""
+    """Return the cost of the head in layer-forwards, estimated from the parameters of both."""
     return info.head_parameters / max(1, info.layer_parameters[0])
 
 
 def shards_of(calibrations: Sequence[Calibration], subject: Subject) -> dict[str, tuple[int, ...]]:
-    """Return the shards that a mask or a statistic is computed on, by calibration."""
+    """Return the shards on which a mask or a statistic is computed.
+
+    Args:
+        calibrations: The calibrations of the search.
+        subject: A mask, or a statistic of the dense model.
+
+    Returns:
+        The numbers of the shards, by the fingerprint of their calibration.
+    """
     if isinstance(subject, Statistic) and not subject.by_sample:
         return {calibrations[0].fingerprint: (0,)}
     return {calibration.fingerprint: tuple(range(calibration.n_shards)) for calibration in calibrations}
 
 
-def units_of(calibration: Calibration, wanted: Iterable[tuple[Subject, int]]) -> list[Unit]:
-    """Return units for pairs of subject and shard, in their order; masks that share nothing get a unit each."""
-    name, most = calibration.fingerprint, MAX_MASKS_PER_UNIT if isinstance(calibration.objective, StateObjective) else 1
+def units_of(calibration: Calibration, pairs: Iterable[tuple[Subject, int]]) -> list[Unit]:
+    """Return the units that compute subjects on shards of a calibration.
+
+    Args:
+        calibration: The calibration.
+        pairs: Pairs of a subject and the number of a shard.
+
+    Returns:
+        The units: first statistics, then masks, in the order of the pairs. Masks that share no prefix get a unit each.
+    """
+    name = calibration.fingerprint
+    max_masks = MAX_MASKS_PER_UNIT if isinstance(calibration.objective, StateObjective) else 1
     statistics: list[Unit] = []
     masks_of_shard: dict[int, list[Mask]] = {}
-    for subject, shard in wanted:
+    for subject, shard in pairs:
         if isinstance(subject, Mask):
             masks_of_shard.setdefault(shard, []).append(subject)
         else:
             statistics.append(StatisticUnit(name, shard, subject))
     return statistics + [
-        MaskUnit(name, shard, tuple(masks[start : start + most]))
+        MaskUnit(name, shard, tuple(masks[start : start + max_masks]))
         for shard, masks in masks_of_shard.items()
-        for start in range(0, len(masks), most)
+        for start in range(0, len(masks), max_masks)
     ]
 
 
 def planned_passes(units: Iterable[Unit], calibrations: Sequence[Calibration], n_layers: int) -> tuple[float, float]:
-    """Return what units run together: layer- and head-forwards, in passes over all samples."""
+    """Return the layer-forwards and the head-forwards of units, in passes over all samples.
+
+    Args:
+        units: The units.
+        calibrations: All calibrations of the search.
+        n_layers: N, the layers of the dense model.
+    """
     by_fingerprint = {calibration.fingerprint: calibration for calibration in calibrations}
 
     @functools.cache  # the same masks on every shard
@@ -91,31 +132,53 @@ def planned_passes(units: Iterable[Unit], calibrations: Sequence[Calibration], n
         if isinstance(unit, MaskUnit):
             unit_layers, unit_heads = plan(unit.calibration, unit.masks)
         else:
-            unit_layers, unit_heads = unit.statistic.passes * n_layers, int(unit.statistic.needs_gradients)
-        layers, heads = layers + tokens * unit_layers, heads + tokens * unit_heads
+            unit_layers = unit.statistic.passes * n_layers
+            unit_heads = int(unit.statistic.needs_gradients)
+        layers += tokens * unit_layers
+        heads += tokens * unit_heads
     return as_passes(layers, heads, calibrations)
 
 
 def as_passes(layers: int, heads: int, calibrations: Iterable[Calibration]) -> tuple[float, float]:
-    """Convert layer- and head-forwards of single tokens to passes over all samples (exact: one division)."""
+    """Convert forwards of single tokens to passes over all samples, with one division each, so that they are exact.
+
+    Args:
+        layers: Layer-forwards of single tokens.
+        heads: Head-forwards of single tokens.
+        calibrations: All calibrations of the search.
+    """
     tokens = sum(batch.n_tokens for calibration in calibrations for batch in calibration.shards)
     return layers / tokens, heads / tokens
 
 
 def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subject], n_layers: int) -> float:
-    """Return what computing all of these together takes, in passes of one layer over all samples."""
+    """Return the cost of computing subjects together, in passes of one layer over all samples.
+
+    Args:
+        calibrations: All calibrations of the search; each is counted once.
+        subjects: Masks, and statistics of the dense model.
+        n_layers: N, the layers of the dense model.
+    """
     subjects = list(subjects)
     masks = sorted(subject for subject in subjects if isinstance(subject, Mask))  # as the evaluator orders them
     in_order: list[Subject] = [*(subject for subject in subjects if isinstance(subject, Statistic)), *masks]
     units: list[Unit] = []
-    for name, calibration in {one.fingerprint: one for one in calibrations}.items():
-        shards = {subject: shards_of(calibrations, subject).get(name, ()) for subject in in_order}
-        units += units_of(calibration, ((subject, shard) for subject, of in shards.items() for shard in of))
+    for name, calibration in {calibration.fingerprint: calibration for calibration in calibrations}.items():
+        by_subject = {subject: shards_of(calibrations, subject).get(name, ()) for subject in in_order}
+        units += units_of(calibration, ((subject, shard) for subject, shards in by_subject.items() for shard in shards))
     return planned_passes(units, calibrations, n_layers)[0]
 
 
 def check_statistic(statistic: Statistic, objectives: Sequence[Objective]) -> None:
-    """Refuse a statistic of gradients, by a `UserError`, for several objectives or one without gradients."""
+    """Refuse a statistic that needs gradients which the objectives do not have.
+
+    Args:
+        statistic: A statistic of the dense model.
+        objectives: The objective of each calibration.
+
+    Raises:
+        UserError: The statistic needs gradients, and there are several objectives, or the objective has none.
+    """
     if not statistic.needs_gradients:
         return
     if len(objectives) > 1:

@@ -1,6 +1,6 @@
-"""From masks to losses: ask the ledger, compute the rest on the pool, add the shards in order.
+"""Evaluates masks: reads losses from the ledger, computes the missing ones on the pool, and adds shards in order.
 
-Statistics of the dense model go the same way.
+Statistics of the dense model are measured in the same way.
 """
 
 from __future__ import annotations
@@ -33,79 +33,116 @@ from raysearch.ledger.claims import Claims
 from raysearch.ledger.ledger import Ledger, SubjectT
 from raysearch.searchers.base import Round, Scores
 
-#: How often to look whether another process has finished what it claimed.
+#: Seconds between two looks for results that another process computes.
 _POLL_S = 0.2
 
-#: Some shards of each calibration, by its fingerprint.
+#: Numbers of shards, by the fingerprint of their calibration.
 Shards = Mapping[str, tuple[int, ...]]
 
-#: The values of some subjects on one calibration, by shard.
-Known = Mapping[SubjectT, Mapping[int, npt.NDArray[np.float64]]]
+#: The values of subjects on one calibration, by subject and shard.
+ShardValues = Mapping[SubjectT, Mapping[int, npt.NDArray[np.float64]]]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The loss of one mask on the whole calibration."""
+    """The loss of one mask on the whole calibration.
 
-    loss: float | None  #: in the objective's unit; None if the evaluation failed, or the mask was screened
+    Args:
+        loss: The loss, in the objective's unit; None if the evaluation failed, or the mask was screened.
+        failure: The cause of a failure.
+        cached: Whether all of it was in the ledger, or computed by another process.
+        parts: The loss on each calibration; None on those where it failed; empty if the mask was screened.
+        screened: An estimate, if the mask was dropped or accepted before its evaluation was complete.
+    """
+
+    loss: float | None
     failure: str | None
-    cached: bool  #: whether the ledger knew all of it
-    #: The loss on each calibration; None where that failed; empty if the mask was screened.
+    cached: bool
     parts: tuple[float | None, ...]
-    #: An estimate, if the mask was dropped or accepted before its evaluation was complete.
     screened: Screened | None = None
 
 
 def scores_of(proposed: Round, evaluations: Mapping[Mask, Evaluation]) -> Scores:
-    """Return what the searcher that proposed a round is told of its masks."""
-    asked = {mask: evaluations[mask] for mask in proposed.masks}
-    screened = {mask: one.screened for mask, one in asked.items() if one.screened is not None}
-    return Scores(
-        {mask: one.loss for mask, one in asked.items() if one.loss is not None},
-        {mask: one.failure for mask, one in asked.items() if one.failure is not None},
-        {mask: estimate.loss for mask, estimate in screened.items() if not estimate.accepted},
-        proposed.keep,
-        proposed.ties,
-        frozenset(mask for mask, estimate in screened.items() if estimate.accepted),
-    )
+    """Return the scores for the searcher that proposed a round.
+
+    Args:
+        proposed: The round.
+        evaluations: The evaluation of each of its masks.
+    """
+    losses: dict[Mask, float] = {}
+    failures: dict[Mask, str] = {}
+    dropped: dict[Mask, float] = {}
+    accepted: set[Mask] = set()
+    for mask in proposed.masks:
+        evaluation = evaluations[mask]
+        if evaluation.loss is not None:
+            losses[mask] = evaluation.loss
+        if evaluation.failure is not None:
+            failures[mask] = evaluation.failure
+        if evaluation.screened is not None:
+            if evaluation.screened.accepted:
+                accepted.add(mask)
+            else:
+                dropped[mask] = evaluation.screened.loss
+    return Scores(losses, failures, dropped, proposed.keep, proposed.ties, frozenset(accepted))
 
 
 @dataclass
 class Evaluator:
-    """Evaluates masks with as little work as possible."""
+    """Evaluates masks and measures statistics, and computes only what the ledger does not contain.
+
+    Args:
+        calibrations: The calibrations on which masks are evaluated.
+        n_layers: N, the layers of the dense model.
+        ledger: The store of earlier evaluations; new ones are written to it before they are used.
+        make_pool: Returns the pool; called when something must be computed for the first time.
+        weighting: Combines the losses on several calibrations into one; None to use the loss on the first.
+        head_cost: The cost of the head, in layer-forwards (`raysearch.evaluation.costs.head_cost`); it guides cuts.
+        screening: When the evaluation of a mask stops early; None to evaluate all masks in full.
+        on_progress: Called whenever something has been computed.
+        owns_pool: Whether the pool is closed with this evaluator.
+        meter: Counts what this evaluator computes.
+    """
 
     calibrations: Sequence[Calibration]
     n_layers: int
-    ledger: Ledger  #: what is already known, and where new evaluations go first
-    make_pool: Callable[[], Pool]  #: called when something has to be computed for the first time
-    weighting: WeightedObjective | None = None  #: how several calibrations give one loss; None for that of the first
-    head_cost: float = 1.0  #: of a mask, in runs of a layer (`raysearch.evaluation.costs.head_cost`); it guides cuts
-    screening: Screening | None = None  #: how the evaluation of masks is stopped early; None to evaluate all in full
+    ledger: Ledger
+    make_pool: Callable[[], Pool]
+    weighting: WeightedObjective | None = None
+    head_cost: float = 1.0
+    screening: Screening | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
-    owns_pool: bool = True  #: whether the pool is closed with this evaluator
+    owns_pool: bool = True
     meter: Meter = field(default_factory=Meter)
     _pool: Pool | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._claims = Claims(self.ledger)
         self._by_fingerprint = {calibration.fingerprint: calibration for calibration in self.calibrations}
-        self._weighting = self.weighting or WeightedObjective((1.0,), "none")  # of the first alone
-        self._references = sorted(self._weighting.references(self.n_layers))  # evaluated beside any others
+        self._weighting = self.weighting or WeightedObjective((1.0,), "none")  # the loss on the first calibration
+        self._references = sorted(self._weighting.references(self.n_layers))  # evaluated with every round
         self._screener = None if self.screening is None else Screener(self.screening, self.calibrations)
         self._all_shards = self._screener.stages[-1] if self._screener else shards_of(self.calibrations, Mask())
-        self._stage, self._stats = 0, PoolStats()
-        self._asked: dict[tuple[str, Subject], int] = {}  # of how many shards, in their order
-        self._computed: set[Subject] = set()  # in this round, in part; what others computed meanwhile is cached
-        self._known: dict[str, dict[Any, Mapping[int, npt.NDArray[np.float64]]]] = {}  # what this round has read
+        self._stage = 0
+        self._stats = PoolStats()
+        #: How many shards of a calibration have been requested for a subject, in screening order.
+        self._n_requested: dict[tuple[str, Subject], int] = {}
+        #: The subjects of this round that this process computed, at least in part; the others were cached.
+        self._computed: set[Subject] = set()
+        #: The values that this round has read from the ledger, by calibration, subject and shard.
+        self._values: dict[str, dict[Any, Mapping[int, npt.NDArray[np.float64]]]] = {}
 
     def evaluate(self, proposed: Round) -> dict[Mask, Evaluation]:
-        """Evaluate the masks of a round, in its order, on all samples of all calibrations, but those that are screened.
+        """Evaluate the masks of a round on all samples of all calibrations, unless they are screened.
+
+        Returns:
+            The evaluation of each mask, in the order of the round.
 
         Raises:
             EvaluationError: A unit failed for good.
         """
         self._computed.clear()
-        self._known.clear()
+        self._values.clear()
         screener = self._screener
         if screener is None:
             return self._in_full(proposed.masks)
@@ -113,57 +150,69 @@ class Evaluator:
         contest = screener.contest(proposed)
         return self._in_full(proposed.masks) if contest is None else self._screen(proposed.masks, contest)
 
-    def _in_full(self, wanted: Sequence[Mask]) -> dict[Mask, Evaluation]:
-        everyone = sorted({*wanted, *self._references})
-        known = self._complete(everyone, self._all_shards)
+    def _in_full(self, masks: Sequence[Mask]) -> dict[Mask, Evaluation]:
+        with_references = sorted({*masks, *self._references})
+        values = self._complete(with_references, self._all_shards)
         if self._screener is not None:
-            self._screener.see(everyone, len(self._screener.stages) - 1, known)
-        references = self._reference_losses(known)
-        return {mask: self._evaluation(mask, self._losses(mask, known), references) for mask in wanted}
+            self._screener.see(with_references, len(self._screener.stages) - 1, values)
+        references = self._reference_losses(values)
+        return {mask: self._evaluation(mask, self._losses(mask, values), references) for mask in masks}
 
-    def _screen(self, wanted: Sequence[Mask], contest: Contest) -> dict[Mask, Evaluation]:
-        """Evaluate masks stage by stage, and stop where it is beyond doubt whether they are among the best."""
-        screener, left = contest.screener, {*wanted}
+    def _screen(self, masks: Sequence[Mask], contest: Contest) -> dict[Mask, Evaluation]:
+        """Evaluate masks stage by stage, until it is clear beyond doubt whether they are among the best."""
+        screener = contest.screener
+        undecided = {*masks}
         for stage, shards in enumerate(screener.stages):
             self._stage = stage + 1
-            screener.see(left, stage, self._complete(sorted(left), shards))
+            screener.see(undecided, stage, self._complete(sorted(undecided), shards))
             contest.decide()
-            left -= contest.dropped | contest.accepted
+            undecided -= contest.dropped | contest.accepted
             if contest.is_settled:
-                break  # else those that are left would wait for each other stage by stage
+                break  # the remaining masks need not wait for each other at each stage
         self._stage = 0
-        left |= set() if contest.round.beat is None else {contest.round.beat}
+        if contest.round.beat is not None:
+            undecided.add(contest.round.beat)
         while True:
-            found = self._in_full(sorted(left))
-            failed = {mask for mask, one in found.items() if one.failure}
-            if contest.winners & failed or failed >= left - {Mask()}:
-                return self._in_full(wanted)  # others were decided by a mask that failed on later shards
-            losses = {mask: one.loss for mask, one in found.items() if mask and one.loss is not None}
+            evaluations = self._in_full(sorted(undecided))
+            failed = {mask for mask, evaluation in evaluations.items() if evaluation.failure}
+            if contest.winners & failed or failed >= undecided - {Mask()}:
+                return self._in_full(masks)  # a mask that failed on later shards had decided about other masks
+            losses = {
+                mask: evaluation.loss
+                for mask, evaluation in evaluations.items()
+                if mask and evaluation.loss is not None
+            }
             best = min(losses, key=lambda mask: (losses[mask], mask), default=Mask())
-            estimates = screener.screened([mask for mask in wanted if mask not in found], best, losses[best])
-            screened = {mask: replace(one, accepted=mask in contest.accepted) for mask, one in estimates.items()}
-            leaders = {mask for mask, one in screened.items() if one.accepted and one.loss < losses[best]}
+            estimates = screener.screened([mask for mask in masks if mask not in evaluations], best, losses[best])
+            screened = {
+                mask: replace(estimate, accepted=mask in contest.accepted) for mask, estimate in estimates.items()
+            }
+            leaders = {
+                mask for mask, estimate in screened.items() if estimate.accepted and estimate.loss < losses[best]
+            }
             if not leaders:
                 break
-            left |= leaders  # what seems the best of the round is known exactly
+            undecided |= leaders  # the mask that seems the best of the round needs an exact loss
         for mask, estimate in screened.items():
-            found[mask] = Evaluation(None, None, mask not in self._computed, (), estimate)
-        return {mask: found[mask] for mask in wanted}
+            evaluations[mask] = Evaluation(None, None, mask not in self._computed, (), estimate)
+        return {mask: evaluations[mask] for mask in masks}
 
     def measure(self, statistic: Statistic) -> npt.NDArray[np.float64]:
         """Measure a statistic of the dense model on all samples, calibration by calibration.
 
         Returns:
-            Its rows, float64, of the shape that `Statistic` states.
+            The rows of the statistic, float64, of the shape that `Statistic` states.
 
         Raises:
-            UserError: It takes gradients that the objective does not have.
+            UserError: The statistic needs gradients that the objective does not have.
             EvaluationError: A shard failed for good, or the statistic is not finite.
         """
         check_statistic(statistic, [calibration.objective for calibration in self.calibrations])
-        shards = shards_of(self.calibrations, statistic)
-        known = self._complete((statistic,), shards)
-        rows = np.concatenate([known[name][statistic][shard] for name, of in shards.items() for shard in of])
+        shards_by_calibration = shards_of(self.calibrations, statistic)
+        values = self._complete((statistic,), shards_by_calibration)
+        rows = np.concatenate(
+            [values[name][statistic][shard] for name, shards in shards_by_calibration.items() for shard in shards]
+        )
         rows = rows.reshape(-1, *statistic.shape(self.n_layers))
         if not np.isfinite(rows).all():
             raise EvaluationError(f"{statistic} is not finite; use model.dtype=bfloat16 or float32")
@@ -178,39 +227,41 @@ class Evaluator:
 
     @property
     def pool_stats(self) -> PoolStats:
-        """How the replicas have been used; nothing if none were needed."""
+        """How the replicas have been used; empty if none were needed."""
         return self._stats if self._pool is None else self._pool.stats
 
     def combine(self, losses: Sequence[float]) -> float:
-        """Return the one loss that losses on each calibration come to."""
+        """Return the one loss that follows from a mask's losses on each calibration."""
         return self._weighting.combine(losses[: len(self._weighting.weights)], self._complete_references())
 
     def rest(self) -> None:
-        """Close the pool if it is this evaluator's, to free its memory; one is opened again where it is needed."""
+        """Close the pool if this evaluator owns it, to free its memory; a new pool is opened when it is needed."""
         if self._pool is not None and self.owns_pool:
             self._stats = self._pool.stats
             self._pool.close()
             self._pool = None
 
     def close(self) -> None:
-        """Release what was claimed, and close the pool if it is this evaluator's. Closing twice is harmless."""
+        """Release all claims, and close the pool if this evaluator owns it. Closing twice is harmless."""
         try:
             self._claims.close()
         finally:
             self.rest()
 
-    def _complete(self, wanted: Sequence[SubjectT], shards: Shards) -> Mapping[str, Known[SubjectT]]:
-        """Return all that is wanted on these shards, by calibration; compute what the ledger lacks.
+    def _complete(
+        self, subjects: Sequence[SubjectT], shards_by_calibration: Shards
+    ) -> Mapping[str, ShardValues[SubjectT]]:
+        """Return the values of subjects on shards, by calibration; compute those that the ledger lacks.
 
-        Masks come in mask order, so that neighbours in a large round, which is cut, share prefixes.
+        Masks must be in mask order: a large round is cut, and neighbours share prefixes.
         """
-        self._count_alone(wanted, shards)
-        known = {name: self._known.setdefault(name, {}) for name in shards}
-        missing = {name: _missing(wanted, of, known[name]) for name, of in shards.items()}
+        self._count_alone(subjects, shards_by_calibration)
+        values = {name: self._values.setdefault(name, {}) for name in shards_by_calibration}
+        missing = {name: _missing(subjects, shards, values[name]) for name, shards in shards_by_calibration.items()}
         while any(missing.values()):
             for name, pairs in missing.items():
-                known[name].update(self.ledger.known(name, {subject for subject, _ in pairs}))
-            missing = {name: _missing(wanted, of, known[name]) for name, of in shards.items()}
+                values[name].update(self.ledger.known(name, {subject for subject, _ in pairs}))
+            missing = {name: _missing(subjects, shards, values[name]) for name, shards in shards_by_calibration.items()}
             claimed = {name: self._claims.take(name, pairs) for name, pairs in missing.items() if pairs}
             if any(claimed.values()):
                 self._computed.update(subject for pairs in claimed.values() for subject, _ in pairs)
@@ -220,36 +271,49 @@ class Evaluator:
                 elsewhere = {subject for pairs in missing.values() for subject, _ in pairs}
                 self.on_progress(Progress(masks_elsewhere=len(elsewhere), elsewhere=", ".join(self._claims.others())))
                 time.sleep(_POLL_S)
-        return known
+        return values
 
-    def _count_alone(self, wanted: Sequence[Subject], shards: Shards) -> None:
-        """Add to the meter what this would have cost on an empty ledger."""
+    def _count_alone(self, subjects: Sequence[Subject], shards_by_calibration: Shards) -> None:
+        """Add to the meter the cost that these subjects would have with an empty ledger."""
         units: list[Unit] = []
-        for name, of in shards.items():
-            new = [(subject, shard) for subject in wanted for shard in of[self._asked.get((name, subject), 0) :]]
-            self._asked.update(((name, subject), len(of)) for subject, _ in new)
+        for name, shards in shards_by_calibration.items():
+            new = [
+                (subject, shard)
+                for subject in subjects
+                for shard in shards[self._n_requested.get((name, subject), 0) :]
+            ]
+            self._n_requested.update(((name, subject), len(shards)) for subject, _ in new)
             units += units_of(self._by_fingerprint[name], new)
         layers, heads = planned_passes(units, self.calibrations, self.n_layers)
         self.meter.layer_forwards_alone += layers
         self.meter.head_forwards_alone += heads
 
     def _run(self, claimed: Mapping[str, Sequence[tuple[Subject, int]]]) -> None:
-        """Compute what was claimed, by calibration; each unit is in the ledger before the next is looked at."""
+        """Compute the claimed pairs of subject and shard, by calibration.
+
+        The result of each unit is written to the ledger before the next result is awaited.
+        """
         units = [unit for name, pairs in claimed.items() for unit in units_of(self._by_fingerprint[name], pairs)]
         pool = self.pool
         layers_planned, heads_planned = planned_passes(units, self.calibrations, self.n_layers)
         units_left = Counter(subject for unit in units for subject in unit.subjects)
         n_subjects = len(units_left)
-        done = 0, 0  # forwards of layers and heads, of single tokens
-        before = self.meter.layer_forwards, self.meter.head_forwards
+        layers_done = heads_done = 0  # forwards of single tokens
+        layers_before = self.meter.layer_forwards
+        heads_before = self.meter.head_forwards
 
         def show_progress() -> None:
-            layers, heads = as_passes(*done, self.calibrations)
-            self.meter.layer_forwards, self.meter.head_forwards = before[0] + layers, before[1] + heads
-            n_done = n_subjects - len(units_left)
+            layers, heads = as_passes(layers_done, heads_done, self.calibrations)
+            self.meter.layer_forwards = layers_before + layers
+            self.meter.head_forwards = heads_before + heads
             self.on_progress(
                 Progress(
-                    *(layers, max(layers, layers_planned), heads, heads_planned, n_done, n_subjects),
+                    layer_forwards=layers,
+                    layer_forwards_planned=max(layers, layers_planned),
+                    head_forwards=heads,
+                    head_forwards_planned=heads_planned,
+                    masks_done=n_subjects - len(units_left),
+                    masks_planned=n_subjects,
                     n_replicas=pool.n_replicas,
                     computing_s=self.meter.computing_s,
                     stage=self._stage,
@@ -264,7 +328,8 @@ class Evaluator:
                 unit, result = answer
                 self.ledger.record(unit.calibration, unit.shard, result.values, result.texts)
                 tokens = sum(batch.n_tokens for batch in unit.batches(self._by_fingerprint[unit.calibration]))
-                done = done[0] + tokens * result.layer_forwards, done[1] + tokens * result.head_forwards
+                layers_done += tokens * result.layer_forwards
+                heads_done += tokens * result.head_forwards
                 for subject in unit.subjects:
                     units_left[subject] -= 1
                     if not units_left[subject]:
@@ -273,39 +338,40 @@ class Evaluator:
             show_progress()
 
     def _cut(self, unit: MaskUnit, replicas: float) -> tuple[Sequence[MaskUnit], Sequence[MaskUnit]]:
-        """Cut a unit for more replicas, if its masks share prefixes and a cut is worth what it adds."""
+        """Cut a unit for several replicas, if its masks share prefixes and the cut saves more time than it costs."""
         objective = self._by_fingerprint[unit.calibration].objective
         if isinstance(objective, StateObjective) and (replicas > 1 or not objective.compares):
             return cut(unit, replicas, self.n_layers, self.head_cost * objective.heads)
-        return [unit], []  # each piece for an objective that compares would walk the dense model again
+        return [unit], []  # each part would run the dense model again, if the objective compares with it
 
     def _count(self, result: UnitResult, tokens: int) -> None:
-        """Add to the meter what plans do not tell."""
+        """Add to the meter the facts of a result that the plan does not contain."""
         self.meter.computing_s += result.seconds
-        self.meter.tokens_written += sum(one.n_tokens for texts in result.texts.values() for one in texts)
+        self.meter.tokens_written += sum(text.n_tokens for texts in result.texts.values() for text in texts)
         self.meter.layer_tokens += result.layer_tokens
         self.meter.layer_tokens_by_row += result.layer_forwards * tokens
-        self.meter.packed = self.meter.packed if result.packed is None else result.packed
-        at_once = [each for each in (self.meter.samples_at_once, result.samples_at_once) if each is not None]
-        self.meter.samples_at_once = min(at_once, default=None)
+        if result.packed is not None:
+            self.meter.packed = result.packed
+        limits = [limit for limit in (self.meter.samples_at_once, result.samples_at_once) if limit is not None]
+        self.meter.samples_at_once = min(limits, default=None)
 
     def _complete_references(self) -> dict[Mask, Sequence[float]]:
-        """Return `_reference_losses`, computed where the ledger lacks them."""
+        """Return `_reference_losses`; compute those that the ledger lacks."""
         return self._reference_losses(self._complete(self._references, self._all_shards))
 
-    def _reference_losses(self, known: Mapping[str, Known[Mask]]) -> dict[Mask, Sequence[float]]:
+    def _reference_losses(self, values: Mapping[str, ShardValues[Mask]]) -> dict[Mask, Sequence[float]]:
         """Return the losses, on each calibration, of the masks that scale a weighted loss."""
-        found: dict[Mask, Sequence[float]] = {mask: self._losses(mask, known) for mask in self._references}
-        for mask, losses in found.items():
+        references: dict[Mask, Sequence[float]] = {mask: self._losses(mask, values) for mask in self._references}
+        for mask, losses in references.items():
             for loss in losses:
                 if not math.isfinite(loss):
                     raise EvaluationError(f"the weighted losses are scaled by the loss of {mask}, which is {loss}")
-        return found
+        return references
 
-    def _losses(self, mask: Mask, known: Mapping[str, Known[Mask]]) -> list[float]:
-        """Return the loss of a mask on each calibration; not finite if it failed there."""
+    def _losses(self, mask: Mask, values: Mapping[str, ShardValues[Mask]]) -> list[float]:
+        """Return the loss of a mask on each calibration; a loss that is not finite means that it failed."""
         return [
-            total(known[calibration.fingerprint][mask], calibration.n_shards) / calibration.divisor
+            total(values[calibration.fingerprint][mask], calibration.n_shards) / calibration.divisor
             for calibration in self.calibrations
         ]
 
@@ -319,6 +385,8 @@ class Evaluator:
         return Evaluation(loss, failure, mask not in self._computed, parts)
 
 
-def _missing(wanted: Iterable[SubjectT], shards: Iterable[int], known: Known[SubjectT]) -> list[tuple[SubjectT, int]]:
-    """Return what the ledger lacks, shard by shard."""
-    return [(subject, shard) for shard in shards for subject in wanted if shard not in known.get(subject, ())]
+def _missing(
+    subjects: Iterable[SubjectT], shards: Iterable[int], values: ShardValues[SubjectT]
+) -> list[tuple[SubjectT, int]]:
+    """Return the pairs of subject and shard that have no value yet, shard by shard."""
+    return [(subject, shard) for shard in shards for subject in subjects if shard not in values.get(subject, ())]

@@ -1,4 +1,4 @@
-"""One replica in this very process: for debugging, tests, and machines without Ray. Same numbers as the Ray pool."""
+"""A pool of one replica in this process, for debugging, tests, and machines without Ray. It gives the same numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from raysearch.evaluation.unit import Job, JobT
 
 
 class InlinePool(Pool):
-    """Does jobs one after another, on one replica, which is made at once."""
+    """Does jobs one after another, on one replica in this process.
+
+    Args:
+        make_replica: Makes the replica; called at once.
+    """
 
     def __init__(self, make_replica: Callable[[], Replica]) -> None:
         self._replica: Replica | None = make_replica()
@@ -34,16 +38,16 @@ class InlinePool(Pool):
         self, jobs: Sequence[JobT], calibrations: Sequence[Calibration] = (), cutter: Cutter | None = None
     ) -> Iterator[tuple[JobT, Any]]:
         assert self._replica is not None, "the pool is open"
-        known = {one.fingerprint: one for one in calibrations}
+        by_fingerprint = {calibration.fingerprint: calibration for calibration in calibrations}
         for job in jobs:
-            if (name := job.calibration) in known:
-                self._replica.calibrations.setdefault(name, known[name])
+            if (name := job.calibration) in by_fingerprint:
+                self._replica.calibrations.setdefault(name, by_fingerprint[name])
             started = time.perf_counter()
             result = self._result(job, self._replica)
-            passed = time.perf_counter() - started
+            seconds = time.perf_counter() - started
             self._replica_stats.units += 1
-            self._replica_stats.busy_s += passed
-            self._replica_stats.present_s += passed
+            self._replica_stats.busy_s += seconds
+            self._replica_stats.present_s += seconds
             yield job, result
 
     @override

@@ -1,7 +1,7 @@
-"""The contract of a pool of replicas: jobs go in, results come out, in any order and each once.
+"""The contract of a pool of replicas: it does jobs, each once, and yields their results in any order.
 
-There are two: `raysearch.evaluation.inline_pool.InlinePool` and `raysearch.cluster.pool.RayPool`.
-`raysearch.testing.pool_suite` tests what is stated here.
+There are two pools: `raysearch.evaluation.inline_pool.InlinePool` and `raysearch.cluster.pool.RayPool`.
+`raysearch.testing.pool_suite` tests this contract.
 """
 
 from __future__ import annotations
@@ -21,46 +21,60 @@ if TYPE_CHECKING:
     from raysearch.calibration.calibration import Calibration
     from raysearch.models.spec import LocatedModel, ModelInfo
 
-#: How often a job is tried before its failure ends the round.
+#: How many times a job is tried before its failure ends the round.
 MAX_ATTEMPTS = 3
 
-#: Cuts a unit for a number of replicas into parts, and small ends for the end of a round (`evaluation.cutting`).
+#: Cuts a unit for a number of replicas. Returns parts, and small units for the end of the round
+#: (`raysearch.evaluation.cutting`).
 Cutter = Callable[[MaskUnit, float], tuple[Sequence[MaskUnit], Sequence[MaskUnit]]]
 
 
 @dataclass
 class ReplicaStats:
-    """How one replica has been used."""
+    """How one replica has been used.
+
+    Args:
+        node: The name of its machine.
+        units: How many units and other jobs it has done.
+        busy_s: Seconds in which it computed.
+        present_s: Seconds in which it was ready and a round was in progress.
+    """
 
     node: str
-    units: int = 0  #: and other jobs
+    units: int = 0
     busy_s: Annotated[float, Field(exclude=True)] = 0.0
-    present_s: Annotated[float, Field(exclude=True)] = 0.0  #: while a round was under way
+    present_s: Annotated[float, Field(exclude=True)] = 0.0
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def busy_share(self) -> float:
-        """Share of its time spent computing, 0 … 1."""
+        """The share of its time in which it computed, 0 … 1."""
         return min(1.0, self.busy_s / self.present_s) if self.present_s else 0.0
 
 
 @dataclass
 class PoolStats:
-    """How the replicas of a pool have been used."""
+    """How the replicas of a pool have been used.
 
-    replicas: list[ReplicaStats] = field(default_factory=list)  #: all it has had, in the order in which they came
-    units_redone: int = 0  #: times a unit or job was tried again, after its replica died, hung or failed
-    waiting_seconds: float = 0.0  #: in which there were jobs and no replica
+    Args:
+        replicas: All replicas that the pool has had, in the order in which they loaded the model.
+        units_redone: How many times a unit or job was tried again, after its replica died, hung or failed.
+        waiting_seconds: Seconds in which there were jobs and no replica.
+    """
+
+    replicas: list[ReplicaStats] = field(default_factory=list)
+    units_redone: int = 0
+    waiting_seconds: float = 0.0
 
     @property
     def busy_share(self) -> float:
-        """Share of the replicas' time spent computing, 0 … 1."""
+        """The share of the replicas' time in which they computed, 0 … 1."""
         present_s = sum(replica.present_s for replica in self.replicas)
         return min(1.0, sum(replica.busy_s for replica in self.replicas) / present_s) if present_s else 0.0
 
 
 class Pool(Protocol):
-    """Replicas that do jobs. Which replica does which job never changes a number."""
+    """Replicas that do jobs. The results do not depend on which replica does which job."""
 
     stats: PoolStats  #: how the replicas have been used so far
 
@@ -76,14 +90,14 @@ class Pool(Protocol):
 
         Args:
             jobs: Distinct jobs.
-            calibrations: Those that they need. A replica gets one when it first needs it.
-            cutter: Cuts a unit in pieces, which are then done in its place, if that keeps more replicas busy.
+            calibrations: The calibrations of the jobs. A replica gets a calibration when it first needs it.
+            cutter: Cuts a unit into smaller units, which replace it, if this keeps more replicas busy.
 
         Yields:
-            Each job with its result as soon as it is done, in any order; and None now and then while none is.
+            Each job with its result as soon as it is done, in any order; and None now and then while no job is done.
 
         Raises:
-            UserError: A job raised it. It is not tried again.
+            UserError: A job raised it. The job is not tried again.
             EvaluationError: A job failed `MAX_ATTEMPTS` times.
         """
         ...
@@ -95,12 +109,12 @@ class Pool(Protocol):
 
 @dataclass(frozen=True)
 class PoolSize:
-    """How large a pool is, about.
+    """The approximate size of a pool.
 
     Args:
-        n_replicas: How many replicas it has, at most.
-        shared_bytes: Memory of the weights that they share; 0 where each holds its own.
-        replica_bytes: Memory of each replica beside that.
+        n_replicas: The largest number of replicas.
+        shared_bytes: The memory of the weights that the replicas share, in bytes; 0 if each replica has its own copy.
+        replica_bytes: The memory of each replica in addition to the shared weights, in bytes.
     """
 
     n_replicas: int
@@ -109,32 +123,49 @@ class PoolSize:
 
     @property
     def total_bytes(self) -> int:
-        """The memory of all replicas."""
+        """The memory of all replicas together, in bytes."""
         return self.shared_bytes + self.n_replicas * self.replica_bytes
 
 
 class PoolFactory(Protocol):
-    """How pools come to be; `raysearch.cluster.options.ClusterOptions` is what users configure."""
+    """Opens pools. `raysearch.cluster.options.ClusterOptions` is the one that users configure."""
 
     @property
     def cpus_per_replica(self) -> int:
-        """CPU threads of a replica, on which the last bits of a loss may depend."""
+        """CPU threads of a replica. The last bits of a loss may depend on them."""
         ...
 
     def check_model(self, model: LocatedModel) -> None:
-        """Refuse a model on a device that replicas do not have, by a `UserError`, before anything is loaded."""
+        """Check that replicas have the device of a model, before anything is loaded.
+
+        Raises:
+            UserError: They do not have it.
+        """
         ...
 
     def check_cluster(self) -> None:
-        """Refuse a cluster that does not answer, by a `UserError`, before anything is done for it."""
+        """Check that the cluster answers, before anything is computed.
+
+        Raises:
+            UserError: It does not answer.
+        """
         ...
 
     def size(self, info: ModelInfo, n_units: float) -> PoolSize:
-        """Return how large a pool would be that this many units keep busy; nothing is loaded."""
+        """Return the size of the pool that `open` would open; nothing is loaded.
+
+        Args:
+            info: The model.
+            n_units: How many replicas the work can keep busy.
+        """
         ...
 
     def open(self, info: ModelInfo, n_units: float) -> Pool:
-        """Load a model into as many replicas as this many units or jobs keep busy.
+        """Load a model into replicas, and return their pool.
+
+        Args:
+            info: The model.
+            n_units: How many replicas the work can keep busy; no more are opened.
 
         Raises:
             UserError: The model does not fit, or replicas cannot be started.
@@ -143,17 +174,37 @@ class PoolFactory(Protocol):
 
 
 def job_failure(job: Job, error: BaseException) -> str:
-    """One sentence on a job that failed for good."""
+    """Return the message on a job that failed `MAX_ATTEMPTS` times.
+
+    Args:
+        job: The job.
+        error: The error of the last attempt.
+    """
     return f"{job} failed {MAX_ATTEMPTS} times; the last cause: {type(error).__name__}: {last_line(error)}"
 
 
 @contextmanager
 def opening(cluster: PoolFactory, info: ModelInfo, n_units: float) -> Iterator[Callable[[], Pool]]:
-    """Give a pool when it is first needed; it is closed at the end."""
+    """Open a pool when it is first needed, and close it at the end of the context.
+
+    Args:
+        cluster: Opens the pool.
+        info: The model.
+        n_units: How many replicas the work can keep busy.
+
+    Yields:
+        A function that returns the pool. The first call opens it.
+    """
     with ExitStack() as stack:
         yield functools.cache(lambda: stack.enter_context(closing(cluster.open(info, n_units))))
 
 
 def done_jobs(jobs: Sequence[JobT], make_pool: Callable[[], Pool]) -> Iterator[tuple[int, tuple[JobT, Any]]]:
-    """Run jobs, if there are any, and yield how many are done, and the last with its result."""
-    return enumerate(filter(None, make_pool().run(jobs) if jobs else ()), start=1)
+    """Run jobs, and yield after each how many are done, and the job with its result.
+
+    Args:
+        jobs: Distinct jobs.
+        make_pool: Returns the pool; called only if there are jobs.
+    """
+    results = make_pool().run(jobs) if jobs else ()
+    return enumerate(filter(None, results), start=1)

@@ -1,4 +1,4 @@
-"""Plans the cheapest exact way of running a round of masks: the prefix plan.
+"""Plans the cheapest exact method to run a round of masks: the prefix plan.
 
 The hidden state after layer i depends only on the layers kept up to i, so masks that agree up to i share that state. A
 round's masks form a trie over their layers; walking it depth first runs each shared prefix once and holds one hidden
@@ -8,8 +8,8 @@ state per branch point:
     0 ─┬─ 1 ────── score {2}               run 0 · hold · run 2 · score {1} · restore · run 1 · score {2}
        └────── 2 ─ score {1}               3 layer-forwards instead of 4
 
-The plan is pure data: it names its own cost before anything runs. Of the two sides of a branch the one that needs fewer
-held states goes first, so singles and pairs never hold more than a handful at once.
+The plan is pure data: it gives its own cost before anything runs. Of the two sides of a branch, the side that holds
+fewer states runs first, so a plan of all single layers and pairs of layers holds only a few states at once.
 """
 
 from __future__ import annotations
@@ -18,22 +18,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
 from raysearch.core.mask import Mask
 
 
 class Op(Enum):
-    """The kinds of steps, by what they do with the current hidden state."""
+    """The kinds of steps. Each works on the current hidden state."""
 
-    RUN = "run"  #: replace it by layer `index`'s output
-    HOLD = "hold"  #: push a copy on the stack
-    RESTORE = "restore"  #: pop the top of the stack into its place
-    SCORE = "score"  #: it is final: hand it to the objective for mask `index`
+    RUN = "run"  #: replace the state by the output of layer `index`
+    HOLD = "hold"  #: push a copy of the state on the stack
+    RESTORE = "restore"  #: replace the state by the top of the stack, which is removed
+    SCORE = "score"  #: the state is final: the objective computes the loss of mask `index` from it
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One instruction; `index` is a layer for RUN and a position in `PrefixPlan.masks` for SCORE, else -1."""
+    """One step of a plan.
+
+    Args:
+        op: The kind of the step.
+        index: The layer for RUN, the position in `PrefixPlan.masks` for SCORE, else -1.
+    """
 
     op: Op
     index: int = -1
@@ -41,20 +47,31 @@ class Step:
 
 @dataclass(frozen=True)
 class PrefixPlan:
-    """The steps that evaluate `masks` on one shard, in order."""
+    """The steps that evaluate masks on one shard.
 
-    masks: tuple[Mask, ...]  #: each once, in mask order
+    Args:
+        masks: Each mask once, in mask order.
+        steps: The steps, in order.
+        peak_held: The most hidden states held at once, in addition to the current one.
+    """
+
+    masks: tuple[Mask, ...]
     steps: tuple[Step, ...]
-    peak_held: int  #: the most hidden states held at once, beside the running one
+    peak_held: int
 
     @cached_property
     def layer_forwards(self) -> int:
-        """How many times a layer runs on the shard."""
+        """How many layers run on the shard; a layer that runs twice counts twice."""
         return sum(step.op is Op.RUN for step in self.steps)
 
 
 def naive_layer_forwards(masks: Iterable[Mask], n_layers: int) -> int:
-    """Return the layer-forwards of one plain forward per mask."""
+    """Return the layer-forwards of one plain forward per mask.
+
+    Args:
+        masks: The masks.
+        n_layers: N, the layers of the dense model.
+    """
     return sum(n_layers - len(mask) for mask in masks)
 
 
@@ -62,36 +79,41 @@ def plan_prefixes(masks: Iterable[Mask], n_layers: int, dense_first: bool = Fals
     """Plan the depth-first walk over the trie of the masks' kept layers.
 
     Args:
-        masks: The masks of a round, in any order; repeats are planned once.
+        masks: The masks of a round, in any order; a repeated mask is planned once.
         n_layers: N, the layers of the dense model.
-        dense_first: Whether the dense model is scored too, and before all others; this holds up to N states more.
+        dense_first: Whether the dense model is scored too, before all masks; this holds up to N additional states.
 
     Returns:
         The plan. Its cost is exact: at N = 32 all singles cost 527 layer-forwards (992 one by one), all singles and
         pairs 5,487 (15,872).
     """
     ordered = tuple(sorted({*masks, Mask()} if dense_first else set(masks)))
-    steps, peak_held = _walk(ordered, range(len(ordered)), 0, n_layers, dense_first)
-    return PrefixPlan(ordered, tuple(steps), peak_held)
+    walk = _walk(ordered, range(len(ordered)), 0, n_layers, dense_first)
+    return PrefixPlan(ordered, tuple(walk.steps), walk.peak_held)
 
 
-def _walk(
-    masks: Sequence[Mask], group: Sequence[int], layer: int, n_layers: int, dense_first: bool
-) -> tuple[list[Step], int]:
-    """Return the steps for the masks of `group`, which agree on all layers before `layer`, and the states held."""
+class _Walk(NamedTuple):
+    """Steps that score some masks, and the most hidden states that they hold at once."""
+
+    steps: list[Step]
+    peak_held: int
+
+
+def _walk(masks: Sequence[Mask], group: Sequence[int], layer: int, n_layers: int, dense_first: bool) -> _Walk:
+    """Return the steps for the masks with the indices `group`, which agree on all layers before `layer`."""
     steps: list[Step] = []
     while layer < n_layers and group:
-        removing = [member for member in group if layer in masks[member]]
-        keeping = [member for member in group if layer not in masks[member]]
+        removing = [index for index in group if layer in masks[index]]
+        keeping = [index for index in group if layer not in masks[index]]
         if removing and keeping:
             skip = _walk(masks, removing, layer + 1, n_layers, dense_first)
             run = _walk(masks, keeping, layer + 1, n_layers, dense_first)
-            run[0].insert(0, Step(Op.RUN, layer))
-            to_dense = dense_first and not masks[keeping[0]]  # the empty mask comes first in mask order
-            first, second = (run, skip) if to_dense or skip[1] > run[1] else (skip, run)
-            held = max(first[1] + 1, second[1])
-            return [*steps, Step(Op.HOLD), *first[0], Step(Op.RESTORE), *second[0]], held
+            run.steps.insert(0, Step(Op.RUN, layer))
+            leads_to_dense = dense_first and not masks[keeping[0]]  # the empty mask is first in mask order
+            first, second = (run, skip) if leads_to_dense or skip.peak_held > run.peak_held else (skip, run)
+            peak_held = max(first.peak_held + 1, second.peak_held)
+            return _Walk([*steps, Step(Op.HOLD), *first.steps, Step(Op.RESTORE), *second.steps], peak_held)
         if keeping:
             steps.append(Step(Op.RUN, layer))
         layer += 1
-    return steps + [Step(Op.SCORE, member) for member in group], 0
+    return _Walk(steps + [Step(Op.SCORE, index) for index in group], 0)

@@ -1,6 +1,6 @@
-"""The calibrations of a model, made of its files and those of its data, or of what was kept of the same files before.
+"""Prepares the calibrations of a model from its files and data files, or from the cache of the same files.
 
-Mistakes in the data, the tokenizer and the model's shape are found here, before any weights are loaded.
+Errors in the data, the tokenizer and the model's shape are detected here, before any weights are loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from raysearch.models.file_cache import FileCache, identity_of_files
 from raysearch.models.loading import fingerprint, load_tokenizer, tokenizer_fingerprint, writing_fingerprint
 from raysearch.models.spec import LocatedModel, ModelInfo
 
-#: Raised when the same data and tokenizer make other samples, so that those of an earlier version are drawn anew.
+#: The version of drawing and tokenising. It increases when the same data and tokenizer give different samples, so that
+#: samples in the cache that an earlier version drew are drawn again.
 _ENCODING = 2
 _ARRAYS = ("input_ids", "scored", "attention_mask")
 _CHOICES = tuple(Choices.__dataclass_fields__)
@@ -37,18 +38,22 @@ _ANSWERS: Any = tuple[Answer, ...] | None
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The facts of a model's files, each worked out when it is first asked for, or kept from before."""
+    """The facts of a model's files. Each is computed on first use, or read from the cache.
+
+    Args:
+        model: The model.
+    """
 
     model: LocatedModel
 
     @cached_property
     def fingerprint(self) -> str:
-        """The name of the weights, made by reading them all."""
+        """The fingerprint of the weights. This reads all of them."""
         return fingerprint(self.model)
 
     @cached_property
     def writing_fingerprint(self) -> str:
-        """The name of the files by which the model writes texts, besides the weights."""
+        """The fingerprint of the files, besides the weights, that decide how the model generates text."""
         return writing_fingerprint(self.model)
 
     @cached_property
@@ -58,44 +63,55 @@ class ModelFiles:
 
     @cached_property
     def tokenizer_fingerprint(self) -> str:
-        """The name of everything that turns text into token ids."""
+        """The fingerprint of everything that turns text into token ids."""
         if self.identity is None:
             return tokenizer_fingerprint(self.tokenizer)
-        cache, key = FileCache(self.model.cache), {"tokenizer": self.identity}
-        if (known := cache.get(key)) is not None:
-            return known.decode()
-        found = tokenizer_fingerprint(self.tokenizer)
-        if identity_of_files(self.model) == self.identity:  # else a file was changed while it was read
-            cache.put(key, found.encode())
-        return found
+        cache = FileCache(self.model.cache)
+        key = {"tokenizer": self.identity}
+        if (cached_bytes := cache.get(key)) is not None:
+            return cached_bytes.decode()
+        name = tokenizer_fingerprint(self.tokenizer)
+        if identity_of_files(self.model) == self.identity:  # no file changed while it was read
+            cache.put(key, name.encode())
+        return name
 
     @cached_property
     def identity(self) -> Mapping[str, Any] | None:
-        """All that the tokenizer follows from; None where that is not known."""
+        """The cache key of the tokenizer; None if it does not come from local files."""
         return identity_of_files(self.model)
 
 
 @dataclass(frozen=True)
 class UnnamedFiles(ModelFiles):
-    """The facts of a model's files where nothing is kept under its name, so that its weights need not be read."""
+    """The facts of a model's files if no result is stored under its fingerprint, so that its weights are not read."""
 
     @cached_property
     @override
     def fingerprint(self) -> str:
-        """No name."""
+        """An empty text, in place of a fingerprint."""
         return ""
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """The data and the facts of a model that are read before a search."""
+    """The data that a search needs before it starts.
+
+    Args:
+        calibrations: The calibrations, with their samples.
+        files: The facts of the model's files.
+    """
 
     calibrations: Sequence[Calibration]
     files: ModelFiles
 
 
 def prepare_data(spec: EvaluationSpec, info: ModelInfo, files: ModelFiles | None = None) -> PreparedData:
-    """Draw and tokenise the samples of each calibration; what is known of the model's `files` is not read again.
+    """Draw and tokenise the samples of each calibration.
+
+    Args:
+        spec: How masks are evaluated.
+        info: The model.
+        files: The facts of the model's files, if some have been computed; these are not computed again.
 
     Raises:
         UserError: Data cannot be read, hold too little, or do not fit the objective, the model or its tokenizer.
@@ -103,18 +119,26 @@ def prepare_data(spec: EvaluationSpec, info: ModelInfo, files: ModelFiles | None
     spec.check_data()
     files = files or ModelFiles(info.model)
     identity = {
-        "tokenizer": files.tokenizer_fingerprint,  # first: a tokenizer that is missing is found before weights are read
+        "tokenizer": files.tokenizer_fingerprint,  # first: a missing tokenizer is an error before weights are read
         "model": files.fingerprint,
         **info.numerics,
         "threads": spec.cluster.cpus_per_replica,
     }
-    reading = [(one.name, partial(_read, one, files, identity, info)) for one in spec.calibrations]
-    several = len(spec.calibrations) > 1
-    return PreparedData([within(name, read) if several else read() for name, read in reading], files)
+    calibrations = []
+    for calibration_spec in spec.calibrations:
+        read = partial(_read, calibration_spec, files, identity, info)
+        is_single = len(spec.calibrations) == 1
+        calibrations.append(read() if is_single else within(calibration_spec.name, read))
+    return PreparedData(calibrations, files)
 
 
 def joint_fingerprint(fingerprints: Sequence[str], weighting: WeightedObjective | None) -> str:
-    """Return the name of all parts and their weights; without weights, that of the first part."""
+    """Return the fingerprint of several calibrations and their weights.
+
+    Args:
+        fingerprints: The fingerprint of each calibration.
+        weighting: How their losses are combined; None to return the first fingerprint.
+    """
     if weighting is None:
         return fingerprints[0]
     return digest([*fingerprints, identity_of(weighting)], 32)
@@ -132,7 +156,9 @@ def _read(spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], in
     whole = {**identity, "objective": identity_of(spec.objective)}
     kind = type(spec.objective)
     module = kind.__module__.rpartition(".")[2]
-    if kind.__name__.lower() != f"{module.replace('_', '')}objective":  # as in a copied file: another may be called so
+    if (
+        kind.__name__.lower() != f"{module.replace('_', '')}objective"
+    ):  # a copied file may define a class of the same name
         whole["module"] = module
     if spec.objective.form is Form.PROMPT:
         whole["writing"] = files.writing_fingerprint
@@ -140,24 +166,26 @@ def _read(spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], in
 
 
 def _draw(data: Data, form: Form, files: ModelFiles, max_positions: int | None) -> Drawn:
-    """Draw samples as `Data.samples` does; those that were drawn before are taken from the cache."""
+    """Draw samples as `Data.samples` does, or read them from the cache."""
     cache = FileCache(files.model.cache)
-    identity = _identity(data, form, files, max_positions, cache)
-    if identity is None:
+    key = _cache_key(data, form, files, max_positions, cache)
+    if key is None:
         return data.samples(files.tokenizer, form, max_positions)
-    if (known := cache.get(identity)) is not None:
-        return _from_bytes(known)
+    if (cached_bytes := cache.get(key)) is not None:
+        return _from_bytes(cached_bytes)
     drawn = data.samples(files.tokenizer, form, max_positions)
-    same = _identity(data, form, ModelFiles(files.model), max_positions, cache) == identity  # nothing changed meanwhile
-    if same and json.loads(json.dumps(drawn.description)) == drawn.description:
-        cache.put(identity, _to_bytes(drawn))
+    is_unchanged = (
+        _cache_key(data, form, ModelFiles(files.model), max_positions, cache) == key
+    )  # files may have changed
+    if is_unchanged and json.loads(json.dumps(drawn.description)) == drawn.description:
+        cache.put(key, _to_bytes(drawn))
     return drawn
 
 
-def _identity(
+def _cache_key(
     data: Data, form: Form, files: ModelFiles, max_positions: int | None, cache: FileCache
 ) -> Mapping[str, Any] | None:
-    """Return all that the samples follow from; None where that is not in local files alone."""
+    """Return the cache key of the samples, or None if they do not come from local files."""
     rows = data.rows.files()
     if files.identity is None or rows is None or data.used is not None:
         return None

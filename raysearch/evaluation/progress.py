@@ -1,4 +1,4 @@
-"""Counters of what has been computed, and of how far the current round is."""
+"""Counters of computed work, and the progress of the current round."""
 
 from __future__ import annotations
 
@@ -9,27 +9,53 @@ from raysearch.core.formatting import count
 
 @dataclass
 class Meter:
-    """Counts what this process has computed. A forward is one of a layer, or of the head, over the whole calibration.
+    """Counts the work of this process. A forward is that of a layer, or of the head, over the whole calibration.
 
-    Tokens that go through layers are counted once a layer: as they were run (padding included), and as the same
-    layers would have run them with a row for each choice (without padding).
+    Args:
+        layer_forwards: Layer-forwards that were computed.
+        head_forwards: Head-forwards that were computed.
+        layer_forwards_alone: Layer-forwards of all requested masks and statistics, as if the ledger had been empty.
+        head_forwards_alone: The same for head-forwards.
+        layer_tokens: Tokens that layers computed, once per layer, with padding.
+        layer_tokens_by_row: The same, without padding, if each choice had a row.
+        packed: Whether choices shared their prompt; None if there are no choices.
+        samples_at_once: The smallest number of samples in a batch, if memory did not hold a shard; else None.
+        computing_s: Seconds in which replicas computed, added over replicas.
+        tokens_written: Tokens that the model generated, for objectives that generate.
     """
 
     layer_forwards: float = 0.0
     head_forwards: float = 0.0
-    layer_forwards_alone: float = 0.0  # of all that was asked for, as if the ledger had been empty
+    layer_forwards_alone: float = 0.0
     head_forwards_alone: float = 0.0
     layer_tokens: int = 0
     layer_tokens_by_row: int = 0
-    packed: bool | None = None  # whether choices shared their prompt
-    samples_at_once: int | None = None  # the fewest, where memory did not hold a shard; None where it did
+    packed: bool | None = None
+    samples_at_once: int | None = None
     computing_s: float = 0.0
-    tokens_written: int = 0  # by objectives that generate
+    tokens_written: int = 0
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the current round is, in the forwards of its plans; or that another search computes the rest."""
+    """The progress of the current round, in the forwards of its plans; or what it waits for.
+
+    Args:
+        layer_forwards: Layer-forwards that are done, in passes over all samples.
+        layer_forwards_planned: Layer-forwards of the round.
+        head_forwards: Head-forwards that are done.
+        head_forwards_planned: Head-forwards of the round.
+        masks_done: Masks, or statistics, that are done on all shards.
+        masks_planned: Masks, or statistics, of the round.
+        n_replicas: Replicas that have loaded the model.
+        masks_elsewhere: Masks that the round waits for because another process computes them.
+        elsewhere: The names of these processes.
+        computing_s: Seconds in which replicas computed since the search began, added over replicas.
+        stage: The stage of screening, 1-based; 0 if the round is not screened.
+        stages: The number of stages; 0 if the search is not screened.
+        tokens_written: Tokens that the model has generated since the search began.
+        loading: What is read before there is any replica; empty otherwise.
+    """
 
     layer_forwards: float = 0.0
     layer_forwards_planned: float = 0.0
@@ -39,16 +65,16 @@ class Progress:
     masks_planned: int = 0
     n_replicas: int = 0
     masks_elsewhere: int = 0
-    elsewhere: str = ""  # who computes them
-    computing_s: float = 0.0  # of all replicas, since the search began
-    stage: int = 0  # of screening, 1-based; 0 where the round is not screened
+    elsewhere: str = ""
+    computing_s: float = 0.0
+    stage: int = 0
     stages: int = 0
-    tokens_written: int = 0  # by objectives that generate, since the search began
-    loading: str = ""  # what is read before there is any replica
+    tokens_written: int = 0
+    loading: str = ""
 
     @property
     def waiting(self) -> str:
-        """What is waited for, for people: a model, or masks that another process computes; empty where nothing is."""
+        """A text on what the round waits for: a model, or masks that another process computes; empty if for nothing."""
         if not self.masks_elsewhere:
             return self.loading
         whose = f": {self.elsewhere}" if self.elsewhere else ""
@@ -56,5 +82,5 @@ class Progress:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens a second that all replicas together write; None where nothing is generated."""
+        """Tokens per second that all replicas together generate; None if nothing is generated."""
         return self.tokens_written / self.computing_s * self.n_replicas if self.tokens_written else None

@@ -1,6 +1,6 @@
 """A resident model that evaluates units: losses of masks on a shard, and statistics of the dense model.
 
-A plain class: torch only, no Ray. Ray actors, the inline pool, tests and benchmarks all use this one.
+A plain class, which uses torch and not Ray. Ray actors, the inline pool, tests and benchmarks all use it.
 """
 
 from __future__ import annotations
@@ -39,27 +39,32 @@ from raysearch.models.statistics import measure
 from raysearch.models.verification import packs, rows_interact, verify
 from raysearch.models.weight_layout import lay_out
 
-#: PyTorch has no exception of its own for this on the CPU; its messages hold one of these.
+#: PyTorch has no exception class for this on the CPU; its messages contain one of these texts.
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-_SHORTEST = 16  # the fewest tokens that are worth trying
-#: What a pass through a layer costs beside its tokens, as tokens. On one core SmolLM2 takes as long for 32 to 64.
+_M_TRIM_THRESHOLD = -1  # as in malloc.h
+_M_MMAP_THRESHOLD = -3  # as in malloc.h
+_SHORTEST = 16  # the shortest sample, in tokens, that is tried
+#: The fixed time of a layer-forward, expressed as the number of tokens that take as long. On one core, SmolLM2 computes
+#: 32 to 64 tokens in that time.
 _PASS_TOKENS_ON_CPU = 64
-#: A GPU waits some 0.3 ms for a layer's kernels to be launched. A token takes its matrix products, in FLOP/s, and some
-#: 150 bytes of memory for each element of its state, at 2.5 TB/s: as measured on an H100, 0.86 us in a layer of an 8B.
-_PASS_S_ON_GPU, _FLOPS_OF_GPU, _ELEMENT_S_ON_GPU = 3e-4, 7e14, 150 / 2.5e12
+#: The fixed time of a layer-forward on a GPU, in s: the launch of the layer's kernels takes about 0.3 ms.
+_PASS_S_ON_GPU = 3e-4
+#: The time of a token has two parts: its matrix products, in FLOP/s, and about 150 bytes of memory traffic for each
+#: element of its state, at 2.5 TB/s. Measured on an H100: 0.86 us in a layer of a model with 8B parameters.
+_FLOPS_OF_GPU = 7e14
+_ELEMENT_S_ON_GPU = 150 / 2.5e12
 
 T = TypeVar("T")
 
 
 class Replica:
-    """A resident model, with the calibrations that its units are on.
+    """A resident model, with the calibrations of its units.
 
     Args:
-        stack: The model's layers; checked against the model's own forward before anything is evaluated. On the CPU the
+        stack: The model's layers; checked against the model's own forward before anything is evaluated. On the CPU, the
             weights of a small model are copied into a faster layout.
-        calibrations: Those that it has from the start; others are put into `calibrations` when they are needed.
-        threads: CPU threads of torch, fixed because kernels may add in another order with another count.
+        calibrations: The first calibrations; more can be added to the attribute `calibrations`.
+        threads: CPU threads of torch; fixed, since kernels may add in another order with another number of threads.
         load_tokenizer: Loads the model's tokenizer; called when first needed.
     """
 
@@ -77,11 +82,13 @@ class Replica:
         verify(stack)
         self.stack = stack
         self.calibrations = {calibration.fingerprint: calibration for calibration in calibrations}
-        self._at_once: dict[str, int] = {}  # samples, by calibration, where memory did not hold a shard
-        self.texts_at_once: int | None = None  # that jobs write, where memory did not hold more
+        #: The most samples in a batch, by calibration, if memory did not hold a shard.
+        self._samples_at_once: dict[str, int] = {}
+        #: The most texts that a job may generate at once, if memory did not hold more.
+        self.texts_at_once: int | None = None
         self._load_tokenizer = load_tokenizer
         self._packing: dict[str, bool] = {}  # whether choices share their prompt, by calibration
-        self._interacting: dict[str, bool] = {}  # whether a row's loss depends on those beside it, by calibration
+        self._interacting: dict[str, bool] = {}  # whether a row's loss depends on other rows, by calibration
 
     @functools.cached_property
     def tokenizer(self) -> Any:
@@ -89,24 +96,27 @@ class Replica:
         return self._load_tokenizer()
 
     def evaluate(self, unit: Unit) -> UnitResult:
-        """Walk the prefix plan of a unit's masks over its shard, or measure its statistic there.
+        """Evaluate a unit's masks on its shard, or measure its statistic.
 
-        If memory does not hold that, half as many samples go through the model at once, and half as many again; the
-        number is remembered. The last bits of a loss may differ then, as they do on another kind of device. The unit's
-        calibration must be in `calibrations`.
+        If memory is not enough, the number of samples in a batch is halved until it is, and this number is remembered.
+        The last bits of a loss may differ then, as they do on another kind of device.
+
+        Args:
+            unit: The unit; its calibration must be in `calibrations`.
 
         Raises:
-            UserError: Not even one sample fits.
+            UserError: Memory does not hold a single sample.
         """
         calibration = self.calibrations[unit.calibration]
         with self.stack.compiling():
             return in_memory(lambda: self._evaluate(unit, calibration), lambda: self._halve(unit, calibration))
 
     def _evaluate(self, unit: Unit, calibration: Calibration) -> UnitResult:
-        """Evaluate with as many samples at once as memory has held so far."""
+        """Evaluate with as many samples in a batch as memory has held so far."""
         started = time.perf_counter()
-        at_once = self._at_once.get(calibration.fingerprint)
-        objective, packed = calibration.objective, None
+        at_once = self._samples_at_once.get(calibration.fingerprint)
+        objective = calibration.objective
+        packed: bool | None = None
         self.stack.by_length = self._rows_interact(calibration)
         if isinstance(unit, MaskUnit) and isinstance(objective, StateObjective) and objective.form is Form.CHOICES:
             packed = not self.stack.by_length and self._packs(calibration)
@@ -119,44 +129,51 @@ class Replica:
         texts: dict[Subject, list[ScoredText]] = {}
         if isinstance(unit, StatisticUnit):
             values = {unit.statistic: measure(unit.statistic, self.stack, batches, objective)}
-            layers, heads = unit.statistic.passes * self.stack.n_layers, int(unit.statistic.needs_gradients)
-            tokens = layers * sum(each.input_ids.size for each in batches)
+            layers = unit.statistic.passes * self.stack.n_layers
+            heads = int(unit.statistic.needs_gradients)
+            tokens = layers * sum(batch.input_ids.size for batch in batches)
         elif isinstance(objective, StateObjective):
             inputs = [pack(batch, together) if packed else batch.inputs for batch in batches]
             plan = plan_of(objective, unit.masks, self.stack.n_layers)
-            walked = [self._walk(plan, set(unit.masks), *part, objective) for part in zip(batches, inputs, strict=True)]
-            losses = torch.stack([torch.cat([part[mask] for part in walked]) for mask in walked[0]])
-            values = dict(zip(walked[0], losses.cpu().numpy(), strict=True))
-            layers, heads = plan.layer_forwards, objective.heads * len(unit.masks)
-            tokens = layers * sum(each.n_tokens for each in inputs)
+            walks = [
+                self._walk(plan, set(unit.masks), batch, batch_inputs, objective)
+                for batch, batch_inputs in zip(batches, inputs, strict=True)
+            ]
+            losses = torch.stack([torch.cat([walk[mask] for walk in walks]) for mask in walks[0]])
+            values = dict(zip(walks[0], losses.cpu().numpy(), strict=True))
+            layers = plan.layer_forwards
+            heads = objective.heads * len(unit.masks)
+            tokens = layers * sum(batch_inputs.n_tokens for batch_inputs in inputs)
         else:
-            assert isinstance(objective, ModelObjective), "an objective is of states, or of the model"
+            assert isinstance(objective, ModelObjective), "an objective is a StateObjective or a ModelObjective"
             runs = [self._run(unit, batch, objective) for batch in batches]
             values = {mask: np.concatenate([run[mask].losses.numpy() for run in runs]) for mask in unit.masks}
             texts = {mask: [text for run in runs for text in run[mask].texts] for mask in unit.masks}
-            texts = {mask: of_mask for mask, of_mask in texts.items() if of_mask}
-            tokens = sum(of.n_tokens * (self.stack.n_layers - len(mask)) for run in runs for mask, of in run.items())
+            texts = {mask: mask_texts for mask, mask_texts in texts.items() if mask_texts}
+            tokens = sum(
+                losses.n_tokens * (self.stack.n_layers - len(mask)) for run in runs for mask, losses in run.items()
+            )
             layers, heads = passes(objective, unit.masks, self.stack.n_layers)
         return UnitResult(values, layers, heads, tokens, packed, time.perf_counter() - started, at_once, texts)
 
     def _halve(self, unit: Unit, calibration: Calibration) -> None:
-        """Remember that half as many samples of a calibration may fit."""
+        """Halve the number of samples in a batch of a calibration; refuse if it is 1 already."""
         batches = unit.batches(calibration)
-        most = max(batch.n_samples for batch in batches)
-        before = min(most, self._at_once.get(calibration.fingerprint, most))
-        if before > 1:
-            self._at_once[calibration.fingerprint] = before // 2
+        largest = max(batch.n_samples for batch in batches)
+        at_once = min(largest, self._samples_at_once.get(calibration.fingerprint, largest))
+        if at_once > 1:
+            self._samples_at_once[calibration.fingerprint] = at_once // 2
             return
         longest = max(batch.input_ids.shape[1] for batch in batches)
-        fits = self._fitting(unit, calibration, longest)
-        remedy = f"{fits} tokens fit, so use data.seq_len={fits}" if fits else "use a smaller data.seq_len"
+        fitting = self._fitting_length(unit, calibration, longest)
+        remedy = f"{fitting} tokens fit, so use data.seq_len={fitting}" if fitting else "use a smaller data.seq_len"
         raise UserError(
-            f"a single sample of {longest} tokens is more than {_describe(self.stack.model.device)} holds beside the "
-            f"model; {remedy}, or model.dtype=bfloat16, or more memory a replica (cluster.gpus_per_replica=…)"
+            f"a single sample of {longest} tokens is more than {_describe(self.stack.model.device)} holds in addition "
+            f"to the model; {remedy}, or model.dtype=bfloat16, or more memory a replica (cluster.gpus_per_replica=…)"
         )
 
-    def _fitting(self, unit: Unit, calibration: Calibration, too_long: int) -> int | None:
-        """Return a length in tokens at which a sample of text fits, by halving; None if that cannot be tried."""
+    def _fitting_length(self, unit: Unit, calibration: Calibration, too_long: int) -> int | None:
+        """Return a length in tokens at which a sample of text fits, by halving; None if there is none to try."""
         (first, *_) = unit.batches(calibration)
         if not isinstance(unit, MaskUnit) or first.choices is not None or first.answers is not None:
             return None
@@ -174,13 +191,14 @@ class Replica:
             length //= 2
         return None
 
-    @torch.no_grad()  # not inference mode: what a model caches in a walk must serve a gradient too
+    @torch.no_grad()  # not inference mode: gradients may later use tensors that the model caches in a walk
     def _walk(
-        self, plan: PrefixPlan, wanted: Container[Mask], batch: Batch, inputs: Inputs, objective: StateObjective
+        self, plan: PrefixPlan, masks: Container[Mask], batch: Batch, inputs: Inputs, objective: StateObjective
     ) -> dict[Mask, Tensor]:
-        """Return the wanted masks' losses, which wait on the device; the plan may score the dense model beside them."""
+        """Return the losses of masks, [B], on the device; the plan may score the dense model in addition to them."""
         captured = self.stack.capture(inputs)
-        hidden, held = captured.embedded, list[Tensor]()
+        hidden = captured.embedded
+        held: list[Tensor] = []
         dense: Tensor | None = None
         losses: dict[Mask, Tensor] = {}
         for step in plan.steps:
@@ -194,28 +212,28 @@ class Replica:
                 case Op.SCORE:
                     mask = plan.masks[step.index]
                     states = predicting(hidden, inputs).to(self.stack.last_device)
-                    if objective.compares and mask == Mask():  # the first to be scored
+                    if objective.compares and mask == Mask():  # the plan scores it first
                         dense = states
-                    if mask in wanted:
-                        losses[mask] = _by_sample(objective, objective.losses(states, batch, self.stack, dense), batch)
+                    if mask in masks:
+                        losses[mask] = _checked(objective, objective.losses(states, batch, self.stack, dense), batch)
         return losses
 
     @torch.no_grad()
     def _run(self, unit: MaskUnit, batch: Batch, objective: ModelObjective) -> dict[Mask, ModelLosses]:
-        found = {}
+        losses = {}
         for mask in unit.masks:
             with self.stack.bypassed(mask) as model:
-                found[mask] = objective.model_losses(model, self.tokenizer, batch)
-                _by_sample(objective, found[mask].losses, batch)
-        return found
+                losses[mask] = objective.model_losses(model, self.tokenizer, batch)
+                _checked(objective, losses[mask].losses, batch)
+        return losses
 
     @functools.cached_property
     def _pass_tokens(self) -> int:
-        """How many tokens take as long as a pass through a layer costs beside its tokens."""
+        """The fixed time of a layer-forward, expressed as the number of tokens that take as long."""
         if not self._on_gpu:
             return _PASS_TOKENS_ON_CPU
-        weights = sum(each.numel() for each in self.stack.layers[0].parameters())
-        state = (weights / 12) ** 0.5  # elements of a token's state, in a Transformer layer
+        weights = sum(parameter.numel() for parameter in self.stack.layers[0].parameters())
+        state = (weights / 12) ** 0.5  # the elements of a token's state, estimated for a Transformer layer
         return int(_PASS_S_ON_GPU / (2 * weights / _FLOPS_OF_GPU + state * _ELEMENT_S_ON_GPU))
 
     @property
@@ -223,14 +241,14 @@ class Replica:
         return self.stack.last_device.type != "cpu"
 
     def _rows_interact(self, calibration: Calibration) -> bool:
-        """Whether rows of different lengths must not share a batch: tried on the longest row beside two shorter ones.
+        """Whether rows of different lengths must not share a batch; tested with three rows.
 
-        The shortest row is on the other side of a length that changes what the model computes, if any row is. The
-        longest of the others has the most tokens beyond that length.
+        Some models compute differently beyond a certain length. The shortest row is below that length, if any row is.
+        The two longest rows have the most tokens beyond it.
         """
         name = calibration.fingerprint
         if name not in self._interacting:
-            # Prompts run in the model's own generation, which is compared with each row by itself.
+            # A model objective generates, and generation is tested separately.
             shards = () if isinstance(calibration.objective, ModelObjective) else calibration.shards
             by_length: dict[int, npt.NDArray[np.int64]] = {}
             for shard in shards:
@@ -243,30 +261,30 @@ class Replica:
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                self._interacting[name] = True  # so each row is right in any case
+                self._interacting[name] = True  # the safe answer
         return self._interacting[name]
 
     def _packs(self, calibration: Calibration) -> bool:
-        """Whether choices may share their prompt: tried on the items with the longest row, and the longest packed."""
+        """Whether choices may share their prompt; tested on the items with the longest row, plain and packed."""
         name = calibration.fingerprint
         if name not in self._packing:
             items = [shard.samples(item, item + 1) for shard in calibration.shards for item in range(shard.n_samples)]
             packed = np.concatenate([packed_lengths(shard) for shard in calibration.shards])
             longest_row = max(items, key=lambda item: item.input_ids.shape[1])
-            largest = {id(one): one for one in (longest_row, items[packed.argmax()])}  # often the same
-            self._packing[name] = all(packs(self.stack, one) for one in largest.values())
+            longest_packed = items[packed.argmax()]
+            largest = [longest_row] if longest_packed is longest_row else [longest_row, longest_packed]
+            self._packing[name] = all(packs(self.stack, item) for item in largest)
         return self._packing[name]
 
 
-def _by_sample(objective: Objective, losses: Tensor, batch: Batch) -> Tensor:
-    """Return the losses that an objective found; refuse what would stand in the ledger as something else."""
-    given: Any = losses
-    is_tensor = isinstance(given, Tensor)
-    if not is_tensor or given.dtype != torch.float64 or given.shape != (batch.n_samples,):
-        said = f"{given.dtype} of shape {list(given.shape)}" if is_tensor else repr(given)
+def _checked(objective: Objective, losses: Any, batch: Batch) -> Tensor:
+    """Return the losses of an objective, which a user may have written; refuse all but a loss per sample."""
+    is_tensor = isinstance(losses, Tensor)
+    if not is_tensor or losses.dtype != torch.float64 or losses.shape != (batch.n_samples,):
+        description = f"{losses.dtype} of shape {list(losses.shape)}" if is_tensor else repr(losses)
         raise UserError(
-            f"{type(objective).__name__} returned {said} for {batch.n_samples} samples; return a float64 tensor of one "
-            "loss a sample"
+            f"{type(objective).__name__} returned {description} for {batch.n_samples} samples; return a float64 "
+            "tensor of one loss a sample"
         )
     return losses
 
@@ -277,11 +295,11 @@ def make_replica(
     """Make a replica in this process.
 
     Args:
-        model: What to load, and onto which device.
-        threads: CPU threads.
-        tokenizer: The model's; None to read it on first use.
-        over_gpus: Whether the layers are spread over all GPUs there are.
-        detached: The model; None to read them from disk.
+        model: The model, and its device.
+        threads: CPU threads of torch.
+        tokenizer: The model's tokenizer; None to read it on first use.
+        over_gpus: Whether the layers are spread over all GPUs of the machine.
+        detached: The weights in shared memory; None to read them from disk.
 
     Raises:
         UserError: The device does not hold the model.
@@ -293,7 +311,7 @@ def make_replica(
         module = spread(module, model.name) if over_gpus else module
         return Replica(LayerStack(module, model.compile, model.fused_head), (), threads, load)
     except Exception as error:
-        if not is_out_of_memory(error.__cause__ or error):  # the stack's check may have put it in other words
+        if not is_out_of_memory(error.__cause__ or error):  # the stack's check may have raised another error from it
             raise
         raise UserError(
             f"{_describe(torch.device('cuda' if over_gpus else device))} does not hold model={model.name}; use "
@@ -302,38 +320,43 @@ def make_replica(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that an accelerator or the machine has run out of memory."""
+    """Return whether an error means that an accelerator or the machine has run out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
 def in_memory(attempt: Callable[[], T], use_less: Callable[[], object]) -> T:
-    """Return what an attempt returns; where memory is short, call `use_less`, which may raise, and try again."""
+    """Return the result of an attempt, which is repeated with less memory until memory is enough.
+
+    Args:
+        attempt: Computes the result.
+        use_less: Called when memory is not enough; makes the next attempt smaller, or raises an error.
+    """
     while True:
         try:
             return attempt()
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-        release()  # here, where nothing holds on to the error's frames and their tensors
+        release()  # after the except block, where the error no longer holds its frames and their tensors
         use_less()
 
 
 def reuse_freed_memory() -> None:
-    """Have glibc keep the memory of freed tensors for the next ones.
+    """Make glibc keep the memory of freed tensors for the next ones.
 
-    It gives large blocks back to the system at once, which then clears every page of the next block anew: up to half of
-    a replica's time where several share a machine, and a fifth of a training's.
+    By default it returns large blocks to the system at once, and the system clears every page of the next block. This
+    takes up to half of a replica's time if several share a machine, and a fifth of the time of a training.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        # Before glibc 2.35 the first takes 2**25 at most; without it the second would fix it at 128 KiB.
+        # Before glibc 2.35 the mmap threshold is 2**25 at most. The trim threshold alone would fix it at 128 KiB.
         if libc.mallopt(_M_MMAP_THRESHOLD, 2**30) or libc.mallopt(_M_MMAP_THRESHOLD, 2**25):
             libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def release() -> None:
-    """Free what PyTorch and Python keep without using it."""
+    """Free the memory that PyTorch and Python hold but do not use."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

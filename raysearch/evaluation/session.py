@@ -1,6 +1,6 @@
-"""From an `EvaluationSpec` to an evaluator, with the model's shape, its calibrations and the ledger.
+"""Opens a session: an evaluator, with the model's shape, its calibrations and the ledger, from an `EvaluationSpec`.
 
-Replicas start when something has to be computed for the first time.
+Replicas start when something must be computed for the first time.
 """
 
 from __future__ import annotations
@@ -28,36 +28,45 @@ from raysearch.models.spec import ModelInfo
 
 @dataclass(frozen=True)
 class EvaluationSession:
-    """A model with its calibrations, ready to evaluate masks."""
+    """A model with its calibrations, ready to evaluate masks.
+
+    Args:
+        info: The model.
+        calibrations: The calibrations.
+        measure: The unit of a mask's loss.
+        fingerprints: The fingerprints of the ``calibration``, the ``model`` and the ``text``. A weighted calibration
+            has ``parts``, too: the fingerprints of its calibrations, under which evaluations are stored, joined by
+            spaces.
+        ledger: The ledger.
+        evaluator: The evaluator.
+        keep: Writes the samples to the cache of files, once a GGUF file has been converted; called after a search.
+    """
 
     info: ModelInfo
     calibrations: Sequence[Calibration]
     measure: Measure
-    #: Of ``calibration``, ``model`` and ``text``; of a weighted calibration its ``parts`` too, by whose fingerprints
-    #: evaluations are kept, with spaces between them.
     fingerprints: dict[str, str]
     ledger: Ledger
     evaluator: Evaluator
-    #: Keeps what follows from files, of a GGUF file as it is kept by then; called after a search.
     keep: Callable[[], object] = lambda: None
 
     @property
     def fingerprint(self) -> str:
-        """The name of everything that a loss depends on besides the mask."""
+        """The fingerprint of everything, besides the mask, that a loss depends on."""
         return self.fingerprints["calibration"]
 
     @property
     def n_tokens(self) -> int:
-        """Scored tokens of all calibrations."""
+        """The scored tokens of all calibrations."""
         return sum(calibration.n_tokens for calibration in self.calibrations)
 
     @property
     def n_samples(self) -> int:
-        """Samples of all calibrations."""
+        """The number of samples of all calibrations."""
         return sum(calibration.n_samples for calibration in self.calibrations)
 
     def delta_errors(self, masks: Sequence[Mask]) -> list[float | None]:
-        """Return the standard errors of masks' losses minus the dense model's; None for those of a weighted sum."""
+        """Return the standard errors of masks' losses minus the dense model's; None if several losses are combined."""
         if len(self.calibrations) > 1:
             return [None for _ in masks]
         return standard_errors(self.calibrations[0], self.ledger, masks, Mask())
@@ -80,37 +89,37 @@ def open_session(
 ) -> EvaluationSession:
     """Read the data, unless they are prepared, then open the ledger; no weights are loaded.
 
-    Nothing is left behind if something is wrong.
+    After an error, nothing stays open.
 
     Args:
-        spec: What is evaluated, and where.
+        spec: How masks are evaluated.
         info: The model.
         on_progress: Called whenever something has been computed.
-        prepared: The data, where they are prepared.
-        make_pool: Gives the replicas; None to open a pool as `spec.cluster` says.
-        n_passes: Runs of the whole model on each shard that the largest round is worth. They keep as many replicas
-            busy, and so many are opened where `spec.cluster` leaves the number open.
+        prepared: The data, if they are prepared already.
+        make_pool: Returns the pool of replicas; None to open the pool of `spec.cluster`.
+        n_passes: The cost of the largest round on each shard, in forwards of the whole model. It decides how many
+            replicas are opened if `spec.cluster` does not.
 
     Raises:
-        UserError: Something the user named is not there, too small, or does not fit together.
+        UserError: The cluster does not answer, or the data are missing, too small, or do not fit the model.
     """
     spec.cluster.check_model(info.model)
     spec.cluster.check_cluster()
     cache = FileCache(info.model.cache)
-    is_kept = prepared is not None or cache.folder is None or info.model.gguf is None
+    needs_no_keep = prepared is not None or cache.folder is None or info.model.gguf is None
     prepared = prepared or prepare_data(spec, info)
     calibrations = prepared.calibrations
 
     def open_pool() -> Pool:
         if info.model.gguf is not None:
-            often = "each time" if info.model.keep_in is None else "once"
-            on_progress(Progress(loading=f"reading and converting {info.model.gguf} ({often})"))
+            how_often = "each time" if info.model.keep_in is None else "once"
+            on_progress(Progress(loading=f"reading and converting {info.model.gguf} ({how_often})"))
         elif info.model.is_hub:
             on_progress(Progress(loading=f"reading the weights of {info.model.name}, downloading them if they are new"))
         return spec.cluster.open(info, n_units(calibrations, n_passes))
 
-    with ExitStack() as unless_it_opens:
-        ledger = unless_it_opens.enter_context(closing(Ledger(spec.ledger)))
+    with ExitStack() as on_error:
+        ledger = on_error.enter_context(closing(Ledger(spec.ledger)))
         evaluator = Evaluator(
             calibrations=calibrations,
             n_layers=info.n_layers,
@@ -121,21 +130,25 @@ def open_session(
             screening=spec.screening,
             on_progress=on_progress,
         )
-        unless_it_opens.pop_all()
+        on_error.pop_all()
     fingerprints = {
-        "calibration": joint_fingerprint([one.fingerprint for one in calibrations], spec.weighting),
+        "calibration": joint_fingerprint([calibration.fingerprint for calibration in calibrations], spec.weighting),
         "model": prepared.files.fingerprint,
-        "text": joint_fingerprint([one.text_fingerprint for one in calibrations], spec.weighting),
+        "text": joint_fingerprint([calibration.text_fingerprint for calibration in calibrations], spec.weighting),
     }
     if spec.weighting is not None:
-        fingerprints["parts"] = " ".join(one.fingerprint for one in calibrations)
+        fingerprints["parts"] = " ".join(calibration.fingerprint for calibration in calibrations)
 
     def keep() -> None:
         cache.trim()
-        if is_kept:
+        if needs_no_keep:
             return
-        local = [one for one in spec.calibrations if not info.model.is_hub and one.data.rows.files() is not None]
-        with suppress(UserError):  # files may be gone, or have changed, since
-            prepare_data(replace(spec, calibrations=local), describe(spec.model))  # of a GGUF file, as safetensors now
+        local = [
+            calibration
+            for calibration in spec.calibrations
+            if not info.model.is_hub and calibration.data.rows.files() is not None
+        ]
+        with suppress(UserError):  # files may have been deleted or changed since
+            prepare_data(replace(spec, calibrations=local), describe(spec.model))  # the GGUF file is safetensors by now
 
     return EvaluationSession(info, calibrations, spec.measure, fingerprints, ledger, evaluator, keep)

@@ -1,4 +1,4 @@
-"""How masks are evaluated: plain, validated values, built from the configuration by `raysearch.configuration.build`."""
+"""Specifications of evaluation: plain, validated values, which `raysearch.configuration.build` builds."""
 
 from __future__ import annotations
 
@@ -20,48 +20,68 @@ from raysearch.models.spec import ModelSpec
 
 @dataclass(frozen=True)
 class CalibrationSpec:
-    """An objective and its data."""
+    """The specification of a calibration.
 
-    name: str  #: for people: ``perplexity on c4``; of an assessment, its key
+    Args:
+        name: The name shown to users, ``perplexity on c4``; for an assessment, its key.
+        objective: The objective.
+        data: The data.
+    """
+
+    name: str
     objective: Objective
     data: Data
 
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """How masks are evaluated: on what model and calibrations, by what replicas, and in what ledger.
+    """The specification of how masks are evaluated.
+
+    Args:
+        model: The model.
+        calibrations: One calibration, or several, whose losses are combined by weights or shown next to each other.
+        cluster: Opens the pool of replicas.
+        ledger: The SQLite file that stores every evaluation.
+        weighting: Combines the losses on several calibrations into one; None to use the loss on the first.
+        screening: When the evaluation of a mask stops early; None to evaluate all masks in full.
 
     Raises:
-        UserError: Losses that are not shares of wrong answers would be scaled by an accuracy, or by a dense model's
-            loss that is 0.
+        UserError: `weighting` scales losses by accuracies, and a loss is not a share of wrong answers; or it scales by
+            the dense model's loss, and that is 0.
     """
 
     model: ModelSpec
-    calibrations: Sequence[CalibrationSpec]  #: one, or several that are weighed or laid side by side
-    cluster: PoolFactory  #: opens the pool of replicas
-    ledger: Path  #: the SQLite file that keeps every evaluation
-    weighting: WeightedObjective | None = None  #: how several calibrations give one loss; None for that of the first
-    screening: Screening | None = None  #: how the evaluation of masks is stopped early; None to evaluate all in full
+    calibrations: Sequence[CalibrationSpec]
+    cluster: PoolFactory
+    ledger: Path
+    weighting: WeightedObjective | None = None
+    screening: Screening | None = None
 
     def __post_init__(self) -> None:
         normalise = None if self.weighting is None else self.weighting.normalise
-        for one in self.calibrations:
-            if normalise == "accuracy" and one.objective.measure.readout != "accuracy":
+        for calibration in self.calibrations:
+            objective = calibration.objective
+            if normalise == "accuracy" and objective.measure.readout != "accuracy":
                 raise UserError(
-                    f"objective.normalise=accuracy scales accuracies, but the loss of {one.name} is in "
-                    f"{one.objective.measure.unit}; use objective.normalise=spread or dense"
+                    f"objective.normalise=accuracy scales accuracies, but the loss of {calibration.name} is in "
+                    f"{objective.measure.unit}; use objective.normalise=spread or dense"
                 )
-            if normalise == "dense" and isinstance(one.objective, StateObjective) and one.objective.compares:
+            if normalise == "dense" and isinstance(objective, StateObjective) and objective.compares:
                 raise UserError(
-                    f"objective.normalise=dense scales by the dense model's losses, but that of {one.name} is 0, "
-                    "as it compares with the dense model; use objective.normalise=spread or none"
+                    "objective.normalise=dense scales by the dense model's losses, but that of "
+                    f"{calibration.name} is 0, as it compares with the dense model; use objective.normalise=spread "
+                    "or none"
                 )
 
     def check_data(self) -> None:
-        """Refuse data that are missing or do not fit their objective; at most the first row of each is read."""
-        for one in self.calibrations:
-            one.data.check_form(one.objective.form)
-            one.data.check()
+        """Check the data of each calibration; this reads at most the first row.
+
+        Raises:
+            UserError: Data are missing, or do not fit their objective.
+        """
+        for calibration in self.calibrations:
+            calibration.data.check_form(calibration.objective.form)
+            calibration.data.check()
 
     @property
     def measure(self) -> Measure:
@@ -75,7 +95,7 @@ class EvaluationSpec:
 
 
 def identity_of(part: Any) -> dict[str, Any]:
-    """Return a configured part (searcher, objective) as plain values: its class and its options."""
+    """Return a configured part (searcher, objective) as plain values, for ids: its class and its options."""
     kind = type(part)
     foreign = "" if kind.__module__.startswith("raysearch.") else f"{kind.__module__}."
     return {"type": f"{foreign}{kind.__qualname__}", **dataclasses.asdict(part)}

@@ -1,6 +1,6 @@
-"""How long the layers of a model take on this machine, measured on a few of them with random weights.
+"""Measures how long the layers of a model take on this machine, on a few layers with random weights.
 
-A layer takes the same time whatever its weights are, so none are read, downloaded or dequantised.
+The time of a layer does not depend on its weights, so no weights are read, downloaded or dequantised.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raysearch.models.loading import load_random_layers
 from raysearch.models.spec import ModelInfo
 from raysearch.models.stack import LayerStack
 
-_LONG_S = 2.0  # a shard that takes longer is measured once, without a run before it to warm up
+_LONG_S = 2.0  # a shard that takes longer is measured once, without a warm-up run before it
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class LayerTimes:
     """The seconds of one layer over all samples of each calibration, on one replica.
 
     Args:
-        seconds: By the calibrations' order; None where nothing could be measured.
-        source: What they were measured on, or why they were not, to follow a comma.
+        seconds: In the order of the calibrations; None if nothing could be measured.
+        source: What they were measured on, or why they were not; a clause to follow a comma.
     """
 
     seconds: Sequence[float] | None
@@ -45,15 +45,15 @@ class LayerTimes:
 def time_layers(
     info: ModelInfo, specs: Sequence[CalibrationSpec], calibrations: Sequence[Calibration], threads: int
 ) -> LayerTimes:
-    """Measure a few layers of a model's shape, with random weights, and its head on a shard of each calibration.
+    """Measure a few layers of a model's shape, with random weights, and its head, on a shard of each calibration.
 
-    There are as many layers as have the head's parameters, since a search runs them in such a proportion. The draws of
-    a calibration take as long as the first of them, token for token.
+    The measured layers have about as many parameters as the head, since this is about the proportion in a search.
+    Several draws of one calibration are measured once: their time per token is the same.
 
     Args:
         info: The model; its weights are not read.
-        specs: The calibrations as they were asked for, in the order of `calibrations`.
-        calibrations: Their samples.
+        specs: The specifications of the calibrations, in the order of `calibrations`.
+        calibrations: The calibrations, with their samples.
         threads: CPU threads of a replica.
 
     Returns:
@@ -67,15 +67,15 @@ def time_layers(
     layers = [int(layer) for layer in np.linspace(0, info.n_layers - 1, 2 * n_layers + 1)[1::2]]  # evenly spread
     outside = info.parameters - sum(info.layer_parameters)
     n_bytes = (outside + sum(info.layer_parameters[layer] for layer in layers)) * info.weight_bytes // info.parameters
-    if not info.model.on_gpu and 2 * n_bytes > memory_bytes():  # with a copy in another layout
+    if not info.model.on_gpu and 2 * n_bytes > memory_bytes():  # twice, for a copy in another layout
         return LayerTimes(None, f"since the memory left here does not hold {count(n_layers, 'layer')} of the model")
     try:
-        with _one_replica(info, layers, threads) as replica:
+        with _replica_of_layers(info, layers, threads) as replica:
             return LayerTimes(
                 _measure(replica, info, specs, calibrations),
                 f"measured on {count(n_layers, 'layer')} with random weights",
             )
-    except Exception as error:  # of a family whose layers need each other, or a device that is full
+    except Exception as error:  # a family whose layers depend on each other, or a device that is full
         return LayerTimes(
             None, f"since {count(n_layers, 'layer')} of the model could not be timed: {first_line(error)}"
         )
@@ -84,8 +84,8 @@ def time_layers(
 
 
 @contextmanager
-def _one_replica(info: ModelInfo, layers: Sequence[int], threads: int) -> Iterator[Replica]:
-    """Give a replica of some layers; torch's threads and random numbers are left as they were."""
+def _replica_of_layers(info: ModelInfo, layers: Sequence[int], threads: int) -> Iterator[Replica]:
+    """Yield a replica of some layers; the threads and random state of torch are restored afterwards."""
     threads_before = torch.get_num_threads()
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
@@ -100,18 +100,18 @@ def _measure(
 ) -> list[float]:
     """Return the seconds of one layer over all samples of each calibration."""
     timed: list[tuple[CalibrationSpec, float]] = []
-    seconds = []
+    layer_seconds = []
     for spec, calibration in zip(specs, calibrations, strict=True):
         first_draw = replace(spec, data=replace(spec.data, draw=replace(spec.data.draw, seed=0)))
-        by_token = next((by_token for other, by_token in timed if other == first_draw), None)
-        if by_token is None:
+        seconds_per_token = next((seconds for timed_spec, seconds in timed if timed_spec == first_draw), None)
+        if seconds_per_token is None:
             replica.calibrations[calibration.fingerprint] = calibration
             unit = MaskUnit(calibration.fingerprint, 0, (Mask(),))
-            trial = replica.evaluate(unit)
-            if trial.seconds < _LONG_S:
-                trial = replica.evaluate(unit)
-            cost = trial.layer_forwards + trial.head_forwards * head_cost(info)
-            by_token = trial.seconds / calibration.shards[0].n_tokens / cost
-            timed.append((first_draw, by_token))
-        seconds.append(by_token * sum(shard.n_tokens for shard in calibration.shards))
-    return seconds
+            result = replica.evaluate(unit)
+            if result.seconds < _LONG_S:
+                result = replica.evaluate(unit)
+            cost = result.layer_forwards + result.head_forwards * head_cost(info)
+            seconds_per_token = result.seconds / calibration.shards[0].n_tokens / cost
+            timed.append((first_draw, seconds_per_token))
+        layer_seconds.append(seconds_per_token * sum(shard.n_tokens for shard in calibration.shards))
+    return layer_seconds

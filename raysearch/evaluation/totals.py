@@ -1,4 +1,4 @@
-"""Sums of a mask's samples in the ledger, and their standard errors."""
+"""Sums of the sample losses of masks in the ledger, and their standard errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from raysearch.ledger.ledger import Ledger
 
 
 def total(shards: Mapping[int, npt.NDArray[np.float64]], n_shards: int) -> float:
-    """Add samples and shards in their fixed order, so that the sum never depends on who computed what when."""
+    """Return the sum of a mask's losses over all samples, added in a fixed order.
+
+    So the last bits of the sum do not depend on which replica computed which shard, or when.
+
+    Args:
+        shards: The losses of the samples, [B], by the number of their shard.
+        n_shards: The number of shards.
+    """
     summed = 0.0
     for shard in range(n_shards):
         for loss in shards[shard].tolist():
@@ -22,11 +29,11 @@ def total(shards: Mapping[int, npt.NDArray[np.float64]], n_shards: int) -> float
 
 
 def standard_error(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int64]) -> float:
-    """Return the standard error of a loss: the sum over samples, divided by the sum of their weights.
+    """Return the standard error of a loss, which is the sum over samples divided by the sum of their weights.
 
     Args:
         samples: The loss of each sample, float64, [S], at least two.
-        weights: The weight of each, [S]: its scored tokens, or 1.
+        weights: The weight of each sample, [S]: its scored tokens, or 1.
 
     Source: Cochran, Sampling Techniques, 1977, equation 6.13 (the ratio estimator), without the correction for finite
     populations.
@@ -36,10 +43,17 @@ def standard_error(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int
 
 
 def contributions(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return what each sample adds to a loss, the sum over samples divided by the sum of their weights.
+    """Return what each sample contributes to a loss, which is the sum over samples divided by the sum of their weights.
 
-    They add up to the loss, and S times their variance is its squared standard error, as `standard_error`; the same
-    holds of the differences of two masks' contributions, since the loss of the ratio estimator is linear in samples.
+    The contributions add up to the loss. S times their variance is the square of its `standard_error`. The same is true
+    for the differences of two masks' contributions, since the loss is linear in the losses of the samples.
+
+    Args:
+        samples: The loss of each sample, float64, [S].
+        weights: The weight of each sample, [S]: its scored tokens, or 1.
+
+    Returns:
+        The contributions, float64, [S].
     """
     loss = samples.sum() / weights.sum()
     return np.asarray((samples - weights * loss) / weights.sum() + loss / len(samples))
@@ -48,20 +62,37 @@ def contributions(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int6
 def sample_losses(
     calibration: Calibration, ledger: Ledger, masks: Sequence[Mask]
 ) -> tuple[dict[Mask, npt.NDArray[np.float64]], npt.NDArray[np.int64]]:
-    """Return the losses of each mask's samples, and the samples' weights: scored tokens, or 1."""
-    known = ledger.known(calibration.fingerprint, list(masks))
-    losses = {mask: np.concatenate([of[shard] for shard in range(calibration.n_shards)]) for mask, of in known.items()}
-    return losses, np.concatenate([calibration.weights(shard) for shard in range(calibration.n_shards)])
+    """Return the losses of the samples of each mask, float64, [S], and the weights of the samples, [S].
+
+    Args:
+        calibration: The calibration.
+        ledger: The ledger, which must contain the masks on all shards.
+        masks: The masks.
+    """
+    all_shards = range(calibration.n_shards)
+    values = ledger.known(calibration.fingerprint, list(masks))
+    losses = {
+        mask: np.concatenate([shard_losses[shard] for shard in all_shards]) for mask, shard_losses in values.items()
+    }
+    return losses, np.concatenate([calibration.weights(shard) for shard in all_shards])
 
 
 def standard_errors(
     calibration: Calibration, ledger: Ledger, masks: Sequence[Mask], against: Mask | None = None
 ) -> list[float | None]:
-    """Return the standard errors of masks' losses, or of their differences from another mask's on the same samples.
+    """Return the standard errors of masks' losses, or of their differences from the loss of another mask.
 
-    The ledger must know all of them. An error is None if the loss is a sum, or of one sample, or not finite.
+    Args:
+        calibration: The calibration.
+        ledger: The ledger, which must contain all masks on all shards.
+        masks: The masks.
+        against: The mask whose losses are subtracted, sample by sample; None to subtract nothing.
+
+    Returns:
+        The error of each mask; None if the loss is a sum, or comes from one sample, or is not finite.
     """
-    losses, weights = sample_losses(calibration, ledger, [*masks, *([] if against is None else [against])])
+    all_masks = [*masks] if against is None else [*masks, against]
+    losses, weights = sample_losses(calibration, ledger, all_masks)
 
     def error(mask: Mask) -> float | None:
         samples = losses[mask] if against is None else losses[mask] - losses[against]
@@ -73,7 +104,13 @@ def standard_errors(
 
 
 def known_totals(ledger: Ledger, calibration: str, n_shards: int) -> Iterator[tuple[Mask, float]]:
-    """Yield every mask that the ledger knows on all shards of a calibration, with the sum of its samples' losses."""
+    """Yield every mask that the ledger contains on all shards of a calibration, with the sum of its losses.
+
+    Args:
+        ledger: The ledger.
+        calibration: The fingerprint of the calibration.
+        n_shards: The number of its shards.
+    """
     for mask, shards in ledger.masks(calibration):
         if len(shards) == n_shards:
             yield mask, total(shards, n_shards)

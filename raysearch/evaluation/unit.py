@@ -1,4 +1,4 @@
-"""What a replica does: units of work, which are some masks or a statistic on one shard, and other jobs."""
+"""The work of a replica: units, which are masks or a statistic on one shard, and other jobs."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.generation.score import ScoredText
 
-if TYPE_CHECKING:  # light, since a replica's process reads it first
+if TYPE_CHECKING:  # the process of a replica imports this module first, so it must be quick
     from raysearch.calibration.batch import Batch
     from raysearch.calibration.calibration import Calibration
 
 
 class Job(Protocol):
-    """Something for a replica to do: a unit or an assessment. Hashable; it and its result may be pickled."""
+    """A piece of work for a replica: a unit or an assessment. Jobs are hashable; jobs and results can be pickled."""
 
     @property
     def calibration(self) -> str | None:
-        """The fingerprint of the calibration it needs; None if it needs none."""
+        """The fingerprint of the calibration that the job needs; None if it needs none."""
         return None
 
     @property
     def kind(self) -> Hashable:
-        """Jobs of the same kind take about the same time for their size."""
+        """The kind of the job. The time of jobs of one kind is about proportional to their size."""
         return type(self)
 
     @property
     def size(self) -> int:
-        """How much there is to do, in comparison with other jobs of the kind."""
+        """The amount of work, relative to other jobs of the kind."""
         return 1
 
     def run(self, replica: Any) -> Any:
-        """Do it on a `raysearch.evaluation.replica.Replica`, and return the result."""
+        """Do the job on a `raysearch.evaluation.replica.Replica`, and return the result."""
         ...
 
 
@@ -47,27 +47,27 @@ JobT = TypeVar("JobT", bound=Job)
 
 @dataclass(frozen=True)
 class _ShardUnit:
-    """A job on a shard: handed to one replica, retried as a whole, and written to the ledger at once."""
+    """A job on a shard. One replica does it; it is retried, and written to the ledger, as a whole."""
 
-    calibration: str  #: its fingerprint
-    shard: int  #: its number; 0 for a statistic of all shards
+    calibration: str  #: the fingerprint of the calibration
+    shard: int  #: the number of the shard; 0 for a statistic of all shards
 
     @property
     def kind(self) -> Hashable:
-        """Units of the same kind take about the same time for their size."""
+        """The kind of the unit. The time of units of one kind is about proportional to their size."""
         return self.calibration
 
     @property
     def size(self) -> int:
-        """How much there is to do, in comparison with other units of the kind."""
+        """The amount of work, relative to other units of the kind."""
         return 1
 
     def batches(self, calibration: Calibration) -> Sequence[Batch]:
-        """Return the samples to compute on."""
+        """Return the batches of samples to compute on."""
         return calibration.shards[self.shard : self.shard + 1]
 
     def run(self, replica: Any) -> UnitResult:
-        """Do it on a replica."""
+        """Do the unit on a `raysearch.evaluation.replica.Replica`."""
         return replica.evaluate(self)
 
 
@@ -99,7 +99,7 @@ class StatisticUnit(_ShardUnit):
 
     @property
     def subjects(self) -> tuple[Subject, ...]:
-        """The statistic alone."""
+        """The statistic, as the only subject."""
         return (self.statistic,)
 
     @property
@@ -120,17 +120,25 @@ Unit = MaskUnit | StatisticUnit
 
 @dataclass(frozen=True)
 class UnitResult:
-    """A replica's answer to a unit."""
+    """The result of a unit.
 
-    #: Of each mask the summed loss of every sample of the shard, in the objective's unit, float64, [B]; of a statistic
-    #: the rows that `Statistic` describes, [B or 1, …].
+    Args:
+        values: For each mask, the summed loss of every sample of the shard, in the objective's unit, float64, [B]; for
+            a statistic, the rows that `Statistic` describes, [B or 1, …].
+        layer_forwards: How many layers ran on the shard; a layer that ran twice counts twice.
+        head_forwards: How many times the final norm and the head ran.
+        layer_tokens: The tokens that layers computed, with padding, counted once for each layer.
+        packed: Whether choices shared their prompt; None if there are no choices.
+        seconds: The time of the computation.
+        samples_at_once: The number of samples in a batch, if memory did not hold the shard; else None.
+        texts: The text that was generated for each sample, by mask; empty if none was.
+    """
+
     values: Mapping[Subject, npt.NDArray[np.float64]]
-    layer_forwards: int  #: how many times a layer ran on the shard
-    head_forwards: int  #: and the final norm and head
-    layer_tokens: int  #: tokens that went through layers, padding included, counted once for each layer
-    packed: bool | None  #: whether choices shared their prompt; None if there are no choices
-    seconds: float  #: time spent computing
-    #: How many samples went through the model together, if memory did not hold the shard; else None.
+    layer_forwards: int
+    head_forwards: int
+    layer_tokens: int
+    packed: bool | None
+    seconds: float
     samples_at_once: int | None = None
-    #: What was generated for each sample, by mask; empty if nothing was.
     texts: Mapping[Subject, Sequence[ScoredText]] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""Drives a searcher: an oracle answers its requests, and both are checked against `raysearch.searchers.base`.
+"""Drives a searcher: an oracle answers its requests, and these are checked against `raysearch.searchers.base`.
 
-`run_searcher` drives a search to its end, `run_rounds` round by round; `check_requests` leaves the answering to others.
+`run_searcher` drives a search to its end, and `run_rounds` round by round. With `check_requests`, the caller answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Result = TypeVar("_Result")
 
 
 class ContractError(Exception):
-    """A searcher broke the contract: a bug in the searcher, not in the user's input."""
+    """A searcher broke the contract: an error of the searcher, not of the user's input."""
 
 
 class Oracle(Protocol):
@@ -33,21 +33,30 @@ class Oracle(Protocol):
         """Return the losses of a round's masks."""
 
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
-        """Return a statistic of the dense model, in the shape that `Statistic` states.
+        """Return a statistic of the dense model, in the shape that `Statistic` gives.
 
         Raises:
             EvaluationError: It could not be computed, or is not finite.
         """
 
     def note(self, remark: Remark) -> None:
-        """Put a remark on the record."""
+        """Record a remark."""
 
 
 def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGenerator:
     """Start a search whose requests and result are checked; the caller answers each request.
 
+    Args:
+        searcher: The searcher.
+        problem: The space of legal masks.
+        seed: The seed of the searcher's random numbers.
+
+    Returns:
+        A generator that yields the searcher's requests, receives the answers, and returns its mask.
+
     Raises:
-        ContractError: The searcher yields nothing or an illegal mask, or returned one that is illegal or has no score.
+        ContractError: The searcher does not yield, yields an illegal mask, or returns a mask that is illegal or has no
+            score.
     """
     name = type(searcher).__name__
     scored: set[Mask] = set()
@@ -58,7 +67,7 @@ def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGen
     libraries = _libraries(len(sys.modules))
     try:
         while True:
-            # Its matrices are small: several threads take twenty times as long where replicas work on the same cores.
+            # Its matrices are small. Several threads take twenty times as long if replicas work on the same cores.
             with libraries.limit(limits=1, user_api="blas"):
                 request = generator.send(answer)
             match request:
@@ -73,22 +82,38 @@ def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGen
                 case _:
                     raise ContractError(f"{name} yielded {request!r}, which is not a Round, Statistic or Remark")
     except StopIteration as stop:
-        found = stop.value
-    if not isinstance(found, Mask) or not problem.is_solution(found):
-        raise ContractError(f"{name} returned {found}, which does not remove {problem.n_remove} legal layers")
-    if found not in scored:
-        raise ContractError(f"{name} returned {found} without a score for it")
-    return found
+        mask = stop.value
+    if not isinstance(mask, Mask) or not problem.is_solution(mask):
+        raise ContractError(f"{name} returned {mask}, which does not remove {problem.n_remove} legal layers")
+    if mask not in scored:
+        raise ContractError(f"{name} returned {mask} without a score for it")
+    return mask
 
 
 @lru_cache(maxsize=1)
 def _libraries(n_modules: int) -> ThreadpoolController:
-    """Return the numerical libraries; they are looked for again, in a list of all files in memory, after an import."""
+    """Return the loaded numerical libraries. They are searched for again, which is slow, after an import."""
     return ThreadpoolController()
 
 
 def run_rounds(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle) -> Generator[None, None, Mask]:
-    """Run a search as `check_requests` by an oracle, yielding after each round, and return the mask found."""
+    """Run a search round by round.
+
+    Args:
+        searcher: The searcher.
+        problem: The space of legal masks.
+        seed: The seed of the searcher's random numbers.
+        oracle: Answers the requests of the searcher.
+
+    Yields:
+        None after each round.
+
+    Returns:
+        The mask of the searcher.
+
+    Raises:
+        ContractError: The searcher breaks the contract (`check_requests`).
+    """
     generator = check_requests(searcher, problem, seed)
     answer: Any = None
     try:
@@ -103,14 +128,24 @@ def run_rounds(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle) 
                     oracle.note(request)
                     answer = None
     except StopIteration as stop:
-        found: Mask = stop.value
-        return found
+        mask: Mask = stop.value
+        return mask
     finally:
-        generator.close()  # some of Nevergrad's optimizers run in a thread, which ends with them
+        generator.close()  # some optimizers of Nevergrad run in a thread, which must end
 
 
 def run_searcher(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle) -> Mask:
-    """Run a search to its end and return the mask found; see `run_rounds`."""
+    """Run a search to its end, and return its mask.
+
+    Args:
+        searcher: The searcher.
+        problem: The space of legal masks.
+        seed: The seed of the searcher's random numbers.
+        oracle: Answers the requests of the searcher.
+
+    Raises:
+        ContractError: The searcher breaks the contract (`check_requests`).
+    """
     return exhaust(run_rounds(searcher, problem, seed, oracle))
 
 

@@ -1,6 +1,6 @@
-"""From a finished search to a checkpoint or a GGUF file: what to export, and the evidence that goes on its card.
+"""Exports the mask of a finished search as a checkpoint or a GGUF file, with its evidence on a card.
 
-A GGUF file is written without torch and transformers, which take longer to import.
+To write a GGUF file, torch and transformers are not imported, since that would take longer than the export.
 """
 
 from __future__ import annotations
@@ -35,41 +35,55 @@ def export_search(
     prompt: str | None = None,
     push: HubRepository | None = None,
 ) -> ExportResult:
-    """Write the model without the layers that a search removed; with `remove`, those of its best mask of that size.
+    """Write the model without the layers of a mask as a checkpoint.
 
-    `prompt` is a text for both models to go on with, as a spot check.
+    Args:
+        record: The search.
+        spec: Its specification.
+        out: The folder.
+        remove: The number of removed layers; None for the mask of the search, else the best mask of that size.
+        overwrite: Whether an existing folder is replaced.
+        prompt: A text that both models continue, as a spot check; None for none.
+        push: The repository of the hub to upload to; None for none.
+
+    Returns:
+        The files and the checks of the export.
 
     Raises:
-        UserError: The search has not finished or has no such mask, the folder or the model cannot be used, that has
-            changed since, or the hub does not take it.
+        UserError: The search has not finished or has no such mask, the model has changed since, the folder or the model
+            cannot be used, or the hub refuses the upload.
     """
     from raysearch.models.export import export_checkpoint
 
-    model, chosen = spec.evaluation.model, record.best_of_size(remove)
+    model = spec.evaluation.model
+    trial = record.best_of_size(remove)
     record.check_weights(fingerprint(locate(model)))
     if push is not None:
         push.check()
-    evidence = _evidence(record, spec, chosen)
-    done = export_checkpoint(model, chosen.mask, out, overwrite=overwrite, evidence=evidence, prompt=prompt)
+    evidence = _evidence(record, spec, trial)
+    exported = export_checkpoint(model, trial.mask, out, overwrite=overwrite, evidence=evidence, prompt=prompt)
     if push is None:
-        return done
-    files = {file.relative_to(done.out).as_posix(): file for file in sorted(done.out.rglob("*")) if file.is_file()}
-    return replace(done, url=push.send(files, out))
+        return exported
+    files = {
+        file.relative_to(exported.out).as_posix(): file for file in sorted(exported.out.rglob("*")) if file.is_file()
+    }
+    return replace(exported, url=push.send(files, out))
 
 
-def _evidence(record: SearchRecord, spec: SearchSpec, chosen: Trial) -> Evidence:
-    """Return what a card says of a search and the mask that is taken of it."""
-    evaluation, result = spec.evaluation, record.found
-    assert chosen.loss is not None, "best masks have one"
+def _evidence(record: SearchRecord, spec: SearchSpec, trial: Trial) -> Evidence:
+    """Return the evidence on a search, and on the trial that is exported, for a card."""
+    evaluation = spec.evaluation
+    result = record.found
+    assert trial.loss is not None, "best masks have a loss"
     return Evidence(
         model=evaluation.model.label,
-        searcher=_in_brief(spec),
+        searcher=_searcher_text(spec),
         objective=record.config["choices"]["objective"],
-        calibration="; ".join(_calibration_in_brief(one) for one in evaluation.calibrations),
+        calibration="; ".join(_calibration_text(calibration) for calibration in evaluation.calibrations),
         measure=result.measure,
         dense_loss=result.dense_loss,
-        loss=chosen.loss,
-        delta_error=result.delta_error if chosen.mask == result.mask else None,
+        loss=trial.loss,
+        delta_error=result.delta_error if trial.mask == result.mask else None,
         evaluations=result.evaluations.requested,
         layer_forwards=round(result.layer_forwards.whole),
         search_s=result.seconds,
@@ -88,16 +102,26 @@ def export_search_as_gguf(
     overwrite: bool = False,
     push: HubRepository | None = None,
 ) -> GGUFExport:
-    """Take the layers that a search removed out of a GGUF file; no other byte of its tensors changes.
+    """Write a GGUF file without the layers of a mask; no other byte of its tensors changes.
 
-    With `remove`, those of its best mask of that size go. `source` is of the same model in any quantisation; None for
-    the file that was searched.
+    Args:
+        record: The search.
+        spec: Its specification.
+        out: The new file.
+        source: A GGUF file of the same model, in any quantisation; None for the file that was searched.
+        remove: The number of removed layers; None for the mask of the search, else the best mask of that size.
+        overwrite: Whether an existing file is replaced.
+        push: The repository of the hub to upload to; None for none.
+
+    Returns:
+        The file and its sizes.
 
     Raises:
-        UserError: The search has not finished or has no such mask, it was not of a GGUF file and none is named,
-            that file is of another model or cannot be pruned, or the hub does not take it.
+        UserError: The search has not finished or has no such mask, it was not of a GGUF file and `source` is None, the
+            file is of another model or cannot be pruned, or the hub refuses the upload.
     """
-    model, chosen = spec.evaluation.model, record.best_of_size(remove)
+    model = spec.evaluation.model
+    trial = record.best_of_size(remove)
     if source is None:
         source = gguf_file(model)
         if source is None:
@@ -106,25 +130,28 @@ def export_search_as_gguf(
     info = describe(model)
     if push is not None:
         push.check()
-    done = prune_gguf(source, chosen.mask, out, info=info, overwrite=overwrite, search_id=record.search_id)
+    exported = prune_gguf(source, trial.mask, out, info=info, overwrite=overwrite, search_id=record.search_id)
     if push is None:
-        return done
-    evidence = _evidence(record, spec, chosen)
-    written = (done.source_bytes, done.size_bytes)
-    card = gguf_card(chosen.mask, info.n_layers, evidence, out.name, source.name, written, done.build)
-    entry = export_record(chosen.mask, info.n_layers, evidence)
-    return replace(done, url=push.send({out.name: out, "README.md": redact(card), RECORD: entry}, out))
+        return exported
+    evidence = _evidence(record, spec, trial)
+    sizes = (exported.source_bytes, exported.size_bytes)
+    card = gguf_card(trial.mask, info.n_layers, evidence, out.name, source.name, sizes, exported.build)
+    entry = export_record(trial.mask, info.n_layers, evidence)
+    return replace(exported, url=push.send({out.name: out, "README.md": redact(card), RECORD: entry}, out))
 
 
-def _calibration_in_brief(spec: CalibrationSpec) -> str:
-    """Return the source and the number of samples: ``perplexity on sotu, 16 x 256 tokens, seed 0``."""
+def _calibration_text(spec: CalibrationSpec) -> str:
+    """Return the source and the number of samples: ``perplexity on sotu, 16 x 256 tokens, sequential, seed 0``."""
     draw = spec.data.draw
-    flagged = ", from an evaluation split" if "evaluation_split" in spec.data.rows.describe() else ""
-    return f"{spec.name}, {draw.samples} x {draw.seq_len} tokens, {draw.sampling}, seed {draw.seed}{flagged}"
+    split = ", from an evaluation split" if "evaluation_split" in spec.data.rows.describe() else ""
+    return f"{spec.name}, {draw.samples} x {draw.seq_len} tokens, {draw.sampling}, seed {draw.seed}{split}"
 
 
-def _in_brief(spec: SearchSpec) -> str:
-    """Return a searcher and the options that are not its class's own: ``beam(width=3)``."""
-    every = ((one, getattr(spec.searcher, one.name)) for one in fields(spec.searcher))  # type: ignore[arg-type]
-    options = [f"{one.name}={value}" for one, value in every if value != one.default]
+def _searcher_text(spec: SearchSpec) -> str:
+    """Return a searcher and the options that differ from the defaults of its class: ``beam(width=3)``."""
+    options = []
+    for option in fields(spec.searcher):  # type: ignore[arg-type]
+        value = getattr(spec.searcher, option.name)
+        if value != option.default:
+            options.append(f"{option.name}={value}")
     return f"{spec.searcher_name}({', '.join(options)})" if options else spec.searcher_name

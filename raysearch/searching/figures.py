@@ -1,4 +1,4 @@
-"""Pictures of a search, drawn from its trials: which layers went, how the loss fell, what each layer more costs."""
+"""Figures of a search, drawn from its trials: the removed layers, the progress of the loss, and the loss by size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,29 +21,36 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TOP = 5
-_MAX_LABELLED = 40
-_MAX_SIZES_NAMED = 8
+TOP = 5  #: how many of the best masks of a round the mask map shows
+_MAX_LABELLED = 40  # with more rounds, their losses are not printed
+_MAX_SIZES_NAMED = 8  # with more sizes, only some are in the legend
 _Numbers = NDArray[np.float64]
 _LEGEND: dict[str, Any] = {"frameon": False, "fontsize": style.SMALL, "labelcolor": style.INK}
 
 
 @dataclass(frozen=True)
 class Plots:
-    """The figures of a search as Matplotlib axes: ``result.plot.path()``; `seen` are all of its trials.
+    """The figures of a search as Matplotlib axes: ``result.plot.path()``.
 
-    Each takes a figure or a subfigure to draw in; without one pyplot makes a new one, which a notebook shows.
+    Each method draws in the given figure or subfigure. If there is none, pyplot makes a new figure, which a notebook
+    shows.
+
+    Args:
+        seen: All trials of the search.
+        n_layers: N, the layers of the dense model.
+        final_mask: The mask of the search.
+        measure: The unit of the losses.
     """
 
     seen: Sequence[Trial] = field(repr=False)
     n_layers: int
-    found: Mask
+    final_mask: Mask
     measure: Measure
 
     def files(self) -> Iterator[tuple[str, Figure]]:
-        """Yield the figures that are kept with a search, each with its file's name.
+        """Yield the figures that are stored with a search, each with the name of its file.
 
-        They are drawn without pyplot, so nothing global is touched and any thread may draw.
+        They are drawn without pyplot, so no global state changes, and any thread may draw.
         """
         from matplotlib.figure import Figure
 
@@ -58,27 +65,28 @@ class Plots:
             yield name, figure
 
     def path(self, figure: Figure | None = None) -> Axes:
-        """Draw the loss of the best mask of each number of layers, from the dense model to the mask that was found."""
-        axes: Axes = (figure or _shown(7.0, 4.0)).subplots()
-        dense, final = ([trial for trial in self.seen if trial.mask == mask] for mask in (Mask(), self.found))
-        _, sizes, losses = _scored([*dense, *best_by_size(self.seen, len(self.found) - 1), *final[:1]])
-        axes.plot(sizes, losses, color=style.ORANGE, marker="o", lw=2)
+        """Draw the loss of the best mask of each number of layers, from the dense model to the final mask."""
+        axes: Axes = (figure or _pyplot_figure(7.0, 4.0)).subplots()
+        dense = [trial for trial in self.seen if trial.mask == Mask()]
+        final = [trial for trial in self.seen if trial.mask == self.final_mask][:1]
+        points = _points([*dense, *best_by_size(self.seen, len(self.final_mask) - 1), *final])
+        axes.plot(points.sizes, points.losses, color=style.ORANGE, marker="o", lw=2)
         self._finish_by_size(axes, "Best loss by number of layers removed")
         return axes
 
     def masks(self, figure: Figure | None = None) -> tuple[Axes, Axes]:
-        """Draw which layers the best masks of each round removed, round below round, and the final mask at the foot.
+        """Draw which layers the best masks of each round remove, a row for each round, and below them the final mask.
 
-        A round is read by its largest masks, which it sets out to find. Its best mask is in full colour; a paler cell
-        is a layer that the best one keeps and others of the `TOP` best remove, the darker the more of them.
+        Of each round, only its largest masks count. The layers of its best mask have the full colour. A paler cell is a
+        layer that the best mask keeps and other masks of the `TOP` best remove; the more masks remove it, the darker.
         """
         from matplotlib.patches import Patch
 
         rounds = _best_by_round(self.seen)
-        final = next((trial for trial in self.seen if trial.mask == self.found and trial.loss is not None), None)
-        figure = figure or _shown(9.0, 4.5)
+        final = next((trial for trial in self.seen if trial.mask == self.final_mask and trial.loss is not None), None)
+        figure = figure or _pyplot_figure(9.0, 4.5)
         above, foot = figure.subplots(2, 1, sharex=True, height_ratios=(self._height_of_rounds, 0.34))
-        title = f"Layers removed in each round: {len(self.found)} of {self.n_layers}"
+        title = f"Layers removed in each round: {len(self.final_mask)} of {self.n_layers}"
         figure.suptitle(title, color=style.INK, weight="bold")
         _draw_rounds(above, rounds, self.n_layers, self.measure)
         _draw_final(foot, final, self.n_layers)
@@ -91,43 +99,54 @@ class Plots:
         return above, foot
 
     def progress(self, figure: Figure | None = None) -> Axes:
-        """Draw how the loss came down with the evaluations: a dot a trial, the best so far of each mask size a line.
+        """Draw the loss against the number of evaluations: a dot for each trial, and a line for the best of each size.
 
-        The line of M is the bold one. Masks that were screened are rings, at their estimates. The scale is chosen for
-        the better masks; those that lose far more are drawn as triangles at its upper edge.
+        The line of M is bold. Screened masks are rings, at their estimates. The scale fits the better masks; much worse
+        masks are triangles at its upper edge.
         """
         from matplotlib import colormaps
 
-        figure = figure or _shown(8.0, 4.0)
+        figure = figure or _pyplot_figure(8.0, 4.0)
         axes: Axes = figure.subplots()
-        places, sizes, losses = _scored(self.seen)
+        indices, sizes, losses = _points(self.seen)
         low, high = style.within(losses)
-        known = [int(size) for size in np.unique(sizes) if size]
-        for number, size in enumerate(known):
-            target, mine = size == len(self.found), sizes == size
-            colour = style.ORANGE if target else colormaps[style.SIZES](0.15 + 0.8 * number / max(len(known) - 1, 1))
-            inside, above = mine & (losses <= high), places[mine & (losses > high)]
-            axes.scatter(places[inside], losses[inside], s=13, color=colour, alpha=0.35, linewidths=0)
+        pruned_sizes = [int(size) for size in np.unique(sizes) if size]
+        last = len(pruned_sizes) - 1
+        for number, size in enumerate(pruned_sizes):
+            is_target = size == len(self.final_mask)
+            of_size = sizes == size
+            colour = style.ORANGE if is_target else colormaps[style.SIZES](0.15 + 0.8 * number / max(last, 1))
+            inside = of_size & (losses <= high)
+            above = indices[of_size & (losses > high)]
+            axes.scatter(indices[inside], losses[inside], s=13, color=colour, alpha=0.35, linewidths=0)
             edge = [high] * len(above)
             axes.scatter(above, edge, s=18, marker="^", color=colour, alpha=0.4, linewidths=0, clip_on=False)
-            best = np.minimum.accumulate(losses[mine])
-            named = target or len(known) <= _MAX_SIZES_NAMED or number in (0, len(known) - 1)
-            label = f"{size} removed: best {best[-1]:.3f}{' (target)' if target else ''}" if named else None
-            axes.step(places[mine], best, where="post", color=colour, lw=2.4 if target else 1.3, label=label)
+            best = np.minimum.accumulate(losses[of_size])
+            is_named = is_target or len(pruned_sizes) <= _MAX_SIZES_NAMED or number in (0, last)
+            label = f"{size} removed: best {best[-1]:.3f}{' (target)' if is_target else ''}" if is_named else None
+            axes.step(indices[of_size], best, where="post", color=colour, lw=2.4 if is_target else 1.3, label=label)
         if (dense := losses[sizes == 0]).size:
             axes.axhline(dense[0], color=style.INK, ls="--", lw=1.1, label=f"dense: {dense[0]:.3f}")
         failed = [trial.index for trial in self.seen if trial.loss is None and trial.screened is None]
         estimates = [(trial.index, trial.screened.loss) for trial in self.seen if trial.screened is not None]
-        if shown := [point for point in estimates if point[1] <= high]:
-            indices, guesses = zip(*shown, strict=True)
+        if shown := [(index, estimate) for index, estimate in estimates if estimate <= high]:
+            shown_indices, shown_estimates = zip(*shown, strict=True)
             label = f"screened ({len(estimates)}): an estimate"
-            axes.scatter(indices, guesses, s=13, facecolors="none", edgecolors=style.GREY, linewidths=0.6, label=label)
+            axes.scatter(
+                shown_indices,
+                shown_estimates,
+                s=13,
+                facecolors="none",
+                edgecolors=style.GREY,
+                linewidths=0.6,
+                label=label,
+            )
         if failed:
             label = f"failed ({len(failed)})"
             axes.scatter(failed, [low] * len(failed), s=22, marker="x", color=style.RED, label=label, clip_on=False)
         axes.set_ylim(low, high)
-        title = f"Best loss so far, removing {len(self.found)} layers"
-        self._finish(axes, title, "evaluations asked for by the searcher")
+        title = f"Best loss so far, removing {len(self.final_mask)} layers"
+        self._finish(axes, title, "evaluations requested by the searcher")
         if n_above := int(((losses > high) & (sizes > 0)).sum()):
             label = f"{count(n_above, 'mask')} above the scale"
             axes.plot([], [], "^", color=style.GREY, ms=4, label=label)
@@ -136,13 +155,14 @@ class Plots:
         return axes
 
     def trials(self, figure: Figure | None = None) -> Axes:
-        """Draw every mask that was scored by its number of layers, and through the best of each a line."""
-        axes: Axes = (figure or _shown(7.0, 4.0)).subplots()
-        _, sizes, losses = _scored(self.seen)
+        """Draw the loss of every scored mask by its number of layers, and a line through the best of each number."""
+        axes: Axes = (figure or _pyplot_figure(7.0, 4.0)).subplots()
+        _, sizes, losses = _points(self.seen)
         low, high = style.within(losses)
         inside = losses <= high
-        for mine, colour in ((sizes != len(self.found), style.BLUE), (sizes == len(self.found), style.ORANGE)):
-            axes.scatter(sizes[inside & mine], losses[inside & mine], s=18, color=colour, alpha=0.45, linewidths=0)
+        is_target = sizes == len(self.final_mask)
+        for points, colour in ((inside & ~is_target, style.BLUE), (inside & is_target, style.ORANGE)):
+            axes.scatter(sizes[points], losses[points], s=18, color=colour, alpha=0.45, linewidths=0)
         best = {size: losses[sizes == size].min() for size in np.unique(sizes[inside]) if size}
         axes.plot([*best], [*best.values()], color=style.INK, lw=1.2, label="the best of each number")
         axes.set_ylim(low, high)
@@ -174,28 +194,29 @@ class Plots:
             right.spines[:].set_visible(False)
 
 
-def _shown(width: float, height: float) -> Figure:
-    """Return a figure of pyplot's, which notebooks show at the end of a cell."""
+def _pyplot_figure(width: float, height: float) -> Figure:
+    """Return a new figure of pyplot, which notebooks show at the end of a cell."""
     from matplotlib import pyplot
 
     return pyplot.figure(figsize=(width, height), layout="constrained")
 
 
 def _draw_rounds(axes: Axes, rounds: Mapping[int, Sequence[Trial]], n_layers: int, measure: Measure) -> None:
-    few = len(rounds) <= _MAX_LABELLED
+    is_labelled = len(rounds) <= _MAX_LABELLED
     cells = []
     for row, top in enumerate(rounds.values()):
         removals = Counter(layer for trial in top for layer in trial.mask)
-        tints = {layer: _tint(times / len(top)) for layer, times in removals.items()}
+        tints = {layer: _tint(n_masks / len(top)) for layer, n_masks in removals.items()}
         cells.append(tints | dict.fromkeys(top[0].mask, style.BLUE))
-        if few:
+        if is_labelled:
             axes.text(n_layers - 0.2, row, f"{top[0].loss:.3f}", va="center", fontsize=style.SMALL, color=style.INK)
-    _draw_cells(axes, cells or [{}], n_layers, ruled=few)
-    if few:
+    _draw_cells(axes, cells or [{}], n_layers, ruled=is_labelled)
+    if is_labelled:
         unit = measure.unit.replace(" per ", "\nper ")
         axes.text(n_layers - 0.2, -0.62, f"best loss\n{unit}", va="bottom", fontsize=7, color=style.GREY)
-    shown, numbers = _every(len(cells) or 1, 20), list(rounds) or [0]
-    axes.set_yticks(shown, [str(numbers[row]) for row in shown])
+    labelled_rows = _label_rows(len(cells) or 1, 20)
+    numbers = list(rounds) or [0]
+    axes.set_yticks(labelled_rows, [str(numbers[row]) for row in labelled_rows])
     axes.set_ylabel("round", color=style.INK)
     axes.tick_params(axis="x", labelbottom=False)
 
@@ -206,15 +227,22 @@ def _draw_final(axes: Axes, final: Trial | None, n_layers: int) -> None:
     for layer in removed:
         axes.text(layer, 0, str(layer), ha="center", va="center", fontsize=7, color=style.WHITE, weight="bold")
     if final is not None:
-        look: dict[str, Any] = {"va": "center", "fontsize": style.SMALL, "color": style.ORANGE, "weight": "bold"}
-        axes.text(n_layers - 0.2, 0, f"{final.loss:.3f}", **look)
+        font: dict[str, Any] = {"va": "center", "fontsize": style.SMALL, "color": style.ORANGE, "weight": "bold"}
+        axes.text(n_layers - 0.2, 0, f"{final.loss:.3f}", **font)
     axes.set_yticks([0], ["final" if final else "none yet"])
-    axes.set_xticks(range(0, n_layers, 1 if n_layers <= 32 else 5 if n_layers > 60 else 2))
+    axes.set_xticks(range(0, n_layers, _layer_interval(n_layers)))
     axes.set_xlabel("layer (0 = next to the embedding)", color=style.INK)
 
 
+def _layer_interval(n_layers: int) -> int:
+    """Return the interval between labelled layers."""
+    if n_layers <= 32:
+        return 1
+    return 2 if n_layers <= 60 else 5
+
+
 def _draw_cells(axes: Axes, rows: Sequence[Mapping[int, Any]], n_layers: int, ruled: bool = True) -> None:
-    """Draw rows of cells, a cell a layer, by the colours of those that are not kept; `ruled` parts the rows too."""
+    """Draw rows of cells, one for each layer, with the colours of removed layers; `ruled` draws lines between rows."""
     from matplotlib.colors import to_rgb
 
     colours = [[to_rgb(row.get(layer, style.PALE)) for layer in range(n_layers)] for row in rows]
@@ -226,39 +254,46 @@ def _draw_cells(axes: Axes, rows: Sequence[Mapping[int, Any]], n_layers: int, ru
     style.bare(axes, style.SMALL)
 
 
-def _scored(trials: Iterable[Trial]) -> tuple[_Numbers, _Numbers, _Numbers]:
-    """Return the place, the number of layers and the loss of each trial that has a finite loss."""
+class _Points(NamedTuple):
+    """The index, the number of removed layers and the loss of trials, float64, [T] each."""
+
+    indices: _Numbers
+    sizes: _Numbers
+    losses: _Numbers
+
+
+def _points(trials: Iterable[Trial]) -> _Points:
+    """Return the points of the trials that have a finite loss."""
     finite = [trial for trial in trials if trial.loss is not None and math.isfinite(trial.loss)]
-    scored = [(trial.index, len(trial.mask), trial.loss) for trial in finite]
-    places, sizes, losses = np.array(scored, np.float64).reshape(-1, 3).T
-    return places, sizes, losses
+    rows = [(trial.index, len(trial.mask), trial.loss) for trial in finite]
+    return _Points(*np.array(rows, np.float64).reshape(-1, 3).T)
 
 
 def _best_by_round(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
-    """The `TOP` best of the largest masks of each round, best first; rounds where all failed are left out."""
+    """Return the `TOP` best of the largest masks of each round, best first; rounds in which all failed are left out."""
     by_round = defaultdict[int, list[Trial]](list)
     for trial in ranked(trials):
         by_round[trial.round].append(trial)
     best = {}
-    for number in sorted(by_round.keys() - {0}):  # that of the dense model
+    for number in sorted(by_round.keys() - {0}):  # round 0 is the dense model
         largest = max(len(trial.mask) for trial in by_round[number])
         best[number] = [trial for trial in by_round[number] if len(trial.mask) == largest][:TOP]
     return best
 
 
 def _tint(share: float) -> tuple[float, float, float]:
-    """Blue at up to 60 % of its strength, so that no tint is taken for the full colour."""
+    """Return blue at up to 60 % of its strength, so that no tint looks like the full colour."""
     return style.blend(style.BLUE, 0.1 + 0.5 * share)
 
 
-def _every(n_rows: int, at_most: int) -> list[int]:
-    """Row numbers to label: all if they are few, else at a round interval."""
+def _label_rows(n_rows: int, at_most: int) -> list[int]:
+    """Return the rows to label: all if there are few, else one in 2, 5, 10, …."""
     steps = (1, 2, 5, 10, 20, 50, 100, 200, 500)
     step = next((step for step in steps if n_rows / step <= at_most), n_rows)
     return [row for row in range(n_rows) if (row + 1) % step == 0 or row == 0]
 
 
 def _rounded(number: float) -> str:
-    """Three significant digits, ``24.5`` or ``22,000``."""
-    number = round(number, 9) + 0.0  # neither -0 nor the dust of a subtraction
+    """Return a number with three significant digits, ``24.5`` or ``22,000``."""
+    number = round(number, 9) + 0.0  # removes -0 and rounding errors
     return f"{float(f'{number:.3g}'):,.0f}" if 100 <= number < 1e7 else f"{number:.3g}"

@@ -1,7 +1,8 @@
-"""The cost of a search, forecast before it runs, without its model.
+"""Forecasts the cost of a search before it runs, without its model.
 
-A searcher is a deterministic function of the scores it is sent, and what it costs hardly depends on them; so it is run
-once against made-up additive scores, which its statistics tell in part, and the prefix plans of its rounds are kept.
+A searcher is a deterministic function of the scores that it receives, and its cost hardly depends on them. So it runs
+once with made-up scores, to which each layer adds a fixed amount, and the prefix plans of its rounds give the cost. Its
+made-up statistics are correlated with these amounts.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ class RoundCost:
     """The cost of a round on an empty ledger. Forwards are passes over the whole calibration.
 
     Args:
-        head_forwards: Times the final norm and head run.
-        naive_layer_forwards: Layers that one full forward per mask would run.
-        estimated: Whether only the number of masks is sure.
+        masks: The number of masks.
+        layer_forwards: Layer-forwards of the prefix plan.
+        head_forwards: How many times the final norm and the head run.
+        naive_layer_forwards: Layer-forwards of one full forward per mask.
+        estimated: Whether only the number of masks is certain.
     """
 
     masks: int
@@ -49,16 +52,16 @@ class SearchForecast:
     """The cost of a search on an empty ledger.
 
     Args:
-        rounds: Of each round; None where that cannot be known.
-        head_cost: Of a head-forward, in layer-forwards, by parameters.
-        by_budget: Whether it may end before the last round, as a budget allows.
-        screened: Whether screening may leave a part out.
+        rounds: The cost of each round; None if it cannot be forecast.
+        head_cost: The cost of a head-forward, in layer-forwards, estimated from the parameters.
+        by_budget: Whether the search may end before the last round, when its budget is spent.
+        screened: Whether screening may make the search cheaper.
         open_ended: Whether the losses decide how many masks and rounds there are.
-        trainings: Masks that are recovered after the rounds.
-        training_steps: Steps of each recovery.
-        seconds: How long the rounds take on this machine, with the replicas of `pool`; None where that is not known.
-        time_source: What `seconds` was measured on, or why it is None.
-        pool: The replicas and their memory; None where the data were not read.
+        trainings: How many masks are recovered after the rounds.
+        training_steps: The steps of each recovery.
+        seconds: The time of the rounds on this machine, with the replicas of `pool`, in s; None if it is not known.
+        time_source: What `seconds` was measured on, or why it is None; a clause to follow a comma.
+        pool: The replicas and their memory; None if the data were not read.
     """
 
     rounds: list[RoundCost] | None
@@ -73,23 +76,24 @@ class SearchForecast:
     pool: PoolSize | None = None
 
     def n_passes(self, n_layers: int) -> float:
-        """Return how many runs of the whole model on a shard the largest round is worth; infinite if not known."""
+        """Return the cost of the largest round on a shard, in forwards of the whole model; infinite if not known."""
         if self.rounds is None:
             return math.inf
         return max((cost.layer_forwards for cost in self.rounds), default=0) / n_layers
 
     @property
     def cost(self) -> float | None:
-        """The cost of all rounds in layer-forwards, heads included."""
+        """The cost of all rounds and their heads, in layer-forwards; None if it cannot be forecast."""
         if self.rounds is None:
             return None
         return sum(cost.layer_forwards + self.head_cost * cost.head_forwards for cost in self.rounds)
 
 
 class Forecaster:
-    """Forecasts many searches; those that ask for the same masks, whatever these are evaluated on, it rehearses once.
+    """Forecasts many searches. Searches with the same searcher, problem and seed are rehearsed once.
 
-    A rehearsal may take `timeout_s` seconds of processor time, so that a busy machine forecasts the same.
+    Args:
+        timeout_s: The limit of a rehearsal, in seconds of processor time, so that a busy machine forecasts the same.
     """
 
     def __init__(self, timeout_s: float = 2.0) -> None:
@@ -102,30 +106,41 @@ class Forecaster:
         problem: Problem,
         seed: int,
         objectives: Sequence[Objective],
-        known: set[Mask | Statistic] | None = None,
+        cached: set[Mask | Statistic] | None = None,
     ) -> list[RoundCost] | None:
-        """Return the expected cost of each round, by a rehearsal on made-up scores, the same for every search.
+        """Return the expected cost of each round, from a rehearsal with made-up scores.
 
-        Several objectives are taken to have as many samples each. The ledger is taken to know what is `known`, to which
-        what this search asks for is added. If the rehearsal takes too long, the rounds it did not come to are taken to
-        be like the others, where the searcher can `count` its masks; else None is returned.
+        If the rehearsal takes too long and the searcher can `count` its masks, the remaining rounds are assumed to be
+        like the others.
+
+        Args:
+            searcher: The searcher.
+            problem: The space of legal masks.
+            seed: The seed of the searcher's random numbers.
+            objectives: The objective of each calibration; calibrations are assumed to have equal numbers of samples.
+            cached: The masks and statistics that the ledger will contain; those of this search are added. None for an
+                empty ledger.
+
+        Returns:
+            The cost of each round; None if the rehearsal takes too long and the searcher cannot `count`.
 
         Raises:
-            UserError: The searcher asks for gradients that the objectives do not have.
+            UserError: The searcher needs gradients that the objectives do not have.
         """
         rehearsal = self._rehearsal(searcher, problem, seed)
-        rounds = _costs(rehearsal.asked, problem.n_layers, objectives, set() if known is None else known)
+        rounds = _costs(rehearsal.requests, problem.n_layers, objectives, set() if cached is None else cached)
         if rehearsal.is_whole:
             return rounds
         masks = searcher.count(problem)
-        return None if masks is None else rounds + _rest(rounds, masks)
+        return None if masks is None else rounds + _remaining_rounds(rounds, masks)
 
     def _rehearsal(self, searcher: Searcher, problem: Problem, seed: int) -> _Rehearsal:
-        search = searcher, problem, seed
-        for other, rehearsal in self._rehearsals:
-            if other == search:
+        search = (searcher, problem, seed)
+        for rehearsed_search, rehearsal in self._rehearsals:
+            if rehearsed_search == search:
                 return rehearsal
-        rehearsal, deadline = _Rehearsal(problem), time.process_time() + self._timeout_s
+        rehearsal = _Rehearsal(problem)
+        deadline = time.process_time() + self._timeout_s
         with closing(run_rounds(searcher, problem, seed, rehearsal)) as rounds:
             rehearsal.is_whole = all(time.process_time() <= deadline for _ in rounds)
         self._rehearsals.append((search, rehearsal))
@@ -133,61 +148,65 @@ class Forecaster:
 
 
 class _Rehearsal(Oracle):
-    """Answers with made-up numbers, and keeps what was asked for; `is_whole` once that is all."""
+    """Answers a searcher with made-up numbers, and keeps its requests; `is_whole` if the searcher came to its end."""
 
     def __init__(self, problem: Problem) -> None:
-        self.asked: list[Round | Statistic] = []
+        self.requests: list[Round | Statistic] = []
         self.is_whole = False
-        self._layer_costs, other = np.random.default_rng(0).random((2, problem.n_layers))
-        self._statistic = (self._layer_costs + other) / 2
+        self._layer_costs, noise = np.random.default_rng(0).random((2, problem.n_layers))
+        self._statistic = (self._layer_costs + noise) / 2
 
     @override
     def evaluate(self, proposed: Round) -> Scores:
-        self.asked.append(proposed)
+        self.requests.append(proposed)
         return Scores({mask: float(self._layer_costs[list(mask)].sum()) for mask in proposed.masks})
 
     @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
-        """Return the same numbers for every statistic, or ones."""
-        self.asked.append(statistic)
+        """Return the same numbers for every statistic of one number per layer, and ones for the others."""
+        self.requests.append(statistic)
         shape = statistic.shape(len(self._statistic))
         return np.broadcast_to(self._statistic, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
 
     @override
     def note(self, remark: Remark) -> None:
-        """Do nothing: made-up scores are worth no remark."""
+        """Do nothing: remarks on made-up scores are useless."""
 
 
 def _costs(
-    asked: Iterable[Round | Statistic], n_layers: int, objectives: Sequence[Objective], known: set[Mask | Statistic]
+    requests: Iterable[Round | Statistic], n_layers: int, objectives: Sequence[Objective], cached: set[Mask | Statistic]
 ) -> list[RoundCost]:
-    """Return the cost of each round, that of statistics with the round after them; add to `known` what is asked for."""
+    """Return the cost of each round and of the statistics before it; add all masks and statistics to `cached`."""
     rounds = []
-    surveyed = surveyed_naively = 0  # layer-forwards of statistics since the last round
-    for request in asked:
+    statistic_forwards = naive_statistic_forwards = 0  # layer-forwards of statistics since the last round
+    for request in requests:
         if isinstance(request, Statistic):
             check_statistic(request, objectives)
-            surveyed_naively += request.passes * n_layers
-            surveyed += 0 if request in known else request.passes * n_layers
-            known.add(request)
+            naive_statistic_forwards += request.passes * n_layers
+            if request not in cached:
+                statistic_forwards += request.passes * n_layers
+            cached.add(request)
             continue
-        masks = [mask for mask in request.masks if mask]  # the dense model is not counted, but runs in the first round
-        new = [mask for mask in (Mask(), *request.masks) if mask not in known]
+        masks = [mask for mask in request.masks if mask]  # the dense model runs in the first round, but is not counted
+        new = [mask for mask in (Mask(), *request.masks) if mask not in cached]
         costs = [passes(objective, new, n_layers) for objective in objectives]
         layers, heads = (round(sum(cost) / len(costs)) for cost in zip(*costs, strict=True))
-        naive = naive_layer_forwards(masks, n_layers) + surveyed_naively
-        rounds.append(RoundCost(len(masks), layers + surveyed, heads, naive))
-        known.update(new)
-        surveyed = surveyed_naively = 0
+        naive = naive_layer_forwards(masks, n_layers) + naive_statistic_forwards
+        rounds.append(RoundCost(len(masks), layers + statistic_forwards, heads, naive))
+        cached.update(new)
+        statistic_forwards = naive_statistic_forwards = 0
     return rounds
 
 
-def _rest(rounds: Sequence[RoundCost], masks: int) -> list[RoundCost]:
-    """Return the rounds left of so many masks: as large as the last one, at the average cost of all."""
-    done, size = sum(cost.masks for cost in rounds), rounds[-1].masks
-    forwards = [(cost.layer_forwards, cost.head_forwards, cost.naive_layer_forwards) for cost in rounds]
-    layers, heads, naive = (sum(each) / done for each in zip(*forwards, strict=True))
+def _remaining_rounds(rounds: Sequence[RoundCost], masks: int) -> list[RoundCost]:
+    """Return the rounds after these, for `masks` masks in all: as large as the last round, at the average cost."""
+    n_done = sum(cost.masks for cost in rounds)
+    last_size = rounds[-1].masks
+    layers = sum(cost.layer_forwards for cost in rounds) / n_done
+    heads = sum(cost.head_forwards for cost in rounds) / n_done
+    naive = sum(cost.naive_layer_forwards for cost in rounds) / n_done
+    sizes = [min(last_size, masks - start) for start in range(n_done, masks, last_size)]
     return [
         RoundCost(size, round(layers * size), round(heads * size), round(naive * size), estimated=True)
-        for size in (min(size, masks - start) for start in range(done, masks, size))
+        for size in sizes
     ]

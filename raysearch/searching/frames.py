@@ -1,4 +1,4 @@
-"""The searches of a ledger, their trials and their evaluations as tables, and as files of these."""
+"""The searches of a ledger, their trials and their evaluations as tables, and as files."""
 
 from __future__ import annotations
 
@@ -21,37 +21,62 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FORMATS = ("csv", "jsonl", "parquet")
-_ROWS_AT_ONCE = 1 << 14  # shards' losses
+_ROWS_AT_ONCE = 1 << 14  # how many rows, one for each mask and shard, are in memory
+
+
+_SEARCH_COLUMNS = [
+    "model",
+    "searcher",
+    "objective",
+    "data",
+    "samples",
+    "data_seed",
+    "seed",
+    "state",
+    "remove",
+    "removed",
+    "dense_loss",
+    "loss",
+    "readout",
+    "unit",
+    "calibration",
+    "updated",
+]
 
 
 def searches_frame(records: Sequence[SearchRecord]) -> pd.DataFrame:
-    """Return searches as a table, by their ids; losses are missing of one that has not finished.
+    """Return searches as a table, a row for each id; a search that has not finished has no losses.
 
-    ``samples`` and ``data_seed`` are those of the data, ``seed`` is the searcher's.
+    ``samples`` and ``data_seed`` belong to the data, ``seed`` to the searcher.
     """
     import pandas as pd
 
-    columns = [
-        *("model", "searcher", "objective", "data", "samples", "data_seed", "seed", "state", "remove", "removed"),
-        *("dense_loss", "loss", "readout", "unit", "calibration", "updated"),
-    ]
     rows = {}
     for record in records:
-        config, choices = record.config, record.config.get("choices", {})
+        config = record.config
+        choices = config.get("choices", {})
         data = config.get("data", {})
         row: dict[str, Any] = {"model": config["model"]["name"], "state": record.state, "remove": config["remove"]}
         row |= {name: choices.get(name) for name in ("searcher", "objective", "data")}
         row |= {"samples": data.get("samples"), "data_seed": data.get("seed"), "seed": config.get("seed")}
         row |= {"updated": record.updated, "calibration": record.fingerprints.get("calibration")}
-        if (found := record.result) is not None:
-            row |= {"removed": str(found.mask), "dense_loss": found.dense_loss, "loss": found.loss}
-            row |= {"readout": found.readout, "unit": found.measure.unit}
+        if (result := record.result) is not None:
+            row |= {"removed": str(result.mask), "dense_loss": result.dense_loss, "loss": result.loss}
+            row |= {"readout": result.readout, "unit": result.measure.unit}
         rows[record.search_id] = plain(row)
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("search_id")
+    return pd.DataFrame.from_dict(rows, orient="index", columns=_SEARCH_COLUMNS).rename_axis("search_id")
 
 
 def export_frames(ledger: Ledger, folder: Path, form: str = "csv") -> dict[Path, int]:
-    """Write the searches, trials and evaluations of a ledger as files of that name, and return their numbers of rows.
+    """Write the searches, trials and evaluations of a ledger as files of these names.
+
+    Args:
+        ledger: The ledger.
+        folder: The folder of the files; it is created if it does not exist.
+        form: ``csv``, ``jsonl`` or ``parquet``.
+
+    Returns:
+        The number of rows of each file.
 
     Raises:
         UserError: The form is unknown, or a file cannot be written.
@@ -61,7 +86,7 @@ def export_frames(ledger: Ledger, folder: Path, form: str = "csv") -> dict[Path,
     if form not in _FORMATS:
         raise UserError(f"--format={form} is unknown; {did_you_mean(form, _FORMATS)}")
     records = as_they_stand(ledger, SEARCHES.all(ledger))
-    trials = {one.search_id: one.result.to_frame() for one in records if one.result is not None}
+    trials = {record.search_id: record.result.to_frame() for record in records if record.result is not None}
     frames: dict[str, Iterable[pd.DataFrame]] = {
         "searches": [searches_frame(records).reset_index()],
         "trials": [(pd.concat(trials, names=["search_id"]) if trials else pd.DataFrame()).reset_index()],
@@ -76,18 +101,18 @@ def export_frames(ledger: Ledger, folder: Path, form: str = "csv") -> dict[Path,
 
 
 def _evaluations(ledger: Ledger) -> Iterator[pd.DataFrame]:
-    """Yield all evaluations, some at a time; a row for each sample's loss, before that is divided by any count."""
+    """Yield all evaluations in parts, a row for each sample; losses are sums, not divided by any count."""
     rows: list[tuple[str, str, int, NDArray[np.float64]]] = []
     for (calibration,) in ledger.read("SELECT DISTINCT calibration FROM evaluations"):
         for mask, shards in ledger.masks(calibration):
             rows += [(calibration, str(mask), shard, losses) for shard, losses in shards.items()]
             if len(rows) >= _ROWS_AT_ONCE:
-                yield _by_sample(rows)
+                yield _sample_rows(rows)
                 rows.clear()
-    yield _by_sample(rows)
+    yield _sample_rows(rows)
 
 
-def _by_sample(rows: Sequence[tuple[str, str, int, NDArray[np.float64]]]) -> pd.DataFrame:
+def _sample_rows(rows: Sequence[tuple[str, str, int, NDArray[np.float64]]]) -> pd.DataFrame:
     import pandas as pd
 
     frame = pd.DataFrame(rows, columns=["calibration", "mask", "shard", "loss"]).explode("loss")
@@ -96,7 +121,15 @@ def _by_sample(rows: Sequence[tuple[str, str, int, NDArray[np.float64]]]) -> pd.
 
 
 def write_frame(parts: Iterable[pd.DataFrame], file: Path) -> int:
-    """Write a table that comes in parts, and return its number of rows."""
+    """Write a table that comes in parts.
+
+    Args:
+        parts: The parts, in order.
+        file: The file; its suffix, ``.csv``, ``.jsonl`` or ``.parquet``, is the format.
+
+    Returns:
+        The number of rows.
+    """
     n_rows = 0
     with ExitStack() as stack:
         parquet = None
@@ -111,7 +144,7 @@ def write_frame(parts: Iterable[pd.DataFrame], file: Path) -> int:
                 table = Table.from_pandas(written, schema=parquet and parquet.schema, preserve_index=False)
                 parquet = parquet or stack.enter_context(ParquetWriter(file, table.schema))
                 parquet.write_table(table)
-            elif file.suffix == ".jsonl":  # pandas would write fifteen digits of each number, not all
+            elif file.suffix == ".jsonl":  # pandas would write only fifteen digits of each number
                 lines.writelines(f"{json.dumps(finite(row))}\n" for row in frame.to_dict("records"))
             else:
                 written = frame.assign(**{name: texts[name].map(csv_cell) for name in texts})

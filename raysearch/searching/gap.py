@@ -1,4 +1,4 @@
-"""Where a found mask ranks among all masks of its size, once the ledger knows them all."""
+"""Ranks the mask of a search among all masks of its size, if the ledger contains all of them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from raysearch.searching.record import SearchRecord
 
 @dataclass(frozen=True)
 class Gap:
-    """A search's mask among all legal masks of its size, of which failed ones lose most.
+    """The rank of a search's mask among all legal masks of its size; a failed mask counts as the worst.
 
     Args:
-        loss: In the unit of the search's measure.
-        n_masks: How many legal masks of its size there are.
-        rank: 1 plus the number of masks that lose less.
-        percentile: Share of the masks that lose as much or more, in percent: 100 for the best.
-        best: The best mask; ties in mask order.
+        mask: The mask of the search.
+        loss: Its loss, in the unit of the search's measure.
+        n_masks: The number of legal masks of its size.
+        rank: 1 plus the number of masks with a lower loss.
+        percentile: The share of the masks with an equal or higher loss, in percent: 100 for the best.
+        best: The best mask; of equal losses the first in mask order.
+        best_loss: The loss of the best mask.
     """
 
     mask: Mask
@@ -40,7 +42,7 @@ class Gap:
 
     @property
     def gap(self) -> float:
-        """The loss of the mask over that of the best one."""
+        """The loss of the mask minus that of the best mask."""
         return self.loss - self.best_loss
 
     @model_serializer(mode="wrap")
@@ -50,11 +52,15 @@ class Gap:
 
 
 def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
-    """Rank the mask that a search found, by its ledger alone.
+    """Rank the mask of a search by the evaluations in a ledger.
+
+    Args:
+        record: The search.
+        ledger: Its ledger.
 
     Raises:
-        UserError: The search has not finished, its losses are weighted ones, or not all masks of as many layers are
-            known.
+        UserError: The search has not finished, its losses are weighted, or the ledger does not contain all masks of the
+            size.
     """
     result = record.found
     if result.measure.unit == WeightedObjective.measure.unit:
@@ -62,22 +68,25 @@ def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
             f"SEARCH={record.search_id} cannot be ranked: the ledger holds the parts of its weighted losses, not the "
             "losses themselves; rank a search on one objective"
         )
-    calibration, mask, size = result.fingerprints["calibration"], result.mask, len(result.removed)
+    calibration = result.fingerprints["calibration"]
+    mask = result.mask
+    size = len(result.removed)
     divisor = result.measure.divisor(result.n_tokens, result.n_samples)
     problem = Problem.create(result.n_layers, size, record.config["protect"])
-    n_shards, n_masks = len(ledger.known(calibration, [mask]).get(mask, ())), problem.n_solutions
-    known = [
-        (summed / divisor if math.isfinite(summed) else math.inf, other)
-        for other, summed in known_totals(ledger, calibration, n_shards)
-        if problem.is_solution(other)
+    n_shards = len(ledger.known(calibration, [mask]).get(mask, ()))
+    n_masks = problem.n_solutions
+    rivals = [
+        (summed / divisor if math.isfinite(summed) else math.inf, rival)
+        for rival, summed in known_totals(ledger, calibration, n_shards)
+        if problem.is_solution(rival)
     ]
-    if len(known) < n_masks:
+    if len(rivals) < n_masks:
         limit = f" searcher.limit={n_masks}" if n_masks > ExhaustiveSearcher.limit else ""
         raise UserError(
-            f"SEARCH={record.search_id} cannot be ranked: {len(known):,} of the {n_masks:,} masks of {size} layers are "
-            f"known; get the others with raysearch search searcher=exhaustive remove={size}{limit} screening=off and "
-            "the same model, data, objective, protect and seed"
+            f"SEARCH={record.search_id} cannot be ranked: {len(rivals):,} of the {n_masks:,} masks of {size} layers "
+            f"are known; get the others with raysearch search searcher=exhaustive remove={size}{limit} screening=off "
+            "and the same model, data, objective, protect and seed"
         )
-    rank = 1 + sum(loss < result.loss for loss, _ in known)
-    best_loss, best = min(known)
+    rank = 1 + sum(loss < result.loss for loss, _ in rivals)
+    best_loss, best = min(rivals)
     return Gap(mask, result.loss, n_masks, rank, 100 * (1 - (rank - 1) / n_masks), best, best_loss)

@@ -1,4 +1,4 @@
-"""Masks of a search that cannot become a GGUF file: a warning before the first round, and a mark in tables."""
+"""Masks that cannot be exported as a GGUF file: a warning before the first round, and a mark in tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 def refused_masks(model: ModelSpec, masks: Sequence[Mask]) -> dict[Mask, str]:
-    """Return the masks that `export --gguf` refuses, each with the reason; none where the model is no GGUF file."""
+    """Return the masks that `export --gguf` refuses, each with the reason.
+
+    Args:
+        model: The model; if it is not a GGUF file, no mask is refused.
+        masks: The masks to check.
+    """
     source = gguf_file(model)
     if source is None or not source.is_file():
         return {}
@@ -28,21 +33,21 @@ def refused_masks(model: ModelSpec, masks: Sequence[Mask]) -> dict[Mask, str]:
         return refusals(source, masks)
     cache = FileCache(model.cache)
     key = {"refused": [str(mask) for mask in masks], "file": cache.sha256(source), "code": code()}
-    if (known := cache.get(key)) is not None:
-        return {Mask.parse(mask): reason for mask, reason in json.loads(known).items()}
+    if (cached_bytes := cache.get(key)) is not None:
+        return {Mask.parse(mask): reason for mask, reason in json.loads(cached_bytes).items()}
     reasons = refusals(source, masks)
     cache.put(key, json.dumps({str(mask): reason for mask, reason in reasons.items()}).encode())
     return reasons
 
 
 def refused_on_record(config: Mapping[str, Any], masks: Sequence[Mask]) -> dict[Mask, str]:
-    """Return the masks that `export --gguf` refuses of a search on record, each with the reason.
+    """Return the masks of a recorded search that `export --gguf` refuses, each with the reason.
 
-    Where the file is damaged or its package gone, there are none: what it says of its layers is not known.
+    If the file is damaged, or the package that reads it is missing, no mask is returned.
 
     Args:
         config: The configuration of the search.
-        masks: The masks that are looked at.
+        masks: The masks to check.
     """
     model = config["model"]
     with suppress(UserError, OSError):
@@ -52,11 +57,20 @@ def refused_on_record(config: Mapping[str, Any], masks: Sequence[Mask]) -> dict[
 
 
 def warn_of_refused_masks(model: ModelSpec, problem: Problem, remove: int | str, observer: Observer) -> None:
-    """Warn that `export --gguf` would refuse some or all masks of as many layers as `remove` says."""
+    """Warn if `export --gguf` would refuse some or all masks of a search.
+
+    Args:
+        model: The model.
+        problem: The space of legal masks.
+        remove: The number of layers to remove, a range, or ``"auto"``.
+        observer: Gets the warning.
+    """
     sizes = range(1, problem.n_remove + 1) if remove == AUTO else sizes_of(remove)
-    ends = [Mask.of(*range(problem.n_layers - size, problem.n_layers)) for size in sizes]  # no layer gets another place
-    moved = [Mask.of(0, *list(end)[1:]) for end in ends]  # each layer gets the place before its own
+    ends = [
+        Mask.of(*range(problem.n_layers - size, problem.n_layers)) for size in sizes
+    ]  # no layer changes its position
+    moved = [Mask.of(0, *list(end)[1:]) for end in ends]  # every layer moves by one position
     refused = refused_masks(model, [*ends, *moved])
     if refused:
-        which = "all masks" if all(end in refused for end in ends) else "some masks"
-        observer.warn(f"export --gguf will refuse {which} of this search: {next(iter(refused.values()))}")
+        quantity = "all masks" if all(end in refused for end in ends) else "some masks"
+        observer.warn(f"export --gguf will refuse {quantity} of this search: {next(iter(refused.values()))}")

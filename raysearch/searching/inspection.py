@@ -1,4 +1,4 @@
-"""A calibration as the model will see it: its samples in words, what is scored of them, and what they lose."""
+"""Shows a calibration as the model will see it: its samples as text, their scored tokens, and the dense loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ from raysearch.searching.observer import Observer, describe_model, tell_of_large
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens that follow each other, as text; all of them are scored, that is, count in the loss, or none."""
+    """Consecutive tokens of a row, as text.
+
+    Args:
+        text: The text.
+        scored: Whether these tokens count in the loss.
+        n_tokens: The number of tokens.
+    """
 
     text: str
     scored: bool
@@ -31,7 +37,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of tokens; `gold` is whether it is the right choice, None where there are no choices."""
+    """A row of tokens.
+
+    Args:
+        spans: The spans of scored and other tokens, in order.
+        gold: Whether it is the right choice; None if there are no choices.
+    """
 
     spans: tuple[Span, ...]
     gold: bool | None
@@ -39,7 +50,12 @@ class Row:
 
 @dataclass(frozen=True)
 class ShownSample:
-    """A sample: a row, or one for each of its choices, and the answer that is expected where it is to be generated."""
+    """A sample.
+
+    Args:
+        rows: One row, or a row for each choice.
+        answer: The expected answer, if the model generates; else None.
+    """
 
     rows: tuple[Row, ...]
     answer: Answer | None
@@ -47,16 +63,21 @@ class ShownSample:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A calibration, looked at.
+    """The facts of a calibration, and its first samples.
 
     Args:
         name: ``perplexity on c4``.
-        description: Where its samples come from, how they were drawn, what was left out.
-        n_tokens: Scored tokens.
-        longest: Tokens of the longest row.
+        measure: The unit of the loss.
+        description: The source of the samples, the method of drawing, and what was left out.
+        fingerprint: The name of the calibration in the ledger.
+        n_samples: The number of samples.
+        n_rows: The number of rows; samples with choices have several.
+        n_tokens: The number of scored tokens.
+        longest: The number of tokens of the longest row.
+        n_shards: The number of shards.
         shown: The first samples.
-        dense_loss: None if that was not asked for.
-        standard_error: Of the dense loss, by the chance of which samples were drawn.
+        dense_loss: The loss of the dense model; None if it was not requested.
+        standard_error: The standard error of the dense loss from the choice of samples; None if there is none.
     """
 
     name: str
@@ -74,7 +95,13 @@ class Inspection:
 
 
 def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: Observer) -> list[Inspection]:
-    """Draw the samples of each calibration, show the first `n_shown`, and run the dense model if `with_loss`.
+    """Draw the samples of each calibration.
+
+    Args:
+        spec: The model, the data and the objectives.
+        n_shown: How many samples are shown.
+        with_loss: Whether the dense model is evaluated.
+        observer: Gets progress and warnings.
 
     Raises:
         UserError: The data cannot be used.
@@ -89,10 +116,12 @@ def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: 
     if with_loss:
         with closing(open_session(spec, info, observer.progress, prepared)) as session:
             losses = session.evaluator.evaluate(Round([Mask()]))[Mask()].parts
-            errors = [standard_errors(one, session.ledger, [Mask()])[0] for one in prepared.calibrations]
+            errors = [
+                standard_errors(calibration, session.ledger, [Mask()])[0] for calibration in prepared.calibrations
+            ]
     return [
         Inspection(
-            name=one.name,
+            name=calibration_spec.name,
             measure=calibration.measure,
             description=calibration.description,
             fingerprint=calibration.fingerprint,
@@ -105,30 +134,32 @@ def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: 
             dense_loss=loss,
             standard_error=error,
         )
-        for one, calibration, loss, error in zip(spec.calibrations, prepared.calibrations, losses, errors, strict=True)
+        for calibration_spec, calibration, loss, error in zip(
+            spec.calibrations, prepared.calibrations, losses, errors, strict=True
+        )
     ]
 
 
 def _samples(calibration: Calibration, tokenizer: Any) -> Iterator[ShownSample]:
-    """Yield the samples in order, in words."""
+    """Yield the samples as text, in order."""
     for shard in calibration.shards:
-        for sample in range(shard.n_samples):
-            one = shard.samples(sample, sample + 1)
-            golds = [None] * len(one.input_ids) if one.choices is None else map(bool, one.choices.gold)
-            rows = zip(one.input_ids, one.scored, one.lengths, golds, strict=True)
+        for index in range(shard.n_samples):
+            sample = shard.samples(index, index + 1)
+            golds = [None] * len(sample.input_ids) if sample.choices is None else map(bool, sample.choices.gold)
+            rows = zip(sample.input_ids, sample.scored, sample.lengths, golds, strict=True)
             yield ShownSample(
                 tuple(
                     Row(_spans(ids[:length].tolist(), scored[:length].tolist(), tokenizer), gold)
                     for ids, scored, length, gold in rows
                 ),
-                None if one.answers is None else one.answers[0],
+                None if sample.answers is None else sample.answers[0],
             )
 
 
 def _spans(ids: list[int], scored: list[bool], tokenizer: Any) -> tuple[Span, ...]:
-    """Return a row, cut where scored tokens begin and end."""
+    """Return the spans of a row; a new span begins where scored tokens begin or end."""
     spans = []
-    for counts, group in itertools.groupby(zip(scored, ids, strict=True), key=lambda pair: pair[0]):
+    for is_scored, group in itertools.groupby(zip(scored, ids, strict=True), key=lambda pair: pair[0]):
         tokens = [token for _, token in group]
-        spans.append(Span(tokenizer.decode(tokens), counts, len(tokens)))
+        spans.append(Span(tokenizer.decode(tokens), is_scored, len(tokens)))
     return tuple(spans)

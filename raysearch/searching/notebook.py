@@ -1,4 +1,4 @@
-"""The progress of a search or a study in a Jupyter notebook: a bar under the cell that runs it."""
+"""Shows the progress of a search or a study in a Jupyter notebook: a bar below the running cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing_extensions import override
 from raysearch.core.formatting import count, duration
 from raysearch.searching.observer import Observer, StudyHeader
 
-if TYPE_CHECKING:  # an observer needs none of what these bring along
+if TYPE_CHECKING:  # imports that an observer does not need
     from raysearch.evaluation.progress import Progress
     from raysearch.searching.forecast import SearchForecast
     from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult
@@ -27,12 +27,13 @@ def in_notebook() -> bool:
 
 
 class NotebookProgress(Observer):
-    """Shows how far a search, a study or an assessment is, under the cell; its last state stays in the notebook."""
+    """Shows the progress of a search, a study or an assessment below the cell; the last state stays in the notebook."""
 
     def __init__(self) -> None:
         self._handle: Any = None
         self._name = self._best = ""
-        self._round, self._rounds = 1, ""
+        self._round = 1
+        self._of_rounds = ""  # `` of 5``: the expected number of rounds
         self._done = self._cells = 0
         self._shown = 0.0
 
@@ -40,7 +41,8 @@ class NotebookProgress(Observer):
     def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
         self._name = header.search_id
         if expected and expected.rounds:
-            self._rounds = f" of{' at most' * expected.by_budget} {len(expected.rounds)}"
+            limit = "at most " if expected.by_budget else ""
+            self._of_rounds = f" of {limit}{len(expected.rounds)}"
         self._show(0.0, "starts", now=True)
 
     @override
@@ -50,25 +52,29 @@ class NotebookProgress(Observer):
         share = progress.masks_done / progress.masks_planned if progress.masks_planned else 0.0
         waiting = "" if progress.n_replicas else ", waiting for replicas to load"
         masks = count(progress.masks_planned, "mask")
-        self._show(share, f"round {self._round}{self._rounds}, {share:.0%} of {masks}{self._best}{waiting}")
+        self._show(share, f"round {self._round}{self._of_rounds}, {share:.0%} of {masks}{self._best}{waiting}")
 
     @override
     def round_done(self, summary: RoundSummary) -> None:
         self._best = f", best {summary.best_of_round}" if summary.best_of_round else ""
         self._round = summary.round + 1
-        self._show(1.0, f"round {summary.round}{self._rounds} done{self._best}, {duration(summary.seconds)}", now=True)
+        done = f"round {summary.round}{self._of_rounds} done{self._best}, {duration(summary.seconds)}"
+        self._show(1.0, done, now=True)
 
     @override
     def search_ended(self, result: SearchResult | None, failure: str | None = None, stopped: bool = False) -> None:
         if result is not None:
-            unit = f"loss {result.loss:.4f} {result.measure.unit}, {duration(result.seconds)}"
-            self._show(1.0, f"removed {result.mask} of {result.n_layers} layers (0-based), {unit}", now=True)
+            removed = f"removed {result.mask} of {result.n_layers} layers (0-based)"
+            loss = f"loss {result.loss:.4f} {result.measure.unit}"
+            self._show(1.0, f"{removed}, {loss}, {duration(result.seconds)}", now=True)
         else:
             self._show(0.0, "stopped" if stopped or failure is None else f"failed: {failure}", now=True)
 
     @override
     def study_started(self, header: StudyHeader) -> None:
-        self._name, self._cells, self._done = header.study_id, len(header.cells), len(header.done)
+        self._name = header.study_id
+        self._cells = len(header.cells)
+        self._done = len(header.done)
         self._show_study()
 
     @override
@@ -85,7 +91,7 @@ class NotebookProgress(Observer):
         self._show(self._done / max(1, self._cells), f"{self._done} of {searches} done", now=True)
 
     def _show(self, share: float, text: str, now: bool = False) -> None:
-        """Show a bar with a text; unless `now`, only if the last was shown some time ago."""
+        """Show a bar with a text; unless `now`, only if the last update was some time ago."""
         if not now and time.monotonic() - self._shown < _S_BETWEEN_UPDATES:
             return
         from IPython.display import HTML, display

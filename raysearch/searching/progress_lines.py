@@ -1,4 +1,4 @@
-"""The progress of a search, study or assessment that a script runs: lines on a terminal, else records of a logger."""
+"""Prints the progress of a search, study or assessment of a script: lines on a terminal, else records of a logger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing_extensions import override
 from raysearch.core.formatting import count, duration
 from raysearch.searching.observer import Observer, StudyHeader
 
-if TYPE_CHECKING:  # an observer needs none of what these bring along
+if TYPE_CHECKING:  # imports that an observer does not need
     from raysearch.evaluation.progress import Progress
     from raysearch.searching.forecast import SearchForecast
     from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult
@@ -21,65 +21,71 @@ _S_BETWEEN_LINES = 15.0
 
 
 class ProgressLines(Observer):
-    """Prints a line a round on standard error if that is a terminal; else gives it to the logger ``raysearch`` as INFO.
+    """Prints a line for each round on standard error if that is a terminal; else logs it as INFO to ``raysearch``.
 
-    What comes many times, such as how far an assessment is, is told at most every 15 seconds.
+    Frequent lines, such as the progress of an assessment, are printed at most every 15 seconds.
     """
 
     def __init__(self) -> None:
-        self._name = self._rounds = self._stage = ""
+        self._name = self._stage = ""
+        self._of_rounds = ""  # `` of 5``: the expected number of rounds
         self._done = self._cells = 0
-        self._told = -_S_BETWEEN_LINES  # when the last line was
+        self._last_line_at = -_S_BETWEEN_LINES
 
     @override
     def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
         self._name = f"{header.search_id}: "
         if expected and expected.rounds:
-            self._rounds = f" of{' at most' * expected.by_budget} {len(expected.rounds)}"
-        self._tell(f"remove {header.config['remove']} of {header.n_layers} layers (0-based)")
+            limit = "at most " if expected.by_budget else ""
+            self._of_rounds = f" of {limit}{len(expected.rounds)}"
+        self._print(f"remove {header.config['remove']} of {header.n_layers} layers (0-based)")
 
     @override
     def reading(self, line: str) -> None:
-        self._tell(line)
+        self._print(line)
 
     @override
     def progress(self, progress: Progress) -> None:
         if progress.waiting:
-            self._tell_stage(progress.waiting)
+            self._print_stage(progress.waiting)
 
     @override
     def round_done(self, summary: RoundSummary) -> None:
         best = f", best {summary.best_of_round}" if summary.best_of_round else ""
-        self._tell(f"round {summary.round}{self._rounds} done{best}, {duration(summary.seconds)}")
+        self._print(f"round {summary.round}{self._of_rounds} done{best}, {duration(summary.seconds)}")
 
     @override
     def search_ended(self, result: SearchResult | None, failure: str | None = None, stopped: bool = False) -> None:
         if result is not None:
-            self._tell(f"removed {result.mask}, loss {result.loss:.4f} {result.measure.unit}")
+            self._print(f"removed {result.mask}, loss {result.loss:.4f} {result.measure.unit}")
         elif failure is not None:
-            self._tell(failure)
+            self._print(failure)
 
     @override
     def study_started(self, header: StudyHeader) -> None:
-        self._name, self._cells, self._done = f"{header.study_id}: ", len(header.cells), len(header.done)
+        self._name = f"{header.study_id}: "
+        self._cells = len(header.cells)
+        self._done = len(header.done)
 
     @override
     def cell_ended(self, cell: int, failure: str | None) -> None:
         self._done += 1
-        self._tell(f"{self._done} of {count(self._cells, 'search', 'searches')} done")
+        self._print(f"{self._done} of {count(self._cells, 'search', 'searches')} done")
 
     @override
     def assessing(self, line: str) -> None:
-        self._tell_stage(line)
+        self._print_stage(line)
 
-    def _tell_stage(self, line: str) -> None:
-        """Tell a line that others like it follow: the first of its stage at once."""
-        begins, self._stage = line.partition(":")[0] != self._stage, line.partition(":")[0]
-        if begins or time.monotonic() - self._told > _S_BETWEEN_LINES:
-            self._tell(line)
+    def _print_stage(self, line: str) -> None:
+        """Print a frequent line: the first of a stage at once, the next ones some seconds apart."""
+        stage = line.partition(":")[0]
+        is_first = stage != self._stage
+        self._stage = stage
+        if is_first or time.monotonic() - self._last_line_at > _S_BETWEEN_LINES:
+            self._print(line)
 
-    def _tell(self, line: str) -> None:
-        self._told = time.monotonic()
+    def _print(self, line: str) -> None:
+        self._last_line_at = time.monotonic()
         if sys.stderr.isatty():
             sys.stderr.write(f"{self._name}{line}\n")
         else:

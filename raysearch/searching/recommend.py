@@ -1,4 +1,4 @@
-"""How many layers can go: the best mask of each size against a budget, after a search or by ``remove=auto`` in it."""
+"""Recommends how many layers to remove: the best masks of all sizes, compared with a budget."""
 
 from __future__ import annotations
 
@@ -23,15 +23,24 @@ from raysearch.searching.result import SearchResult
 from raysearch.searching.trial import Trial, best_by_size
 
 _OTHER_SIZES = "give a larger budget, or search other numbers of layers with remove=1..M"
-_SPEED, _MEMORY = "decode_tokens_per_s", "peak_memory_bytes"  # in the ledger's results of the speed assessment
+_SPEED = "decode_tokens_per_s"  # a key of the recorded results of the speed assessment
+_MEMORY = "peak_memory_bytes"  # another key
 
-#: Measures the speed and the memory of masks beside the dense model's; none if speed is not to be measured.
+#: Measures the speed and the memory of masks relative to the dense model; returns nothing if speed is not measured.
 SpeedMeter = Callable[[EvaluationSession, Sequence[Mask]], Mapping[Mask, Speed]]
 
 
 @dataclass(frozen=True)
 class BudgetedSearch:
-    """A search by budget that has started; its problem has as many layers to remove as may go."""
+    """A search by budget that has started.
+
+    Args:
+        budget: The budget.
+        problem: The space of legal masks; its `n_remove` is the largest number of layers.
+        session: Evaluates masks.
+        recorder: The trials so far.
+        meter: Measures speeds.
+    """
 
     budget: Budget
     problem: Problem
@@ -40,7 +49,11 @@ class BudgetedSearch:
     meter: SpeedMeter
 
     def check(self) -> None:
-        """Refuse a budget that no mask meets: one of a readout that is not there, or of too large a gain."""
+        """Check the budget before the first round.
+
+        Raises:
+            UserError: No mask can keep to the budget: there is no readout, or a gain is too large.
+        """
         check_readout(self.budget, self.session.measure)
         if not self.budget.gains:
             return
@@ -56,25 +69,34 @@ class BudgetedSearch:
                 f"memory {memory_text(speed, self.budget)}; ask for less"
             )
 
-    def found(self) -> Mask | None:
-        """Return the best mask of the last round if the budget is spent, at which the search ends; else None.
+    def mask_at_end(self) -> Mask | None:
+        """Return the best mask of the last round if the budget is spent, so that the search ends; else None.
 
-        Where the budget names what may be lost, it is spent when that mask may lose more; else when it surely gains
-        enough.
+        If the budget limits losses, it is spent when that mask may lose more. If it has only gains, it is spent when
+        that mask certainly gains enough.
         """
         best = self._best()
         if not best:
             return None
-        mask, only_gains = best[-1].mask, self.budget.only_gains
+        mask = best[-1].mask
+        only_gains = self.budget.only_gains
         speed = self.meter(self.session, [mask])[mask] if only_gains else None
-        losses = self.recorder.losses[mask], self.recorder.dense_loss
         (error,) = self.session.delta_errors([mask])
-        facts = facts_of(mask, *losses, self.session.measure, self.budget, error=error, speed=speed)
-        is_spent = facts.keeps if only_gains else not {"loss", "readout"}.isdisjoint(facts.misses + facts.unsure)
+        facts = facts_of(
+            mask,
+            self.recorder.losses[mask],
+            self.recorder.dense_loss,
+            self.session.measure,
+            self.budget,
+            error=error,
+            speed=speed,
+        )
+        may_lose_more = not {"loss", "readout"}.isdisjoint(facts.misses + facts.unsure)
+        is_spent = facts.keeps if only_gains else may_lose_more
         return mask if is_spent else None
 
     def recommend(self, result: SearchResult) -> Recommendation:
-        """Return the number of layers to remove, as `recommend`."""
+        """Return the recommended number of layers to remove (see the function `recommend`)."""
         measured = self.meter(self.session, [trial.mask for trial in self._best()])
         return recommend(result, self.budget, self.session.ledger, measured)
 
@@ -86,14 +108,20 @@ class BudgetedSearch:
 def recommend(
     result: SearchResult, budget: Budget, ledger: Ledger, measured: Mapping[Mask, Speed] | None = None
 ) -> Recommendation:
-    """Return the number of layers to remove: of those that keep to the budget, the largest that only loses what it may.
+    """Return the recommended number of layers to remove.
 
-    Where the budget names only what must be gained, it is the smallest that gains that. What has an error keeps to the
-    budget only beyond that. Speeds of masks that are not
-    `measured` now are those of the search's own recommendation, or in the ledger.
+    If the budget limits losses, this is the largest number of layers that keeps to the budget; if it has only gains,
+    the smallest. A measurement with a standard error keeps to the budget only beyond that error.
+
+    Args:
+        result: The search.
+        budget: The budget.
+        ledger: The ledger, which may contain speeds.
+        measured: Speeds of masks that were measured now. The speeds of other masks come from the recommendation of the
+            search, or from the ledger.
 
     Raises:
-        UserError: The budget is of something that was not measured, or no size keeps to it.
+        UserError: A part of the budget was not measured, or no number of layers keeps to the budget.
     """
     check_readout(budget, result.measure)
     sizes = _sizes(result, budget, ledger, measured or {})
@@ -107,8 +135,8 @@ def recommend(
     for size in sizes:
         if size.speed is not None:
             _check_memory(budget, size.speed)
-    good = [size for size in sizes if size.keeps]
-    if not good:
+    keeping = [size for size in sizes if size.keeps]
+    if not keeping:
         near = _nearest(sizes)
         remedies = ["give another budget" if result.config["remove"] == AUTO else _OTHER_SIZES]
         if not near.misses and not near.unknown:
@@ -118,7 +146,7 @@ def recommend(
             f"{count(near.n_removed, 'layer')}, {_shortfall(near)}: {_facts(near, budget, result.measure)}; "
             + ", or ".join(remedies)
         )
-    chosen = good[0] if budget.only_gains else good[-1]
+    chosen = keeping[0] if budget.only_gains else keeping[-1]
     return Recommendation(
         result.search_id,
         result.model,
@@ -134,7 +162,15 @@ def recommend(
 
 
 def check_readout(budget: Budget, measure: Measure) -> None:
-    """Refuse a budget of a readout where losses have none."""
+    """Check that losses have a readout if the budget limits it.
+
+    Args:
+        budget: The budget.
+        measure: The unit of the losses.
+
+    Raises:
+        UserError: They have none.
+    """
     if budget.readout is not None and measure.readout is None:
         raise UserError(
             f"{budget.word('readout')} needs a readout, but a loss in {measure.unit} has none; use budget.loss"
@@ -142,7 +178,7 @@ def check_readout(budget: Budget, measure: Measure) -> None:
 
 
 def _check_memory(budget: Budget, speed: Speed) -> None:
-    """Refuse a budget of memory alone that the dense model keeps to; `speed` is of any mask beside it."""
+    """Refuse a budget that limits only memory and that the dense model keeps to; `speed` is that of any mask."""
     dense_bytes = speed.memory_bytes / (1 + speed.memory)
     if budget.given.keys() == {"memory"} and dense_bytes <= budget.given["memory"]:
         raise UserError(
@@ -161,56 +197,65 @@ def facts_of(
     error: float | None = None,
     speed: Speed | None = None,
 ) -> SizeFacts:
-    """Return what is known of a mask, and which parts of a budget it misses.
+    """Return the facts of a mask, and the parts of a budget that it misses.
 
-    `error` is the standard error of the difference of the losses, if it is known; `speed` None if it was not measured.
+    Args:
+        mask: The mask.
+        loss: Its loss.
+        dense_loss: The loss of the dense model.
+        measure: The unit of the losses.
+        budget: The budget.
+        error: The standard error of the difference of the losses; None if it is not known.
+        speed: The speed of the mask; None if it was not measured.
     """
-    delta, readout, dense = loss - dense_loss, measure.read(loss), measure.read(dense_loss)
+    delta = loss - dense_loss
+    dense_readout = measure.read(dense_loss)
 
     def readout_change(at: float) -> float | None:
-        if measure.readout is None or dense == 0:
+        if measure.readout is None or dense_readout == 0:
             return None
-        return math.copysign((measure.read(at) - dense) / dense, at - dense_loss)
+        return math.copysign((measure.read(at) - dense_readout) / dense_readout, at - dense_loss)
 
     change_error = None
     if error is not None and readout_change(loss) is not None:
-        change_error = abs(measure.read(loss + error) - measure.read(loss - error)) / 2 / abs(dense)
+        change_error = abs(measure.read(loss + error) - measure.read(loss - error)) / 2 / abs(dense_readout)
     margin = Z * (error or 0.0)
-    reached: dict[str, tuple[float | None, float | None]] = {  # by part what was measured, and the bound of that
-        "loss": (delta, delta + margin),
-        "readout": (readout_change(loss), readout_change(loss + margin)),
-    }
+    values: dict[str, float | None] = {"loss": delta, "readout": readout_change(loss)}
+    bounds: dict[str, float | None] = {"loss": delta + margin, "readout": readout_change(loss + margin)}
     if speed is not None:
         memory = speed.memory_bytes if budget.is_of_bytes else speed.memory
-        reached |= {"speedup": (speed.speedup, speed.speedup - Z * (speed.error or 0.0)), "memory": (memory, memory)}
-    known = [part for part in budget.given if reached.get(part, (None,))[0] is not None]
+        values |= {"speedup": speed.speedup, "memory": memory}
+        bounds |= {"speedup": speed.speedup - Z * (speed.error or 0.0), "memory": memory}
+    measured = [part for part in budget.given if values.get(part) is not None]
 
-    def missed(part: str, value: float | None) -> bool:
-        assert value is not None, "it is known"
+    def is_missed(part: str, value: float | None) -> bool:
+        assert value is not None, "it was measured"
         return value < budget.given[part] if part == "speedup" else value > budget.given[part]
 
-    misses = tuple(part for part in known if missed(part, reached[part][0]))
+    misses = tuple(part for part in measured if is_missed(part, values[part]))
     return SizeFacts(
         len(mask),
         mask,
         loss,
         delta,
         error,
-        readout,
+        measure.read(loss),
         readout_change(loss),
         change_error,
         speed,
         misses,
-        unknown=tuple(part for part in budget.given if part not in known),
-        unsure=tuple(part for part in known if part not in misses and missed(part, reached[part][1])),
+        unknown=tuple(part for part in budget.given if part not in measured),
+        unsure=tuple(part for part in measured if part not in misses and is_missed(part, bounds[part])),
     )
 
 
 def _sizes(
     result: SearchResult, budget: Budget, ledger: Ledger, measured: Mapping[Mask, Speed]
 ) -> tuple[SizeFacts, ...]:
-    own = () if result.recommendation is None else result.recommendation.sizes
-    speeds = _recorded_speeds(result, ledger) | {one.n_removed: one.speed for one in own if one.speed is not None}
+    """Return the facts of the best mask of each size, ascending."""
+    speeds = _recorded_speeds(result, ledger)
+    if result.recommendation is not None:
+        speeds |= {size.n_removed: size.speed for size in result.recommendation.sizes if size.speed is not None}
     speeds |= {len(mask): speed for mask, speed in measured.items()}
     return tuple(
         facts_of(
@@ -223,40 +268,47 @@ def _sizes(
             speed=speeds.get(size),
         )
         for size, trial in result.best_by_size.items()
-        if trial.loss is not None  # best masks have one
+        if trial.loss is not None  # best masks have a loss
     )
 
 
 def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
-    """Return by size how fast it decodes and what memory it needs beside the dense model, where that was measured."""
+    """Return the recorded speeds and memory relative to the dense model, by number of removed layers."""
     masks = {trial.mask: size for size, trial in result.best_by_size.items()}
-    last = {Mask(tuple(range(result.n_layers - size, result.n_layers))): size for size in masks.values()}
-    sizes = last | masks  # layers of one size are as fast wherever they are
-    found: dict[int, Speed] = {}
-    measured = assessments_with(ledger, result.fingerprints["model"], _SPEED)
-    for mask, values in sorted(measured, key=lambda row: row[0] in masks):  # that of a mask itself counts most
+    last_layers = {Mask(tuple(range(result.n_layers - size, result.n_layers))): size for size in masks.values()}
+    sizes = last_layers | masks  # the speed depends on the number of layers, and not on their position
+    speeds: dict[int, Speed] = {}
+    assessments = assessments_with(ledger, result.fingerprints["model"], _SPEED)
+    for mask, values in sorted(assessments, key=lambda row: row[0] in masks):  # the mask's own speed overwrites others
         dense = values.get("dense")
         if mask in sizes and isinstance(dense, Mapping):
-            ratios = [theirs / mine for theirs, mine in zip(dense["decode_s"], values["decode_s"], strict=True)]
-            memory = values[_MEMORY] / dense[_MEMORY] - 1
-            found[sizes[mask]] = Speed(values[_SPEED] / dense[_SPEED], error_of_median(ratios), memory, values[_MEMORY])
-    return found
+            ratios = [dense_s / mask_s for dense_s, mask_s in zip(dense["decode_s"], values["decode_s"], strict=True)]
+            speeds[sizes[mask]] = Speed(
+                speedup=values[_SPEED] / dense[_SPEED],
+                error=error_of_median(ratios),
+                memory=values[_MEMORY] / dense[_MEMORY] - 1,
+                memory_bytes=values[_MEMORY],
+            )
+    return speeds
 
 
 def _reason(chosen: SizeFacts, sizes: Sequence[SizeFacts], budget: Budget, measure: Measure) -> str:
-    said = f"{count(chosen.n_removed, 'layer')} can go: {_facts(chosen, budget, measure)}"
-    beside, ends = (-1, "smallest") if budget.only_gains else (1, "largest")
-    other = next((size for size in sizes if size.n_removed == chosen.n_removed + beside), None)
-    if other is None:
-        return f"{said}; it is the {ends} number that was searched"
-    if other.keeps:
-        return said
-    why = f"{said}; with {other.n_removed} it {_shortfall(other)}: {_facts(other, budget, measure)}"
-    return why if other.misses or other.unknown else f"{why}; {_more_exact(other.unsure)}"
+    """Return a sentence on the chosen size, and on why the next size does not keep to the budget."""
+    sentence = f"{count(chosen.n_removed, 'layer')} can go: {_facts(chosen, budget, measure)}"
+    step, extreme = (-1, "smallest") if budget.only_gains else (1, "largest")
+    neighbour = next((size for size in sizes if size.n_removed == chosen.n_removed + step), None)
+    if neighbour is None:
+        return f"{sentence}; it is the {extreme} number that was searched"
+    if neighbour.keeps:
+        return sentence
+    sentence += f"; with {neighbour.n_removed} it {_shortfall(neighbour)}: {_facts(neighbour, budget, measure)}"
+    if neighbour.misses or neighbour.unknown:
+        return sentence
+    return f"{sentence}; {_more_exact(neighbour.unsure)}"
 
 
 def _shortfall(size: SizeFacts) -> str:
-    """Return which parts of the budget a size does not keep to, as the end of a sentence."""
+    """Return the parts of the budget that a size does not keep to, as the end of a sentence."""
     clauses = [f"misses {part}" for part in _keys(size.misses)]
     clauses += [f"keeps to {part}, but not beyond the error" for part in _keys(size.unsure)]
     clauses += [f"has no measured {part}" for part in size.unknown]
@@ -268,36 +320,40 @@ def _keys(parts: Sequence[str]) -> list[str]:
 
 
 def _more_exact(parts: Sequence[str]) -> str:
-    """Return how parts of a budget are measured with a smaller error."""
-    ways = ["take more samples (data.samples)"] if {"loss", "readout"}.intersection(parts) else []
-    ways += ["measure the speed on an idle machine, with more repeats"] if "speedup" in parts else []
-    return " and ".join(ways)
+    """Return what makes the error of parts of a budget smaller."""
+    remedies = []
+    if "loss" in parts or "readout" in parts:
+        remedies.append("take more samples (data.samples)")
+    if "speedup" in parts:
+        remedies.append("measure the speed on an idle machine, with more repeats")
+    return " and ".join(remedies)
 
 
 def _nearest(sizes: Sequence[SizeFacts]) -> SizeFacts:
-    """Return the size that is nearest to a budget which none keeps to."""
-    known = [size for size in sizes if not size.unknown] or sizes
-    unsure = [size for size in known if not size.misses]
+    """Return the size that is nearest to a budget to which no size keeps."""
+    measured = [size for size in sizes if not size.unknown] or sizes
+    unsure = [size for size in measured if not size.misses]
     if unsure:
         return unsure[0]
-    loses = {"loss", "readout"}.intersection(*(size.misses for size in known))
-    return (min if loses else max)(known, key=lambda size: (size.delta if loses else -len(size.misses), size.n_removed))
+    if {"loss", "readout"}.intersection(*(size.misses for size in measured)):  # all lose too much
+        return min(measured, key=lambda size: (size.delta, size.n_removed))
+    return max(measured, key=lambda size: (-len(size.misses), size.n_removed))
 
 
 def _facts(size: SizeFacts, budget: Budget, measure: Measure) -> str:
-    """Return what a size loses and gains, in the terms of the budget."""
+    """Return the losses and gains of a size, in the units of the budget."""
     error = "" if size.delta_error is None else f" ± {size.delta_error:.4f}"
-    said = [_change(size) + error]
+    facts = [_loss_change(size) + error]
     if budget.readout is not None and size.readout_change is not None:
         change = size.readout_change
-        said.append(f"{measure.readout} is {abs(change):.1%} {'better' if change < 0 else 'worse'}")
+        facts.append(f"{measure.readout} is {abs(change):.1%} {'better' if change < 0 else 'worse'}")
     if budget.speedup is not None and size.speed is not None:
         spread = "" if size.speed.error is None else f" ± {size.speed.error:.2f}"
-        said.append(f"{size.speed.speedup:.2f}{spread} times as fast")
+        facts.append(f"{size.speed.speedup:.2f}{spread} times as fast")
     if budget.memory is not None and size.speed is not None:
-        said.append(f"memory {memory_text(size.speed, budget)}")
-    return ", ".join(said)
+        facts.append(f"memory {memory_text(size.speed, budget)}")
+    return ", ".join(facts)
 
 
-def _change(size: SizeFacts) -> str:
+def _loss_change(size: SizeFacts) -> str:
     return f"the loss {'falls' if size.delta < 0 else 'rises'} by {abs(size.delta):.4f}"

@@ -1,4 +1,4 @@
-"""A budget, and the number of layers that is recommended by it."""
+"""A budget, and the recommended number of layers to remove."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from html import escape
 from statistics import NormalDist
+from typing import NamedTuple
 
 from raysearch.core.formatting import added, listed
 from raysearch.core.formatting import size as size_text
@@ -18,35 +19,43 @@ from raysearch.errors import UserError, did_you_mean
 
 _NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[MG]i?B)?")
 _UNITS = {None: 1.0, "%": 0.01, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30}
-#: The units of each part, two examples, and what is true of a number that it takes.
-_PARTS: dict[str, tuple[Collection[str | None], tuple[str, str], Callable[[float], bool]]] = {
-    "loss": ({None}, ("0.1", "0.05"), lambda rise: rise >= 0),
-    "readout": ({None, "%"}, ("0.1", "10%"), lambda share: share >= 0),
-    "speedup": ({None, "%"}, ("1.2", "120%"), lambda times: times > 1),
-    "memory": (_UNITS, ("-15%", "6GB"), lambda change: -1 < change < 0 or change >= 1),
+
+
+class _Part(NamedTuple):
+    """A part of a budget: its units, two examples, and whether it may have a value."""
+
+    units: Collection[str | None]
+    examples: tuple[str, str]
+    allows: Callable[[float], bool]
+
+
+_PARTS = {
+    "loss": _Part({None}, ("0.1", "0.05"), lambda rise: rise >= 0),
+    "readout": _Part({None, "%"}, ("0.1", "10%"), lambda share: share >= 0),
+    "speedup": _Part({None, "%"}, ("1.2", "120%"), lambda times: times > 1),
+    "memory": _Part(_UNITS, ("-15%", "6GB"), lambda change: -1 < change < 0 or change >= 1),
 }
 
 
-#: A budget is kept beyond the error of what was measured, at this confidence, one-sided.
-CONFIDENCE = 0.95
-Z = NormalDist().inv_cdf(CONFIDENCE)
+CONFIDENCE = 0.95  #: the one-sided confidence that a mask keeps to a budget
+Z = NormalDist().inv_cdf(CONFIDENCE)  #: the corresponding number of standard errors
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that a pruned model may lose, and the least that it must gain. None of a part: it does not matter.
+    """The most that a pruned model may lose, and the least that it must gain. A part that is None does not matter.
 
-    A number with a standard error keeps to it if the bound of its 95 % confidence does, and not the number alone.
+    A number with a standard error keeps to the budget only if the bound of its 95 % confidence interval does.
 
     Args:
-        loss: The most that the loss may rise over the dense model's, in the measure's unit.
-        readout: The most by which the readout may get worse, as a share of the dense model's: 0.1.
+        loss: The largest increase of the loss over the dense model's, in the measure's unit.
+        readout: The largest worsening of the readout, as a share of the dense model's: 0.1.
         speedup: The least decoding speed, in multiples of the dense model's: 1.2.
-        memory: The least change of peak memory, as a share of the dense model's: -0.15; or, from 1 on, the most peak
-            memory in bytes.
+        memory: The least change of peak memory, as a share of the dense model's: -0.15. A value of 1 or more is the
+            largest peak memory in bytes.
 
     Raises:
-        UserError: A part is not finite or asks for nothing, or there is none.
+        UserError: A part is not finite or requires nothing, or there is no part.
     """
 
     loss: float | None = None
@@ -60,66 +69,74 @@ class Budget:
                 "the budget is empty; give one of budget.loss=0.1, .readout=10%, .speedup=1.2, .memory=-15%"
             )
         for part, value in self.given.items():
-            _, examples, fits = _PARTS[part]
-            if not (math.isfinite(value) and fits(value)):
-                raise UserError(f"budget.{part}={value:g} is not a budget; use a value such as {' or '.join(examples)}")
+            if not (math.isfinite(value) and _PARTS[part].allows(value)):
+                examples = " or ".join(_PARTS[part].examples)
+                raise UserError(f"budget.{part}={value:g} is not a budget; use a value such as {examples}")
 
     @classmethod
-    def parse(cls, words: Sequence[str]) -> Budget:
-        """Read ``budget.loss=0.1`` and its like; ``10%`` is 0.1, and of no loss; ``6GB`` is 6e9, and of memory alone.
+    def parse(cls, overrides: Sequence[str]) -> Budget:
+        """Parse overrides such as ``budget.loss=0.1``.
+
+        ``10%`` is 0.1, and not allowed for a loss; ``6GB`` is 6e9, and allowed for memory only.
+
+        Args:
+            overrides: ``budget.PART=VALUE`` each.
 
         Raises:
-            UserError: A word is none of these.
+            UserError: An override is not of a budget, or its value is not a number of the part.
         """
-        known = {f"budget.{part}": part for part in _PARTS}
-        given: dict[str, float] = {}
-        for word in words:
-            key, _, text = word.partition("=")
-            if key not in known:
-                meant = f"budget.{key}" if f"budget.{key}" in known else key
-                raise UserError(f"{key} is not a part of a budget; {did_you_mean(meant, known)}")
-            part, number = known[key], _NUMBER.fullmatch(text.strip())
-            units, (one, other), _ = _PARTS[part]
+        parts = {f"budget.{part}": part for part in _PARTS}
+        values: dict[str, float] = {}
+        for override in overrides:
+            key, _, text = override.partition("=")
+            if key not in parts:
+                name = f"budget.{key}" if f"budget.{key}" in parts else key
+                raise UserError(f"{key} is not a part of a budget; {did_you_mean(name, parts)}")
+            part = parts[key]
+            number = _NUMBER.fullmatch(text.strip())
+            example, second_example = _PARTS[part].examples
             if part == "loss" and number is not None and number[2] == "%":
                 raise UserError(
-                    f"{word} is no such number: a loss is not a share; write budget.loss={one}, or "
+                    f"{override} is no such number: a loss is not a share; write budget.loss={example}, or "
                     f"budget.readout={text} for a share of the readout, such as perplexity"
                 )
-            if number is None or number[2] not in units:
-                raise UserError(f"{word} is no such number; write {key}={one}, or {key}={other}")
-            given[part] = float(number[1]) * _UNITS[number[2]]
-            if part == "memory" and number[2] is None and 1 <= given[part] < 1000:
-                raise UserError(f"{word} would be {given[part]:g} bytes; write {word}GB")
-            if part == "memory" and number[2] == "%" and given[part] > 0:
+            if number is None or number[2] not in _PARTS[part].units:
+                raise UserError(f"{override} is no such number; write {key}={example}, or {key}={second_example}")
+            unit = number[2]
+            value = float(number[1]) * _UNITS[unit]
+            if part == "memory" and unit is None and 1 <= value < 1000:
+                raise UserError(f"{override} would be {value:g} bytes; write {override}GB")
+            if part == "memory" and unit == "%" and value > 0:
                 raise UserError(
-                    f"{word} has no sign, and less memory is a negative change; write {key}=-{text.strip(' +')}"
+                    f"{override} has no sign, and less memory is a negative change; write {key}=-{text.strip(' +')}"
                 )
-            if part == "readout" and number[2] is None and given[part] >= 1:
-                raise UserError(f"{word} would be {given[part]:.0%}; write {word}%, or {key}={given[part] / 100:g}")
-        return cls(**given)
+            if part == "readout" and unit is None and value >= 1:
+                raise UserError(f"{override} would be {value:.0%}; write {override}%, or {key}={value / 100:g}")
+            values[part] = value
+        return cls(**values)
 
     @property
     def given(self) -> dict[str, float]:
-        """The parts that matter."""
+        """The values of the parts that are not None."""
         return {part: value for part, value in vars(self).items() if value is not None}
 
     @property
     def only_gains(self) -> bool:
-        """Whether it names what must be gained, and not what may be lost."""
+        """Whether the budget has only gains, and no losses."""
         return self.gains == self.given
 
     @property
     def gains(self) -> dict[str, float]:
-        """The least that must be gained, by part."""
+        """The least gains, by part: ``speedup`` and ``memory``."""
         return {part: value for part, value in self.given.items() if part in ("speedup", "memory")}
 
     @property
     def is_of_bytes(self) -> bool:
-        """Whether its memory is a number of bytes, and no change."""
+        """Whether `memory` is a number of bytes, and not a change."""
         return self.memory is not None and self.memory > 0
 
     def word(self, part: str) -> str:
-        """Return a part as it is given: ``budget.memory=6GB``."""
+        """Return a part as an override: ``budget.memory=6GB``."""
         value = getattr(self, part)
         if part == "memory" and self.is_of_bytes:
             return f"budget.memory={value / 1e9:g}GB"
@@ -131,13 +148,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class Speed:
-    """The speed and the memory of a mask beside the dense model.
+    """The speed and the memory of a mask relative to the dense model.
 
     Args:
-        speedup: Decoding speed in multiples of the dense model's.
-        error: Standard error of that, by repeat; None where it is not known.
-        memory: Peak memory less the dense model's, as a share of that.
-        memory_bytes: Peak memory.
+        speedup: The decoding speed in multiples of the dense model's.
+        error: The standard error of `speedup` over repeats; None if it is not known.
+        memory: Peak memory minus the dense model's, as a share of the dense model's.
+        memory_bytes: Peak memory, in bytes.
     """
 
     speedup: float
@@ -148,14 +165,21 @@ class Speed:
 
 @dataclass(frozen=True)
 class SizeFacts:
-    """The best mask of one number of layers, and what is known of it; None of a number that is not known.
+    """The best mask of one number of layers, and its facts; a number that is not known is None.
 
     Args:
-        delta: Its loss over the dense model's, with the standard error by the choice of samples.
-        readout_change: By how much its readout is worse than the dense model's, as a share of it, with that error.
+        n_removed: The number of removed layers.
+        mask: The mask.
+        loss: Its loss, in the measure's unit.
+        delta: Its loss minus the dense model's.
+        delta_error: The standard error of `delta` from the choice of samples.
+        readout: The readout of its loss.
+        readout_change: How much worse the readout is than the dense model's, as a share of the dense model's.
+        readout_error: The standard error of `readout_change`.
+        speed: Its speed and memory.
         misses: The parts of the budget that it misses.
-        unsure: The parts that it keeps to, but not beyond the error of what was measured.
-        unknown: The parts of the budget that nothing is known of.
+        unknown: The parts of the budget that were not measured.
+        unsure: The parts that it keeps to, but not beyond the error of the measurement.
     """
 
     n_removed: int
@@ -173,18 +197,37 @@ class SizeFacts:
 
     @property
     def keeps(self) -> bool:
-        """Whether it keeps to every part of the budget, beyond all errors."""
+        """Whether the mask keeps to every part of the budget, beyond all errors."""
         return not (self.misses or self.unknown or self.unsure)
 
 
 def memory_text(speed: Speed, budget: Budget) -> str:
-    """Return the memory of a mask in the terms of a budget: ``-10.5%``, or ``489 MB``."""
+    """Return the memory of a mask in the unit of a budget: ``-10.5%``, or ``489 MB``.
+
+    Args:
+        speed: The speed and memory of the mask.
+        budget: The budget.
+    """
     return size_text(speed.memory_bytes) if budget.is_of_bytes else f"{speed.memory:+.1%}"
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The number of layers to remove by a budget, of all sizes, ascending; and the reason in a sentence."""
+    """The recommended number of layers to remove.
+
+    Args:
+        search_id: The search.
+        model: The model as the user named it.
+        measure: The unit of the losses.
+        budget: The budget.
+        dense_loss: The loss of the dense model.
+        dense_readout: Its readout.
+        sizes: The facts of the best mask of each number of layers, ascending.
+        n_removed: The recommended number.
+        removed: The best mask of that number.
+        reason: The reason, as a sentence.
+        confidence: The one-sided confidence that the mask keeps to the budget.
+    """
 
     search_id: str
     model: str
@@ -199,18 +242,20 @@ class Recommendation:
     confidence: float = CONFIDENCE
 
     def __str__(self) -> str:
-        """Return the reason as a sentence."""
+        """Return the search, the budget and the reason."""
         return f"{self.search_id}, {self.budget}: {self.reason}"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the reason, and the best mask of each number of layers."""
+        """Return HTML for notebooks: the reason, and a table of the best mask of each number of layers."""
         head = "".join(f"<th>{name}</th>" for name in ("layers", "removed", "loss over dense", "budget"))
         rows = ""
         for size in self.sizes:
-            parts = (*size.misses, *size.unsure, *size.unknown)
-            verdict = (
-                "recommended" if size.mask == self.removed else "keeps to it" if size.keeps else f"not {listed(parts)}"
-            )
+            if size.mask == self.removed:
+                verdict = "recommended"
+            elif size.keeps:
+                verdict = "keeps to it"
+            else:
+                verdict = f"not {listed((*size.misses, *size.unsure, *size.unknown))}"
             cells = size.n_removed, size.mask, added(size.delta, size.delta_error), verdict
             rows += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
         return f"<p>{escape(str(self))}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"

@@ -1,6 +1,6 @@
-"""The searches that a ledger knows: what was asked for, how far it got, what it found; and how they are forgotten.
+"""The records of searches in a ledger: their configuration, state and result. Also how searches are deleted.
 
-They stand in the ledger's own file, so that ``resume``, ``show`` and ``export`` need no tracker.
+They are in the ledger's file, so that ``resume``, ``show`` and ``export`` need no tracker.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ State = Literal["running", "finished", "stopped", "failed", "interrupted"]
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """A search on record.
+    """The record of a search.
 
     Args:
-        state: ``stopped`` by its budget. The ledger has ``running`` also after a kill, as a dead process cannot write
-            its own end; `as_they_stand` tells.
-        failure: Why, if it failed.
-        updated: When it last changed, ISO 8601, UTC.
-        fingerprints: Of the model, the text and the whole calibration; empty before they were known.
-        mlflow_run_id: MLflow's id of it, if it was recorded there.
+        search_id: The id of the search.
+        config: The resolved configuration, without secrets.
+        state: The state; ``stopped`` means by its budget. A killed process cannot write its end, so its search stays
+            ``running`` in the ledger; `as_they_stand` corrects that.
+        failure: The cause, if it failed.
+        result: The result, if there is one.
+        updated: When the record last changed, ISO 8601, UTC.
+        fingerprints: The fingerprints of the ``model``, the ``text`` and the whole ``calibration``; empty before they
+            are known.
+        mlflow_run_id: MLflow's id of the search, if it is recorded there.
     """
 
     search_id: str
@@ -50,24 +54,28 @@ class SearchRecord:
         """The result.
 
         Raises:
-            UserError: It has not finished.
+            UserError: There is no result yet.
         """
         if self.result is None:
-            resume = f"first: raysearch resume {self.search_id}{option_of(self.config)}"
-            remedy = "wait for its end" if self.state == "running" else resume
+            remedy = f"first: raysearch resume {self.search_id}{option_of(self.config)}"
+            if self.state == "running":
+                remedy = "wait for its end"
             raise UserError(f"SEARCH={self.search_id} is {self.state}, so nothing is found yet; {remedy}")
         return self.result
 
     @property
     def identifying(self) -> dict[str, str]:
-        """The fingerprints that recoveries are named by: without the parts', which the calibration's stands for."""
+        """The fingerprints in the ids of recoveries: all except ``parts``, which ``calibration`` includes."""
         return {subject: digest for subject, digest in self.fingerprints.items() if subject != "parts"}
 
     def best_of_size(self, remove: int | None) -> Trial:
-        """Return the best mask of so many layers; None for the mask that the search found, 0 for the dense model.
+        """Return the best trial of a size.
+
+        Args:
+            remove: The number of removed layers; None for the mask of the search, 0 for the dense model.
 
         Raises:
-            UserError: It has not finished, or has no such mask.
+            UserError: The search has no result yet, or no such mask.
         """
         if remove == 0:
             return self.found.trials[0]
@@ -81,52 +89,85 @@ class SearchRecord:
         return best[size]
 
     def check_weights(self, model_fingerprint: str) -> None:
-        """Refuse a model whose files have changed since the search was made on it."""
+        """Check that the model is the one of the search.
+
+        Raises:
+            UserError: The files of the model have changed since the search.
+        """
         if self.fingerprints.get("model", model_fingerprint) != model_fingerprint:
             raise UserError(
                 f"SEARCH={self.search_id} is of another model: its files have changed since; put back the old ones, "
-                "or start anew with raysearch search"
+                "or start again with raysearch search"
             )
 
 
-def _merged(ours: SearchRecord, theirs: SearchRecord) -> SearchRecord:
-    """Return the record of a search that two ledgers have: the one that got further, then the newer."""
-    one, other = ours.result, theirs.result
-    if one and one.complete and other and other.complete and (one.removed, one.loss) != (other.removed, other.loss):
+def _merged(record: SearchRecord, other_record: SearchRecord) -> SearchRecord:
+    """Return the record of a search that two ledgers have: the one with more progress, or else the newer."""
+    result = record.result
+    other_result = other_record.result
+    if (
+        result is not None
+        and other_result is not None
+        and result.complete
+        and other_result.complete
+        and (result.removed, result.loss) != (other_result.removed, other_result.loss)
+    ):
         raise UserError(
-            f"SEARCH={ours.search_id} found {one.mask} in one ledger and {other.mask} in the other; the two were "
-            "not computed alike, so keep them apart"
+            f"SEARCH={record.search_id} found {result.mask} in one ledger and {other_result.mask} in the other; the "
+            "two were not computed alike, so keep them apart"
         )
 
     def progress(record: SearchRecord) -> tuple[bool, bool, str]:
         return bool(record.result), bool(record.result and record.result.complete), record.updated
 
-    return max(ours, theirs, key=progress)
+    return max(record, other_record, key=progress)
 
 
-#: All searches of a ledger.
+#: The table of all searches in a ledger.
 SEARCHES = Table(SearchRecord, "searches", "search", _merged)
 
 
 def as_they_stand(ledger: Ledger, records: Sequence[SearchRecord]) -> list[SearchRecord]:
-    """Return records with the truth of those that nobody runs any more: they are interrupted. Nothing is written."""
-    ended = [one.search_id for one in records if one.state == "running" and not is_held(ledger, one.search_id)]
-    again = SEARCHES.some(ledger, ended)  # a search writes how it ended before it lets go of its lock
-    true = {name: replace(one, state="interrupted") if one.state == "running" else one for name, one in again.items()}
-    return [true.get(one.search_id, one) for one in records]
+    """Return records with their actual states: a running search without a process is interrupted. Nothing is written.
+
+    Args:
+        ledger: The ledger.
+        records: Records of the ledger.
+    """
+    ended_ids = [
+        record.search_id for record in records if record.state == "running" and not is_held(ledger, record.search_id)
+    ]
+    current: dict[str, SearchRecord] = {}
+    # These are read again, since a search writes its end before it releases its lock.
+    for search_id, record in SEARCHES.some(ledger, ended_ids).items():
+        current[search_id] = replace(record, state="interrupted") if record.state == "running" else record
+    return [current.get(record.search_id, record) for record in records]
 
 
 def find_search(ledger: Ledger, name: str) -> SearchRecord:
-    """Return the one search that a name fits, as it stands; see `Table.find`."""
+    """Return the search that a name fits, with its actual state (`as_they_stand`).
+
+    Args:
+        ledger: The ledger.
+        name: The id, the beginning of one, or ``latest``; see `Table.find`.
+
+    Raises:
+        UserError: No search fits the name, or several do.
+    """
     (record,) = as_they_stand(ledger, [SEARCHES.find(ledger, name)])
     return record
 
 
 def count_evaluated(ledger: Ledger, record: SearchRecord) -> int:
-    """Return how many masks the ledger has evaluations of, on a search's own samples; other searches may share them."""
+    """Return how many masks have evaluations on the samples of a search; other searches may share these.
+
+    Args:
+        ledger: The ledger.
+        record: The search.
+    """
     query = "subject LIKE '{_%}' AND calibration IN (SELECT value FROM json_each(?))"
-    of_it = (json.dumps(_calibrations(record)),)
-    ((masks,),) = ledger.read(f"SELECT count(DISTINCT subject) FROM evaluations WHERE {query}", of_it)
+    parameters = (json.dumps(_calibrations(record)),)
+    ((masks,),) = ledger.read(f"SELECT count(DISTINCT subject) FROM evaluations WHERE {query}", parameters)
     return int(masks)
 
 
@@ -139,17 +180,33 @@ def write_search(
     failure: str | None = None,
     fingerprints: Mapping[str, str] | None = None,
 ) -> None:
-    """Record where a search stands; result, fingerprints and MLflow's id stay as they are until there are new ones.
+    """Record the state of a search.
 
-    Where all of a result came from the ledger, what the search took is what stands on record.
+    Args:
+        ledger: The ledger.
+        search_id: The id of the search.
+        config: The resolved configuration, without secrets.
+        state: The state.
+        result: The result; None keeps the recorded one. If all of it came from the ledger, the recorded work and times
+            of the search are kept.
+        failure: The cause, if the search failed.
+        fingerprints: The fingerprints; None keeps the recorded ones.
     """
 
     def changed(before: SearchRecord | None) -> SearchRecord:
-        known = before or SearchRecord(search_id, config, state, None, None, "")
-        run_id = (result and result.mlflow_run_id) or known.mlflow_run_id
-        new = result and replace(result.with_work_of(known.result), mlflow_run_id=run_id)
-        prints = known.fingerprints if fingerprints is None else fingerprints
-        return SearchRecord(search_id, config, state, failure, new or known.result, now(), prints, run_id)
+        before = before or SearchRecord(search_id, config, state, None, None, "")
+        run_id = (result and result.mlflow_run_id) or before.mlflow_run_id
+        new_result = result and replace(result.with_work_of(before.result), mlflow_run_id=run_id)
+        return SearchRecord(
+            search_id,
+            config,
+            state,
+            failure,
+            result=new_result or before.result,
+            updated=now(),
+            fingerprints=before.fingerprints if fingerprints is None else fingerprints,
+            mlflow_run_id=run_id,
+        )
 
     SEARCHES.change(ledger, search_id, changed)
 
@@ -161,40 +218,39 @@ def note_mlflow(
     receipt: str | None = None,
     tracking: Mapping[str, Any] | None = None,
 ) -> None:
-    """Put on record where MLflow has a search; when the search changed last stays as it is.
+    """Record where MLflow has a search. The time of the last change stays.
 
     Args:
-        ledger: Has the search.
-        search_id: Its id.
-        run_id: MLflow's id of it; None leaves the one on record.
-        receipt: The tracker's receipt; None where something is not written.
-        tracking: The section ``tracking``, without secrets, that it is recorded by from now on; None leaves the one on
-            record.
+        ledger: The ledger, which contains the search.
+        search_id: The id of the search.
+        run_id: MLflow's id of the search; None keeps the recorded one.
+        receipt: The tracker's receipt; None if something is not written.
+        tracking: The new section ``tracking`` of its configuration, without secrets; None keeps the recorded one.
     """
     if run_id is None and tracking is None:
         return
 
     def changed(record: SearchRecord | None) -> SearchRecord:
-        assert record is not None, "it was read before"
-        known_as = run_id or record.mlflow_run_id
-        result = record.result and replace(record.result, mlflow_run_id=known_as, mlflow_receipt=receipt)
+        assert record is not None, "the ledger contains the search"
+        mlflow_run_id = run_id or record.mlflow_run_id
+        result = record.result and replace(record.result, mlflow_run_id=mlflow_run_id, mlflow_receipt=receipt)
         config = record.config if tracking is None else {**record.config, "tracking": tracking}
-        return replace(record, config=config, result=result, mlflow_run_id=known_as)
+        return replace(record, config=config, result=result, mlflow_run_id=mlflow_run_id)
 
     SEARCHES.change(ledger, search_id, changed)
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """The searches and rows that go from a ledger.
+    """The searches and rows that are deleted from a ledger.
 
     Args:
-        path: The ledger.
-        searches: Their ids.
-        rows: How many evaluations and texts go with them.
-        size_bytes: The file's size, before and after; the same unless it is done.
-        done: Whether they are gone, or only would be.
-        studies: The ids of the studies that have one of the searches, and would run it again.
+        path: The file of the ledger.
+        searches: The ids of the deleted searches.
+        rows: How many evaluations and texts are deleted with them.
+        size_bytes: The size of the file before and after; equal unless `done`.
+        done: Whether they are deleted, or only would be.
+        studies: The ids of the studies that contain one of the searches, and would run it again.
     """
 
     path: Path
@@ -206,38 +262,51 @@ class Cleaned:
 
 
 def clean(ledger: Ledger, names: Sequence[str], *, really: bool) -> Cleaned:
-    """Forget searches, and give the space of what is gone back to the disk.
+    """Delete searches and their evaluations, and free the space on the disk.
 
-    The evaluations of a search go with it unless another search on record is of the same calibration, or of one that
-    it is a part of. What another command needs of them later is computed again. Without names, space alone is given
-    back; if not `really`, what would go is counted.
+    The evaluations of a search are kept if another recorded search has the same calibration, alone or as a part.
+    Deleted evaluations that another command needs later are computed again.
+
+    Args:
+        ledger: The ledger.
+        names: The searches; without names, only free space is released.
+        really: Whether they are deleted; if not, they are only counted.
 
     Raises:
-        UserError: A name fits no search or several, or a search that would lose something is running.
+        UserError: A name fits no search or several, or one of the searches is running.
     """
     before = ledger.path.stat().st_size
     rows: dict[str, int] = {}
-    # A search takes its lock before it writes, so one that begins meanwhile is seen here, or writes afterwards.
+    # A search takes its lock before it writes, so a search that starts now is detected here, or writes afterwards.
     with ledger.transaction() if really else nullcontext():
-        gone = {record.search_id: record for record in (SEARCHES.find(ledger, name) for name in names)}
-        for name in gone:
+        deleted = {record.search_id: record for record in (SEARCHES.find(ledger, name) for name in names)}
+        for name in deleted:
             if is_held(ledger, name):
                 raise UserError(f"SEARCH={name} is running; wait for its end, or stop it first")
-        stay = {one for record in SEARCHES.all(ledger) if record.search_id not in gone for one in _calibrations(record)}
-        calibrations = json.dumps([one for record in gone.values() for one in _calibrations(record) if one not in stay])
+        needed: set[str] = set()
+        for record in SEARCHES.all(ledger):
+            if record.search_id not in deleted:
+                needed.update(_calibrations(record))
+        unneeded = [
+            calibration
+            for record in deleted.values()
+            for calibration in _calibrations(record)
+            if calibration not in needed
+        ]
+        calibrations = json.dumps(unneeded)
         for table in ("evaluations", "texts"):
             where = f"FROM {table} WHERE calibration IN (SELECT value FROM json_each(?))"
             ((rows[table],),) = ledger.read(f"SELECT count(*) {where}", (calibrations,))
             if really:
                 ledger.connection.execute(f"DELETE {where}", (calibrations,))
         if really:
-            ledger.connection.executemany("DELETE FROM searches WHERE search_id = ?", [(name,) for name in gone])
+            ledger.connection.executemany("DELETE FROM searches WHERE search_id = ?", [(name,) for name in deleted])
     if really:
         ledger.compact()
-    return Cleaned(ledger.path, list(gone), rows, (before, ledger.path.stat().st_size), really)
+    return Cleaned(ledger.path, list(deleted), rows, (before, ledger.path.stat().st_size), really)
 
 
 def _calibrations(record: SearchRecord) -> list[str]:
-    """Return the fingerprints that a search's evaluations are kept by: of a weighted one, those of its parts."""
+    """Return the fingerprints of all calibrations of a search, under which its evaluations are stored."""
     fingerprints = record.fingerprints
     return fingerprints.get("parts", fingerprints.get("calibration", "")).split()

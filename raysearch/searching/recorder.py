@@ -1,4 +1,4 @@
-"""The recorder of a search: it answers the searcher's rounds, keeps what happened and passes it to observers."""
+"""The recorder of a search: it answers the searcher's requests, keeps all trials, and calls observers."""
 
 from __future__ import annotations
 
@@ -26,17 +26,28 @@ from raysearch.searching.trial import Trial
 
 @dataclass
 class SearchRecorder(Oracle):
-    """Answers the searcher's rounds and tells its observer what happened.
+    """Answers the searcher's requests, keeps all trials, and calls an observer.
 
-    The dense model rides in the first round, where it costs a layer-forward or so more. It is trial 0, and counts
-    neither as requested nor in the naive cost, not even where the searcher requests it.
+    The dense model is added to the first round, where it costs only about one layer-forward. It is trial 0. It counts
+    neither as requested nor in the naive cost, even if the searcher requests it.
 
     Args:
+        problem: The space of legal masks.
+        evaluator: Evaluates masks and measures statistics.
+        observer: Gets each trial and each round.
         started: When the search began, by `time.perf_counter`.
-        part_names: The names of its calibrations, where there are several.
-        best: The mask of the lowest loss so far that removes M layers; ties in mask order.
-        naive_layer_forwards: What a full forward per mask requested would have run; `naive_computed` per mask computed.
-        searcher_s: What the searcher itself took.
+        part_names: The names of its calibrations, if there are several.
+        trials: All trials, in order.
+        rounds: All rounds and their scores, in order.
+        summaries: The summary of each round.
+        losses: The loss of each mask that has one.
+        best: The mask with the lowest loss so far that removes M layers; of equal losses the first in mask order.
+        remarks: The last remark of each name.
+        statistics: The measured statistics, in order.
+        n_computed: How many masks were computed, at least in part.
+        naive_layer_forwards: Layer-forwards of a full forward for each requested mask.
+        naive_computed: Layer-forwards of a full forward for each computed mask.
+        searcher_s: The time of the searcher itself, in s.
     """
 
     problem: Problem
@@ -57,65 +68,77 @@ class SearchRecorder(Oracle):
     searcher_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._answered = time.perf_counter()
+        self._last_answer = time.perf_counter()
 
     def follow(
         self, rounds: Generator[None, None, Mask], ends: Callable[[], Mask | None] = lambda: None
     ) -> Generator[RoundSummary, None, Mask]:
-        """Yield a summary after each round, and return the mask found, or the first that `ends` gives after a round."""
+        """Run rounds, and yield the summary of each.
+
+        Args:
+            rounds: Runs a round at each step, and returns the mask of the searcher.
+            ends: Called after each round; returns a mask to end with, or None to continue.
+
+        Returns:
+            The mask of the searcher, or the mask of `ends`.
+        """
         with closing(rounds):
             while True:
-                self._answered = time.perf_counter()  # others may have had their turn since the last round
+                self._last_answer = time.perf_counter()  # the caller may have done other work since the last round
                 try:
                     next(rounds)
                 except StopIteration as stop:
-                    found: Mask = stop.value
-                    return found
+                    mask: Mask = stop.value
+                    return mask
                 yield self.summaries[-1]
-                if (early := ends()) is not None:
-                    return early
+                if (early_mask := ends()) is not None:
+                    return early_mask
 
     @property
     def solutions(self) -> list[Mask]:
-        """The masks that remove M layers and have a loss, the lowest first; ties in mask order."""
-        found = [mask for mask in self.losses if self.problem.is_solution(mask)]
-        return sorted(found, key=lambda mask: (self.losses[mask], mask))
+        """The masks that remove M layers and have a loss, lowest loss first; equal losses in mask order."""
+        masks = [mask for mask in self.losses if self.problem.is_solution(mask)]
+        return sorted(masks, key=lambda mask: (self.losses[mask], mask))
 
     @property
     def is_undecided(self) -> bool:
-        """Whether several masks that remove M layers have a loss, and all the same."""
+        """Whether several masks that remove M layers have a loss, and all losses are equal."""
         masks = self.solutions
         return len(masks) > 1 and self.losses[masks[0]] == self.losses[masks[-1]]
 
     def round_for_best(self, count: int) -> Round | None:
-        """Return the round after which the `count` best solutions are known; None if they are.
+        """Return the round after which the `count` best solutions are known; None if they are known already.
 
-        A mask that screening dropped is beyond doubt not among those that its round kept, which may be fewer.
+        It has the solutions without a loss that screening has dropped: these are not among the best of their rounds,
+        but those rounds may have kept fewer than `count`.
         """
         dropped = {trial.mask for trial in self.trials if trial.screened is not None} - self.losses.keys()
-        masks, known = sorted(filter(self.problem.is_solution, dropped)), self.solutions
+        masks = sorted(filter(self.problem.is_solution, dropped))
         if not masks:
             return None
-        return Round(masks, beat=known[count - 1]) if len(known) >= count else Round(masks, keep=count)
+        solutions = self.solutions
+        return Round(masks, beat=solutions[count - 1]) if len(solutions) >= count else Round(masks, keep=count)
 
     @property
     def dense_loss(self) -> float:
-        """The loss with nothing removed."""
+        """The loss of the dense model."""
         return self.losses[self.problem.dense]
 
     @property
     def seconds(self) -> float:
-        """Since the search started."""
+        """The time since the search started, in s."""
         return time.perf_counter() - self.started
 
     @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
         with self._answering():
-            naive, before = statistic.passes * self.problem.n_layers, self.evaluator.meter.layer_forwards
-            self.naive_layer_forwards += naive  # which cannot be shared
+            naive = statistic.passes * self.problem.n_layers
+            before = self.evaluator.meter.layer_forwards
+            self.naive_layer_forwards += naive
             self.statistics.append(statistic)
             values = self.evaluator.measure(statistic)
-            self.naive_computed += naive if self.evaluator.meter.layer_forwards > before else 0
+            if self.evaluator.meter.layer_forwards > before:
+                self.naive_computed += naive
             return values
 
     @override
@@ -124,10 +147,10 @@ class SearchRecorder(Oracle):
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Keep the searcher's own time apart from that of its answers."""
-        self.searcher_s += time.perf_counter() - self._answered
+        """Measure the time of the searcher, which excludes the time of the answers."""
+        self.searcher_s += time.perf_counter() - self._last_answer
         yield
-        self._answered = time.perf_counter()
+        self._last_answer = time.perf_counter()
 
     @override
     def evaluate(self, proposed: Round) -> Scores:
@@ -135,25 +158,25 @@ class SearchRecorder(Oracle):
             return self._evaluate(proposed)
 
     def _evaluate(self, proposed: Round) -> Scores:
-        whole = proposed if self.rounds else replace(proposed, masks=[self.problem.dense, *proposed.masks])
+        with_dense = proposed if self.rounds else replace(proposed, masks=[self.problem.dense, *proposed.masks])
         before = self.evaluator.meter.samples_at_once
-        evaluations = self.evaluator.evaluate(whole)
+        evaluations = self.evaluator.evaluate(with_dense)
         if (at_once := self.evaluator.meter.samples_at_once) != before:
             self.observer.warn(
-                f"memory does not hold a shard; going on with {at_once} of its samples at once, "
+                f"memory does not hold a shard; continuing with batches of {at_once} of its samples, "
                 f"as data.shard_samples={at_once} would from the start"
             )
         if not self.rounds:
-            self._tell_dense(evaluations[self.problem.dense])
+            self._add_dense_trial(evaluations[self.problem.dense])
         scores = scores_of(proposed, evaluations)
         self.rounds.append((proposed, scores))
-        asked = {mask: evaluations[mask] for mask in proposed.masks if mask}  # the dense model has been told
-        for mask, evaluation in asked.items():
-            self._tell(mask, evaluation, len(self.rounds))
-        computed = [mask for mask, evaluation in asked.items() if not evaluation.cached]
+        requested = {mask: evaluations[mask] for mask in proposed.masks if mask}  # the dense model has a trial already
+        for mask, evaluation in requested.items():
+            self._add_trial(mask, evaluation, len(self.rounds))
+        computed = [mask for mask, evaluation in requested.items() if not evaluation.cached]
         self.n_computed += len(computed)
         self.naive_computed += naive_layer_forwards(computed, self.problem.n_layers)
-        self.naive_layer_forwards += naive_layer_forwards(asked, self.problem.n_layers)
+        self.naive_layer_forwards += naive_layer_forwards(requested, self.problem.n_layers)
         pruned = replace(scores, losses={mask: loss for mask, loss in scores.losses.items() if mask})
         round_best = pruned.best(1)[0] if pruned.losses else None
         self.summaries.append(
@@ -174,7 +197,7 @@ class SearchRecorder(Oracle):
         return scores
 
     def removal_order(self) -> tuple[int, ...] | None:
-        """Return the layers in the order of removal, if each round tried all extensions of the best mask before it."""
+        """Return the layers in the order of removal if each round tried all extensions of its parent; else None."""
         order: list[int] = []
         parent = self.problem.dense
         for proposed, scores in self.rounds:
@@ -187,8 +210,8 @@ class SearchRecorder(Oracle):
             parent = best
         return tuple(order)
 
-    def _tell_dense(self, evaluation: Evaluation) -> None:
-        if (evaluation.failure or "").startswith("the loss is "):  # as where a weight is so large that it overflows
+    def _add_dense_trial(self, evaluation: Evaluation) -> None:
+        if (evaluation.failure or "").startswith("the loss is "):  # such as when a large weight overflows
             raise UserError(
                 f"the model cannot be searched: with nothing removed, {evaluation.failure}; its weights are damaged, "
                 "or too large for its dtype, where model.dtype=float32 may help"
@@ -196,17 +219,17 @@ class SearchRecorder(Oracle):
         if evaluation.loss is None:
             raise EvaluationError(f"the dense model cannot be evaluated: {evaluation.failure}")
         self.losses[self.problem.dense] = evaluation.loss
-        self._tell(self.problem.dense, evaluation, 0)
+        self._add_trial(self.problem.dense, evaluation, 0)
 
-    def _tell(self, mask: Mask, evaluation: Evaluation, number: int) -> None:
+    def _add_trial(self, mask: Mask, evaluation: Evaluation, round_number: int) -> None:
         if evaluation.loss is not None:
             self.losses[mask] = evaluation.loss
             if self.problem.is_solution(mask):
-                self.best = min(self.best or mask, mask, key=lambda one: (self.losses[one], one))
+                self.best = min(self.best or mask, mask, key=lambda rival: (self.losses[rival], rival))
         parts = zip(self.part_names, evaluation.parts, strict=False)
         trial = Trial(
             index=len(self.trials),
-            round=number,
+            round=round_number,
             mask=mask,
             loss=evaluation.loss,
             delta=None if evaluation.loss is None else evaluation.loss - self.dense_loss,

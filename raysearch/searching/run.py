@@ -1,4 +1,4 @@
-"""One search, from its specification to its result: the loop between searcher and evaluator."""
+"""Runs one search, from its specification to its result."""
 
 from __future__ import annotations
 
@@ -54,13 +54,14 @@ from raysearch.searching.spec import Refiner, SearchSpec
 
 @dataclass(frozen=True)
 class StudyContext:
-    """The parts of a search that a study shares among many; a search of its own has nothing but its model's shape.
+    """The parts of a search that the searches of a study share; a search without a study has only `info`.
 
     Args:
-        prepared: The samples of the search's calibrations.
-        labels: What the search is called in the study: ``{"searcher": "beam 5", "remove": "7", …}``.
+        info: The model.
+        prepared: The calibrations of the search.
+        labels: The labels of the search in the study: ``{"searcher": "beam 5", "remove": "7", …}``.
         parent: The tracker's id of the study, if it has one.
-        make_pool: Gives the replicas, which outlive the search.
+        make_pool: Returns the replicas, which outlive the search.
     """
 
     info: ModelInfo
@@ -71,10 +72,14 @@ class StudyContext:
 
 
 def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
-    """Return what a search would cost on an empty ledger: its data are read, weights are not, and nothing is recorded.
+    """Forecast the cost of a search with an empty ledger. Data are read, weights are not, and nothing is recorded.
+
+    Args:
+        spec: The search.
+        observer: Gets progress and warnings.
 
     Raises:
-        UserError: As `search_rounds`, but for what only the weights or a cluster tell.
+        UserError: As `search_rounds`, except for errors that only the weights or a cluster show.
     """
     evaluation = spec.evaluation
     info = describe_model(evaluation.model, observer)
@@ -93,9 +98,9 @@ def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
     warn_of_export(info, observer)
     pool = evaluation.cluster.size(info, n_units(calibrations, expected.n_passes(info.n_layers)))
     if expected.cost is None:
-        return replace(expected, time_source="since the number of masks cannot be told beforehand", pool=pool)
+        return replace(expected, time_source="since the number of masks is not known in advance", pool=pool)
 
-    from raysearch.evaluation.timing import time_layers  # which brings torch
+    from raysearch.evaluation.timing import time_layers  # imports torch
 
     observer.assessing("timing: a few layers on a shard of each calibration")
     times = time_layers(info, evaluation.calibrations, calibrations, evaluation.cluster.cpus_per_replica)
@@ -110,7 +115,23 @@ def run_search(
     resumes: str | None = None,
     meter: SpeedMeter | None = None,
 ) -> SearchResult:
-    """Run a search to its end, or go on with it where it was stopped, as `search_rounds`."""
+    """Run a search to its end, or resume it, as `search_rounds` does.
+
+    Args:
+        spec: The search.
+        observer: Gets progress, trials, rounds and the end.
+        tracker: Records the search; it is closed at the end.
+        resumes: The id that the search must have, if it is resumed by its id.
+        meter: Measures the speeds of a search by budget.
+
+    Returns:
+        The result.
+
+    Raises:
+        UserError: The specification does not fit the model, the text or the machine.
+        EvaluationError: A unit of work failed for good.
+        KeyboardInterrupt: The user stopped it; all evaluations so far are in the ledger.
+    """
     return exhaust(search_rounds(spec, observer, tracker, resumes, meter=meter))
 
 
@@ -122,16 +143,28 @@ def search_rounds(
     context: StudyContext | None = None,
     meter: SpeedMeter | None = None,
 ) -> Generator[RoundSummary, None, SearchResult]:
-    """Run a search round by round, telling where it stands after each, and return what was found.
+    """Run a search round by round.
 
-    Closed before its end, it is on record as stopped, with the best mask so far. `tracker` is closed at the end.
-    `resumes` is the search id that it must have, where an earlier search is taken up by name; `context` is what a study
-    has ready for it; `meter` measures the speeds of a search by budget.
+    If the generator is closed before its end, the search is recorded as stopped, with the best mask so far.
+
+    Args:
+        spec: The search.
+        observer: Gets progress, trials, rounds and the end.
+        tracker: Records the search; it is closed at the end.
+        resumes: The id that the search must have, if it is resumed by its id.
+        context: The shared parts of a study; None without a study.
+        meter: Measures the speeds of a search by budget.
+
+    Yields:
+        The summary of each round.
+
+    Returns:
+        The result.
 
     Raises:
         UserError: The specification does not fit the model, the text or the machine.
         EvaluationError: A unit of work failed for good.
-        KeyboardInterrupt: The user stopped it; everything evaluated so far is in the ledger.
+        KeyboardInterrupt: The user stopped it; all evaluations so far are in the ledger.
     """
     started = time.perf_counter()
     is_alone = context is None
@@ -139,26 +172,27 @@ def search_rounds(
     info = context.info
     if spec.refiner is not None:
         spec.refiner.check(info)
-    problem = spec.problem(info)  # refuses numbers that do not fit before anything is written, as a searcher may
+    problem = spec.problem(info)  # refuses numbers that do not fit, before anything is written
     expected = _forecast(spec, info) if is_alone else None
     if context.prepared is None:
         tell_of_large_files(spec.evaluation, observer)
     n_passes = 1.0 if expected is None else expected.n_passes(info.n_layers)
-    opened = open_session(spec.evaluation, info, observer.progress, context.prepared, context.make_pool, n_passes)
-    with closing(opened) as session:
+    with closing(
+        open_session(spec.evaluation, info, observer.progress, context.prepared, context.make_pool, n_passes)
+    ) as session:
         header = _header(spec, session, problem.n_remove, context)
         if resumes not in (None, header.search_id):
-            raise _changed(resumes, session)
+            raise _changed_search_error(resumes, session)
         with held(session.ledger, header.search_id, "SEARCH", wait=not is_alone):
             write_search(session.ledger, header.search_id, spec.config, "running", fingerprints=session.fingerprints)
             before = SEARCHES.some(session.ledger, [header.search_id])[header.search_id].result
             if before is not None and before.mlflow_run_id is not None and before.mlflow_receipt is not None:
                 tracker.resume(before.mlflow_run_id, before.mlflow_receipt)
-            watching = Observers(tracker, observer)
-            recorder = SearchRecorder(problem, session.evaluator, watching, started, _part_names(spec))
-            search = _Search(spec, session, header, recorder, watching, tracker)
+            observers = Observers(tracker, observer)
+            recorder = SearchRecorder(problem, session.evaluator, observers, started, _part_names(spec))
+            search = _Search(spec, session, header, recorder, observers, tracker)
             try:
-                watching.search_started(header, expected)
+                observers.search_started(header, expected)
                 if is_alone:
                     warn_of_unknown(session.calibrations, observer)
                     warn_of_dtype(info, observer)
@@ -166,16 +200,18 @@ def search_rounds(
                     warn_of_export(info, observer)
                 rounds = run_rounds(spec.searcher, problem, spec.seed, recorder)
                 if spec.refiner is not None:
-                    result = yield from search.refined(spec.refiner, (yield from recorder.follow(rounds)))
+                    mask = yield from recorder.follow(rounds)
+                    result = yield from search.refined(spec.refiner, mask)
                 elif spec.budget is None:
-                    result = search.result((yield from recorder.follow(rounds)))
+                    mask = yield from recorder.follow(rounds)
+                    result = search.result(mask)
                 else:
-                    assert meter is not None, "a search by budget has one"
+                    assert meter is not None, "a search by budget has a meter"
                     budgeted = BudgetedSearch(spec.budget, problem, session, recorder, meter)
                     budgeted.check()
-                    whole = search.result((yield from recorder.follow(rounds, budgeted.found)))
-                    advice = budgeted.recommend(whole)
-                    result = search.result(advice.removed, advice)
+                    mask = yield from recorder.follow(rounds, budgeted.mask_at_end)
+                    recommendation = budgeted.recommend(search.result(mask))
+                    result = search.result(recommendation.removed, recommendation)
             except GeneratorExit:
                 search.stop()
                 raise
@@ -192,7 +228,7 @@ def search_rounds(
 
 @dataclass(frozen=True)
 class _Search:
-    """A search that has started, and the ways in which it ends."""
+    """A search that has started. Its methods record its end."""
 
     spec: SearchSpec
     session: EvaluationSession
@@ -202,87 +238,96 @@ class _Search:
     tracker: Tracker
 
     def finish(self, state: State, result: SearchResult) -> SearchResult:
-        """Record the result."""
+        """Record the result, and return it with its separation and the ids of the tracker."""
         if self.recorder.is_undecided:
             self.observer.warn(
                 f"all masks of {count(len(result.removed), 'layer')} have the same loss, so there is no reason to "
                 "prefer the one named; use more or other samples, or another objective"
             )
         result = replace(result, separation=self._separation(result))
-        # Before the tracker has its last word: a search that is stopped while it waits for that has finished.
+        # Written before the tracker ends: a search that is interrupted while it waits for the tracker has finished.
         self._write(state, result)
         self.observer.search_ended(result)
         result = replace(result, mlflow_run_id=self.tracker.close(), mlflow_receipt=self.tracker.receipt)
-        ledger, search_id = self.session.ledger, result.search_id
+        ledger = self.session.ledger
+        search_id = result.search_id
         note_mlflow(ledger, search_id, result.mlflow_run_id, result.mlflow_receipt)
-        if self.spec.refiner is not None:  # now that the tracker has a run to record under
+        if self.spec.refiner is not None:  # needs the run of the tracker
             self.spec.refiner.record(SEARCHES.some(ledger, [search_id])[search_id], ledger, self.observer)
         return result
 
     def stop(self) -> None:
-        """Record what was found by the time that the budget is spent."""
+        """Record the best mask when the budget is spent."""
         if (best := self.recorder.best) is not None:
             self.finish("stopped", replace(self.result(best), complete=False))
             return
         failure = f"its budget was spent before a mask of {self.recorder.problem.n_remove} layers was scored"
         self._write("stopped", failure=failure)
-        self._tell_end(failure, stopped=True)
+        self._end_without_result(failure, stopped=True)
 
     def fail(self, error: BaseException) -> None:
-        """Record why it ended, or that the user, or Ray by SIGTERM, stopped it."""
+        """Record the cause of a failure, or that the user, or Ray by SIGTERM, interrupted the search."""
         state: State = "failed" if isinstance(error, Exception) else "interrupted"
-        said = str(error) if isinstance(error, EvaluationError | UserError) else first_line(error)
-        failure = redact(said) if state == "failed" else None
-        with suppress(UserError):  # the ledger itself may be what failed, which is said already
+        message = str(error) if isinstance(error, EvaluationError | UserError) else first_line(error)
+        failure = redact(message) if state == "failed" else None
+        with suppress(UserError):  # if the ledger itself failed, `error` is about that
             self._write(state, failure=failure)
-        self._tell_end(failure)
+        self._end_without_result(failure)
 
-    def _tell_end(self, failure: str | None, stopped: bool = False) -> None:
-        """Tell that it ended without a result, and put on record where it is recorded."""
+    def _end_without_result(self, failure: str | None, stopped: bool = False) -> None:
+        """Call the observers, close the tracker, and record the id of the tracker."""
         self.observer.search_ended(None, failure, stopped)
         with suppress(UserError):
             note_mlflow(self.session.ledger, self.header.search_id, self.tracker.close())
 
-    def refined(self, refiner: Refiner, found: Mask) -> Generator[RoundSummary, None, SearchResult]:
-        """Return the best of the best masks after a short recovery, which is evaluated as they are."""
-        recorder, n_remove = self.recorder, self.recorder.problem.n_remove
-        if (asked := recorder.round_for_best(refiner.masks)) is not None:
-            recorder.evaluate(asked)
+    def refined(self, refiner: Refiner, mask: Mask) -> Generator[RoundSummary, None, SearchResult]:
+        """Recover the best masks, and return the result with the best of them after that; `mask` is the searcher's."""
+        recorder = self.recorder
+        n_remove = recorder.problem.n_remove
+        if (missing := recorder.round_for_best(refiner.masks)) is not None:
+            recorder.evaluate(missing)
             yield recorder.summaries[-1]
-        chosen = recorder.solutions[: refiner.masks]
-        if len(chosen) < 2:
+        masks = recorder.solutions[: refiner.masks]
+        if len(masks) < 2:
             raise UserError(
                 f"refine.masks={refiner.masks} compares masks of {count(n_remove, 'layer')}, and "
-                f"searcher={self.spec.searcher_name} scored {found} alone; use one such as greedy, or refine=none"
+                f"searcher={self.spec.searcher_name} scored {mask} alone; use one such as greedy, or refine=none"
             )
-        if len(chosen) < refiner.masks:
+        if len(masks) < refiner.masks:
             self.observer.warn(
-                f"searcher={self.spec.searcher_name} scored {len(chosen)} masks of {count(n_remove, 'layer')}; these "
+                f"searcher={self.spec.searcher_name} scored {len(masks)} masks of {count(n_remove, 'layer')}; these "
                 f"are recovered in place of refine.masks={refiner.masks}"
             )
         (record,) = SEARCHES.some(self.session.ledger, [self.header.search_id]).values()
-        records = [replace(record, result=self.result(mask)) for mask in chosen]
+        records = [replace(record, result=self.result(mask)) for mask in masks]
         refinement = refiner.refine(records, self.spec, self.session, self.observer)
         return self.result(refinement.best.mask, refinement=refinement)
 
     def result(
-        self, found: Mask, recommendation: Recommendation | None = None, refinement: Refinement | None = None
+        self, mask: Mask, recommendation: Recommendation | None = None, refinement: Refinement | None = None
     ) -> SearchResult:
-        """Return what was found, with its evidence."""
-        session, recorder, last = self.session, self.recorder, self.recorder.summaries[-1]
-        pool_stats, meter = session.evaluator.pool_stats, session.evaluator.meter
-        forwards = meter.layer_forwards, meter.layer_forwards_alone
-        n_screened = sum(one.screened is not None for one in recorder.trials)
-        order = (recorder.removal_order() or ())[: len(found)]
+        """Return the result of a search that ends with a mask."""
+        session = self.session
+        recorder = self.recorder
+        last = recorder.summaries[-1]
+        pool_stats = session.evaluator.pool_stats
+        meter = session.evaluator.meter
+        n_screened = sum(trial.screened is not None for trial in recorder.trials)
+        order = (recorder.removal_order() or ())[: len(mask)]
         result = SearchResult(
-            **{**vars(self.header), "n_remove": len(found)},
-            removed=found.layers,
-            removal_order=order if Mask.of(*order) == found else None,
+            **{**vars(self.header), "n_remove": len(mask)},
+            removed=mask.layers,
+            removal_order=order if Mask.of(*order) == mask else None,
             dense_loss=recorder.dense_loss,
-            loss=recorder.losses[found],
+            loss=recorder.losses[mask],
             delta_error=None,
             evaluations=EvaluationCounts(last.n_requested, last.n_computed, last.n_cached, n_screened),
-            layer_forwards=LayerForwards(*forwards, recorder.naive_layer_forwards, recorder.naive_computed),
+            layer_forwards=LayerForwards(
+                computed=meter.layer_forwards,
+                alone=meter.layer_forwards_alone,
+                naive=recorder.naive_layer_forwards,
+                naive_computed=recorder.naive_computed,
+            ),
             layer_tokens=LayerTokens(meter.layer_tokens, meter.layer_tokens_by_row, meter.packed),
             seconds=recorder.seconds,
             searcher_seconds=recorder.searcher_s,
@@ -291,7 +336,7 @@ class _Search:
             n_tokens=session.n_tokens,
             n_samples=session.n_samples,
             parameters=session.info.parameters,
-            parameters_removed=sum(session.info.layer_parameters[layer] for layer in found),
+            parameters_removed=sum(session.info.layer_parameters[layer] for layer in mask),
             statistics=tuple(map(str, recorder.statistics)),
             remarks=recorder.remarks,
             recommendation=recommendation,
@@ -300,12 +345,14 @@ class _Search:
             trials=tuple(recorder.trials),
             rounds=tuple(recorder.summaries),
         )
-        by_mask = session.delta_errors([trial.mask for trial in result.path])
-        errors = {size: error for size, error in zip(result.best_by_size, by_mask, strict=True) if error is not None}
-        return replace(result, delta_error=errors.get(len(found)), delta_errors=errors)
+        path_errors = session.delta_errors([trial.mask for trial in result.path])
+        errors = {
+            size: error for size, error in zip(result.best_by_size, path_errors, strict=True) if error is not None
+        }
+        return replace(result, delta_error=errors.get(len(mask)), delta_errors=errors)
 
     def _separation(self, result: SearchResult) -> Separation | None:
-        """Compare the mask with the others; not where a recovery chose it, or where several losses are weighed."""
+        """Compare the mask with the others; None if a recovery chose it, or if several losses are combined."""
         if result.refinement is not None or len(self.session.calibrations) > 1:
             return None
         return separation_of(result.mask, result.trials, self.session.calibrations[0], self.session.ledger)
@@ -327,17 +374,20 @@ def _forecast(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
     )
 
 
-def _changed(search_id: str, session: EvaluationSession) -> UserError:
-    """Return why a search cannot go on under its name."""
-    before = SEARCHES.some(session.ledger, [search_id])[search_id].fingerprints
-    if before.get("model") != session.fingerprints["model"]:
-        what, remedy = "the files of its model have", "put back the old ones"
-    elif before.get("text") != session.fingerprints["text"]:
-        what, remedy = "its text has", "put back the old one"
+def _changed_search_error(search_id: str, session: EvaluationSession) -> UserError:
+    """Return the error of a search that cannot be resumed under its id."""
+    recorded = SEARCHES.some(session.ledger, [search_id])[search_id].fingerprints
+    if recorded.get("model") != session.fingerprints["model"]:
+        subject = "the files of its model have"
+        remedy = "put back the old ones"
+    elif recorded.get("text") != session.fingerprints["text"]:
+        subject = "its text has"
+        remedy = "put back the old one"
     else:
-        what, remedy = "the tokenizer, the dtype or the kind of device has", "restore it"
+        subject = "the tokenizer, the dtype or the kind of device has"
+        remedy = "restore it"
     return UserError(
-        f"SEARCH={search_id} cannot be taken up: {what} changed since; {remedy}, or start anew with raysearch search"
+        f"SEARCH={search_id} cannot be resumed: {subject} changed since; {remedy}, or start again with raysearch search"
     )
 
 
@@ -349,7 +399,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
         choices=spec.config["choices"],
         config=spec.config,
         measure=session.measure,
-        data=[one.description for one in session.calibrations],
+        data=[calibration.description for calibration in session.calibrations],
         fingerprints=session.fingerprints,
         versions={name: version_of(name) for name in packages} | {"python": platform.python_version()},
         git_commit=_git_commit(),
@@ -363,7 +413,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
 
 
 def _part_names(spec: SearchSpec) -> Sequence[str]:
-    """Return the names of the calibrations where there are several; those of the same name are numbered."""
+    """Return the names of the calibrations if there are several; equal names are numbered."""
     names = [calibration.name for calibration in spec.evaluation.calibrations]
     numbered = [name if names.count(name) == 1 else f"{name} {number}" for number, name in enumerate(names, start=1)]
     return numbered if len(names) > 1 else []

@@ -1,4 +1,4 @@
-"""The exact loss of masks that a user already has: a paper's, a colleague's, one's own."""
+"""Computes the exact loss of masks that a user gives, such as those of a paper."""
 
 from __future__ import annotations
 
@@ -22,7 +22,16 @@ from raysearch.searching.result import named_readout
 
 @dataclass(frozen=True)
 class Score:
-    """A mask's loss on so many samples and scored tokens; `cached` says whether the ledger knew it."""
+    """The loss of a mask.
+
+    Args:
+        mask: The mask.
+        measure: The unit of the loss.
+        loss: The loss.
+        n_tokens: The number of scored tokens.
+        n_samples: The number of samples.
+        cached: Whether the loss was in the ledger.
+    """
 
     mask: Mask
     measure: Measure
@@ -38,13 +47,22 @@ class Score:
 
 
 def score_masks(spec: EvaluationSpec, masks: Sequence[Mask], observer: Observer) -> list[Score]:
-    """Evaluate masks, in the order given.
+    """Evaluate masks.
+
+    Args:
+        spec: The model, the data and the objectives.
+        masks: The masks.
+        observer: Gets progress and warnings.
+
+    Returns:
+        The loss of each mask, in the order of `masks`.
 
     Raises:
         UserError: A mask names a layer that the model does not have, or removes all.
         EvaluationError: A mask has no finite loss.
     """
-    info, name = describe_model(spec.model, observer), spec.model.name
+    info = describe_model(spec.model, observer)
+    name = spec.model.name
     last = info.n_layers - 1
     for mask in masks:
         if any(layer > last for layer in mask):
@@ -60,8 +78,17 @@ def score_masks(spec: EvaluationSpec, masks: Sequence[Mask], observer: Observer)
         evaluations = session.evaluator.evaluate(Round(masks))
         scores = []
         for mask in masks:
-            found = evaluations[mask]
-            if found.loss is None:
-                raise EvaluationError(f"mask {mask}: {found.failure}")
-            scores.append(Score(mask, session.measure, found.loss, session.n_tokens, session.n_samples, found.cached))
+            evaluation = evaluations[mask]
+            if evaluation.loss is None:
+                raise EvaluationError(f"mask {mask}: {evaluation.failure}")
+            scores.append(
+                Score(
+                    mask=mask,
+                    measure=session.measure,
+                    loss=evaluation.loss,
+                    n_tokens=session.n_tokens,
+                    n_samples=session.n_samples,
+                    cached=evaluation.cached,
+                )
+            )
         return scores

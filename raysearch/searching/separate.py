@@ -1,4 +1,4 @@
-"""Compares the mask that a search found with the other masks that it evaluated, sample by sample."""
+"""Compares the mask of a search with the other masks that it evaluated, sample by sample."""
 
 from __future__ import annotations
 
@@ -17,43 +17,44 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.searching.separation import CONFIDENCE, Separation
 from raysearch.searching.trial import Trial
 
-_AT_ONCE = 1000  # masks whose samples are in memory
+_AT_ONCE = 1000  # how many masks have their samples in memory
 
 
 @dataclass(frozen=True)
 class _Difference:
-    """The loss of a mask over another one's on `n_samples` samples, and its standard error."""
+    """The loss of a mask minus that of another mask, with its standard error."""
 
     mean: float
     error: float
     n_samples: int
 
     def is_above_zero(self, probability_of_error: float) -> bool:
-        """Test whether it is above zero, by Student's t."""
+        """Return whether the difference is significantly above zero, by Student's t."""
         from scipy.special import stdtrit
 
         return self.mean > stdtrit(self.n_samples - 1, 1 - probability_of_error) * self.error
 
 
 def separation_of(mask: Mask, trials: Sequence[Trial], calibration: Calibration, ledger: Ledger) -> Separation | None:
-    """Compare a mask with the others of its size.
+    """Compare the mask of a search with the other masks of its size.
 
     Args:
-        mask: The mask that the search found; it is among the trials.
-        trials: What the search evaluated.
-        calibration: Its samples.
-        ledger: The losses of samples.
+        mask: The mask; it is among the trials.
+        trials: The trials of the search.
+        calibration: The calibration of the search.
+        ledger: Contains the losses of samples.
 
     Returns:
-        None if no other mask was evaluated, or if the losses of samples tell no error: of a sum, or of one sample.
+        The comparison; None if no other mask was evaluated, or if there is no standard error, since the loss is a sum,
+        or there is one sample.
     """
     if calibration.measure.per == "set" or calibration.n_samples < 2:
         return None
     shards_seen = _shards_seen(trials, calibration.n_shards)
-    reference, others = _rivals(mask, {trial.mask: trial for trial in trials if trial.mask in shards_seen})
-    if not others:
+    reference, rivals = _rivals(mask, {trial.mask: trial for trial in trials if trial.mask in shards_seen})
+    if not rivals:
         return None
-    differences = [*_differences(reference, {other: shards_seen[other] for other in others}, calibration, ledger)]
+    differences = [*_differences(reference, {rival: shards_seen[rival] for rival in rivals}, calibration, ledger)]
     (over_dense,) = _differences(Mask(), {mask: calibration.n_shards}, calibration, ledger)
     share = (1 - CONFIDENCE) / (len(differences) + 1)
     not_worse = [difference for difference in differences if not difference.is_above_zero(share)]
@@ -64,7 +65,7 @@ def separation_of(mask: Mask, trials: Sequence[Trial], calibration: Calibration,
     return Separation(
         reference=reference,
         by_layer=reference != mask,
-        n_others=len(others),
+        n_others=len(rivals),
         n_not_worse=len(not_worse),
         n_samples=calibration.n_samples,
         samples_needed=_samples_needed(not_worse, share),
@@ -73,7 +74,7 @@ def separation_of(mask: Mask, trials: Sequence[Trial], calibration: Calibration,
 
 
 def _shards_seen(trials: Sequence[Trial], n_shards: int) -> dict[Mask, int]:
-    """Return by mask the number of shards that it was evaluated on; failed masks are left out."""
+    """Return the number of shards on which each mask was evaluated; failed masks are left out."""
     seen: dict[Mask, int] = {}
     for trial in trials:
         if trial.loss is not None:
@@ -84,27 +85,27 @@ def _shards_seen(trials: Sequence[Trial], n_shards: int) -> dict[Mask, int]:
 
 
 def _rivals(mask: Mask, trials: Mapping[Mask, Trial]) -> tuple[Mask, list[Mask]]:
-    """Return the mask to compare with, and the masks to compare it with."""
-    others = [other for other in trials if len(other) == len(mask) and other != mask]
-    if others or len(mask) < 2:
-        return mask, others
+    """Return the reference of the comparison, and the masks that are compared with it."""
+    same_size = [rival for rival in trials if len(rival) == len(mask) and rival != mask]
+    if same_size or len(mask) < 2:
+        return mask, same_size
     alone = {layer: trials.get(Mask.of(layer)) for layer in mask}
     losses = {layer: trial.loss for layer, trial in alone.items() if trial is not None and trial.loss is not None}
     if len(losses) < len(mask):
         return mask, []
     worst = Mask.of(max(losses, key=lambda layer: (losses[layer], layer)))
-    return worst, [other for other in trials if len(other) == 1 and other.layers[0] not in mask]
+    return worst, [rival for rival in trials if len(rival) == 1 and rival.layers[0] not in mask]
 
 
 def _differences(
     reference: Mask, shards_seen: Mapping[Mask, int], calibration: Calibration, ledger: Ledger
 ) -> Iterator[_Difference]:
-    """Yield the difference of each mask from the reference, on the shards that were evaluated of it."""
+    """Yield the difference of each mask from the reference, on the shards on which the mask was evaluated."""
     order = shard_order(calibration)
     reference_losses = ledger.known(calibration.fingerprint, [reference])[reference]
-    others = [*shards_seen]
-    for start in range(0, len(others), _AT_ONCE):
-        masks = others[start : start + _AT_ONCE]
+    all_masks = [*shards_seen]
+    for start in range(0, len(all_masks), _AT_ONCE):
+        masks = all_masks[start : start + _AT_ONCE]
         losses = ledger.known(calibration.fingerprint, masks)
         for mask in masks:
             shards = order[: shards_seen[mask]]
@@ -115,7 +116,7 @@ def _differences(
 
 
 def _samples_needed(not_worse: Sequence[_Difference], probability_of_error: float) -> int | None:
-    """Return about how many samples would separate the next best mask, rounded up to two digits."""
+    """Return about how many samples would separate the next best mask, rounded up to two digits; None if none would."""
     from scipy.special import ndtri
 
     closest = min(not_worse, key=lambda difference: difference.mean, default=None)

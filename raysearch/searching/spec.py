@@ -23,54 +23,71 @@ from raysearch.searching.result import Refinement
 
 
 class Refiner(Protocol):
-    """Trains the best masks of a search a little, and tells what they lose then."""
+    """Recovers the best masks of a search by a short training, and evaluates them again."""
 
     @property
     def masks(self) -> int:
-        """The number of masks."""
+        """How many masks are recovered."""
 
     @property
     def steps(self) -> int:
-        """Steps of each training."""
+        """The steps of each training."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """All that the losses after it depend on besides the masks, JSON values."""
+        """Everything, besides the masks, that the losses after recovery depend on, as JSON values."""
 
     def check(self, info: ModelInfo) -> None:
-        """Refuse before anything is computed what is not there, or does not fit the model; by `UserError`."""
-
-    def refine(
-        self, found: Sequence[SearchRecord], search: SearchSpec, session: EvaluationSession, observer: Observer
-    ) -> Refinement:
-        """Recover each mask in the same way, and evaluate it as the search does; what was done before is kept.
-
-        `found` has for each mask the search on record, as if it had found that one.
+        """Check the options and the data of the recovery, before anything is computed.
 
         Raises:
-            UserError: Something the user named is not there, or does not fit together.
-            EvaluationError: Something failed for good.
+            UserError: Something is missing, or does not fit the model.
+        """
+
+    def refine(
+        self, records: Sequence[SearchRecord], search: SearchSpec, session: EvaluationSession, observer: Observer, /
+    ) -> Refinement:
+        """Recover each mask by the same training, and evaluate it as the search does; earlier recoveries are reused.
+
+        Args:
+            records: For each mask the record of the search, with this mask as its result.
+            search: The specification of the search.
+            session: Evaluates masks.
+            observer: Gets progress.
+
+        Raises:
+            UserError: Something that the user named is missing, or does not fit together.
+            EvaluationError: A training or an evaluation failed for good.
         """
 
     def record(self, record: SearchRecord, ledger: Ledger, observer: Observer) -> None:
-        """Tell an observer of the trainings of a refined search that is on record."""
+        """Pass the trainings of a recorded search to an observer.
+
+        Args:
+            record: The search.
+            ledger: Its ledger.
+            observer: Gets the losses and the numbers of each training.
+        """
 
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """One search.
+    """The specification of one search.
 
     Args:
-        searcher_name: The searcher's name in ``conf/searcher/``, for people.
-        remove: M, how many layers go; or a range, ``"1..9"``, of which each number is searched; or ``"auto"``, as many
-            as the budget allows.
-        protect: Layers that stay; negative indices count from the end.
+        evaluation: The model, the calibrations, the replicas and the ledger.
+        searcher: The searcher.
+        searcher_name: The name of its file in ``conf/searcher/``, shown to users.
+        remove: M, the number of layers to remove; or a range, ``"1..9"``, to search all of its numbers; or ``"auto"``,
+            as many as the budget allows.
+        protect: Layers that are never removed; negative indices count from the end.
+        seed: The seed of the searcher's random numbers.
         config: The resolved configuration, plain values without secrets, for the record and for ``raysearch resume``.
-        budget: Of ``remove="auto"``; else None.
-        refiner: Recovers the best masks a little before one is chosen; None to choose by their losses alone.
+        budget: The budget of ``remove="auto"``; else None.
+        refiner: Recovers the best masks before the best one is chosen; None to choose by their losses alone.
 
     Raises:
-        UserError: Its parts contradict each other.
+        UserError: The parts contradict each other.
     """
 
     evaluation: EvaluationSpec
@@ -98,7 +115,9 @@ class SearchSpec:
                 f"refine.masks={self.refiner.masks} compares masks of one size, and remove=auto is yet to find which; "
                 "give remove a number, or use refine=none"
             )
-        if any(isinstance(one, StateObjective) and one.compares for one in self.evaluation.objectives):
+        if any(
+            isinstance(objective, StateObjective) and objective.compares for objective in self.evaluation.objectives
+        ):
             raise UserError(
                 f"objective={self.config['choices']['objective']} compares with the dense model's own states, which a "
                 "recovered model does not have; use an objective such as perplexity, or refine=none"
@@ -106,19 +125,23 @@ class SearchSpec:
 
     @property
     def sizes(self) -> range:
-        """The numbers of layers that are asked for."""
+        """The numbers of layers to remove."""
         return sizes_of(self.remove)
 
     def problem(self, info: ModelInfo) -> Problem:
-        """Return the space of legal masks, or refuse numbers that do not fit the model."""
+        """Return the space of legal masks.
+
+        Raises:
+            UserError: `remove` or `protect` does not fit the model.
+        """
         return Problem.create(info.n_layers, self.remove, self.protect, self.evaluation.model.name)
 
     def elsewhere(self) -> SearchSpec:
-        """Return the same search, for a process in any folder."""
+        """Return the same search with absolute paths, for a process in any folder."""
         return replace(self, evaluation=replace(self.evaluation, ledger=self.evaluation.ledger.resolve()))
 
     def search_id(self, calibration_fingerprint: str) -> str:
-        """Return the search's name: the same for the same command on the same text and model, so that it can go on."""
+        """Return the id of the search; it is the same for the same command, text and model, which resume the search."""
         identity: dict[str, Any] = {
             "calibration": calibration_fingerprint,
             "searcher": identity_of(self.searcher),
@@ -130,10 +153,10 @@ class SearchSpec:
             identity["screening"] = identity_of(self.evaluation.screening)
         if self.budget is not None:
             identity["budget"] = vars(self.budget)
-            if self.budget.gains:  # then speeds decide
+            if self.budget.gains:  # these depend on measured speeds
                 identity["speed"] = self.config["speed"]
         if self.refiner is not None:
             identity["refine"] = self.refiner.identity
         size = self.remove if self.remove == AUTO else f"m{str(self.remove).replace('..', '-')}"
-        name = re.sub(r"^-|[^\w-]", "_", self.searcher_name)  # ids are typed into shells, and name folders
+        name = re.sub(r"^-|[^\w-]", "_", self.searcher_name)  # ids are typed in shells, and are names of folders
         return f"{name}-{size}-{digest(identity, 8)}"

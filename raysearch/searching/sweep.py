@@ -1,6 +1,6 @@
-"""The loss without each single layer, by several objectives side by side: the papers' first look at a model.
+"""Evaluates the model without each single layer, on several calibrations.
 
-The masks are the first round of most searchers, so a search on the same ledger computes none of them again.
+The masks are the first round of most searchers, so a search with the same ledger computes none of them again.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ from raysearch.searching.observer import Observer, describe_model, tell_of_large
 
 @dataclass(frozen=True)
 class Profile:
-    """The loss without each layer, on one calibration.
+    """The losses without each layer, on one calibration.
 
     Args:
-        calibration: Its name: ``perplexity on c4``.
-        losses: Without each layer, [N]; None where that failed.
-        standard_errors: Of what each layer adds to the loss, by the choice of samples, [N]; None where there is none.
-        texts: What the generated texts show, of the dense model and then without each layer, [N + 1], as
-            `raysearch.generation.diagnostics.describe_texts` returns it; empty where nothing is generated.
+        calibration: The name of the calibration: ``perplexity on c4``.
+        measure: The unit of the losses.
+        dense_loss: The loss of the dense model.
+        losses: The loss without each layer, [N]; None for a failure.
+        standard_errors: The standard error, from the choice of samples, of each loss minus the dense loss, [N]; None if
+            there is none.
+        texts: Diagnostics of the generated texts, of the dense model and then without each layer, [N + 1]
+            (`raysearch.generation.diagnostics.describe_texts`); empty if nothing is generated.
     """
 
     calibration: str
@@ -54,28 +57,32 @@ class Profile:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def ranking(self) -> list[int]:
-        """The layers, the one that is missed least first; those that failed last."""
+        """The layers, lowest loss without the layer first; failures last."""
         return sorted(range(len(self.losses)), key=lambda layer: (self.comparable[layer], layer))
 
     @property
     def ranks(self) -> list[int]:
-        """Each layer's place in the ranking, from 1; equals share one."""
+        """The rank of each layer, from 1; layers with equal losses have equal ranks."""
         ordered = sorted(self.comparable)
         return [1 + ordered.index(loss) for loss in self.comparable]
 
     @property
     def comparable(self) -> list[float]:
-        """The losses, infinite where that failed."""
+        """The losses; infinite for a failure."""
         return [math.inf if loss is None else loss for loss in self.losses]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two calibrations agree on the layers.
+    """The agreement of two calibrations on the layers.
 
     Args:
-        spearman: Rank correlation of the losses over all layers, -1 … 1; None as of `rank_correlation`.
-        shared: How many of the first `n_remove` of both rankings are the same.
+        one: The name of the first calibration.
+        other: The name of the second calibration.
+        spearman: The rank correlation of the losses over all layers, -1 … 1; None if it is undefined (see
+            `raysearch.core.estimate.rank_correlation`).
+        shared: How many layers are among the first `n_remove` of both rankings.
+        n_remove: How many layers of each ranking are compared.
     """
 
     one: str
@@ -87,9 +94,12 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Every layer by every calibration, what each makes of the layers; the model as the user named it.
+    """The losses without each layer, on every calibration.
 
-    `files` are the figure and the tables, if they were written.
+    Args:
+        model: The model as the user named it.
+        calibrations: The losses on each calibration.
+        files: The figure and the tables, if they were written.
     """
 
     model: str
@@ -97,21 +107,25 @@ class Sweep:
     files: tuple[Path, ...] = ()
 
     def agreements(self, n_remove: int) -> list[Agreement]:
-        """Return the agreement of every two calibrations."""
+        """Return the agreement of each pair of calibrations on the first `n_remove` layers."""
         return [
             Agreement(
-                one.calibration,
-                other.calibration,
-                rank_correlation(one.comparable, other.comparable),
-                len({*one.ranking[:n_remove]} & {*other.ranking[:n_remove]}),
+                first.calibration,
+                second.calibration,
+                rank_correlation(first.comparable, second.comparable),
+                len({*first.ranking[:n_remove]} & {*second.ranking[:n_remove]}),
                 n_remove,
             )
-            for one, other in itertools.combinations(self.calibrations, 2)
+            for first, second in itertools.combinations(self.calibrations, 2)
         ]
 
 
 def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
-    """Remove each layer in turn, and nothing else.
+    """Evaluate the model without each layer.
+
+    Args:
+        spec: The model and the calibrations.
+        observer: Gets progress and warnings.
 
     Raises:
         UserError: The specification does not fit the model, the data or the machine.
@@ -126,18 +140,21 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
         warn_of_unknown(session.calibrations, observer)
         evaluations = session.evaluator.evaluate(Round(masks))
         profiles = []
-        for place, (one, calibration) in enumerate(zip(spec.calibrations, session.calibrations, strict=True)):
-            dense, *losses = (evaluations[mask].parts[place] for mask in masks)
+        for index, (calibration_spec, calibration) in enumerate(
+            zip(spec.calibrations, session.calibrations, strict=True)
+        ):
+            name = calibration_spec.name
+            dense, *losses = (evaluations[mask].parts[index] for mask in masks)
             if dense is None:
-                raise EvaluationError(f"the dense model has no finite loss by {one.name}")
+                raise EvaluationError(f"the dense model has no finite loss by {name}")
             errors = tuple(standard_errors(calibration, session.ledger, singles, Mask()))
-            texts = tuple(_described(calibration, session.ledger, masks))
-            profiles.append(Profile(one.name, calibration.measure, dense, tuple(losses), errors, texts))
+            texts = tuple(_text_diagnostics(calibration, session.ledger, masks))
+            profiles.append(Profile(name, calibration.measure, dense, tuple(losses), errors, texts))
         return Sweep(spec.model.label, tuple(profiles))
 
 
-def _described(calibration: Calibration, ledger: Ledger, masks: Sequence[Mask]) -> Iterator[Mapping[str, Any]]:
-    """Yield what the texts of each mask show, where any are generated."""
+def _text_diagnostics(calibration: Calibration, ledger: Ledger, masks: Sequence[Mask]) -> Iterator[Mapping[str, Any]]:
+    """Yield the diagnostics of the texts of each mask; nothing if no texts are generated."""
     if isinstance(calibration.objective, GenerationAccuracyObjective):
         answers = [answer for shard in calibration.shards for answer in shard.answers or ()]
         code = any(check_of(answer) == "code" for answer in answers)

@@ -1,4 +1,4 @@
-"""A mask as one search saw it; of many the best, and whether layers cost together what they cost apart."""
+"""A trial: a mask as one search saw it. Also the best trials of each size, and whether the costs of layers add up."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ class Trial:
     """A mask as one search saw it.
 
     Args:
-        index: Its place in the order of proposal, 0-based; the dense model is trial 0, of round 0.
+        index: Its position in the order of proposal, 0-based; the dense model is trial 0, of round 0.
         round: The round that proposed it, 1-based; 0 for the dense model.
-        loss: In the measure's unit; None if the evaluation failed, or the mask was screened.
-        delta: Loss minus the dense model's; None where there is no loss.
-        failure: The cause, if it failed.
-        cached: Whether the ledger knew it, so that nothing was computed for it.
-        parts: The loss on each calibration by its name, where there are several; without those that failed.
+        mask: The mask.
+        loss: Its loss, in the measure's unit; None if the evaluation failed, or the mask was screened.
+        delta: Its loss minus the dense model's; None if there is no loss.
+        failure: The cause, if the evaluation failed.
+        cached: Whether the ledger contained the evaluation, so that nothing was computed.
+        parts: If there are several calibrations, the loss on each by its name, except those that failed.
         screened: An estimate of the loss, if the mask was dropped or accepted before its evaluation was complete.
     """
 
@@ -42,7 +43,12 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def best_by_size(trials: Iterable[Trial], at_most: int) -> tuple[Trial, ...]:
-    """Return the best trial of each number of layers from 1 to `at_most`, ascending."""
+    """Return the best trial of each number of removed layers, ascending.
+
+    Args:
+        trials: The trials.
+        at_most: The largest number of layers; the smallest is 1.
+    """
     best: dict[int, Trial] = {}
     for trial in ranked(trials):
         best.setdefault(len(trial.mask), trial)
@@ -51,7 +57,13 @@ def best_by_size(trials: Iterable[Trial], at_most: int) -> tuple[Trial, ...]:
 
 @dataclass(frozen=True)
 class JointRemoval:
-    """What several layers cost together over the dense loss, and the sum of what each costs alone."""
+    """The cost of a mask of several layers, and the sum of the costs of its layers.
+
+    Args:
+        size: The number of layers.
+        delta: The loss of the mask minus the dense model's.
+        summed: The sum, over its layers, of the loss without that layer alone minus the dense model's.
+    """
 
     size: int
     delta: float
@@ -59,15 +71,15 @@ class JointRemoval:
 
 
 def joint_removals(trials: Iterable[Trial]) -> list[JointRemoval]:
-    """Return every mask of two layers or more of which each layer was scored alone, in the order of the trials.
+    """Return every mask of two or more layers whose layers were also scored alone, in the order of the trials.
 
     Source: Kim et al. 2026 (arXiv 2604.24938), section 3.3: Delta(S) = L(S) - L(dense), and in general the Delta of a
     union is not the sum of its parts' Deltas.
     """
-    known = {trial.mask: trial.delta for trial in trials if trial.delta is not None}
-    alone = {mask.layers[0]: delta for mask, delta in known.items() if len(mask) == 1}
+    deltas = {trial.mask: trial.delta for trial in trials if trial.delta is not None}
+    alone = {mask.layers[0]: delta for mask, delta in deltas.items() if len(mask) == 1}
     return [
         JointRemoval(len(mask), delta, sum(alone[layer] for layer in mask))
-        for mask, delta in known.items()
+        for mask, delta in deltas.items()
         if len(mask) > 1 and all(layer in alone for layer in mask)
     ]

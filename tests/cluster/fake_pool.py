@@ -19,18 +19,21 @@ def die():
 
 
 class FakePool(Pool):
-    """Answers calls one by one, in an order drawn by a seed; time passes by a second a call.
+    """Answers calls one by one, in a random order; each call takes a second of fake time.
 
     Replicas die at every third load, and in the first call of every unit of masks.
     """
 
     def __init__(self, n_replicas=3, seed=0):
-        self._scheduler, self._n_replicas = Scheduler(), n_replicas
+        self._scheduler = Scheduler()
+        self._n_replicas = n_replicas
         self.stats = self._scheduler.stats
-        self._rng, self._now = np.random.default_rng(seed), 0.0
-        self._replicas, self._loaded = {}, tiny_replica()
+        self._rng = np.random.default_rng(seed)
+        self._now = 0.0
+        self._replicas = {}
+        self._loaded = tiny_replica()
         self._calls: list[Call] = []
-        self._made = self._loads = 0
+        self._n_made = self._n_loads = 0
         self._tried = set()
 
     @property
@@ -38,7 +41,8 @@ class FakePool(Pool):
         return self._scheduler.n_replicas
 
     def run(self, jobs, calibrations=(), cutter=None):
-        scheduler, known = self._scheduler, {one.fingerprint: one for one in calibrations}
+        scheduler = self._scheduler
+        by_fingerprint = {calibration.fingerprint: calibration for calibration in calibrations}
         scheduler.begin(jobs, cutter, self._now)
         while not scheduler.is_done:
             if scheduler.must_sync(self._now):
@@ -48,7 +52,7 @@ class FakePool(Pool):
             scheduler.account_time(self._now)
             call = self._calls.pop(self._rng.integers(len(self._calls)))
             try:
-                result = self._answer(call, known)
+                result = self._answer(call, by_fingerprint)
             except ReplicaDied as error:
                 scheduler.lost(call, error)
             except Exception as error:
@@ -61,26 +65,26 @@ class FakePool(Pool):
         self._replicas = {}
 
     def _sync(self):
-        """Replaces what is lost."""
+        """Replace lost replicas."""
         for name in self._scheduler.demand().lost:
             self._replicas.pop(name, None)
         while len(self._replicas) < self._n_replicas:
-            self._made += 1
-            self._replicas[f"replica {self._made}"] = None
+            self._n_made += 1
+            self._replicas[f"replica {self._n_made}"] = None
         self._calls += self._scheduler.sync(self._replicas, self._now)
 
-    def _answer(self, call, known):
+    def _answer(self, call, calibrations):
         if call.job is None:
-            self._loads += 1
-            if self._loads % 3 == 0:
+            self._n_loads += 1
+            if self._n_loads % 3 == 0:
                 die()
-            self._replicas[call.replica] = copy(self._loaded)  # of one model, which is checked once
+            self._replicas[call.replica] = copy(self._loaded)  # copies of one replica, whose model is checked once
             self._replicas[call.replica].calibrations = {}
             return "this machine"
         if isinstance(call.job, MaskUnit) and call.job not in self._tried:
             self._tried.add(call.job)
             die()
         replica = self._replicas[call.replica]
-        if call.job.calibration in known:
-            replica.calibrations.setdefault(call.job.calibration, known[call.job.calibration])
+        if call.job.calibration in calibrations:
+            replica.calibrations.setdefault(call.job.calibration, calibrations[call.job.calibration])
         return call.job.run(replica)

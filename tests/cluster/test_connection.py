@@ -1,4 +1,4 @@
-"""Into Ray and out of it: what stands in the way is one sentence."""
+"""Joining and leaving Ray; every failure is one clear message."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from raysearch.errors import EvaluationError, UserError
 
 @pytest.fixture(autouse=True)
 def _outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test is in a cluster at its start, even if one before it has left a Ray for all."""
+    """No test is in a cluster at its start, even if an earlier test has started a shared Ray."""
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What Ray was started with, of which nothing comes."""
+    """The options of each start of Ray; Ray does not start."""
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(ray, "init", lambda **options: calls.append(options))
     return calls
 
 
 @pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """That Ray was left, each time."""
-    times: list[bool] = []
-    monkeypatch.setattr(ray, "shutdown", lambda: times.append(True))
-    return times
+def shutdowns(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """An item for each time that Ray was shut down."""
+    calls: list[bool] = []
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append(True))
+    return calls
 
 
 @pytest.fixture
 def nobody() -> str:
-    """An address at which nobody listens."""
+    """An address at which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
@@ -55,22 +55,22 @@ def test_a_process_that_is_in_ray_stays_there(monkeypatch: pytest.MonkeyPatch) -
     connection.join_ray(None, 2)()
 
 
-def test_one_of_our_own_has_just_the_cpus_that_replicas_need(started: list[dict[str, Any]], left: list[bool]) -> None:
-    """Ray starts a process for each CPU, which stays."""
+def test_a_local_ray_has_only_the_cpus_that_replicas_need(started: list[dict[str, Any]], shutdowns: list[bool]) -> None:
+    """Ray starts a process for each CPU and keeps it."""
     leave = connection.join_ray(None, 99.5)
-    assert left == []
+    assert shutdowns == []
     leave()
-    assert left == [True]
+    assert shutdowns == [True]
     connection.join_ray(None, 0)
-    assert [one["num_cpus"] for one in started] == [100, 1] and started[0]["address"] == "local"
+    assert [options["num_cpus"] for options in started] == [100, 1] and started[0]["address"] == "local"
 
 
 @pytest.mark.usefixtures("one_ray")
-def test_one_of_our_own_has_no_processes_that_it_does_not_need() -> None:
+def test_a_local_ray_has_no_processes_that_it_does_not_need() -> None:
     assert vars(ray._private.worker)["_global_node"].all_processes.keys() == {"gcs_server", "raylet"}
 
 
-def test_a_start_that_fails_is_one_sentence_also_beside_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_is_one_sentence_also_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(**_: object) -> None:
         raise RuntimeError("no room\nat all")
 
@@ -106,8 +106,8 @@ def test_a_start_that_takes_too_long_is_tried_again(monkeypatch: pytest.MonkeyPa
     assert len(starts) == 5
 
 
-def test_an_address_where_nobody_listens_is_one_sentence(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", nobody)  # which auto stands for
+def test_an_address_where_no_process_listens_is_one_sentence(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", nobody)  # the address of auto
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     for address in (nobody, f"ray://{nobody}", "auto"):
         with pytest.raises(UserError, match=f"cluster.address={address} .*leads to no Ray cluster .*=token if it has"):
@@ -120,7 +120,7 @@ def test_a_client_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
         connection.join_ray("ray://head:10001", 1)
 
 
-def test_a_server_for_clients_is_asked_again_before_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_of_rays_client_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
 
     def aborts(**options: object) -> None:
@@ -145,15 +145,18 @@ class _Fleet:
 
 
 def test_ray_starts_while_other_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    working, starting = threading.Event(), threading.Event()
+    working = threading.Event()
+    starting = threading.Event()
     stayed: list[bool] = []
 
     def starts(**_: object) -> None:
         starting.set()
-        assert working.wait(10), "nothing else is done meanwhile"
+        assert working.wait(10), "other work is done at the same time"
 
     monkeypatch.setattr(ray, "init", starts)
-    monkeypatch.setattr(ray, "shutdown", lambda: stayed.append("ray" in {each.name for each in threading.enumerate()}))
+    monkeypatch.setattr(
+        ray, "shutdown", lambda: stayed.append("ray" in {thread.name for thread in threading.enumerate()})
+    )
     with connection.joining_ray(None, 1, _Fleet) as joined:
         assert starting.wait(10)
         working.set()
@@ -163,37 +166,37 @@ def test_ray_starts_while_other_work_is_done(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("error", [UserError("the weights are damaged"), KeyboardInterrupt()])
-def test_ray_is_left_where_the_work_beside_it_fails(
+def test_ray_is_left_if_the_body_of_the_context_fails(
     error: BaseException, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left: list[bool] = []
+    closed_at_shutdown: list[bool] = []
     fleet = _Fleet()
-    monkeypatch.setattr(ray, "shutdown", lambda: left.append(fleet.is_closed))
+    monkeypatch.setattr(ray, "shutdown", lambda: closed_at_shutdown.append(fleet.is_closed))
     with pytest.raises(type(error)) as raised, connection.joining_ray(None, 1, lambda: fleet):
         raise error
-    assert raised.value is error and len(started) == 1 and left == [True]
+    assert raised.value is error and len(started) == 1 and closed_at_shutdown == [True]
 
 
-def test_ray_is_left_where_no_fleet_can_be_made(started: list[dict[str, Any]], left: list[bool]) -> None:
+def test_ray_is_left_if_no_fleet_can_be_made(started: list[dict[str, Any]], shutdowns: list[bool]) -> None:
     def make_fleet() -> _Fleet:
         raise UserError("no room")
 
     with pytest.raises(UserError, match="no room"), connection.joining_ray(None, 1, make_fleet) as joined:
         joined()
-    assert len(started) == 1 and left == [True]
+    assert len(started) == 1 and shutdowns == [True]
 
 
-def test_the_handler_of_sigterm_is_ours_again(started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_handler_of_sigterm_is_restored(started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "init", lambda **_: signal.signal(signal.SIGTERM, signal.SIG_IGN))
-    before = signal.signal(signal.SIGTERM, mine := lambda *_: None)
+    before = signal.signal(signal.SIGTERM, handler := lambda *_: None)
     try:
         connection.join_ray(None, 1)
-        assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGTERM) is handler
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_node_has_a_resource_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_has_a_resource_that_no_other_node_has(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [
         {"NodeID": name, "Resources": {"CPU": 2.0, "node:__internal_head__": 1.0, f"node:10.0.0.{name}": 1.0}}
         for name in ("1", "2")
@@ -203,11 +206,11 @@ def test_a_node_has_a_resource_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     assert connection.this_node() == "node:10.0.0.2"
 
 
-def test_a_ray_that_has_died_is_said_once_and_its_fleet_left_alone(
+def test_the_death_of_ray_is_raised_and_its_fleet_is_not_closed(
     started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died: list[str | None] = [None]
-    monkeypatch.setattr(connection, "_dead", lambda: died[0])
+    monkeypatch.setattr(connection, "_find_dead", lambda: died[0])
     monkeypatch.setattr(connection, "_WATCH_S", 0.01)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     fleet = _Fleet()
@@ -219,10 +222,12 @@ def test_a_ray_that_has_died_is_said_once_and_its_fleet_left_alone(
             while True:
                 check()
         leave()
-    assert not fleet.is_closed, "it would be asked in vain"
+    assert not fleet.is_closed, "it would not answer"
 
 
-def test_a_death_is_raised_within_a_part_that_joined_nothing_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_death_is_raised_within_an_inner_context_of_a_connection_that_did_not_join(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connection, "_WATCH_S", 0.01)
     monkeypatch.setattr(connection, "_STUCK_S", 60.0)
     has_died = threading.Event()
@@ -239,33 +244,33 @@ def test_a_death_is_raised_within_a_part_that_joined_nothing_itself(monkeypatch:
         has_died.clear()
 
 
-def test_the_head_of_a_cluster_is_missed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_of_a_cluster_is_dead_after_a_while_without_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as head:
         head.bind(("127.0.0.1", 0))
         head.listen()
         address = f"127.0.0.1:{head.getsockname()[1]}"
         monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=address))
-        look = connection._silent()
-        assert look() is None
+        find_dead_head = connection._head_watch()
+        assert find_dead_head() is None
     monkeypatch.setattr(connection, "_SILENT_S", 40.0)
-    assert look() is None, "it may come back"
+    assert find_dead_head() is None, "it may come back"
     monkeypatch.setattr(connection, "_SILENT_S", 0.0)
-    assert look() == f"the head of the Ray cluster at {address}"
+    assert find_dead_head() == f"the head of the Ray cluster at {address}"
 
 
-def test_the_token_of_clusters_here_is_made_once_for_its_owner_alone(
+def test_the_token_of_local_clusters_is_made_once_and_only_its_owner_can_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     connection._make_token()
-    assert not (tmp_path / ".ray").exists(), "where tokens are disabled, as in tests"
+    assert not (tmp_path / ".ray").exists(), "tokens are disabled in tests"
     monkeypatch.delenv("RAY_AUTH_MODE")
     connection._make_token()
     token = tmp_path / ".ray" / "auth_token"
-    made = token.read_text()
-    assert re.fullmatch("[0-9a-f]{64}", made) and token.stat().st_mode & 0o777 == 0o600
+    content = token.read_text()
+    assert re.fullmatch("[0-9a-f]{64}", content) and token.stat().st_mode & 0o777 == 0o600
     connection._make_token()
-    assert token.read_text() == made and [*token.parent.iterdir()] == [token]
+    assert token.read_text() == content and [*token.parent.iterdir()] == [token]
     monkeypatch.setenv("HOME", str(tmp_path / "other"))
     monkeypatch.setenv("RAY_AUTH_TOKEN", "given")
     connection._make_token()

@@ -1,4 +1,4 @@
-"""Numbers of replicas that make no sense are refused."""
+"""The number of replicas, and their devices; impossible options are refused."""
 
 import socket
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from tests.models.families import FAMILIES
 
 
 @pytest.mark.parametrize(("least", "most"), [(-1, 2), (3, 2), (0, 0)])
-def test_ranges_that_are_none(least, most):
+def test_impossible_ranges_are_refused(least, most):
     with pytest.raises(UserError, match=rf"cluster.replicas={{min:{least},max:{most}}} is not a range"):
         ReplicaRange(least, most)
 
@@ -35,12 +35,12 @@ def test_the_device_follows_from_the_gpus_of_a_replica() -> None:
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> ModelSpec:
-    """A model of which there are files."""
+    """A model with files."""
     FAMILIES["llama"]().save_pretrained(tmp_path)
     return ModelSpec("tiny", str(tmp_path), device="cpu")
 
 
-def test_devices_that_replicas_would_not_take(tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_that_replicas_do_not_have_are_refused(tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     model = locate(replace(tiny, device="cuda:3"))
@@ -55,16 +55,16 @@ def test_devices_that_replicas_would_not_take(tiny: ModelSpec, monkeypatch: pyte
         ClusterOptions("inline", gpus_per_replica=4)
 
 
-def test_a_cluster_is_joined_by_what_computes_not_by_a_dry_run(
+def test_check_cluster_joins_the_cluster_and_check_model_does_not(
     tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ray.is_initialized", lambda: False)  # other tests of this process may have begun one
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # other tests of this process may have started Ray
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        elsewhere = ClusterOptions(address=f"127.0.0.1:{nobody.getsockname()[1]}")
-        elsewhere.check_model(locate(tiny))
+        options = ClusterOptions(address=f"127.0.0.1:{nobody.getsockname()[1]}")
+        options.check_model(locate(tiny))
         with pytest.raises(UserError, match="leads to no Ray cluster"):
-            elsewhere.check_cluster()
+            options.check_cluster()
 
 
 def test_there_are_as_many_replicas_as_cores_memory_and_work_allow(
@@ -77,12 +77,12 @@ def test_there_are_as_many_replicas_as_cores_memory_and_work_allow(
     large = replace(small, parameters=8_000_000_000, hidden_size=4096, dtype="bfloat16")
 
     def replicas(info: ModelInfo, n_units: int = 1000, room: Mapping[str, float] | None = None) -> int:
-        found = ClusterOptions().replica_range(info, n_units, room)
-        assert found.min == found.max
-        return found.max
+        replica_range = ClusterOptions().replica_range(info, n_units, room)
+        assert replica_range.min == replica_range.max
+        return replica_range.max
 
-    assert replicas(small) == 31  # each takes a GiB and little more
-    assert replicas(mid) == 13  # and 1.1 GiB of weights in another layout, and 0.25 GiB of hidden states
+    assert replicas(small) == 31  # each needs little more than 1 GiB
+    assert replicas(mid) == 13  # in addition 1.1 GiB of weights in another layout, and 0.25 GiB of hidden states
     assert replicas(large) == 8  # 14.9 GiB are shared; 1 GiB of hidden states
     assert replicas(replace(large, parameters=20_000_000_000)) == 1
     assert replicas(small, n_units=3) == 3
@@ -90,7 +90,7 @@ def test_there_are_as_many_replicas_as_cores_memory_and_work_allow(
     assert ClusterOptions(replicas=50).replica_range(large, 1).max == 50
 
 
-def test_more_threads_than_the_cores_can_run(tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_threads_than_the_cores_can_run_are_refused(tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raysearch.cluster.options.n_cores", lambda: 2)
     model = locate(tiny)
     ClusterOptions(cpus_per_replica=16).check_model(model)
@@ -100,7 +100,7 @@ def test_more_threads_than_the_cores_can_run(tiny: ModelSpec, monkeypatch: pytes
         ClusterOptions(cpus_per_replica=1024).check_model(model)
 
 
-def test_a_search_goes_on_without_ray_where_that_does_not_start(
+def test_if_ray_does_not_start_one_replica_in_this_process_is_used(
     tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(**_: object) -> None:

@@ -1,4 +1,4 @@
-"""Replicas as Ray actors give the same numbers as one in this process, whatever happens to them."""
+"""Replicas as Ray actors give the same numbers as a replica in this process, even if they die."""
 
 import os
 import signal
@@ -33,7 +33,8 @@ class FirstOf(Fleet):
     """The first few replicas of a fleet."""
 
     def __init__(self, fleet, n_replicas):
-        self.fleet, self.n_replicas = fleet, n_replicas
+        self.fleet = fleet
+        self.n_replicas = n_replicas
 
     def sync(self, pool, demand):
         return dict([*self.fleet.sync(pool, demand).items()][: self.n_replicas])
@@ -57,7 +58,8 @@ class TestRayPool(ReplicaLossSuite):
 
     @pytest.fixture(autouse=True)
     def _actors(self, fleet, recipe):
-        self.fleet, self.recipe = fleet, recipe
+        self.fleet = fleet
+        self.recipe = recipe
 
     def open_pool(self, n_replicas=2):
         return RayPool(Replicas(FirstOf(self.fleet, n_replicas), self.recipe, n_replicas))
@@ -65,7 +67,7 @@ class TestRayPool(ReplicaLossSuite):
     @pytest.mark.parametrize("n_replicas", [1, 2])
     def test_any_number_of_replicas_gives_the_same_bits(self, pool, n_replicas):
         few = self.open_pool(n_replicas)
-        while few.n_replicas < n_replicas:  # they have loaded, but a pool asks for itself
+        while few.n_replicas < n_replicas:  # actors have loaded the model, but each pool must call them
             self.check_answers(few)
         self.check_answers(few)
 
@@ -80,30 +82,31 @@ class TestRayPool(ReplicaLossSuite):
 
     def test_a_replica_that_works_for_another_pool_is_not_given_up(self, pool, tmp_path):
         class Busy(Job):
-            """Takes until a file is there; it goes to the actor by value."""
+            """Runs until a file exists; it is sent to the actor by value."""
 
             def run(self, replica):
                 while not (tmp_path / "enough").exists():
                     time.sleep(0.01)
 
-        one, units = self.open_pool(1), units_on(self.calibration)
-        self.check_answers(one)
-        (actor,) = one._actors.values()
-        other = actor.run.remote("another", self.recipe, Busy(), [])
+        waiting_pool = self.open_pool(1)
+        units = units_on(self.calibration)
+        self.check_answers(waiting_pool)
+        (actor,) = waiting_pool._actors.values()
+        busy = actor.run.remote("another", self.recipe, Busy(), [])
         while ray.get(actor.works_for.remote())[0] != "another":
             time.sleep(0.01)
-        answers = one.run(units, [self.calibration])
+        answers = waiting_pool.run(units, [self.calibration])
         assert next(answers) is None
-        one._end_overdue(time.monotonic() + 1e6)
+        waiting_pool._end_overdue(time.monotonic() + 1e6)
         (tmp_path / "enough").touch()
-        ray.get(other)
+        ray.get(busy)
         assert len([*filter(None, answers)]) == len(units)
-        assert one.stats.units_redone == 0 and [*one._actors.values()] == [actor]
+        assert waiting_pool.stats.units_redone == 0 and [*waiting_pool._actors.values()] == [actor]
 
-    def test_a_replica_gets_its_next_job_before_an_answer_is_looked_at(self, pool, tmp_path):
+    def test_a_replica_gets_its_next_job_before_the_answer_is_yielded(self, pool, tmp_path):
         @dataclass(frozen=True)
         class Touching(Job):
-            """Makes a file; it goes to the actor by value."""
+            """Makes a file; it is sent to the actor by value."""
 
             number: int
 
@@ -120,7 +123,7 @@ class TestRayPool(ReplicaLossSuite):
         assert len([*answers]) == 1
 
     def test_a_model_that_cannot_be_used_is_the_users_error(self, pool):
-        def refuse(detached):  # goes to the actor by value, so that it imports nothing more
+        def refuse(detached):  # sent to the actor by value, so that the actor imports nothing for it
             raise UserError("model=x cannot be used; use another")
 
         fleet = Fleet(1, 1, ONE_CPU, idle_s=60)

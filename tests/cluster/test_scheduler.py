@@ -1,4 +1,4 @@
-"""Who does what, and when a unit is cut, tried again or given up: decided without Ray, at a time that is given."""
+"""Which replica does which job, and when a unit is cut, tried again or given up, without Ray and without a clock."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.cluster.fake_pool import FakePool, die
 
 
 class TestFakePool(ReplicaLossSuite):
-    """Replicas die all the time."""
+    """The contract of pools holds if replicas die all the time."""
 
     lose_replica = staticmethod(die)
 
@@ -34,7 +34,7 @@ def result(seconds=1.0):
 
 
 def loaded(*names, jobs=UNITS, cutter=None, **options):
-    """A scheduler whose replicas have loaded the model at second 0, as a round begins."""
+    """A scheduler whose replicas have loaded the model at time 0, when a round begins."""
     scheduler = Scheduler(**options)
     scheduler.begin(jobs, cutter, 0)
     for call in scheduler.sync(names, 0):
@@ -61,7 +61,7 @@ def test_new_replicas_load_and_then_pull():
     assert scheduler.n_replicas == 2 and not scheduler.is_done
 
 
-def test_a_round_is_done_when_all_is_answered():
+def test_a_round_is_done_when_all_jobs_are_answered():
     scheduler = loaded("one", jobs=UNITS[:2])
     for number in range(2):
         assert not scheduler.is_done
@@ -70,7 +70,7 @@ def test_a_round_is_done_when_all_is_answered():
     assert scheduler.is_done and scheduler.stats.replicas[0].units == 2
 
 
-def test_it_syncs_every_second_and_at_once_after_a_loss():
+def test_it_syncs_every_second_and_immediately_after_a_loss():
     scheduler = loaded("one", "two")
     scheduler.begin(UNITS, None, 10)
     assert scheduler.must_sync(10)
@@ -81,7 +81,7 @@ def test_it_syncs_every_second_and_at_once_after_a_loss():
     assert scheduler.must_sync(10)
 
 
-def test_demand_is_what_waits_and_who_is_busy_or_about_to_be():
+def test_demand_counts_waiting_jobs_and_busy_replicas():
     scheduler = loaded("one", "two", "three", jobs=UNITS[:1])
     assert scheduler.demand() == Demand(3, ["one", "two", "three"], set(), ready=3)
     (call,) = scheduler.assign(0)
@@ -140,14 +140,14 @@ def test_an_error_of_the_user_is_raised_at_once():
     assert scheduler.idle == ("one",)
 
 
-def test_what_an_earlier_round_has_asked_only_keeps_its_replica_busy():
+def test_a_call_of_an_earlier_round_only_keeps_its_replica_busy():
     scheduler = loaded("one", "two", "three", jobs=UNITS[:2])
-    old, other = scheduler.assign(0)
+    old, second_old = scheduler.assign(0)
     scheduler.begin(UNITS[2:3], None, 0)
     (new,) = scheduler.assign(0)
     assert not old.is_awaited and new.is_awaited
     scheduler.lost(old, OSError("gone"))
-    scheduler.failed(other, UserError("no such file"))
+    scheduler.failed(second_old, UserError("no such file"))
     scheduler.answered(new, result(), 0)
     assert scheduler.is_done and scheduler.stats.units_redone == 0
 
@@ -162,7 +162,7 @@ def test_replicas_that_keep_dying_while_they_load_end_the_round():
     assert number == 2, "three deaths for each replica"
 
 
-def test_one_that_loads_in_between_is_a_new_start():
+def test_a_replica_that_loads_resets_the_count_of_losses():
     scheduler = Scheduler()
     scheduler.begin(UNITS, None, 0)
     for number in range(12):
@@ -174,9 +174,9 @@ def test_one_that_loads_in_between_is_a_new_start():
 
 
 def halves(unit, replicas):
-    """Cuts off the first mask as an end, and the rest in two."""
-    end, one, two = (MaskUnit(unit.calibration, unit.shard, (mask,)) for mask in unit.masks)
-    return [one, two], [end]
+    """Cut off the first mask as an end, and the rest in two."""
+    end, first, second = (MaskUnit(unit.calibration, unit.shard, (mask,)) for mask in unit.masks)
+    return [first, second], [end]
 
 
 def test_the_last_units_are_cut_for_idle_replicas():
@@ -188,35 +188,35 @@ def test_the_last_units_are_cut_for_idle_replicas():
         scheduler.answered(call, result(), 0)
     whole = [(shard, *UNITS[0].masks) for shard in (0, 1)]
     parts = [(shard, Mask.of(layer)) for shard in (2, 3) for layer in (1, 2)]
-    assert order == [*whole, *parts, (2, Mask.of(0)), (3, Mask.of(0))], "at most two units a replica are left to be cut"
+    assert order == [*whole, *parts, (2, Mask.of(0)), (3, Mask.of(0))], "the last two units per replica are cut"
 
 
 def test_units_are_cut_for_replicas_that_are_loading_but_not_for_those_without_a_process():
     def cut_for(n_postponed):
-        wanted = []
+        cuts = []
 
         def whole(job, replicas):
-            wanted.append(replicas)
+            cuts.append(replicas)
             return [job], []
 
         scheduler = Scheduler()
         scheduler.begin(UNITS[:2], whole, 0)
-        first, *others = scheduler.sync([f"replica {number}" for number in range(8)], 0)
-        for loading in others[:n_postponed]:
+        first, *loading_calls = scheduler.sync([f"replica {number}" for number in range(8)], 0)
+        for loading in loading_calls[:n_postponed]:
             scheduler.postpone(loading, 1)
         scheduler.answered(first, "node", 5)
         scheduler.assign(5)
-        for loading in others:
+        for loading in loading_calls:
             scheduler.begun(loading)
-        scheduler.answered(others[-1], "node", 6)
+        scheduler.answered(loading_calls[-1], "node", 6)
         scheduler.assign(6)
-        return wanted
+        return cuts
 
-    assert cut_for(0) == [4, 7], "the first of eight that is ready leaves work for the others"
+    assert cut_for(0) == [4, 7], "the first ready replica of eight leaves work for the others"
     assert cut_for(7) == [0.5, 7]
 
 
-def test_nothing_is_cut_without_a_cutter_and_no_statistics_are():
+def test_without_a_cutter_nothing_is_cut_and_statistics_are_never_cut():
     scheduler = loaded("one", "two")
     statistic = StatisticUnit("a", 0, Statistic.TAYLOR)
     for units, cutter in ([UNITS[0]], None), ([statistic], halves):
@@ -226,7 +226,7 @@ def test_nothing_is_cut_without_a_cutter_and_no_statistics_are():
         scheduler.answered(call, result(), 0)
 
 
-def test_overdue_are_those_that_began_long_ago():
+def test_calls_that_began_long_ago_are_overdue():
     scheduler = loaded("one", "two", unit_timeout_s=7.5)
     first, second = scheduler.assign(0)
     assert scheduler.overdue(7.4) == []
@@ -238,7 +238,7 @@ def test_overdue_are_those_that_began_long_ago():
     assert [call for call, _ in scheduler.overdue(3700)] == [first, second, loading]
 
 
-def test_time_is_that_of_those_who_are_there():
+def test_only_the_time_of_ready_replicas_counts():
     scheduler = Scheduler()
     scheduler.begin(UNITS[:1], None, 0)
     (loading,) = scheduler.sync(["one"], 0)
@@ -253,30 +253,30 @@ def test_time_is_that_of_those_who_are_there():
 
 
 @pytest.mark.parametrize(
-    ("given", "learned", "limits"),
+    ("unit_timeout_s", "learned", "limits"),
     [
-        pytest.param("auto", [], [(unit(1), 86400)], id="a day while nothing is known"),
-        pytest.param(7.5, [], [(None, 3600)], id="an hour to load, whatever is given for units"),
+        pytest.param("auto", [], [(unit(1), 86400)], id="a day for the first job"),
+        pytest.param(7.5, [], [(None, 3600)], id="an hour to load, whatever the limit of units"),
         pytest.param(
             "auto",
             [(unit(4), 40), (unit(1), 30), (unit(2), 2)],
             [(unit(1), 300), (unit(5), 1500)],
-            id="ten times the most",
+            id="ten times the longest",
         ),
-        pytest.param("auto", [(unit(1), 0.01)], [(unit(3), 60)], id="a minute at least"),
+        pytest.param("auto", [(unit(1), 0.01)], [(unit(3), 60)], id="at least a minute"),
         pytest.param(
             "auto",
             [(unit(1), 1)],
             [(unit(1, "b"), 86400), (StatisticUnit("a", 0, Statistic.TAYLOR), 86400)],
-            id="other kinds are not known by it",
+            id="other kinds are independent",
         ),
         pytest.param(7.5, [], [(JOB, 86400)], id="other jobs have a day"),
-        pytest.param(7.5, [(JOB, 1000)], [(JOB, 10_000)], id="other jobs take as long as they do"),
+        pytest.param(7.5, [(JOB, 1000)], [(JOB, 10_000)], id="other jobs learn their limit"),
         pytest.param(7.5, [(unit(1), 1000)], [(unit(1), 7.5), (unit(100), 7.5)], id="a fixed limit stays"),
     ],
 )
-def test_how_long_a_job_may_take(given, learned, limits):
-    timeouts = TimeoutPolicy(given)
+def test_how_long_a_job_may_take(unit_timeout_s, learned, limits):
+    timeouts = TimeoutPolicy(unit_timeout_s)
     for job, seconds in learned:
         timeouts.learn(job, seconds)
     assert limits == [(job, timeouts.limit_s(job)) for job, _ in limits]

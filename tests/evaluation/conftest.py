@@ -14,7 +14,7 @@ from raysearch.models.stack import LayerStack
 from tests.cli.conftest import here, world
 from tests.models.families import FAMILIES
 
-__all__ = ["here", "world"]  # of another folder
+__all__ = ["here", "world"]  # fixtures of another folder
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def calibration():
     ids = np.random.default_rng(0).integers(0, 100, size=(5, 12))
     scored = np.ones(ids.shape, dtype=bool)
     scored[:, 0] = False
-    scored[1, :6] = False  # a sample of which only the end is scored
+    scored[1, :6] = False  # only the end of this sample is scored
     return Calibration.create(PerplexityObjective(), Batch(ids, scored), 2, {"test": 1}, {})
 
 
@@ -38,17 +38,17 @@ def make_replica(model, calibration):
 
 @pytest.fixture(scope="session")
 def replica(make_replica):
-    """One for all that leave it as it is, since every replica checks its model first."""
+    """A replica that tests share and must not change, since every new replica checks its model first."""
     return make_replica()
 
 
 @pytest.fixture
 def closed_in_the_end():
-    """Takes evaluators, and closes them and their ledgers when the test is over."""
+    """A function that takes an evaluator; evaluators and their ledgers are closed after the test."""
     with ExitStack() as stack:
 
-        def keep(evaluator):
+        def close_later(evaluator):
             stack.enter_context(closing(evaluator.ledger))
             return stack.enter_context(closing(evaluator))
 
-        yield keep
+        yield close_later

@@ -9,9 +9,9 @@ from torch.nn import functional
 def plain_losses(model, mask, batch):
     """Summed nats per sample by a plain forward of the model with the layers deleted."""
     pruned = copy.deepcopy(model)
-    kept = mask.kept(len(pruned.model.layers))
-    pruned.model.layers = torch.nn.ModuleList(pruned.model.layers[layer] for layer in kept)
-    pruned.config.num_hidden_layers = len(kept)
+    kept_layers = mask.kept(len(pruned.model.layers))
+    pruned.model.layers = torch.nn.ModuleList(pruned.model.layers[layer] for layer in kept_layers)
+    pruned.config.num_hidden_layers = len(kept_layers)
     ids = torch.tensor(batch.input_ids)
     with torch.inference_mode():
         logits = pruned(input_ids=ids, use_cache=False).logits[:, :-1].float()

@@ -1,4 +1,4 @@
-"""Cut units have every mask once, cost little more than whole ones, and are of sizes that fill up a round."""
+"""Cut units contain every mask once, cost little more than whole units, and have sizes that fill a round."""
 
 from itertools import product
 
@@ -12,11 +12,11 @@ from raysearch.evaluation.unit import MaskUnit
 
 N = 32
 SINGLES = [Mask(), *(Mask.of(layer) for layer in range(N))]
-PAIRS = [*SINGLES, *(Mask.of(one, other) for one in range(N) for other in range(one))]
+PAIRS = [*SINGLES, *(Mask.of(first, second) for first in range(N) for second in range(first))]
 
 
-def drawn(seed):
-    """Masks of all sizes, some of them nearly alike."""
+def random_masks(seed):
+    """Random masks of all sizes, some of them similar, and the number of layers."""
     rng = np.random.default_rng(seed)
     n_layers = int(rng.integers(1, 13))
     masks = [Mask.of(*np.flatnonzero(rng.random(n_layers) < rng.random()).tolist()) for _ in range(rng.integers(1, 40))]
@@ -30,19 +30,19 @@ def cost(masks, n_layers=N, head_cost=1.0):
 
 def test_own_layers_add_up_to_the_plan():
     for seed in range(50):
-        masks, n_layers = drawn(seed)
+        masks, n_layers = random_masks(seed)
         masks = walk_order(masks, n_layers)
-        own = own_layers(masks, n_layers)
-        assert len(own) == len(masks)
+        layers_of_masks = own_layers(masks, n_layers)
+        assert len(layers_of_masks) == len(masks)
         for stop in range(1, len(masks) + 1):
-            assert sum(own[:stop]) == cost(masks[:stop], n_layers, head_cost=0), (
-                "what is cut off from the left is priced exactly"
+            assert sum(layers_of_masks[:stop]) == cost(masks[:stop], n_layers, head_cost=0), (
+                "the cost of a cut at the left is exact"
             )
 
 
 def test_every_mask_once():
     for seed, replicas in product(range(50), (0.1, 1, 1.94, 3, 100)):
-        masks, n_layers = drawn(seed)
+        masks, n_layers = random_masks(seed)
         parts, ends = cut(MaskUnit("a", 3, masks), replicas, n_layers)
         pieces = [*parts, *ends]
         assert sorted(mask for piece in pieces for mask in piece.masks) == list(masks)
@@ -61,19 +61,19 @@ def test_no_part_is_more_than_most_of_a_share(replicas):
     parts, ends = cut(MaskUnit("a", 0, masks), replicas, N)
     share = cost(masks) / replicas
     assert max(cost(part.masks) for part in parts) < 0.85 * share
-    assert max(cost(end.masks) for end in ends) < 0.15 * share, "small ones fill up the rest"
+    assert max(cost(end.masks) for end in ends) < 0.15 * share, "small units fill the rest of the round"
     assert sum(cost(piece.masks) for piece in [*parts, *ends]) < 1.09 * cost(masks)
 
 
 @pytest.mark.parametrize("head_cost", [0.0, 2.4, 8.0])
 @pytest.mark.parametrize("n_parts", [4, 7, 16])
-def test_parts_take_about_as_long_as_each_other_with_the_head_and_what_they_run_again(n_parts, head_cost):
+def test_parts_cost_about_the_same_with_the_head_and_repeated_layers(n_parts, head_cost):
     parts, ends = cut(MaskUnit("a", 0, tuple(sorted(SINGLES))), n_parts, N, head_cost)
     costs = [cost(part.masks, head_cost=head_cost) for part in parts]
-    assert not ends, "a mask is more than a small part of a share"
+    assert not ends, "a mask is larger than an end"
     assert costs == sorted(costs, reverse=True)
-    fewest = cost([Mask.of(0)], head_cost=head_cost)
-    assert max(costs) - sum(costs) / n_parts < fewest / 2, "cuts come between masks"
+    least = cost([Mask.of(0)], head_cost=head_cost)
+    assert max(costs) - sum(costs) / n_parts < least / 2, "cuts are between masks"
 
 
 def test_ends_come_from_where_they_are_cheap():

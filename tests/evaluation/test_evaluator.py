@@ -23,16 +23,16 @@ MASKS = [Mask.of(2), Mask(), Mask.of(1), Mask.of(1, 2)]
 
 
 class CountingPool(InlinePool):
-    """Remembers what it was asked."""
+    """Remembers the pairs of subject and shard that it computed."""
 
     def __init__(self, make_replica):
         super().__init__(make_replica)
-        self.asked = []
+        self.requested = []
 
-    def run(self, jobs, *others):
+    def run(self, jobs, *options):
         for unit in jobs:
-            self.asked += [(mask, unit.shard) for mask in unit.subjects]
-        yield from super().run(jobs, *others)
+            self.requested += [(mask, unit.shard) for mask in unit.subjects]
+        yield from super().run(jobs, *options)
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ def test_the_loss_is_the_mean_over_all_scored_tokens(make_evaluator, model, cali
 def test_nothing_is_computed_twice(make_evaluator):
     first = make_evaluator()
     before = first.evaluate(Round(MASKS))
-    again = make_evaluator(make_replica=lambda: pytest.fail("the ledger knows it all: no model is needed"))
-    after = again.evaluate(Round(MASKS))
-    assert [value.loss for value in before.values()] == [value.loss for value in after.values()]
-    assert all(value.cached for value in after.values())
-    assert again.meter.layer_forwards == 0
+    second = make_evaluator(make_replica=lambda: pytest.fail("the ledger contains everything: no model is needed"))
+    after = second.evaluate(Round(MASKS))
+    assert [evaluation.loss for evaluation in before.values()] == [evaluation.loss for evaluation in after.values()]
+    assert all(evaluation.cached for evaluation in after.values())
+    assert second.meter.layer_forwards == 0
 
 
 def test_only_what_is_missing_is_computed(make_evaluator, calibration):
@@ -68,7 +68,7 @@ def test_only_what_is_missing_is_computed(make_evaluator, calibration):
     second = make_evaluator()
     answers = second.evaluate(Round([Mask.of(1), Mask.of(2)]))
     missing = [(Mask.of(1), 1), *((Mask.of(2), shard) for shard in range(calibration.n_shards))]
-    assert sorted(second._pool.asked) == sorted(missing)
+    assert sorted(second._pool.requested) == sorted(missing)
     assert not answers[Mask.of(1)].cached
 
 
@@ -86,10 +86,13 @@ def test_large_rounds_are_cut(make_evaluator, monkeypatch):
     evaluator = make_evaluator()
     evaluator.ledger.connection.execute("DELETE FROM evaluations")
     cut = evaluator.evaluate(Round(MASKS))
-    assert {mask: value.loss for mask, value in cut.items()} == {mask: value.loss for mask, value in whole.items()}
+    losses, whole_losses = (
+        {mask: evaluation.loss for mask, evaluation in evaluations.items()} for evaluations in (cut, whole)
+    )
+    assert losses == whole_losses
 
 
-def test_replicas_are_freed_though_the_ledger_fails(make_evaluator, monkeypatch):
+def test_replicas_are_freed_even_if_the_ledger_fails(make_evaluator, monkeypatch):
     evaluator = make_evaluator()
     with monkeypatch.context() as patch:
         patch.setattr(evaluator.pool, "close", close := Mock())
@@ -99,25 +102,25 @@ def test_replicas_are_freed_though_the_ledger_fails(make_evaluator, monkeypatch)
     close.assert_called_once_with()
 
 
-def test_progress_ends_where_the_plan_said(make_evaluator):
+def test_progress_ends_at_the_planned_forwards(make_evaluator):
     seen: list[Progress] = []
     evaluator = make_evaluator(on_progress=seen.append)
-    for ask, layers, heads, n_asked in (
+    for work, layers, heads, n_subjects in (
         (lambda: evaluator.evaluate(Round(MASKS)), 4 + 2 + 1 + 1, len(MASKS), len(MASKS)),
         (lambda: evaluator.measure(Statistic.GATE_GRADIENTS), 8, 1, 1),
     ):
         seen.clear()
-        ask()
+        work()
         assert (seen[0].layer_forwards, seen[0].masks_done) == (0, 0)
         assert seen[-1].layer_forwards == seen[-1].layer_forwards_planned == layers
         assert seen[-1].head_forwards == seen[-1].head_forwards_planned == heads
-        assert seen[-1].masks_done == seen[-1].masks_planned == n_asked
+        assert seen[-1].masks_done == seen[-1].masks_planned == n_subjects
 
 
 def test_a_loss_that_is_not_finite_is_a_failure_with_its_cause(make_evaluator, make_replica):
     class Spoiled(PerplexityObjective):
-        def losses(self, *given):
-            return super().losses(*given) * np.nan
+        def losses(self, *arguments):
+            return super().losses(*arguments) * np.nan
 
     def broken():
         replica = make_replica()
@@ -141,12 +144,12 @@ def test_two_searches_at_once_compute_everything_once(tmp_path, calibration, mak
             closing(Ledger(tmp_path / "shared.db")) as ledger,
             closing(Evaluator([calibration], 4, ledger, make_pool)) as evaluator,
         ):
-            return [value.loss for value in evaluator.evaluate(Round(MASKS)).values()]
+            return [evaluation.loss for evaluation in evaluator.evaluate(Round(MASKS)).values()]
 
     with ThreadPoolExecutor(2) as threads:
-        one, other = threads.map(work, range(2))
-    assert one == other
-    computed = [one for pool in pools for one in pool.asked]
+        first_losses, second_losses = threads.map(work, range(2))
+    assert first_losses == second_losses
+    computed = [pair for pool in pools for pair in pool.requested]
     assert len(computed) == len(set(computed)) == len(MASKS) * calibration.n_shards
 
 
@@ -157,12 +160,12 @@ def test_statistics_are_joined_over_shards_and_measured_once(make_evaluator, rep
     expected = measure(statistic, replica.stack, calibration.shards, calibration.objective)
     assert rows.tobytes() == expected.tobytes()
     assert rows.shape == (calibration.n_samples if statistic.by_sample else 1, *statistic.shape(4))
-    again = make_evaluator(make_replica=lambda: pytest.fail("the ledger knows it"))
-    assert again.measure(statistic).tobytes() == rows.tobytes()
-    assert first.meter.layer_forwards == 4 * statistic.passes and again.meter.layer_forwards == 0
+    second = make_evaluator(make_replica=lambda: pytest.fail("the ledger contains it"))
+    assert second.measure(statistic).tobytes() == rows.tobytes()
+    assert first.meter.layer_forwards == 4 * statistic.passes and second.meter.layer_forwards == 0
 
 
-def test_a_statistic_that_is_not_finite_ends_with_the_cause(make_evaluator, make_replica):
+def test_a_statistic_that_is_not_finite_is_an_error_with_the_cause(make_evaluator, make_replica):
     def broken():
         replica = make_replica()
         replica.stack.layers[2].mlp.down_proj.weight.data[0] = np.inf

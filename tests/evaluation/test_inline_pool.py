@@ -22,9 +22,9 @@ class TestInlinePool(PoolSuite):
         return InlinePool(lambda: self.replica)
 
     def test_closing_frees_the_model(self, pool):
-        own = InlinePool(tiny_replica)
-        self.check_answers(own)
-        assert own._replica is not None
-        model = weakref.ref(own._replica.stack.model)
-        own.close()
+        new_pool = InlinePool(tiny_replica)
+        self.check_answers(new_pool)
+        assert new_pool._replica is not None
+        model = weakref.ref(new_pool._replica.stack.model)
+        new_pool.close()
         assert model() is None

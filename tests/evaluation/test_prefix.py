@@ -9,9 +9,10 @@ from raysearch.evaluation.prefix import Op, naive_layer_forwards, plan_prefixes
 
 
 def execute(plan):
-    """Walks a plan on tuples of layers instead of hidden states."""
+    """Walk a plan on tuples of layers instead of hidden states."""
     state: tuple[int, ...] = ()
-    held, scored = [], {}
+    held = []
+    scored = {}
     for step in plan.steps:
         match step.op:
             case Op.RUN:
@@ -38,13 +39,16 @@ def test_counts_at_32_layers():
 
 
 def test_counts_of_greedy_at_32_layers():
-    problem, beams, run, naive = Problem(32, 7), [Mask()], 0, 0
+    problem = Problem(32, 7)
+    beams = [Mask()]
+    planned = naive = 0
     for _ in range(7):
         plan = plan_prefixes(problem.children(beams), 32)
-        run, naive = run + plan.layer_forwards, naive + naive_layer_forwards(plan.masks, 32)
+        planned += plan.layer_forwards
+        naive += naive_layer_forwards(plan.masks, 32)
         beams = [plan.masks[len(plan.masks) // 2]]
     assert naive == 5712
-    assert run == pytest.approx(3052, rel=0.1)  # depends on which layers went; 3,052 with the layers of one real run
+    assert planned == pytest.approx(3052, rel=0.1)  # depends on the removed layers; 3,052 with those of a real search
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -54,7 +58,7 @@ def test_every_mask_runs_exactly_its_kept_layers(seed):
     masks = [Mask.of(*np.flatnonzero(rng.random(n_layers) < 0.4).tolist()) for _ in range(30)]
     plan = plan_prefixes(masks, n_layers)
     assert execute(plan) == {mask: mask.kept(n_layers) for mask in masks}
-    distinct_prefixes = {kept[:end] for kept in execute(plan).values() for end in range(1, len(kept) + 1)}
+    distinct_prefixes = {layers[:end] for layers in execute(plan).values() for end in range(1, len(layers) + 1)}
     assert plan.layer_forwards == len(distinct_prefixes), "each shared prefix runs once"
 
 

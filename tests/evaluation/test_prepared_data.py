@@ -1,4 +1,4 @@
-"""Samples that were drawn before are those that would be drawn now, and no change of a file goes unseen."""
+"""Cached samples are the same as newly drawn ones, and every change of a file is detected."""
 
 from __future__ import annotations
 
@@ -28,64 +28,70 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def prepared(world: World, **changes: object) -> PreparedData:
-    """The data of a quick search, as a later command prepares them."""
+def prepare(world: World, **changes: object) -> PreparedData:
+    """The data of a quick search, as a new command prepares them."""
     spec = build.search_spec(world.search(**{"data.samples": 4, "data.seq_len": 32, **changes})).evaluation
     return prepare_data(spec, describe(spec.model))
 
 
-def test_kept_samples_are_those_drawn(world: World, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_samples_are_the_drawn_samples(world: World, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in ITEMS))
     rows = [json.dumps({"text": "a few words " * n}) + "\n" for n in range(1, 20)]
     (here / "rows.jsonl").write_text("".join(rows))
-    drawn = {name: prepared(world, **changes) for name, changes in CASES.items()}
+    drawn = {name: prepare(world, **changes) for name, changes in CASES.items()}
     for changes in CASES.values():
-        prepared(world, **changes)
+        prepare(world, **changes)
     monkeypatch.setattr("raysearch.evaluation.prepared_data.load_tokenizer", lambda _: pytest.fail("it is read"))
     monkeypatch.setattr("raysearch.models.loading._describe", lambda _: pytest.fail("it is built"))
     for name, changes in CASES.items():
-        (known,), (new,) = prepared(world, **changes).calibrations, drawn[name].calibrations
-        assert known.fingerprint == new.fingerprint and known.text_fingerprint == new.text_fingerprint, name
-        assert known.description == new.description and known.n_shards == new.n_shards, name
-        for one, other in zip(known.shards, new.shards, strict=True):
-            assert np.array_equal(one.input_ids, other.input_ids) and one.answers == other.answers, name
+        (cached,) = prepare(world, **changes).calibrations
+        (new,) = drawn[name].calibrations
+        assert cached.fingerprint == new.fingerprint and cached.text_fingerprint == new.text_fingerprint, name
+        assert cached.description == new.description and cached.n_shards == new.n_shards, name
+        for cached_shard, new_shard in zip(cached.shards, new.shards, strict=True):
+            assert np.array_equal(cached_shard.input_ids, new_shard.input_ids), name
+            assert cached_shard.answers == new_shard.answers, name
 
 
-def test_an_objective_of_a_copied_file_is_another_one(world: World, here: Path) -> None:
+def test_an_objective_of_a_copied_file_has_another_fingerprint(world: World, here: Path) -> None:
     @dataclass(frozen=True)
     class PerplexityObjective(Perplexity):
         __module__ = "raysearch.calibration.objectives.mine"
 
-    (calibration,) = prepared(world).calibrations
+    (calibration,) = prepare(world).calibrations
     spec = build.search_spec(world.search(**{"data.samples": 4, "data.seq_len": 32})).evaluation
     (shipped,) = spec.calibrations
-    mine = replace(spec, calibrations=[replace(shipped, objective=PerplexityObjective())])
-    (other,) = prepare_data(mine, describe(spec.model)).calibrations
-    assert other.fingerprint != calibration.fingerprint and other.text_fingerprint == calibration.text_fingerprint
+    copied_spec = replace(spec, calibrations=[replace(shipped, objective=PerplexityObjective())])
+    (copied,) = prepare_data(copied_spec, describe(spec.model)).calibrations
+    assert copied.fingerprint != calibration.fingerprint and copied.text_fingerprint == calibration.text_fingerprint
 
 
-def test_no_change_of_a_file_goes_unseen(world: World, here: Path) -> None:
-    folder, text = here / "model", here / "text.txt"
+def test_every_change_of_a_file_is_detected(world: World, here: Path) -> None:
+    folder = here / "model"
+    text = here / "text.txt"
     shutil.copytree(world.model, folder)
     shutil.copy(world.text, text)
-    own = replace(world, model=folder, text=text)
+    copied_world = replace(world, model=folder, text=text)
 
-    def state() -> tuple[str, ...]:
-        found = prepared(own)
-        (calibration,) = found.calibrations
-        return found.files.fingerprint, found.files.tokenizer_fingerprint, calibration.text_fingerprint
+    def fingerprints() -> tuple[str, ...]:
+        prepared = prepare(copied_world)
+        (calibration,) = prepared.calibrations
+        return prepared.files.fingerprint, prepared.files.tokenizer_fingerprint, calibration.text_fingerprint
 
-    first = state()
-    assert state() == first
+    def is_unchanged() -> list[bool]:
+        return [fingerprint == before for fingerprint, before in zip(fingerprints(), first, strict=True)]
+
+    first = fingerprints()
+    assert fingerprints() == first
     content = text.read_text()
     text.write_text(content.replace("e", "a"))
-    assert [one == other for one, other in zip(state(), first, strict=True)] == [True, True, False]
+    assert is_unchanged() == [True, True, False]
     text.write_text(content)
-    assert state() == first
+    assert fingerprints() == first
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 0.25}))
-    assert [one == other for one, other in zip(state(), first, strict=True)] == [False, True, True]
+    assert is_unchanged() == [False, True, True]
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["normalizer"] = {"type": "Lowercase"}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert state()[1] != first[1]
+    assert fingerprints()[1] != first[1]

@@ -31,14 +31,14 @@ def test_losses_are_those_of_a_plain_forward_without_the_layers(replica, model, 
             np.testing.assert_allclose(result.values[mask], plain_losses(model, mask, batch), rtol=1e-5)
 
 
-def test_a_masks_numbers_do_not_depend_on_its_company(replica, calibration):
+def test_the_losses_of_a_mask_do_not_depend_on_the_other_masks_of_the_unit(replica, calibration):
     together = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
     for mask in MASKS:
         alone = replica.evaluate(MaskUnit(calibration.fingerprint, 0, (mask,))).values[mask]
         assert alone.tobytes() == together[mask].tobytes()
 
 
-def test_how_rows_of_many_lengths_are_put_together_changes_nothing(make_replica, model, subtests):
+def test_batches_of_rows_of_many_lengths_change_nothing(make_replica, model, subtests):
     random = np.random.default_rng(0)
     rows = [random.integers(0, 100, size=length).tolist() for length in (3, 4, 9, 30, 31, 60)]
     uneven = Batch.of(rows, [[place > 0 for place in range(len(row))] for row in rows])
@@ -58,14 +58,16 @@ def test_how_rows_of_many_lengths_are_put_together_changes_nothing(make_replica,
 
 
 @pytest.mark.parametrize("family", [*BY_LENGTH])
-def test_a_loss_does_not_depend_on_the_rows_beside(family):
-    """Against a plain forward of each row by itself: texts, items with choices, and a statistic."""
-    model, random = BY_LENGTH[family](), np.random.default_rng(0)
+def test_a_loss_does_not_depend_on_the_other_rows(family):
+    """Compare with a plain forward of each row by itself: texts, items with choices, and statistics."""
+    model = BY_LENGTH[family]()
+    random = np.random.default_rng(0)
     rows = [random.integers(3, 128, size=length).tolist() for length in (3, 9, 9, 18, 30, 31)]
     scored = [[place > 0 for place in range(len(row))] for row in rows]
     singles = [Batch.of([row], [marks]) for row, marks in zip(rows, scored, strict=True)]
     pairs = Choices(np.arange(6) // 2, np.arange(6) % 2 == 0, np.ones(6, np.int64))
-    replica, masks = Replica(LayerStack(copy.deepcopy(model))), MASKS[:2]
+    replica = Replica(LayerStack(copy.deepcopy(model)))
+    masks = MASKS[:2]
     plain = {mask: np.concatenate([plain_losses(model, mask, single) for single in singles]) for mask in masks}
     influence = torch.cat([block_influence(LayerStack(copy.deepcopy(model)), single) for single in singles])
 
@@ -73,11 +75,13 @@ def test_a_loss_does_not_depend_on_the_rows_beside(family):
     items = Calibration.create(TaskMarginObjective(tokens="sum"), Batch.of(rows, scored, pairs), 3, {}, {})
     for calibration in (texts, items):
         replica.calibrations[calibration.fingerprint] = calibration
-    of_texts, of_items = (replica.evaluate(MaskUnit(each.fingerprint, 0, masks)) for each in (texts, items))
+    text_result, item_result = (
+        replica.evaluate(MaskUnit(calibration.fingerprint, 0, masks)) for calibration in (texts, items)
+    )
     for mask in masks:
-        np.testing.assert_allclose(of_texts.values[mask], plain[mask], rtol=1e-5)
-        np.testing.assert_allclose(of_items.values[mask], plain[mask][::2] - plain[mask][1::2], rtol=1e-4)
-    assert of_items.packed is False
+        np.testing.assert_allclose(text_result.values[mask], plain[mask], rtol=1e-5)
+        np.testing.assert_allclose(item_result.values[mask], plain[mask][::2] - plain[mask][1::2], rtol=1e-4)
+    assert item_result.packed is False
     statistic = replica.evaluate(StatisticUnit(texts.fingerprint, 0, Statistic.BLOCK_INFLUENCE))
     np.testing.assert_allclose(statistic.values[Statistic.BLOCK_INFLUENCE], influence, rtol=1e-4)
     gradients = replica.evaluate(StatisticUnit(texts.fingerprint, 0, Statistic.GATE_GRADIENTS))
@@ -85,42 +89,43 @@ def test_a_loss_does_not_depend_on_the_rows_beside(family):
     np.testing.assert_allclose(gradients.values[Statistic.GATE_GRADIENTS], torch.cat(alone), rtol=1e-3, atol=1e-4)
 
 
-def test_rows_run_apart_where_memory_does_not_hold_the_comparison(make_replica, model, monkeypatch):
+def test_rows_run_separately_if_memory_does_not_hold_the_comparison(make_replica, model, monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(replicas, "rows_interact", full)
-    rows, replica = [[5, 6, 7], [8] * 9], make_replica()
+    rows = [[5, 6, 7], [8] * 9]
+    replica = make_replica()
     texts = Batch.of(rows, [[place > 0 for place in range(len(row))] for row in rows])
     calibration = Calibration.create(PerplexityObjective(), texts, 2, {}, {})
     replica.calibrations[calibration.fingerprint] = calibration
     losses = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS[:1])).values[Mask()]
     assert replica.stack.by_length
-    each = [plain_losses(model, Mask(), texts.samples(row, row + 1)).item() for row in range(2)]
-    np.testing.assert_allclose(losses, each, rtol=1e-5)
+    expected = [plain_losses(model, Mask(), texts.samples(row, row + 1)).item() for row in range(2)]
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (lambda losses: losses[:1], r"Rogue returned torch\.float64 of shape \[1\] for \d+ samples; return a float64"),
         (lambda losses: losses.float(), r"Rogue returned torch\.float32 of shape"),
         (lambda losses: None, "Rogue returned None for"),
     ],
 )
-def test_what_is_no_loss_of_each_sample_never_reaches_the_ledger(replica, calibration, monkeypatch, wrong, said):
+def test_a_result_that_is_not_a_loss_per_sample_is_refused(replica, calibration, monkeypatch, wrong, message):
     class Rogue(PerplexityObjective):
         def losses(self, states, batch, head, dense):
             return wrong(super().losses(states, batch, head, dense))
 
     rogue = dataclasses.replace(calibration, objective=Rogue())
     monkeypatch.setitem(replica.calibrations, calibration.fingerprint, rogue)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS))
 
 
 class _Reads(TorchDispatchMode):
-    """Counts the numbers that Python reads from tensors, for each of which a GPU would be waited for."""
+    """Counts the numbers that Python reads from tensors. Each of them would wait for a GPU."""
 
     n = 0
 
@@ -129,7 +134,7 @@ class _Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_gpu_is_waited_for_once_a_unit_not_once_a_mask(replica, calibration, monkeypatch):
+def test_a_unit_waits_for_a_gpu_once_and_not_once_per_mask(replica, calibration, monkeypatch):
     from raysearch.calibration.objectives import base
 
     monkeypatch.setattr(base, "_LOGITS_AT_ONCE", {"cpu": 3 * 128})
@@ -141,7 +146,7 @@ def test_a_gpu_is_waited_for_once_a_unit_not_once_a_mask(replica, calibration, m
     assert reads == [1, 1]  # transformers looks at the positions of the rows
 
 
-def test_the_result_names_its_cost(replica, calibration):
+def test_the_result_gives_its_cost(replica, calibration):
     result = replica.evaluate(MaskUnit(calibration.fingerprint, 0, (Mask.of(1), Mask.of(2))))
     n_layers = replica.stack.n_layers
     assert result.layer_forwards == 2 * (n_layers - 1) - 1  # layer 0 is shared

@@ -1,4 +1,4 @@
-"""Screening on losses from a table: what it drops, what it never drops, and what it costs."""
+"""Screening on losses from a table: the masks that it drops, those that it never drops, and its cost."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -31,17 +31,18 @@ from raysearch.searching.recorder import SearchRecorder
 from tests.cases import assert_refused
 
 SCREENING = Screening()
-N_LAYERS, N_SAMPLES = 12, 64
+N_LAYERS = 12
+N_SAMPLES = 64
 SINGLES = [Mask.of(layer) for layer in range(N_LAYERS)]
 
 
 class Table:
-    """The losses of masks on each sample: layers add up, and each mask has an interaction of its own.
+    """The losses of masks on each sample: the effects of layers add up, and each mask has a random interaction.
 
     Args:
-        seed: Draws them.
+        seed: The seed of the losses.
         noise: Standard deviation of a layer's effect over samples, relative to the layers' mean effects.
-        tail: Draws the effects from Student's t with so many degrees of freedom; None for a normal distribution.
+        tail: Draws the effects from Student's t with this many degrees of freedom; None for a normal distribution.
     """
 
     def __init__(self, seed=0, noise=1.0, tail=None, n_samples=N_SAMPLES, n_layers=N_LAYERS):
@@ -49,36 +50,38 @@ class Table:
         draw = rng.standard_normal if tail is None else (lambda shape: rng.standard_t(tail, shape))
         self.level = 40 + 5 * rng.standard_normal(n_samples)
         self.layers = rng.exponential(1.0, (n_layers, 1)) + noise * draw((n_layers, n_samples))
-        self.seed, self.noise = seed, noise
-        self.known = {}  # to draw an interaction takes longer than to screen a mask
+        self.seed = seed
+        self.noise = noise
+        self.losses = {}  # drawing an interaction takes longer than screening a mask
 
     def __call__(self, mask):
-        if mask not in self.known:
-            own = np.random.default_rng([self.seed, *mask.layers]).standard_normal(len(self.level))
-            own *= 0.2 * self.noise * (len(mask) > 1)
-            self.known[mask] = self.level + self.layers[[*mask]].sum(axis=0) + own
-        return self.known[mask]
+        if mask not in self.losses:
+            interaction = np.random.default_rng([self.seed, *mask.layers]).standard_normal(len(self.level))
+            interaction *= 0.2 * self.noise if len(mask) > 1 else 0.0
+            self.losses[mask] = self.level + self.layers[[*mask]].sum(axis=0) + interaction
+        return self.losses[mask]
 
 
 class TableReplica:
-    """Answers units from a table, and remembers what it was asked."""
+    """Evaluates units from a table, and remembers what it evaluated."""
 
     def __init__(self, table, calibrations):
-        self.table, self.calibrations = table, {one.fingerprint: one for one in calibrations}
-        sizes = [one.n_samples for one in calibrations]
+        self.table = table
+        self.calibrations = {calibration.fingerprint: calibration for calibration in calibrations}
+        sizes = [calibration.n_samples for calibration in calibrations]
         self.begins = dict(zip(self.calibrations, [0, *np.cumsum(sizes)], strict=False))
-        self.asked = []
+        self.requested = []
 
     def evaluate(self, unit):
         shards = self.calibrations[unit.calibration].shards
         begin = self.begins[unit.calibration] + sum(shard.n_samples for shard in shards[: unit.shard])
         rows = slice(begin, begin + shards[unit.shard].n_samples)
-        self.asked += [(unit.calibration, mask, unit.shard) for mask in unit.masks]
+        self.requested += [(unit.calibration, mask, unit.shard) for mask in unit.masks]
         return UnitResult({mask: self.table(mask)[rows] for mask in unit.masks}, 1, 1, 1, None, 0.0)
 
 
 class DisorderlyPool(InlinePool):
-    """Does units as three replicas do: cut into parts, in any order."""
+    """Does units like three replicas: cut into parts, in any order."""
 
     def run(self, jobs, calibrations=(), cutter=None):
         parts = [part for unit in jobs for side in cutter(unit, 3) for part in side]
@@ -93,7 +96,7 @@ def calibration_of(n_samples=N_SAMPLES, per_shard=4, name=0):
 
 
 class Bench:
-    """An evaluator on a table, with its own ledger or another's."""
+    """An evaluator on a table, with a new ledger or that of another bench."""
 
     def __init__(
         self, folder, table, screening=SCREENING, calibrations=None, ledger=None, weighting=None, pool=InlinePool
@@ -112,9 +115,9 @@ class Bench:
         self.rounds = []
 
     def evaluate(self, proposed):
-        found = self.evaluator.evaluate(replace(proposed, masks=[Mask(), *proposed.masks]))
-        self.rounds.append({mask: found[mask] for mask in proposed.masks})
-        return scores_of(proposed, found)
+        evaluations = self.evaluator.evaluate(replace(proposed, masks=[Mask(), *proposed.masks]))
+        self.rounds.append({mask: evaluations[mask] for mask in proposed.masks})
+        return scores_of(proposed, evaluations)
 
     def measure(self, statistic):
         return np.broadcast_to(np.arange(1.0, N_LAYERS + 1), (1, N_LAYERS))
@@ -127,21 +130,21 @@ class Bench:
 
     @property
     def cost(self):
-        return len(set(self.replica.asked))
+        return len(set(self.replica.requested))
 
 
 @pytest.fixture
 def bench(tmp_path):
-    made = []
+    benches = []
 
     def make(table=None, **options):
-        made.append(Bench(tmp_path, table or Table(), **options))
-        return made[-1]
+        benches.append(Bench(tmp_path, table or Table(), **options))
+        return benches[-1]
 
     yield make
-    for one in made:
-        one.evaluator.close()
-    for ledger in {id(one.ledger): one.ledger for one in made}.values():
+    for bench in benches:
+        bench.evaluator.close()
+    for ledger in {id(bench.ledger): bench.ledger for bench in benches}.values():
         ledger.close()
 
 
@@ -158,90 +161,102 @@ SEARCHERS = {
 def test_a_screened_search_ends_with_the_unscreened_mask_at_less_cost(bench, subtests):
     for name, searcher in SEARCHERS.items():
         with subtests.test(name):
-            screened, plain = bench(), bench(screening=None)
+            screened = bench()
+            plain = bench(screening=None)
             assert screened.search(searcher) == plain.search(searcher)
             assert screened.cost < (0.75 if name in ("greedy", "beam", "exhaustive") else 1) * plain.cost
 
 
-def test_losses_are_the_unscreened_to_the_bit_and_a_screened_mask_has_an_estimate_with_bounds_instead(bench):
-    screened, plain = bench(), bench(screening=None)
+def test_losses_are_those_without_screening_and_screened_masks_have_estimates_with_bounds(bench):
+    screened = bench()
+    plain = bench(screening=None)
     screened.search(SEARCHERS["beam"]), plain.search(SEARCHERS["beam"])
-    for ours, theirs in zip(screened.rounds, plain.rounds, strict=True):
-        exact = {mask: one.loss for mask, one in ours.items() if one.screened is None}
+    pairs = []  # evaluations of screened masks, each with the loss without screening
+    for screened_round, plain_round in zip(screened.rounds, plain.rounds, strict=True):
+        exact = {mask: evaluation.loss for mask, evaluation in screened_round.items() if evaluation.screened is None}
         assert len(exact) >= 3
-        assert exact == {mask: theirs[mask].loss for mask in exact}
-    pairs = [
-        (one, theirs[mask].loss)
-        for ours, theirs in zip(screened.rounds, plain.rounds, strict=True)
-        for mask, one in ours.items()
-        if one.screened is not None
-    ]
+        assert exact == {mask: plain_round[mask].loss for mask in exact}
+        pairs += [
+            (evaluation, plain_round[mask].loss)
+            for mask, evaluation in screened_round.items()
+            if evaluation.screened is not None
+        ]
     assert len(pairs) > 10
-    assert all(one.loss is None and one.failure is None and one.parts == () for one, _ in pairs)
-    assert all(0 < one.screened.share < 1 for one, _ in pairs)
-    inside = [one.screened.low <= loss <= one.screened.high for one, loss in pairs]
+    for evaluation, _ in pairs:
+        assert evaluation.loss is None and evaluation.failure is None and evaluation.parts == ()
+        assert 0 < evaluation.screened.share < 1
+    inside = [evaluation.screened.low <= loss <= evaluation.screened.high for evaluation, loss in pairs]
     assert np.mean(inside) > 0.9
 
 
-def test_nothing_is_computed_twice_and_switching_off_completes_the_rest(bench):
+def test_nothing_is_computed_twice_and_without_screening_the_rest_is_completed(bench):
     first = bench()
-    found = first.search(SEARCHERS["greedy"])
-    assert len(first.replica.asked) == len(set(first.replica.asked))
-    off = bench(ledger=first.ledger, screening=None)
-    assert off.search(SEARCHERS["greedy"]) == found
-    assert not set(off.replica.asked) & set(first.replica.asked)
-    assert not any(one.screened for round_ in off.rounds for one in round_.values())
+    mask = first.search(SEARCHERS["greedy"])
+    assert len(first.replica.requested) == len(set(first.replica.requested))
+    unscreened = bench(ledger=first.ledger, screening=None)
+    assert unscreened.search(SEARCHERS["greedy"]) == mask
+    assert not set(unscreened.replica.requested) & set(first.replica.requested)
+    assert not any(evaluation.screened for evaluations in unscreened.rounds for evaluation in evaluations.values())
 
 
-def test_decisions_do_not_depend_on_what_the_ledger_knows_and_on_who_answers_first(bench):
-    """A search that is taken up, runs after an unscreened one, or on several replicas, drops the same masks."""
-    fresh, full = bench(), bench(screening=None)
+def test_decisions_do_not_depend_on_the_ledger_and_the_order_of_results(bench):
+    """A search that is resumed, or runs after an unscreened one, or on several replicas, drops the same masks."""
+    fresh = bench()
+    full = bench(screening=None)
     fresh.search(SEARCHERS["beam"]), full.search(SEARCHERS["beam"])
-    again, after = bench(ledger=fresh.ledger), bench(ledger=full.ledger)
-    again.search(SEARCHERS["beam"]), after.search(SEARCHERS["beam"])
-    assert not again.replica.asked and not after.replica.asked
-    among = bench(pool=DisorderlyPool)
-    among.search(SEARCHERS["beam"])
-    assert among.replica.asked != fresh.replica.asked and {*among.replica.asked} == {*fresh.replica.asked}
-    seen = [
-        [{mask: (one.loss, one.screened) for mask, one in round_.items()} for round_ in one.rounds]
-        for one in (fresh, again, after, among)
-    ]
-    assert seen[0] == seen[1] == seen[2] == seen[3]
-    meters = [one.evaluator.meter for one in (fresh, again, after)]
-    assert len({(one.layer_forwards_alone, one.head_forwards_alone) for one in meters}) == 1
+    resumed = bench(ledger=fresh.ledger)
+    after = bench(ledger=full.ledger)
+    resumed.search(SEARCHERS["beam"]), after.search(SEARCHERS["beam"])
+    assert not resumed.replica.requested and not after.replica.requested
+    disorderly = bench(pool=DisorderlyPool)
+    disorderly.search(SEARCHERS["beam"])
+    assert disorderly.replica.requested != fresh.replica.requested
+    assert {*disorderly.replica.requested} == {*fresh.replica.requested}
+
+    def decisions(searched):
+        return [
+            {mask: (evaluation.loss, evaluation.screened) for mask, evaluation in evaluations.items()}
+            for evaluations in searched.rounds
+        ]
+
+    assert decisions(fresh) == decisions(resumed) == decisions(after) == decisions(disorderly)
+    meters = [searched.evaluator.meter for searched in (fresh, resumed, after)]
+    assert len({(meter.layer_forwards_alone, meter.head_forwards_alone) for meter in meters}) == 1
     assert meters[0].head_forwards_alone < full.evaluator.meter.head_forwards_alone
 
 
 def see(screener, table, calibration, masks, stage):
-    """Show a screener what masks lose up to a stage, as an evaluator does."""
+    """Show a screener the losses of masks up to a stage, as an evaluator does."""
     shards = screener.stages[stage][calibration.fingerprint]
-    known = {mask: {shard: table(mask)[4 * shard : 4 * shard + 4] for shard in shards} for mask in masks}
-    screener.see(masks, stage, {calibration.fingerprint: known})
+    losses = {mask: {shard: table(mask)[4 * shard : 4 * shard + 4] for shard in shards} for mask in masks}
+    screener.see(masks, stage, {calibration.fingerprint: losses})
 
 
 def race(table, screening, keep, exact):
-    """Screen one round of single layers without a ledger: its contest, and the share of samples that are seen."""
+    """Screen a round of single layers without a ledger; return its contest, and the share of evaluated samples."""
     calibration = calibration_of()
-    screener, left, seen = Screener(screening, [calibration]), {*SINGLES}, 0
+    screener = Screener(screening, [calibration])
+    undecided = {*SINGLES}
+    evaluated = 0
     contest = screener.contest(Round(SINGLES, keep, exact=exact))
     assert contest is not None
     before = 0
     for number, stage in enumerate(screener.stages):
         shards = stage[calibration.fingerprint]
-        seen += len(left) * (len(shards) - before)
+        evaluated += len(undecided) * (len(shards) - before)
         before = len(shards)
-        see(screener, table, calibration, left, number)
+        see(screener, table, calibration, undecided, number)
         contest.decide()
-        left -= contest.dropped | contest.accepted
-    return contest, seen / len(SINGLES) / calibration.n_shards
+        undecided -= contest.dropped | contest.accepted
+    return contest, evaluated / len(SINGLES) / calibration.n_shards
 
 
 @pytest.mark.parametrize("tail", [None, 4])
 @pytest.mark.parametrize(("keep", "exact"), [(1, True), (5, False)])
 def test_masks_are_dropped_and_accepted_by_mistake_less_often_than_the_confidence_allows(tail, keep, exact):
-    """Rounds at 80 % confidence: at most 20 % may be wrong about the best, and screening must be worth it."""
-    wrong, shares, accepted = 0, [], 0
+    """Rounds at 80 % confidence: at most 20 % may be wrong about the best, and screening must save work."""
+    wrong = accepted = 0
+    shares = []
     for seed in range(50):
         table = Table(seed, noise=2.0, tail=tail)
         contest, share = race(table, Screening(confidence=0.8), keep, exact)
@@ -258,61 +273,66 @@ def test_masks_that_tie_and_small_calibrations_are_never_screened(bench):
     table.layers[:] = 1.0
     few = bench(Table(n_samples=3), calibrations=[calibration_of(3, 1)])
     one_shard = bench(calibrations=[calibration_of(per_shard=64)])
-    for one in (bench(table), few, one_shard):
-        assert len(one.evaluate(Round(SINGLES, keep=1)).losses) == N_LAYERS
+    for unscreened in (bench(table), few, one_shard):
+        assert len(unscreened.evaluate(Round(SINGLES, keep=1)).losses) == N_LAYERS
 
 
 def test_the_dense_model_is_never_dropped_and_drops_no_mask(bench):
     table = Table()
-    table.layers += 100  # the dense model is better than any mask by far
-    lone = bench(table)
-    scores = lone.evaluate(Round([Mask(), *SINGLES], keep=1))
+    table.layers += 100  # the dense model is far better than any mask
+    scores = bench(table).evaluate(Round([Mask(), *SINGLES], keep=1))
     assert Mask() in scores.losses
     assert len(scores.losses) >= 2
 
 
 def test_rounds_without_keep_and_beyond_the_budget_are_evaluated_in_full(bench):
-    one = bench()
+    screened_bench = bench()
     pairs = [Mask(pair) for pair in combinations(range(N_LAYERS), 2)]
-    assert not one.evaluate(Round(SINGLES)).screened
-    assert one.evaluate(Round(pairs, keep=1)).screened
+    assert not screened_bench.evaluate(Round(SINGLES)).screened
+    assert screened_bench.evaluate(Round(pairs, keep=1)).screened
     triples = [Mask(triple) for triple in combinations(range(N_LAYERS), 3)]
-    assert not one.evaluate(Round(triples, keep=1)).screened  # the first round had it all: n_rounds=1
+    assert not screened_bench.evaluate(
+        Round(triples, keep=1)
+    ).screened  # the first round has spent the budget, since n_rounds=1
 
 
-def test_only_masks_better_than_one_are_known_exactly(bench):
-    one = bench()
-    centre = min(SINGLES[1:], key=lambda mask: one.replica.table(mask).sum())
-    one.evaluate(Round([centre]))
-    scores = one.evaluate(Round([mask for mask in SINGLES if mask != centre], beat=centre))
-    better = {mask for mask in SINGLES if one.replica.table(mask).sum() < one.replica.table(centre).sum()}
+def test_with_beat_only_better_masks_need_exact_losses(bench):
+    screened_bench = bench()
+    centre = min(SINGLES[1:], key=lambda mask: screened_bench.replica.table(mask).sum())
+    screened_bench.evaluate(Round([centre]))
+    scores = screened_bench.evaluate(Round([mask for mask in SINGLES if mask != centre], beat=centre))
+    better = {
+        mask
+        for mask in SINGLES
+        if screened_bench.replica.table(mask).sum() < screened_bench.replica.table(centre).sum()
+    }
     assert scores.screened and better <= scores.losses.keys()
 
 
-def test_a_mask_that_fails_late_takes_back_what_was_dropped_for_it(bench):
+def test_if_a_mask_fails_late_the_masks_that_it_beat_are_evaluated(bench):
     table = Table(noise=0.01)
     good = Mask.of(3)
     table.layers[3] = -50.0
-    one = bench(table)
-    last = shard_order(one.calibrations[0])[-1]
+    screened_bench = bench(table)
+    last = shard_order(screened_bench.calibrations[0])[-1]
     table.layers[3, 4 * last] = np.inf
-    scores = one.evaluate(Round(SINGLES, keep=1))
+    scores = screened_bench.evaluate(Round(SINGLES, keep=1))
     assert scores.failed == {good: "the loss is inf"}
     assert len(scores.losses) == N_LAYERS - 1 and not scores.screened
 
 
-def test_masks_that_all_fail_late_take_back_what_was_accepted_beside_them(bench):
+def test_if_all_remaining_masks_fail_late_the_accepted_masks_are_evaluated(bench):
     table = Table(noise=0.01)
     table.layers[3] = -50.0  # the leader, which is never accepted
-    table.layers[5:7] = 50.0  # the worst, of which either may be dropped
-    one = bench(table)
-    table.layers[[3, 5, 6], 4 * shard_order(one.calibrations[0])[-1]] = np.inf
-    scores = one.evaluate(Round(SINGLES, keep=N_LAYERS - 1, exact=False))
+    table.layers[5:7] = 50.0  # the two worst masks; either may be dropped
+    screened_bench = bench(table)
+    table.layers[[3, 5, 6], 4 * shard_order(screened_bench.calibrations[0])[-1]] = np.inf
+    scores = screened_bench.evaluate(Round(SINGLES, keep=N_LAYERS - 1, exact=False))
     assert scores.failed.keys() == {Mask.of(layer) for layer in (3, 5, 6)}
     assert len(scores.losses) == N_LAYERS - 3 and not scores.accepted
 
 
-def test_a_mask_that_fails_early_is_a_failure_and_drops_nobody(bench):
+def test_a_mask_that_fails_early_is_a_failure_and_drops_no_mask(bench):
     table = Table()
     table.layers[3] = np.nan
     scores = bench(table).evaluate(Round(SINGLES, keep=1))
@@ -333,12 +353,12 @@ def test_weighted_objectives_are_screened_by_their_weighted_difference(bench):
 
 @pytest.mark.parametrize("screening", [SCREENING, None], ids=["screened", "in full"])
 def test_masks_that_scale_the_losses_are_cached_from_the_second_round_on(bench, screening):
-    """They are computed before the masks of the first round, which they are here."""
+    """They are computed before the masks of the first round; in this test they are the same masks."""
     weighting = WeightedObjective((1.0,), normalise="spread")
-    one = bench(Table(), screening=screening, weighting=weighting)
-    first, second = (one.evaluator.evaluate(Round(SINGLES, keep=1)) for _ in range(2))
-    assert not any(of.cached for of in first.values())
-    assert all(of.cached for of in second.values())
+    screened_bench = bench(Table(), screening=screening, weighting=weighting)
+    first, second = (screened_bench.evaluator.evaluate(Round(SINGLES, keep=1)) for _ in range(2))
+    assert not any(evaluation.cached for evaluation in first.values())
+    assert all(evaluation.cached for evaluation in second.values())
 
 
 def test_right_and_wrong_answers_are_compared_by_counting(bench):
@@ -351,27 +371,31 @@ def test_right_and_wrong_answers_are_compared_by_counting(bench):
     assert all(screened > scores[Mask.of(5)] for screened in scores.screened.values())
 
 
-def test_the_difference_of_two_masks_seen_in_full_is_exact(bench):
-    one = bench()
-    one.evaluate(Round(SINGLES))
-    screener = one.evaluator._screener
-    table, calibration = one.replica.table, one.calibrations[0]
+def test_the_difference_of_two_fully_evaluated_masks_is_exact(bench):
+    screened_bench = bench()
+    screened_bench.evaluate(Round(SINGLES))
+    screener = screened_bench.evaluator._screener
+    table = screened_bench.replica.table
+    calibration = screened_bench.calibrations[0]
     exact = (table(SINGLES[0]) - table(SINGLES[1])).sum() / calibration.divisor
     difference = screener.differences([SINGLES[0]], SINGLES[1])[SINGLES[0]]
     assert difference.mean == pytest.approx(exact)
     assert difference.error == 0
 
 
-def test_the_error_of_a_difference_is_that_of_cochran(bench):
-    """Unpredicted: s sqrt(1/n - 1/N); predicted by masks known on all samples: the same of what is not predicted."""
-    one = bench(screening=Screening(stages=[0.25]))
-    screener, table, calibration = one.evaluator._screener, one.replica.table, one.calibrations[0]
+def test_the_error_of_a_difference_follows_cochran(bench):
+    """Without a prediction s sqrt(1/n - 1/N); with a prediction, the same formula for the residuals."""
+    screened_bench = bench(screening=Screening(stages=[0.25]))
+    screener = screened_bench.evaluator._screener
+    table = screened_bench.replica.table
+    calibration = screened_bench.calibrations[0]
     order = np.concatenate([np.arange(4 * shard, 4 * shard + 4) for shard in shard_order(calibration)])[:16]
 
-    def error(of):
-        return of[order].std(ddof=1) * np.sqrt(1 / 16 - 1 / N_SAMPLES) * N_SAMPLES / calibration.divisor
+    def error(losses):
+        return losses[order].std(ddof=1) * np.sqrt(1 / 16 - 1 / N_SAMPLES) * N_SAMPLES / calibration.divisor
 
-    first, second = Mask.of(0, 7), Mask.of(1, 7)
+    first = Mask.of(0, 7)
+    second = Mask.of(1, 7)
     see(screener, table, calibration, [first, second], 0)
     plain = screener.differences([first], second)[first]
     assert plain.error == pytest.approx(error(table(first) - table(second)))
@@ -382,26 +406,29 @@ def test_the_error_of_a_difference_is_that_of_cochran(bench):
     better = screener.differences([first], second)[first]
     assert better.error == pytest.approx(error(table(first) - table(second) - predicted))
     assert better.error < 0.5 * plain.error
-    left = (table(first) - table(second) - predicted)[order].mean() + predicted.mean()
-    assert better.mean == pytest.approx(left * N_SAMPLES / calibration.divisor)
+    mean = (table(first) - table(second) - predicted)[order].mean() + predicted.mean()
+    assert better.mean == pytest.approx(mean * N_SAMPLES / calibration.divisor)
 
 
-def test_masks_of_different_parents_are_predicted_by_what_their_layers_cost_beside_one_layer_less(bench):
+def test_masks_of_different_parents_are_predicted_by_smaller_masks(bench):
     """{0,1,2} by {0,1} + {0,2} - {0}, and {3,4,5} by {3,4} + {3,5} - {3}: they share no layer."""
-    one = bench(screening=Screening(stages=[0.25]))
-    first, second = Mask.of(0, 1, 2), Mask.of(3, 4, 5)
+    screened_bench = bench(screening=Screening(stages=[0.25]))
+    first = Mask.of(0, 1, 2)
+    second = Mask.of(3, 4, 5)
     parts = [first - [layer] for layer in (1, 2)] + [second - [layer] for layer in (4, 5)] + [SINGLES[0], SINGLES[3]]
-    one.evaluator.evaluate(Round([Mask(), *parts]))
-    screener, table, calibration = one.evaluator._screener, one.replica.table, one.calibrations[0]
+    screened_bench.evaluator.evaluate(Round([Mask(), *parts]))
+    screener = screened_bench.evaluator._screener
+    table = screened_bench.replica.table
+    calibration = screened_bench.calibrations[0]
     assert screener.contest(Round([first, second], keep=1))
     predicted = table(parts[2]) + table(parts[3]) - table(SINGLES[3])
     assert screener.promise(second) == pytest.approx((predicted - table(Mask())).sum() / calibration.divisor)
     assert predicted.mean() == pytest.approx(table(second).mean(), rel=0.05)
 
 
-def test_variances_that_are_alike_are_worth_degrees_of_freedom(subtests):
+def test_similar_variances_count_for_degrees_of_freedom(subtests):
     rng = np.random.default_rng(0)
-    for name, sigmas, least, most in (("alike", np.ones(40), 15, 20), ("unlike", np.exp(np.arange(40.0)), 0, 0.5)):
+    for name, sigmas, least, most in (("similar", np.ones(40), 15, 20), ("different", np.exp(np.arange(40.0)), 0, 0.5)):
         with subtests.test(name):
             errors = [sigma * rng.standard_normal(8).std(ddof=1) for sigma in sigmas]
             spread = Spread.of([Difference(1.0, error, 7) for error in errors])
@@ -415,50 +442,54 @@ def test_the_order_of_shards_is_a_spread_permutation_of_the_calibration(subtests
             order = shard_order(calibration_of(n_shards, 1))
             assert sorted(order) == [*range(n_shards)]
     orders = {shard_order(calibration_of(name=name)) for name in range(20)}
-    assert len(orders) > 10  # one for each calibration, not that of the file
+    assert len(orders) > 10  # the order differs between calibrations
     first = sorted(shard_order(calibration_of(64, 1))[:8])
     assert max(np.diff([*first, first[0] + 64])) <= 16
 
 
-def test_stages_are_whole_shards_and_the_last_is_all():
+def test_stages_are_whole_shards_and_the_last_stage_has_all():
     calibration = calibration_of(24, 8)
     stages = Screener(Screening(), [calibration]).stages
     assert [len(stage[calibration.fingerprint]) for stage in stages] == [1, 2, 3]
 
 
-def test_where_losses_are_not_needed_the_best_are_known_without_theirs(bench):
+def test_if_losses_are_not_needed_the_best_masks_are_accepted_early(bench):
     for seed in range(5):
-        table, keep = Table(seed, noise=0.5), 5
+        table = Table(seed, noise=0.5)
+        keep = 5
         best = set(sorted(SINGLES, key=lambda mask: table(mask).sum())[:keep])
         exact = bench(table).evaluate(Round(SINGLES, keep=keep))
-        one = bench(table)
-        scores = one.evaluate(Round(SINGLES, keep=keep, exact=False))
+        screened_bench = bench(table)
+        scores = screened_bench.evaluate(Round(SINGLES, keep=keep, exact=False))
         assert set() < scores.accepted < best == set(scores.best(keep)) == set(exact.best(keep))
         assert scores.losses.items() <= exact.losses.items()
         assert not exact.accepted
-        estimates = [one.rounds[0][mask].screened for mask in scores.accepted]
+        estimates = [screened_bench.rounds[0][mask].screened for mask in scores.accepted]
         assert all(estimate.accepted and estimate.share < 1 for estimate in estimates)
-        assert not any(one.rounds[0][mask].screened.accepted for mask in scores.screened)
-        assert min(scores.losses.values()) <= min(estimate.loss for estimate in estimates), "what seems best is exact"
+        assert not any(screened_bench.rounds[0][mask].screened.accepted for mask in scores.screened)
+        assert min(scores.losses.values()) <= min(estimate.loss for estimate in estimates), (
+            "the mask that seems the best has an exact loss"
+        )
         assert scores.best(1) == [min(scores.losses, key=scores.losses.__getitem__)]
         with pytest.raises(ValueError, match=r"the 2 best are not known: Round\(…, exact=False\)"):
             scores.best(2)
 
 
 def test_a_search_whose_masks_are_accepted_early_is_recorded(bench):
-    table, problem = Table(noise=0.5), Problem(N_LAYERS, 5)
+    table = Table(noise=0.5)
+    problem = Problem(N_LAYERS, 5)
     recorder = SearchRecorder(problem, bench(table).evaluator, Observer(), 0.0)
-    found = run_searcher(OneShotSearcher(), problem, 0, recorder)
-    assert found == bench(table, screening=None).search(OneShotSearcher(), 5)
+    best = run_searcher(OneShotSearcher(), problem, 0, recorder)
+    assert best == bench(table, screening=None).search(OneShotSearcher(), 5)
     screened = {trial.mask: trial.screened for trial in recorder.trials if trial.screened is not None}
     accepted = {mask: estimate.loss for mask, estimate in screened.items() if estimate.accepted}
-    assert accepted and all(set(mask) < set(found) for mask in accepted) and not accepted.keys() & recorder.losses
+    assert accepted and all(set(mask) < set(best) for mask in accepted) and not accepted.keys() & recorder.losses
     single = recorder.summaries[0].round_best
     assert single is not None and recorder.losses[single] < min(accepted.values())
-    assert recorder.removal_order() is None, "the order of what was accepted is not known"
+    assert recorder.removal_order() is None, "the order of accepted masks is not known"
 
 
-def test_scores_refuse_more_than_was_kept():
+def test_scores_refuse_more_masks_than_keep():
     scores = Scores({Mask.of(1): 1.0, Mask.of(2): 2.0}, screened={Mask.of(3): 3.0}, keep=1)
     assert scores.best(1) == [Mask.of(1)]
     with pytest.raises(ValueError, match=r"the 2 best are not known: Round\(…, keep=1\)"):

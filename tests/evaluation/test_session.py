@@ -1,4 +1,4 @@
-"""What is read before weights are: the data, the fingerprints, and an evaluator that starts replicas when asked."""
+"""A session reads data and fingerprints before weights; its evaluator starts replicas when they are needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.cli.conftest import World
 
 
 def spec_of(world: World, **changes: object) -> EvaluationSpec:
-    """How a quick search judges masks."""
+    """The evaluation of a quick search."""
     return build.search_spec(world.search(**changes)).evaluation
 
 
@@ -46,32 +46,35 @@ def test_no_weights_are_loaded_before_something_is_computed(
         assert session.info == info and session.fingerprint == session.fingerprints["calibration"]
 
 
-def test_fingerprints_tell_apart_what_losses_depend_on(world: World, here: Path) -> None:
-    def prints(**changes: Any) -> dict[str, str]:
+def test_fingerprints_differ_if_losses_may_differ(world: World, here: Path) -> None:
+    def fingerprints(**changes: Any) -> dict[str, str]:
         with closing(opened(spec_of(world, **changes))) as session:
             return session.fingerprints
 
-    usual = prints()
-    assert usual == prints(remove=1, searcher="beam", seed=3, data__seed=0), "none of it changes a loss"
+    usual = fingerprints()
+    assert usual == fingerprints(remove=1, searcher="beam", seed=3, data__seed=0), "these options change no loss"
     changes: dict[str, dict[str, Any]] = {
         "objective": {"objective": "kl"},
         "draw": {"data.seed": 1},
         "attention": {"model.attention": "eager"},
         "threads": {"cluster.cpus_per_replica": 2},
     }
-    changed = {name: prints(**change) for name, change in changes.items()}
-    assert not [name for name, other in changed.items() if other["calibration"] == usual["calibration"]]
-    assert [name for name, other in changed.items() if other["text"] != usual["text"]] == ["draw"]
-    assert {other["model"] for other in changed.values()} == {usual["model"]}
+    changed = {name: fingerprints(**change) for name, change in changes.items()}
+    assert not [name for name, prints in changed.items() if prints["calibration"] == usual["calibration"]]
+    assert [name for name, prints in changed.items() if prints["text"] != usual["text"]] == ["draw"]
+    assert {prints["model"] for prints in changed.values()} == {usual["model"]}
 
 
-def test_what_is_prepared_is_not_read_again(world: World, info: ModelInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_data_are_not_read_again(world: World, info: ModelInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of(world)
     prepared = prepare_data(spec, info)
     for name in ("fingerprint", "load_tokenizer"):
         monkeypatch.setattr(f"raysearch.evaluation.prepared_data.{name}", lambda _: pytest.fail("it is read again"))
-    again = prepare_data(spec, info, prepared.files)
-    assert [one.fingerprint for one in again.calibrations] == [one.fingerprint for one in prepared.calibrations]
+    second = prepare_data(spec, info, prepared.files)
+    names, second_names = (
+        [calibration.fingerprint for calibration in data.calibrations] for data in (prepared, second)
+    )
+    assert names == second_names
     with closing(open_session(spec, info, lambda _: None, prepared)) as session:
         assert session.calibrations is prepared.calibrations
 
@@ -93,9 +96,9 @@ def test_a_tokenizer_of_another_model_is_refused(world: World, info: ModelInfo) 
         prepare_data(spec_of(world), replace(info, vocab_size=10))
 
 
-def test_of_several_calibrations_the_one_whose_data_fall_short_is_named(world: World, info: ModelInfo) -> None:
+def test_the_error_names_the_calibration_with_too_few_samples(world: World, info: ModelInfo) -> None:
     spec = spec_of(world)
-    (one,) = spec.calibrations
-    short = replace(one, name="the other", data=replace(one.data, draw=replace(one.data.draw, samples=10**6)))
+    (enough,) = spec.calibrations
+    short = replace(enough, name="the other", data=replace(enough.data, draw=replace(enough.data.draw, samples=10**6)))
     with pytest.raises(UserError, match=r"^the other: data.samples=1000000 windows of .* were asked"):
-        prepare_data(replace(spec, calibrations=[one, short]), info)
+        prepare_data(replace(spec, calibrations=[enough, short]), info)

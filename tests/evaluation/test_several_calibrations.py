@@ -1,4 +1,4 @@
-"""Several calibrations in one pool: side by side, and weighed into one loss."""
+"""Several calibrations in one pool: their separate losses, and one weighted loss."""
 
 import itertools
 import statistics
@@ -28,7 +28,9 @@ SINGLES = [Mask.of(layer) for layer in range(4)]
 @pytest.fixture(scope="module")
 def items():
     rng = np.random.default_rng(1)
-    rows, scored, item = [], [], []
+    rows = []
+    scored = []
+    item = []
     for sample in range(4):
         prompt = rng.integers(100, size=6 + sample).tolist()
         for _ in range(3):
@@ -51,40 +53,41 @@ def open_evaluator(tmp_path, replica, closed_in_the_end):
     return make
 
 
-def test_each_part_loses_what_it_loses_alone(open_evaluator, calibration, items):
-    both = open_evaluator(calibration, items).evaluate(Round(MASKS))
+def test_the_loss_on_each_calibration_is_that_without_the_other(open_evaluator, calibration, items):
+    evaluations = open_evaluator(calibration, items).evaluate(Round(MASKS))
     for place, alone in enumerate((calibration, items)):
         for mask, evaluation in open_evaluator(alone).evaluate(Round(MASKS)).items():
-            assert both[mask].parts[place] == evaluation.loss
-            assert both[mask].loss == both[mask].parts[0]
+            assert evaluations[mask].parts[place] == evaluation.loss
+            assert evaluations[mask].loss == evaluations[mask].parts[0]
 
 
 @pytest.mark.parametrize("normalise", ["none", "dense", "spread"])
 def test_a_weighted_sum(open_evaluator, calibration, items, normalise):
     weighting = WeightedObjective((1.0, 3.0), normalise)
-    found = open_evaluator(calibration, items, weighting=weighting).evaluate(Round(MASKS))
-    alone = [open_evaluator(one).evaluate(Round([Mask(), *SINGLES, *MASKS[1:]])) for one in (calibration, items)]
+    weighted = open_evaluator(calibration, items, weighting=weighting).evaluate(Round(MASKS))
+    masks = [Mask(), *SINGLES, *MASKS[1:]]
+    alone = [open_evaluator(part).evaluate(Round(masks)) for part in (calibration, items)]
     scales = {
         "none": [1, 1],
-        "dense": [abs(one[Mask()].loss) for one in alone],
-        "spread": [statistics.pstdev(one[single].loss for single in SINGLES) for one in alone],
+        "dense": [abs(evaluations[Mask()].loss) for evaluations in alone],
+        "spread": [statistics.pstdev(evaluations[single].loss for single in SINGLES) for evaluations in alone],
     }[normalise]
     for mask in MASKS:
         expected = alone[0][mask].loss / scales[0] + 3 * alone[1][mask].loss / scales[1]
-        assert found[mask].loss == pytest.approx(expected, rel=1e-12)
+        assert weighted[mask].loss == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_weighted_sum_uses_what_the_parts_know(open_evaluator, calibration, items):
+def test_a_weighted_sum_uses_the_cached_losses_of_its_parts(open_evaluator, calibration, items):
     first = open_evaluator(calibration, items)
     first.evaluate(Round([Mask(), *SINGLES, *MASKS]))
-    again = Evaluator(
-        [items, calibration], 4, first.ledger, lambda: pytest.fail("all is known"), WeightedObjective((1.0, 1.0))
+    second = Evaluator(
+        [items, calibration], 4, first.ledger, lambda: pytest.fail("all is cached"), WeightedObjective((1.0, 1.0))
     )
-    assert all(evaluation.cached for evaluation in again.evaluate(Round(MASKS)).values())
-    again.close()
+    assert all(evaluation.cached for evaluation in second.evaluate(Round(MASKS)).values())
+    second.close()
 
 
-def test_a_part_that_tells_nothing_apart_cannot_scale():
+def test_a_part_with_equal_losses_cannot_scale():
     weighting = WeightedObjective((1.0,), "spread")
     with pytest.raises(EvaluationError, match="part 1 of objective=weighted does not tell single layers apart"):
         weighting.combine([1.0], {single: [2.0] for single in SINGLES})
@@ -93,12 +96,12 @@ def test_a_part_that_tells_nothing_apart_cannot_scale():
 
 
 @pytest.mark.parametrize("weights", [(), (1.0, 0.0), (-1.0,), (float("nan"),)])
-def test_weights_that_weigh_nothing(weights):
+def test_weights_that_are_not_positive_are_refused(weights):
     with pytest.raises(UserError, match=r"objective\.parts"):
         WeightedObjective(weights)
 
 
-def test_by_accuracy_the_mean_of_what_is_retained_ranks():
+def test_normalised_by_accuracy_the_mean_retained_accuracy_ranks():
     """The mask of the lowest weighted loss is that of the highest mean of pruned / dense accuracy."""
     objective = WeightedObjective((1.0, 1.0, 1.0), "accuracy")
     (dense,) = objective.references(4)
@@ -113,14 +116,14 @@ def test_by_accuracy_the_mean_of_what_is_retained_ranks():
 
 
 def test_statistics_are_of_all_samples(open_evaluator, calibration, items):
-    both = open_evaluator(calibration, items).measure(Statistic.BLOCK_INFLUENCE)
-    parts = [open_evaluator(one).measure(Statistic.BLOCK_INFLUENCE) for one in (calibration, items)]
-    np.testing.assert_array_equal(both, np.concatenate(parts))
-    assert both.shape == (5 + 4, 4)
+    rows = open_evaluator(calibration, items).measure(Statistic.BLOCK_INFLUENCE)
+    parts = [open_evaluator(part).measure(Statistic.BLOCK_INFLUENCE) for part in (calibration, items)]
+    np.testing.assert_array_equal(rows, np.concatenate(parts))
+    assert rows.shape == (5 + 4, 4)
     assert open_evaluator(calibration, items).measure(Statistic.MAGNITUDE_L1).shape == (1, 4)
 
 
-def test_gradients_are_of_one_objective_that_has_them(open_evaluator, calibration, items):
+def test_gradients_need_a_single_objective_that_has_them(open_evaluator, calibration, items):
     with pytest.raises(UserError, match="of one objective, but objective=weighted has 2"):
         open_evaluator(calibration, items).measure(Statistic.TAYLOR)
     compared = Calibration.create(KLObjective(), calibration.shards[0], 2, {}, {})
@@ -130,7 +133,7 @@ def test_gradients_are_of_one_objective_that_has_them(open_evaluator, calibratio
 
 
 @pytest.mark.parametrize("objective", [KLObjective(), HiddenCosineObjective()])
-def test_the_dense_model_rides_along_where_it_is_compared_with(replica, calibration, objective):
+def test_an_objective_that_compares_with_the_dense_model_runs_it_once(replica, calibration, objective):
     compared = Calibration.create(objective, calibration.shards[0], None, {}, {})
     replica.calibrations[compared.fingerprint] = compared
     alone = {mask: replica.evaluate(MaskUnit(compared.fingerprint, 0, (mask,))) for mask in MASKS}
@@ -142,7 +145,7 @@ def test_the_dense_model_rides_along_where_it_is_compared_with(replica, calibrat
     assert alone[Mask.of(2)].layer_forwards == 4 + 1  # the dense model's four layers, and layer 3 without layer 2
 
 
-def test_choices_are_packed_where_that_is_exact_and_counted(replica, items, monkeypatch):
+def test_choices_are_packed_if_that_is_exact_and_their_tokens_are_counted(replica, items, monkeypatch):
     replica.calibrations[items.fingerprint] = items
     unit = MaskUnit(items.fingerprint, 1, tuple(MASKS))
     packed = replica.evaluate(unit)

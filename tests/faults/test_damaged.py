@@ -117,8 +117,8 @@ def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
     weights = (folder / "model.safetensors").read_bytes()
     remade(world, folder, seed=1)
     search = f"SEARCH={undisturbed['search_id']}"
-    again = f"{search} cannot be taken up: "
-    or_anew = ", or start anew with raysearch search"
+    again = f"{search} cannot be resumed: "
+    or_anew = ", or start again with raysearch search"
     said = f"{again}the files of its model have changed since; put back the old ones{or_anew}"
     refused(run("resume", "latest", "--json"), said)
     (folder / "model.safetensors").write_bytes(weights)

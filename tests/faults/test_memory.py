@@ -76,7 +76,7 @@ def test_fewer_samples_at_once_have_the_same_losses(
             assert memory.refused == 2, "8 and 4 at once do not fit, which is remembered for other shards and rounds"
             if searcher == "greedy":
                 said = (
-                    "warning: memory does not hold a shard; going on with 2 of its samples at once, as "
+                    "warning: memory does not hold a shard; continuing with batches of 2 of its samples, as "
                     "data.shard_samples=2 would from the start\n"
                 )
                 assert outcome.err.count(said) == 1

@@ -151,4 +151,4 @@ def test_what_transformers_does_not_write_is_known_before_a_search(tmp_path: Pat
     info = describe(ModelSpec("tiny", str(tmp_path)))
     for unwritable in (None, "quanto"):
         warn_of_export(replace(info, unwritable=unwritable), Listener())
-    assert len(messages) == 1 and "quantised by quanto, so what this search finds cannot be exported" in messages[0]
+    assert len(messages) == 1 and "quantised by quanto, so the result of this search cannot be exported" in messages[0]

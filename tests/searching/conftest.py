@@ -1,4 +1,4 @@
-"""The tiny world of the tests of commands, and an empty ledger."""
+"""The fixtures of the tests of commands, and an empty ledger."""
 
 from tests.cli.conftest import here, world
 from tests.ledger.conftest import ledger

@@ -1,4 +1,4 @@
-"""The driver of searchers: what breaks the contract is an error of the searcher."""
+"""The driver of searchers: breaking the contract is an error of the searcher."""
 
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -11,20 +11,21 @@ from raysearch.testing.searcher_suite import ToyOracle, additive_loss
 
 
 @pytest.mark.parametrize(
-    ("proposed", "found", "said"), [(0, 0, r"Rogue proposed \{0\}"), (1, 2, r"Rogue returned \{2\} without a score")]
+    ("proposed", "returned", "message"),
+    [(0, 0, r"Rogue proposed \{0\}"), (1, 2, r"Rogue returned \{2\} without a score")],
 )
-def test_breaking_the_contract_is_the_searchers_fault(proposed, found, said):
+def test_breaking_the_contract_is_the_searchers_fault(proposed, returned, message):
     class Rogue(Searcher):
         def search(self, problem, rng):
             yield Round([Mask.of(proposed)])
-            return Mask.of(found)
+            return Mask.of(returned)
 
     problem = Problem.create(4, 1, protect=[0])
-    with pytest.raises(ContractError, match=said):
+    with pytest.raises(ContractError, match=message):
         run_searcher(Rogue(), problem, 0, ToyOracle(problem, additive_loss(problem, 0)))
 
 
-def test_a_searcher_that_forgets_to_yield_is_told_so():
+def test_a_searcher_that_forgets_to_yield_is_an_error():
     class Hasty(Searcher):
         def search(self, problem, rng):
             return Mask.of(1)

@@ -28,7 +28,7 @@ def draw(figure: Figure) -> bytes:
 
 
 def texts_of(figure: Figure) -> set[str]:
-    figure.draw_without_rendering()  # ticks get their texts
+    figure.draw_without_rendering()  # this sets the texts of ticks
     return {text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)}
 
 
@@ -54,8 +54,8 @@ def test_mask_map_takes_long_searches_of_deep_models():
 
 def test_best_so_far_names_sizes_dense_and_failures():
     search = greedy_search(n_layers=12, n_remove=3)
-    lost = Trial(len(search.trials), 3, Mask.of(0, 1, 2), None, None, "out of memory", cached=False)
-    shown = texts_of(picture("best_so_far.png", replace(search.plot, seen=[*search.trials, lost])))
+    failed = Trial(len(search.trials), 3, Mask.of(0, 1, 2), None, None, "out of memory", cached=False)
+    shown = texts_of(picture("best_so_far.png", replace(search.plot, seen=[*search.trials, failed])))
     assert f"3 removed: best {search.loss:.3f} (target)" in shown
     assert {"dense: 2.800", "failed (1)", "loss (nats per token)", "perplexity"} <= shown
 
@@ -69,11 +69,11 @@ def test_loss_by_size_is_a_line_from_the_dense_model_to_m():
     assert points == [[0, 2.8], *([len(trial.mask), trial.loss] for trial in search.path)]
 
 
-def test_loss_by_size_ends_with_the_mask_that_was_found_though_another_has_a_lower_loss():
+def test_loss_by_size_ends_with_the_final_mask_even_if_another_has_a_lower_loss():
     search = greedy_search(n_layers=12, n_remove=3)
-    found = max((one for one in search.trials if len(one.mask) == 3), key=lambda one: one.loss or 0)
-    (line,) = picture("loss_by_size.png", replace(search.plot, found=found.mask)).axes[0].get_lines()
-    assert np.asarray(line.get_xydata())[-1].tolist() == [3, found.loss]
+    final = max((trial for trial in search.trials if len(trial.mask) == 3), key=lambda trial: trial.loss or 0)
+    (line,) = picture("loss_by_size.png", replace(search.plot, final_mask=final.mask)).axes[0].get_lines()
+    assert np.asarray(line.get_xydata())[-1].tolist() == [3, final.loss]
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_loss_by_size_ends_with_the_mask_that_was_found_though_another_has_a_low
     ],
     ids=["none", "dense", "failed", "infinite", "one"],
 )
-def test_hardly_anything_can_be_drawn(trials):
+def test_figures_of_few_trials_can_be_drawn(trials):
     for _, figure in figures.Plots(trials, 4, Mask.of(0), PERPLEXITY).files():
         draw(figure)
 
 
 @pytest.mark.parametrize("measure", [MARGIN, ACCURACY], ids=lambda measure: measure.readout)
 @scaled
-def test_the_right_hand_scale_is_what_people_read(name, measure):
+def test_the_right_hand_scale_is_the_readout(name, measure):
     figure = picture(name, greedy_search(12, 3, measure=measure).plot)
     assert {f"loss ({measure.unit})", measure.readout} <= texts_of(figure)
     (axes,) = figure.axes
@@ -109,17 +109,17 @@ def test_a_loss_without_a_readout_has_no_right_hand_scale(name):
     assert not axes.spines["right"].get_visible()
 
 
-def test_ticks_have_three_digits_and_no_dust():
+def test_ticks_have_three_digits_and_no_rounding_errors():
     numbers = (-0.0, 1 - 0.9999999999999998, 24.46, 21999)
     assert [figures._rounded(number) for number in numbers] == ["0", "0", "24.5", "22,000"]
 
 
-def test_ties_go_to_mask_order():
+def test_equal_losses_are_in_mask_order():
     first, second = (Trial(index, 1, Mask.of(2 - index), 3.0, 0.2, None, False) for index in range(2))
     assert ranked([first, second]) == [second, first]
 
 
-def test_a_result_draws_itself_where_notebooks_show_it():
+def test_a_result_draws_figures_that_notebooks_show():
     from matplotlib import pyplot
 
     search = greedy_search(n_layers=12, n_remove=3)
@@ -127,17 +127,17 @@ def test_a_result_draws_itself_where_notebooks_show_it():
     pyplot.switch_backend("agg")
     try:
         axes = search.plot.path()
-        assert axes.figure is pyplot.gcf(), "a notebook shows what pyplot has"
+        assert axes.figure is pyplot.gcf(), "a notebook shows the figures of pyplot"
         assert axes.get_xlabel() == "layers removed"
         rounds, final = search.plot.masks()
         assert rounds.get_ylabel() == "round" and final.get_xlabel().startswith("layer")
         assert search.plot.progress().get_title(loc="left") == "Best loss so far, removing 3 layers"
         assert len(pyplot.get_fignums()) == 3
         parts: Any = Figure(layout="constrained").subfigures(1, 2)
-        left, right = parts
-        assert search.plot.trials(left).get_title(loc="left") == f"All {len(search.trials)} masks that were scored"
-        assert search.plot.path(right).figure is right and len(pyplot.get_fignums()) == 3
-        draw(left.figure)
+        left_part, right_part = parts
+        assert search.plot.trials(left_part).get_title(loc="left") == f"All {len(search.trials)} masks that were scored"
+        assert search.plot.path(right_part).figure is right_part and len(pyplot.get_fignums()) == 3
+        draw(left_part.figure)
     finally:
         pyplot.close("all")
         pyplot.switch_backend(before)

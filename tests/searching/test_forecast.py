@@ -1,4 +1,4 @@
-"""What a search would cost is found out by one rehearsal, however often it is asked for."""
+"""A search is rehearsed once, even if its cost is forecast several times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROBLEM = Problem(n_layers=12, n_remove=3)
 
 @dataclass(frozen=True)
 class Counted(Searcher):
-    """Another searcher, which counts how often it is started."""
+    """A wrapper that counts how often a searcher is started."""
 
     searcher: Searcher
     starts: list[int] = field(default_factory=list, compare=False)
@@ -42,14 +42,16 @@ class Counted(Searcher):
 
 def test_a_search_that_was_rehearsed_is_not_rehearsed_again() -> None:
     objectives = [PerplexityObjective()], [KLObjective()], [GenerationAccuracyObjective(), PerplexityObjective()]
-    searcher, forecaster, known = Counted(GeneticSearcher()), Forecaster(60), set[Mask | Statistic]()
-    for several in objectives:
-        alone = Forecaster().forecast(searcher.searcher, PROBLEM, 0, several)
-        assert forecaster.forecast(searcher, PROBLEM, 0, several) == alone
-    first = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], known)
-    again = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], known)
+    searcher = Counted(GeneticSearcher())
+    forecaster = Forecaster(60)
+    cached: set[Mask | Statistic] = set()
+    for some_objectives in objectives:
+        alone = Forecaster().forecast(searcher.searcher, PROBLEM, 0, some_objectives)
+        assert forecaster.forecast(searcher, PROBLEM, 0, some_objectives) == alone
+    first = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], cached)
+    second = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], cached)
     assert first == Forecaster().forecast(searcher.searcher, PROBLEM, 0, objectives[0])
-    assert again is not None and not any(cost.layer_forwards for cost in again)
+    assert second is not None and not any(cost.layer_forwards for cost in second)
     assert len(searcher.starts) == 1
     forecaster.forecast(searcher, PROBLEM, 1, objectives[0])
     forecaster.forecast(searcher, Problem(n_layers=12, n_remove=4), 0, objectives[0])
@@ -57,19 +59,22 @@ def test_a_search_that_was_rehearsed_is_not_rehearsed_again() -> None:
 
 
 def test_statistics_are_counted_again() -> None:
-    searcher, forecaster = ImportanceSearcher("block_influence"), Forecaster(60)
-    one, other = (forecaster.forecast(searcher, PROBLEM, 0, [PerplexityObjective()]) for _ in range(2))
-    assert one == other and one is not None and sum(cost.layer_forwards for cost in one) >= PROBLEM.n_layers
+    searcher = ImportanceSearcher("block_influence")
+    forecaster = Forecaster(60)
+    first, second = (forecaster.forecast(searcher, PROBLEM, 0, [PerplexityObjective()]) for _ in range(2))
+    assert first == second and first is not None
+    assert sum(cost.layer_forwards for cost in first) >= PROBLEM.n_layers
 
 
 def test_a_rehearsal_that_took_too_long_is_not_tried_again() -> None:
-    searcher, forecaster = Counted(GeneticSearcher()), Forecaster(-1)
+    searcher = Counted(GeneticSearcher())
+    forecaster = Forecaster(-1)
     assert [forecaster.forecast(searcher, PROBLEM, 0, [PerplexityObjective()]) for _ in range(2)] == [None, None]
     assert len(searcher.starts) == 1
 
 
-def test_says_where_the_losses_decide_how_many_masks_there_are() -> None:
-    for searcher, said in (
+def test_the_line_shows_if_the_losses_decide_how_many_masks_there_are() -> None:
+    for searcher, pattern in (
         (FastBlockSelectSearcher(), r"about \d+ masks in \d rounds: about \d+ layer-forwards.*and about \d+ head-f.*s"),
         (BeamSearcher(width=2), r"about \d+ masks in 3 rounds: about \d+ .* instead of \d+, and about \d+ head-.*s"),
         (BeamSearcher(width=1), r"33 masks in 3 rounds: about \d+ .* instead of 332, and 34 head-forwards at most"),
@@ -80,7 +85,7 @@ def test_says_where_the_losses_decide_how_many_masks_there_are() -> None:
     ):
         rounds = Forecaster().forecast(searcher, PROBLEM, 0, [PerplexityObjective()])
         line = forecast_line(SearchForecast(rounds, open_ended=searcher.open_ended))
-        assert re.fullmatch(said, line), line
+        assert re.fullmatch(pattern, line), line
 
 
 def test_the_dense_model_is_not_counted() -> None:

@@ -1,4 +1,4 @@
-"""The rank of a found mask, worked by hand on ledgers that no model filled."""
+"""The rank of a search's mask, computed by hand on ledgers without a model."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -20,19 +20,19 @@ PAIRS = [Mask.of(*pair) for pair in combinations((0, 1, 2, 4), 2)]  # of five la
 
 
 def nats(mask):
-    """Three of the six pairs of free layers tie for the second place; {0,1} has the lowest loss, {2,4} none."""
+    """Three of the six pairs of free layers have the second lowest loss; {0,1} has the lowest loss, {2,4} has none."""
     return {Mask.of(0, 1): 2.0, Mask.of(0, 2): 8.0, Mask.of(2, 4): float("nan")}.get(mask, 4.0)
 
 
 def record(ledger, masks, calibration="here"):
-    """Two shards of two samples, which add up to the mask's nats; all of it is in shard 1."""
+    """Record two shards of two samples, which add up to the nats of a mask; shard 0 is zero."""
     for mask in masks:
         ledger.record(calibration, 0, {mask: np.zeros(2)})
         ledger.record(calibration, 1, {mask: np.array([nats(mask) / 2] * 2)})
 
 
-def run_of(*removed, measure=PERPLEXITY):
-    """A finished search that found `removed`."""
+def search_of(*removed, measure=PERPLEXITY):
+    """A finished search with the mask `removed`."""
     loss = nats(Mask(removed)) / measure.divisor(N_TOKENS, N_SAMPLES)
     search = replace(greedy_search(5, 1), n_tokens=N_TOKENS, n_samples=N_SAMPLES, fingerprints={"calibration": "here"})
     result = replace(search, measure=measure, removed=removed, loss=loss)
@@ -46,9 +46,11 @@ def run_of(*removed, measure=PERPLEXITY):
     ids=["best", "tied", "worst but for a failure"],
 )
 def test_a_mask_is_ranked_among_all_of_its_size(ledger, removed, rank, percentile, gap):
-    record(ledger, [*PAIRS, Mask(), Mask.of(0, 3), Mask.of(0, 1, 2)])  # what is dense, protected or larger is no rival
+    record(
+        ledger, [*PAIRS, Mask(), Mask.of(0, 3), Mask.of(0, 1, 2)]
+    )  # the last three masks are dense, protected or larger, and so no rivals
     record(ledger, [Mask.of(1, 2)], calibration="elsewhere")
-    ranked = gap_of(run_of(*removed), ledger)
+    ranked = gap_of(search_of(*removed), ledger)
     assert (ranked.rank, ranked.gap) == (rank, gap) and ranked.percentile == pytest.approx(percentile)
     assert (ranked.n_masks, ranked.best) == (6, Mask.of(0, 1))
     assert plain(ranked) | {"percentile": None} == {
@@ -58,36 +60,36 @@ def test_a_mask_is_ranked_among_all_of_its_size(ledger, removed, rank, percentil
 
 
 @pytest.mark.parametrize(("per", "best_loss"), [("token", 0.5), ("sample", 1.0), ("set", 2.0)])
-def test_losses_are_divided_as_the_search_divided_them(ledger, monkeypatch, per, best_loss):
+def test_losses_are_divided_as_in_the_search(ledger, monkeypatch, per, best_loss):
     monkeypatch.setattr(f"{__name__}.N_SAMPLES", 2)
     record(ledger, PAIRS)
-    ranked = gap_of(run_of(0, 4, measure=Measure("errors per item", per, "accuracy")), ledger)
+    ranked = gap_of(search_of(0, 4, measure=Measure("errors per item", per, "accuracy")), ledger)
     assert (ranked.best_loss, ranked.gap, ranked.rank) == (best_loss, best_loss, 2)
 
 
 def test_a_weighted_search_is_refused(ledger):
     record(ledger, PAIRS)
     with pytest.raises(UserError, match="holds the parts of its weighted losses, not the losses themselves; rank a"):
-        gap_of(run_of(0, 1, measure=WeightedObjective.measure), ledger)
+        gap_of(search_of(0, 1, measure=WeightedObjective.measure), ledger)
 
 
-def test_what_is_missing_is_counted_and_named_with_the_command(ledger):
+def test_missing_masks_are_counted_and_the_error_has_the_command(ledger):
     record(ledger, PAIRS[:4])
-    ledger.record("here", 0, {PAIRS[4]: np.zeros(2)})  # a shard of two: not known
+    ledger.record("here", 0, {PAIRS[4]: np.zeros(2)})  # one shard of two: incomplete
     with pytest.raises(UserError) as refused:
-        gap_of(run_of(0, 1), ledger)
+        gap_of(search_of(0, 1), ledger)
     assert str(refused.value) == (
         "SEARCH=greedy-m2-00 cannot be ranked: 4 of the 6 masks of 2 layers are known; get the others with raysearch "
         "search searcher=exhaustive remove=2 screening=off and the same model, data, objective, protect and seed"
     )
 
 
-def test_the_command_raises_the_limit_where_it_must(ledger, monkeypatch):
+def test_the_command_raises_the_limit_if_needed(ledger, monkeypatch):
     monkeypatch.setattr("raysearch.searchers.exhaustive.ExhaustiveSearcher.limit", 5)
     with pytest.raises(UserError, match="remove=2 searcher.limit=6 screening=off and the same model"):
-        gap_of(run_of(0, 1), ledger)
+        gap_of(search_of(0, 1), ledger)
 
 
-def test_a_search_that_found_nothing_has_no_rank(ledger):
+def test_a_search_without_a_result_has_no_rank(ledger):
     with pytest.raises(UserError, match="SEARCH=x is interrupted, so nothing is found yet; first: raysearch resume x"):
         gap_of(SearchRecord("x", {}, "interrupted", None, None, "now"), ledger)

@@ -1,4 +1,4 @@
-"""A search of a GGUF file says before its first round that `export --gguf` would refuse masks."""
+"""A search of a GGUF file warns before its first round if `export --gguf` would refuse masks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def warnings_of(path: Path | str, remove: int | str, n_remove: int) -> list[str]
     return observer.warnings
 
 
-def test_masks_that_export_refuses_are_told_before_the_first_round(tmp_path: Path) -> None:
+def test_the_warning_gives_the_reason_of_the_refusal(tmp_path: Path) -> None:
     smollm3 = write_llama(tmp_path / "smollm3.gguf", 8, architecture="smollm3")
     for remove, n_remove in ((1, 1), ("1..3", 3), ("auto", 7)):
         (warning,) = warnings_of(smollm3, remove, n_remove)
@@ -43,11 +43,13 @@ def test_masks_that_export_refuses_are_told_before_the_first_round(tmp_path: Pat
     assert warning.startswith("export --gguf will refuse all masks of this search: ")
 
 
-def test_a_search_tells_it(tmp_path: Path) -> None:
-    """Of a Gemma 2 of 46 layers, which llama.cpp takes for the one of 27B parameters, as none of fewer layers."""
-    file, text = write_llama(tmp_path / "deep.gguf", 46, architecture="gemma2"), tmp_path / "text.txt"
+def test_a_search_warns(tmp_path: Path) -> None:
+    """llama.cpp takes a Gemma 2 of 46 layers for the model with 27B parameters, but not one with fewer layers."""
+    file = write_llama(tmp_path / "deep.gguf", 46, architecture="gemma2")
+    text = tmp_path / "text.txt"
     text.write_text("the river carried seven letters " * 20)
-    observer, data = Listener(), {"path": text, "samples": 1, "seq_len": 8}
+    observer = Listener()
+    data = {"path": text, "samples": 1, "seq_len": 8}
     values: dict[str, Any] = {"model": {"path": file, "cache": False}, "data": data, "store": tmp_path / "store"}
     raysearch.search(
         "model=custom",
@@ -63,7 +65,7 @@ def test_a_search_tells_it(tmp_path: Path) -> None:
     assert "refuse all masks" in warning and "computes a gemma2 of 46 or 45 layers" in warning
 
 
-def test_where_no_mask_is_refused_nothing_is_said(tmp_path: Path) -> None:
+def test_if_no_mask_is_refused_there_is_no_warning(tmp_path: Path) -> None:
     gemma2 = write_llama(tmp_path / "gemma2.gguf", 8, architecture="gemma2")
     assert warnings_of(gemma2, "1..3", 3) == []
     assert warnings_of("owner/name", 1, 1) == []

@@ -1,4 +1,4 @@
-"""A search in a notebook, run by a real kernel: a bar that moves, and results that show themselves."""
+"""A search in a notebook of a real kernel: its progress bar, and the display of results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.conftest import World
 
 
 class Watched(NotebookClient):
-    """A client that keeps what the kernel showed, in order."""
+    """A client that keeps the displays of the kernel, in order."""
 
     @override
     def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
@@ -29,30 +29,30 @@ shown: list[tuple[str, str]] = []
 
 
 def html_of(cell: Any) -> str:
-    return "".join(one["data"].get("text/html", "") for one in cell.outputs if "data" in one)
+    return "".join(output["data"].get("text/html", "") for output in cell.outputs if "data" in output)
 
 
-@pytest.mark.filterwarnings("ignore")  # of jupyter_client's own
-def test_a_search_shows_a_bar_that_moves_and_then_itself(here: Path, world: World) -> None:
+@pytest.mark.filterwarnings("ignore")  # warnings of jupyter_client
+def test_a_search_shows_a_moving_bar_and_then_its_result(here: Path, world: World) -> None:
     search = f"import raysearch\nresult = raysearch.search(*{world.search()!r})"
     cells = [search, "result", "result.plot.path();", "raysearch.search('remove=99', *" + repr(world.words()) + ")"]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     book.cells[-1].metadata["tags"] = ["raises-exception"]
     Watched(book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(here)}}).execute()
     kinds = [kind for kind, html in shown if "<progress" in html]
-    assert kinds[0] == "display_data" and kinds.count("update_display_data") >= 3, "it moves in one place"
+    assert kinds[0] == "display_data" and kinds.count("update_display_data") >= 3, "one bar is updated"
     running, table, plot, refused = book.cells
-    assert 'value="1.000"' in html_of(running) and "removed {" in html_of(running), "what is kept is its end"
+    assert 'value="1.000"' in html_of(running) and "removed {" in html_of(running), "the last state stays"
     assert html_of(running).count("<progress") == 1
     assert "loss over dense" in html_of(table) and "<table>" in html_of(table)
-    assert any("image/png" in one.get("data", {}) for one in plot.outputs)
+    assert any("image/png" in output.get("data", {}) for output in plot.outputs)
     assert refused.outputs[-1]["ename"] == "UserError"
 
 
-def test_it_says_that_another_search_computes_the_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("IPython.display.display", lambda html, display_id: said.append(html.data))
+def test_the_bar_shows_that_another_search_computes_the_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown_html: list[str] = []
+    monkeypatch.setattr("IPython.display.display", lambda html, display_id: shown_html.append(html.data))
     NotebookProgress().progress(Progress(masks_elsewhere=12, elsewhere="process 7 on host"))
-    assert [one.partition("</progress>")[2] for one in said] == [
+    assert [html.partition("</progress>")[2] for html in shown_html] == [
         " waiting for 12 masks that another search is computing: process 7 on host"
     ]

@@ -1,4 +1,4 @@
-"""Observers that pass on what they are told."""
+"""Observers that pass calls on, and lines about data."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,17 +8,17 @@ from unittest.mock import Mock, call
 from raysearch.searching.observer import Observer, Prefixed, tell_of_large_files
 
 
-def test_a_prefix_stands_before_lines_and_warnings_alone() -> None:
+def test_only_assessment_lines_and_warnings_have_a_prefix() -> None:
     listening = Mock(spec=Observer)
     observer = Prefixed("mask {3}: ", listening)
     observer.assessing("step 1")
     observer.warn("too fast")
     observer.recording("written")
-    told = [call.assessing("mask {3}: step 1"), call.warn("mask {3}: too fast"), call.recording("written")]
-    assert listening.mock_calls == told
+    calls = [call.assessing("mask {3}: step 1"), call.warn("mask {3}: too fast"), call.recording("written")]
+    assert listening.mock_calls == calls
 
 
-def test_a_large_file_is_told_of_before_it_is_read(tmp_path: Path) -> None:
+def test_a_large_file_is_reported_once_before_it_is_read(tmp_path: Path) -> None:
     for name, n_bytes in (("small.txt", 10), ("large.txt", 48 * 10**6)):
         with (tmp_path / name).open("wb") as file:
             file.truncate(n_bytes)

@@ -1,4 +1,4 @@
-"""Where a search by budget ends, and what it recommends."""
+"""The end of a search by budget, and its recommendation."""
 
 from __future__ import annotations
 
@@ -14,28 +14,32 @@ from raysearch.searching.recommendation import Budget, Recommendation
 from tests.tracking.simulated import greedy_search
 
 
-def test_a_first_round_in_which_all_fails_spends_no_budget() -> None:
+def test_a_first_round_of_failures_spends_no_budget() -> None:
     nothing: Any = SimpleNamespace(trials=[])
     search = BudgetedSearch(Budget.parse(["budget.loss=1"]), Problem(4, 3), nothing, nothing, lambda *_: {})
-    assert search.found() is None, "the next request tells the cause"
+    assert search.mask_at_end() is None, "the next request raises the cause"
 
 
-def test_a_perplexity_beyond_all_numbers_comes_back_from_the_record(ledger: Ledger) -> None:
+def test_an_infinite_perplexity_is_recorded_and_read(ledger: Ledger) -> None:
     search = replace(greedy_search(4, 1), config={"remove": 1}, delta_error=None)
     ruined = replace(search.trials[1], loss=800.0)
     search = replace(search, loss=800.0, removed=ruined.mask.layers, trials=(search.trials[0], ruined))
-    found = recommend(search, Budget(loss=1000.0), ledger)
-    assert found.sizes[0].readout == float("inf")
-    assert from_json(Recommendation, to_json(found)).sizes[0].readout == float("inf")
+    recommendation = recommend(search, Budget(loss=1000.0), ledger)
+    assert recommendation.sizes[0].readout == float("inf")
+    assert from_json(Recommendation, to_json(recommendation)).sizes[0].readout == float("inf")
 
 
-def test_a_recommendation_reads_as_a_sentence_and_shows_itself_in_a_notebook(ledger: Ledger) -> None:
+def test_a_recommendation_is_a_sentence_and_a_table_in_a_notebook(ledger: Ledger) -> None:
     search = replace(greedy_search(6, 3), config={"remove": "1..3"}, delta_errors={1: 0.01, 2: 0.01, 3: 0.01})
     rises = [trial.loss - search.dense_loss for trial in search.path if trial.loss is not None]
-    found = recommend(search, Budget(loss=rises[1] + 0.01), ledger)
-    assert (found.n_removed, found.sizes[1].unsure, found.sizes[2].misses) == (1, ("loss",), ("loss",))
-    assert str(found).startswith(f"{search.search_id}, budget.loss=") and len(str(found)) < 400
-    assert "with 2 it keeps to budget.loss, but not beyond the error: the loss rises by" in str(found)
-    assert str(found).endswith("take more samples (data.samples)")
-    shown = found._repr_html_()
-    assert f"<td>1</td><td>{found.removed}</td>" in shown and "recommended" in shown and "not loss" in shown
+    recommendation = recommend(search, Budget(loss=rises[1] + 0.01), ledger)
+    assert (recommendation.n_removed, recommendation.sizes[1].unsure, recommendation.sizes[2].misses) == (
+        1,
+        ("loss",),
+        ("loss",),
+    )
+    assert str(recommendation).startswith(f"{search.search_id}, budget.loss=") and len(str(recommendation)) < 400
+    assert "with 2 it keeps to budget.loss, but not beyond the error: the loss rises by" in str(recommendation)
+    assert str(recommendation).endswith("take more samples (data.samples)")
+    html = recommendation._repr_html_()
+    assert f"<td>1</td><td>{recommendation.removed}</td>" in html and "recommended" in html and "not loss" in html

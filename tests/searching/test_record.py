@@ -1,4 +1,4 @@
-"""Searches on record: how one stands whose process is gone."""
+"""Records of searches, and the state of a search without a process."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ CONFIG: dict[str, Any] = {"model": {"name": "tiny"}, "remove": 1, "choices": {}}
 
 
 def states(store: Path) -> dict[str, State]:
-    """How the searches of a store stand."""
-    return {one.search_id: one.state for one in api.show(store=store)[0]}
+    """The state of each search in a store."""
+    return {record.search_id: record.state for record in api.show(store=store)[0]}
 
 
 def times(folder: Path) -> dict[str, int]:
-    """When the files of a folder were written, but SQLite's shared memory."""
+    """The times of the files of a folder, without SQLite's shared memory."""
     return {file.name: file.stat().st_mtime_ns for file in folder.iterdir() if not file.name.endswith("-shm")}
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_what_nobody_runs_is_interrupted(tmp_path: Path, read_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_search_without_a_process_is_interrupted(
+    tmp_path: Path, read_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         write_search(ledger, "done", CONFIG, "failed")
         for name in ("runs", "killed", "killed too"):
             write_search(ledger, name, CONFIG, "running")
-        ledger.beside("killed.lock").write_text("process 1 on some-host")  # which a dead process leaves
+        ledger.beside("killed.lock").write_text("process 1 on some-host")  # left by a dead process
         with held(ledger, "runs", "SEARCH"):
             before = times(tmp_path)
             if read_only:
@@ -53,22 +55,22 @@ def test_what_nobody_runs_is_interrupted(tmp_path: Path, read_only: bool, monkey
             if read_only:
                 assert times(tmp_path) == before
         assert states(tmp_path)["runs"] == "interrupted"
-        assert SEARCHES.find(ledger, "killed").state == "running", "a look changes no record"
+        assert SEARCHES.find(ledger, "killed").state == "running", "reading changes no record"
 
 
-def test_show_says_how_far_a_killed_search_was(tmp_path: Path) -> None:
+def test_show_prints_how_many_masks_a_killed_search_has_evaluated(tmp_path: Path) -> None:
     choices = {"data": "file", "objective": "kl"}
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         write_search(ledger, "killed", {**CONFIG, "choices": choices}, "running", fingerprints={"calibration": "cal"})
         for shard in range(2):
             ledger.record("cal", shard, {Mask.of(*layers): np.ones(1) for layers in ((), (1,), (2,))})
         ledger.record("other", 0, {Mask.of(3): np.ones(1)})
-    assert api.evaluated("killed", store=tmp_path) == 2, "the dense model apart"
-    said = CliRunner().invoke(app, ["show", "killed", "--store", str(tmp_path)]).output
-    assert "Evaluated so far: 2 masks" in said
+    assert api.evaluated("killed", store=tmp_path) == 2, "without the dense model"
+    output = CliRunner().invoke(app, ["show", "killed", "--store", str(tmp_path)]).output
+    assert "Evaluated so far: 2 masks" in output
 
 
-def test_a_search_that_ends_meanwhile_has_ended(tmp_path: Path) -> None:
+def test_a_search_that_ends_after_it_was_read_has_ended(tmp_path: Path) -> None:
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         write_search(ledger, "it", CONFIG, "running")
         seen = SEARCHES.all(ledger)
@@ -76,22 +78,22 @@ def test_a_search_that_ends_meanwhile_has_ended(tmp_path: Path) -> None:
         assert as_they_stand(ledger, seen) == SEARCHES.all(ledger)
 
 
-def test_the_way_on_leads_to_its_own_ledger() -> None:
+def test_the_remedy_names_the_ledger_of_the_search() -> None:
     stopped = SearchRecord("it", {"store": "other", "ledger": None}, "interrupted", None, None, "now")
     with pytest.raises(UserError, match="first: raysearch resume it --store other"):
         _ = stopped.found
 
 
-def test_a_study_is_said_to_be_one_where_a_search_is_asked_for(tmp_path: Path) -> None:
+def test_a_study_in_place_of_a_search_is_an_error_that_says_so(tmp_path: Path) -> None:
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         write_search(ledger, "it", CONFIG, "running")
         STUDIES.write(ledger, StudyRecord("mine-1", CONFIG, (CellRecord("m", "c", "s", 1, 0, "it"),), {}, {}, "now"))
-    for ask in api.show, api.load:
+    for function in api.show, api.load:
         with pytest.raises(UserError, match=r"^SEARCH='mine' is a study; raysearch report mine shows the results"):
-            ask("mine", store=tmp_path)
+            function("mine", store=tmp_path)
 
 
-def test_forgetting_a_search_tells_which_studies_have_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cleaning_a_search_shows_which_studies_have_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         for name in "it", "other":
             write_search(ledger, name, CONFIG, "finished")

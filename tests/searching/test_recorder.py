@@ -1,4 +1,4 @@
-"""What a search writes down of its searcher."""
+"""The recorder of a search: times, remarks, trials and the best masks."""
 
 import time
 from dataclasses import replace
@@ -22,7 +22,8 @@ from raysearch.searching.recorder import SearchRecorder
 from raysearch.searching.run import _part_names
 from raysearch.searching.trial import best_by_size
 
-THINKING_S, ANSWERING_S = 0.02, 0.2
+THINKING_S = 0.02
+ANSWERING_S = 0.2
 
 
 class Slow(Searcher):
@@ -59,7 +60,7 @@ def recorder():
     return slow_recorder()
 
 
-def test_the_searchers_own_time_is_told_from_that_of_its_answers():
+def test_the_time_of_the_searcher_excludes_the_time_of_answers():
     recorder = slow_recorder(ANSWERING_S)
     run_searcher(Slow(), recorder.problem, 0, recorder)
     assert 4 * THINKING_S <= recorder.searcher_s < 4 * THINKING_S + ANSWERING_S
@@ -73,7 +74,7 @@ def test_it_keeps_the_last_remark_of_a_name_and_the_best_of_each_size(recorder):
     assert [trial.loss for trial in best_by_size(recorder.trials, 3)] == [0.5, 0.5, 0.5]
 
 
-def test_trials_hold_the_loss_of_each_part_where_there_are_several(recorder):
+def test_trials_have_the_loss_of_each_part_if_there_are_several(recorder):
     evaluations = {
         Mask(): Evaluation(3.0, None, False, (1.0, 2.0)),
         Mask.of(0): Evaluation(4.0, None, False, (1.5, 2.5)),
@@ -100,7 +101,7 @@ def test_parts_of_the_same_name_are_numbered():
     assert _part_names(spec("kl on c4", "kl on file", "kl on c4")) == ["kl on c4 1", "kl on file", "kl on c4 3"]
 
 
-def test_a_dense_model_whose_loss_is_no_number_is_refused(recorder):
+def test_a_dense_model_without_a_finite_loss_is_refused(recorder):
     failed = Evaluation(None, "the loss is nan", False, ())
     recorder.evaluator.evaluate = lambda proposed: dict.fromkeys(proposed.masks, failed)
     with pytest.raises(UserError, match="with nothing removed, the loss is nan; its weights are damaged"):
@@ -113,4 +114,4 @@ def test_the_best_is_the_first_in_mask_order_of_the_lowest(recorder):
     assert recorder.best == recorder.solutions[0] == Mask.of(3)
     assert recorder.summaries[-1].best_loss == 0.5
     recorder.evaluate(Round([Mask(), Mask.of(0)]))
-    assert recorder.summaries[-1].best_of_round == "{0} 3.5000", "the dense model, which loses no more, is no choice"
+    assert recorder.summaries[-1].best_of_round == "{0} 3.5000", "the dense model is not a choice"

@@ -1,4 +1,4 @@
-"""A search comes back from its record as it was, and can be told to a tracker again."""
+"""A result is read from its record unchanged, and has a short form in JSON."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from tests.searching.test_figures import texts_of
 from tests.tracking.simulated import greedy_search
 
 
-def kept(search: SearchResult) -> SearchResult:
-    """The search after it was in the ledger."""
+def recorded(search: SearchResult) -> SearchResult:
+    """The search, written to JSON and read again, as by the ledger."""
     return from_json(SearchResult, to_json(search))
 
 
-def test_all_of_a_search_comes_back() -> None:
+def test_a_result_is_read_from_its_record_unchanged() -> None:
     for measure in (ACCURACY, KL):
         search = replace(greedy_search(measure=measure), labels={"searcher": "greedy", "remove": "3"}, parent="ab12")
-        parted = tuple(replace(trial, parts={"kl on c4": 0.1 + 0.2}) for trial in search.trials)
-        search = replace(search, trials=parted, pool={"units_redone": 0}, statistics=("block_influence",))
-        assert kept(search) == search
-        assert kept(search).by_round == search.by_round and kept(search).began == search.ended - search.seconds
+        trials = tuple(replace(trial, parts={"kl on c4": 0.1 + 0.2}) for trial in search.trials)
+        search = replace(search, trials=trials, pool={"units_redone": 0}, statistics=("block_influence",))
+        assert recorded(search) == search
+        assert recorded(search).by_round == search.by_round
+        assert recorded(search).began == search.ended - search.seconds
 
 
-def test_what_json_cannot_say_comes_back_as_no_number() -> None:
+def test_infinite_numbers_are_read_as_nan() -> None:
     search = greedy_search(4, 1)
     failed = replace(search.trials[-1], loss=None, delta=None, failure="out of memory")
     summary = replace(search.rounds[0], round_best=Mask.of(2), best_loss=None)
-    again = kept(
+    read = recorded(
         replace(
             search,
             remarks={"gap": math.inf, "by layer": [1.0, math.nan], "solver": "proven"},
@@ -45,14 +46,15 @@ def test_what_json_cannot_say_comes_back_as_no_number() -> None:
             rounds=(summary,),
         )
     )
-    assert again.by_round == (((*search.trials[:-1], failed), summary),)
-    assert again.removal_order is None and again.remarks["solver"] == "proven"
-    gap, numbers = again.remarks["gap"], again.remarks["by layer"]
+    assert read.by_round == (((*search.trials[:-1], failed), summary),)
+    assert read.removal_order is None and read.remarks["solver"] == "proven"
+    gap = read.remarks["gap"]
+    numbers = read.remarks["by layer"]
     assert isinstance(gap, float) and math.isnan(gap)
     assert isinstance(numbers, list) and numbers[0] == 1.0 and math.isnan(numbers[1])
 
 
-def test_a_result_in_brief_is_json_whatever_its_numbers_without_what_it_is_made_of() -> None:
+def test_a_result_in_brief_is_valid_json_without_trials_and_configuration() -> None:
     result = greedy_search()
     odd = replace(result, loss=math.inf, remarks={"gap": math.inf, "scores": [1.0, math.inf], "why": "so"})
     value = json.loads(json.dumps(in_brief(odd), allow_nan=False))
@@ -65,7 +67,7 @@ def test_a_result_in_brief_is_json_whatever_its_numbers_without_what_it_is_made_
 
 
 @pytest.mark.parametrize("measure", [PERPLEXITY, MARGIN, ACCURACY, KL], ids=lambda measure: str(measure.readout))
-def test_a_result_says_what_its_losses_are_counted_in(measure: Measure) -> None:
+def test_a_result_in_brief_has_its_measure_and_readouts(measure: Measure) -> None:
     result = replace(greedy_search(measure=measure), layer_tokens=LayerTokens(3, 4, True))
     value = json.loads(json.dumps(in_brief(result)))
     assert Measure(**value["measure"]) == measure
@@ -77,15 +79,17 @@ def test_a_result_says_what_its_losses_are_counted_in(measure: Measure) -> None:
     else:
         assert value[measure.readout] == result.readout == measure.read(result.loss)
         assert value[f"dense_{measure.readout}"] == result.dense_readout == measure.read(result.dense_loss)
-        assert [entry[measure.readout] for entry in value["path"]] == [measure.read(e["loss"]) for e in value["path"]]
+        assert [entry[measure.readout] for entry in value["path"]] == [
+            measure.read(entry["loss"]) for entry in value["path"]
+        ]
 
 
-def test_the_best_of_each_size_is_that_of_the_result_for_its_own() -> None:
+def test_the_best_trial_of_the_results_size_is_that_of_the_result() -> None:
     search = greedy_search()
-    other = next(trial for trial in search.trials if len(trial.mask) == 3 and trial.mask != search.mask)
-    found = replace(search, removed=other.mask.layers)
-    best = found.best_by_size
-    assert [*best] == [1, 2, 3] and best[3] == other and best[2] == search.path[1]
-    assert found.path[-1] == other and in_brief(found)["path"][-1]["removed"] == list(other.mask)
-    found.plot.masks(figure := Figure(layout="constrained"))
-    assert f"{other.loss:.3f}" in texts_of(figure)
+    worse = next(trial for trial in search.trials if len(trial.mask) == 3 and trial.mask != search.mask)
+    result = replace(search, removed=worse.mask.layers)
+    best = result.best_by_size
+    assert [*best] == [1, 2, 3] and best[3] == worse and best[2] == search.path[1]
+    assert result.path[-1] == worse and in_brief(result)["path"][-1]["removed"] == list(worse.mask)
+    result.plot.masks(figure := Figure(layout="constrained"))
+    assert f"{worse.loss:.3f}" in texts_of(figure)

@@ -1,4 +1,4 @@
-"""One search from its specification to its result, and what the ledger says of it however it ends."""
+"""One search from its specification to its result, and its record after each kind of end."""
 
 from __future__ import annotations
 
@@ -28,73 +28,75 @@ def spec(world: World, here: Path) -> SearchSpec:
     return build.search_spec(world.search())
 
 
-def on_record(spec: SearchSpec) -> SearchRecord:
-    """The last search of the ledger."""
+def last_record(spec: SearchSpec) -> SearchRecord:
+    """The record of the last search in the ledger."""
     with closing(Ledger(spec.evaluation.ledger)) as ledger:
         return SEARCHES.find(ledger, "latest")
 
 
-def stopped(*_: object) -> None:
+def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_rounds_are_given_one_by_one_and_the_result_is_on_record(spec: SearchSpec) -> None:
-    rounds, result = [], None
+def test_rounds_are_yielded_one_by_one_and_the_result_is_recorded(spec: SearchSpec) -> None:
+    rounds = []
+    result = None
     steps = search_rounds(spec, Observer(), Tracker())
     while result is None:
         try:
             rounds.append(next(steps))
         except StopIteration as end:
             result = end.value
-    assert [one.round for one in rounds] == [1, 2] and all(isinstance(one, RoundSummary) for one in rounds)
+    assert [summary.round for summary in rounds] == [1, 2]
+    assert all(isinstance(summary, RoundSummary) for summary in rounds)
     assert len(result.removed) == 2 and result.loss > 0 and result.complete
-    record = on_record(spec)
+    record = last_record(spec)
     assert (record.state, record.search_id) == ("finished", result.search_id)
     assert record.fingerprints.keys() == {"calibration", "model", "text"}
 
 
-def test_a_result_says_how_sure_its_mask_is_and_says_the_same_again(spec: SearchSpec, world: World) -> None:
+def test_a_result_and_its_repetition_have_the_same_separation(spec: SearchSpec, world: World) -> None:
     result = run_search(spec, Observer(), Tracker())
     separation = result.separation
     assert separation is not None and (separation.reference, separation.by_layer) == (result.mask, False)
     assert separation.n_others == 3 >= separation.n_not_worse, "greedy tries four masks of two of five layers"
     assert separation.n_samples == result.n_samples and str(separation) in str(result)
-    assert on_record(spec).found.separation == separation == run_search(spec, Observer(), Tracker()).separation
+    assert last_record(spec).found.separation == separation == run_search(spec, Observer(), Tracker()).separation
     alone = run_search(build.search_spec(world.search(searcher="one_shot")), Observer(), Tracker()).separation
     assert alone is not None and alone.by_layer and alone.n_others == 3, "of five layers, two are removed"
 
 
-def test_data_that_is_gone_by_its_end_does_not_undo_it(world: World, here: Path) -> None:
+def test_data_that_are_deleted_during_a_search_do_not_undo_it(world: World, here: Path) -> None:
     text = here / "text.txt"
     text.write_bytes(Path(world.text).read_bytes())
     spec = build.search_spec(world.search(data__path=text))
 
-    class Leaving(Observer):
+    class Deleting(Observer):
         def round_done(self, summary: RoundSummary) -> None:
             text.unlink(missing_ok=True)
 
-    result = run_search(spec, Leaving(), Tracker())
-    record = on_record(spec)
+    result = run_search(spec, Deleting(), Tracker())
+    record = last_record(spec)
     assert (record.state, record.found.removed) == ("finished", result.removed)
 
 
-def test_closed_before_its_end_it_is_stopped_with_the_best_so_far(spec: SearchSpec) -> None:
-    told = Mock(spec=Observer)
-    steps = search_rounds(spec, told, Tracker())
+def test_a_search_that_is_closed_early_is_stopped_with_the_best_mask_so_far(spec: SearchSpec) -> None:
+    observer = Mock(spec=Observer)
+    steps = search_rounds(spec, observer, Tracker())
     next(steps)
     steps.close()
-    record = on_record(spec)
+    record = last_record(spec)
     assert record.state == "stopped" and record.failure is not None
-    told.search_ended.assert_called_once_with(None, record.failure, True)
+    observer.search_ended.assert_called_once_with(None, record.failure, True)
     assert "budget was spent before a mask of 2 layers was scored" in record.failure
     steps = search_rounds(spec, Observer(), Tracker())
     next(steps), next(steps)
     steps.close()
-    record = on_record(spec)
+    record = last_record(spec)
     assert (record.state, record.failure) == ("stopped", None) and record.result is not None
 
 
-def test_a_failure_and_a_stop_are_on_record(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_and_an_interrupt_are_recorded(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("out of luck")
 
@@ -102,16 +104,16 @@ def test_a_failure_and_a_stop_are_on_record(spec: SearchSpec, monkeypatch: pytes
         patch.setattr(Replica, "evaluate", fails)
         with pytest.raises(EvaluationError, match="out of luck"):
             run_search(spec, Observer(), Tracker())
-    assert on_record(spec).state == "failed" and "out of luck" in str(on_record(spec).failure)
+    assert last_record(spec).state == "failed" and "out of luck" in str(last_record(spec).failure)
     with monkeypatch.context() as patch:
-        patch.setattr(Replica, "evaluate", stopped)
+        patch.setattr(Replica, "evaluate", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run_search(spec, Observer(), Tracker())
-    assert (on_record(spec).state, on_record(spec).failure) == ("interrupted", None)
-    assert run_search(spec, Observer(), Tracker()).complete and on_record(spec).state == "finished"
+    assert (last_record(spec).state, last_record(spec).failure) == ("interrupted", None)
+    assert run_search(spec, Observer(), Tracker()).complete and last_record(spec).state == "finished"
 
 
-def test_how_it_ended_is_a_sentence_or_a_stop(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorded_failure_is_a_sentence(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors of libraries have many lines, and Ray ends its processes by SIGTERM."""
     for error, ended in (
         (RuntimeError("The actor died.\n\tclass_name: Fleet"), ("failed", "The actor died")),
@@ -122,16 +124,16 @@ def test_how_it_ended_is_a_sentence_or_a_stop(spec: SearchSpec, monkeypatch: pyt
             patch.setattr(search_run, "run_rounds", Mock(side_effect=error))
             with pytest.raises(type(error)):
                 run_search(spec, Observer(), Tracker())
-        assert (on_record(spec).state, on_record(spec).failure) == ended
+        assert (last_record(spec).state, last_record(spec).failure) == ended
 
 
-def test_another_search_cannot_be_taken_up_by_a_name(spec: SearchSpec) -> None:
+def test_another_search_cannot_be_resumed_by_an_id(spec: SearchSpec) -> None:
     first = run_search(spec, Observer(), Tracker())
-    with pytest.raises(UserError, match=f"SEARCH={first.search_id} cannot be taken up"):
+    with pytest.raises(UserError, match=f"SEARCH={first.search_id} cannot be resumed"):
         run_search(replace(spec, seed=1), Observer(), Tracker(), resumes=first.search_id)
 
 
-def test_numbers_that_do_not_fit_leave_nothing_behind(spec: SearchSpec, here: Path) -> None:
+def test_numbers_that_do_not_fit_write_nothing(spec: SearchSpec, here: Path) -> None:
     with pytest.raises(UserError, match="remove=5 leaves no layer of the 5"):
         run_search(replace(spec, remove=5), Observer(), Tracker())
     assert not list(here.iterdir())
