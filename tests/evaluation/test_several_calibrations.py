@@ -86,7 +86,7 @@ def test_a_weighted_sum_uses_what_the_parts_know(open_evaluator, calibration, it
 
 def test_a_part_that_tells_nothing_apart_cannot_scale():
     weighting = WeightedObjective((1.0,), "spread")
-    with pytest.raises(EvaluationError, match="part 1 of objective=weighted does not tell single layers apart"):
+    with pytest.raises(EvaluationError, match="part 1 of objective=weighted has the same loss for all single layers"):
         weighting.combine([1.0], {single: [2.0] for single in SINGLES})
     with pytest.raises(EvaluationError, match="part 2 of objective=weighted is 0 for the dense model"):
         WeightedObjective((1.0, 1.0), "dense").combine([1.0, 1.0], {Mask(): [2.0, 0.0]})
