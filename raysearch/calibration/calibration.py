@@ -26,7 +26,7 @@ from raysearch.core.measure import Measure
 SHARD_TOKENS = 8192  # the most tokens of a shard: they keep a GPU busy, and fit into its memory
 _FEWEST_SHARDS = 16  # if there are enough tokens: work for many replicas, and early screening
 _FEWEST_TOKENS = 512  # of a shard, if there are as many: with fewer, a CPU spends a tenth more time on each token
-# With generated answers: large shards pay, because a decoding step takes as long for one prompt as for several.
+# With generated answers, large shards are faster: a decoding step takes as long for one prompt as for several.
 _FEWEST_PROMPT_SHARDS = 2
 
 

@@ -11,7 +11,7 @@ from raysearch.calibration.formats.base import Dialogue, Item, Sample, Task
 from raysearch.core.formatting import as_typed
 from raysearch.errors import UserError
 
-_MARK = re.compile("\ue000(\\d+)\ue001")  # private characters that stand for a turn's text
+_MARK = re.compile("\ue000(\\d+)\ue001")  # private characters in place of a turn's text
 
 #: The date that replaces today's date in templates, so that the text is the same on every day. It is the date that
 #: Llama's templates use by default.
@@ -23,7 +23,7 @@ _WRITE_DATE = (
     + " }}{% endmacro %}\n"
 )
 
-Span = tuple[int, int]  #: first character, and the one after the last
+Span = tuple[int, int]  #: the first character, and the character after the last
 
 
 def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[Span, ...]]:

@@ -27,7 +27,7 @@ def cut_by_length(batch: Batch, packed: bool, pass_tokens: int) -> list[Batch]:
     if widths.min() == widths.max():
         return [batch]
     rows_before = np.concatenate([[0], rows.cumsum()])
-    least_costs = np.zeros(n + 1)  # of the samples before each one
+    least_costs = np.zeros(n + 1)  # of the samples before each place
     starts = np.zeros(n + 1, np.int64)  # of the last part of the cut with that cost
     for stop in range(1, n + 1):
         widest = np.maximum.accumulate(widths[:stop][::-1])[::-1]

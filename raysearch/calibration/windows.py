@@ -66,7 +66,7 @@ class WindowOptions(DrawOptions):
             ``<bos>``: ``each`` window, or the ``first`` alone, as is usual for WikiText-2. Documents always do.
 
     Raises:
-        UserError: A value is beyond its limits, or ``samples=all`` stands with a random sampling.
+        UserError: A value is beyond its limits, or ``samples=all`` is combined with a random sampling.
     """
 
     samples: PositiveInt | Literal["all"] = 16

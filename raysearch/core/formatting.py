@@ -25,7 +25,7 @@ def listed(items: Sequence[str], most: int = 6) -> str:
 
     Args:
         items: The texts.
-        most: The most items to show; ``and 3 more`` stands for the others.
+        most: The most items to show; the others are counted: ``a, b and 3 more``.
     """
     if len(items) > most:
         return ", ".join(items[: most - 1]) + f" and {len(items) - most + 1} more"

@@ -146,7 +146,7 @@ def _enter_namespaces(libc: Any, scratch: int) -> bool:
         for file, line in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             with open(f"/proc/self/{file}", "w") as ids:
                 ids.write(line)
-        _call(libc.mount(b"none", b"/", None, 0x40000 | 0x4000, None), "mounts of its own")
+        _call(libc.mount(b"none", b"/", None, 0x40000 | 0x4000, None), "private mounts")
         attributes = struct.pack("QQQQ", 1 | 2 | 4, 0, 0, 0)  # read-only, no set-uid, no devices
         _call(libc.syscall(442, -1, b"/", 0x8000, attributes, len(attributes)), "a read-only disk")
         _call(libc.mount(b"none", b"/proc", b"tmpfs", 1, b"size=4k"), "an empty /proc")
