@@ -1,10 +1,10 @@
 """Errors that the user can correct, one sentence each, and the redaction of secrets from records and messages.
 
-The command line prints the sentence and exits with code 2; from Python they are ordinary exceptions.
+The command line prints the sentence and exits with code 2. In Python they are ordinary exceptions.
 
-A secret is recognised in one of four ways: it is part of an address (``https://user:secret@host``), it has a name such
-as ``token`` or ``api_key``, it looks like one (``hf_…``), or it is the value of an environment variable with such a
-name. It is replaced, not encrypted, so it must be given again where it is needed again.
+A secret is recognised by one of four rules: it is part of an address (``https://user:secret@host``); it has a name such
+as ``token`` or ``api_key``; it has the form of a token (``hf_…``); or it is the value of an environment variable with
+such a name. It is replaced, not encrypted. So the user must pass it again to each command that needs it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UserError(_OneSentence):
     """Mistakes that the user can correct: each sentence names the argument, its value and the remedy.
 
     Args:
-        sentences: One for each mistake; they are the lines of the message.
+        sentences: A sentence for each mistake; they are the lines of the message.
     """
 
     def __init__(self, *sentences: str) -> None:
@@ -57,30 +57,50 @@ class Mistakes:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        """Take a `UserError`, so that the next step is tried all the same."""
+        """Collect a `UserError`, so that the next step still runs."""
         if isinstance(error, UserError):
             self.errors.append(error)
         return isinstance(error, UserError)
 
     def attempt(self, step: Callable[P, T], *values: P.args, **named: P.kwargs) -> T | None:
-        """Return what a step gives; None where it has a mistake."""
+        """Return the result of a step; None if it raises a `UserError`, which is collected.
+
+        Args:
+            step: The function to call.
+            values: Its positional arguments.
+            named: Its named arguments.
+        """
         with self:
             return step(*values, **named)
         return None
 
     def tell(self) -> None:
-        """Raise what was collected as one `UserError`, if there is anything.
+        """Raise all collected mistakes as one `UserError`, if there are any.
 
-        A value that another key repeats is reported once: ``seed=-1 …``, not ``data.seed=-1 …`` as well.
+        A value that several keys contain is reported once: ``seed=-1 …``, not also ``data.seed=-1 …``.
         """
         sentences = dict.fromkeys(sentence for error in self.errors for sentence in error.sentences)
-        kept = [one for one in sentences if not any(one.endswith(f".{other}") for other in sentences)]
+        distinct = tuple(
+            sentence
+            for sentence in sentences
+            if not any(sentence.endswith(f".{shorter_sentence}") for shorter_sentence in sentences)
+        )
         if self.errors:
-            raise next((error for error in self.errors if error.sentences == tuple(kept)), UserError(*kept))
+            raise next((error for error in self.errors if error.sentences == distinct), UserError(*distinct))
 
 
 def within(where: str, step: Callable[P, T], *values: P.args, **named: P.kwargs) -> T:
-    """Call a step, and put the key of its section before each of its mistakes."""
+    """Call a step, and put the key of its section before each of its mistakes.
+
+    Args:
+        where: The key of the section.
+        step: The function to call.
+        values: Its positional arguments.
+        named: Its named arguments.
+
+    Raises:
+        UserError: The step has raised a `UserError`.
+    """
     try:
         return step(*values, **named)
     except UserError as error:
@@ -88,13 +108,24 @@ def within(where: str, step: Callable[P, T], *values: P.args, **named: P.kwargs)
 
 
 def together(*checks: Callable[[], object], **steps: Callable[[], Any]) -> dict[str, Any]:
-    """Call all checks and steps and return the steps' results by name; all their mistakes are reported at once."""
+    """Call all checks and steps, and report all their mistakes at once.
+
+    Args:
+        checks: Functions that may raise a `UserError`.
+        steps: Functions by name that return a value or raise a `UserError`.
+
+    Returns:
+        The results of the steps by name.
+
+    Raises:
+        UserError: A check or a step has raised a `UserError`.
+    """
     mistakes = Mistakes()
     for check in checks:
         mistakes.attempt(check)
-    found = {name: mistakes.attempt(step) for name, step in steps.items()}
+    results = {name: mistakes.attempt(step) for name, step in steps.items()}
     mistakes.tell()
-    return found
+    return results
 
 
 class UnsupportedModelError(UserError):
@@ -108,53 +139,59 @@ class EvaluationError(_OneSentence):
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's error, for the middle of a sentence.
 
-    The last line is added where the first ends in a colon (``Validation error for field 'hidden_size':``); an error
-    without a message gives its name.
+    If the first line ends in a colon (``Validation error for field 'hidden_size':``), the last line is added. If the
+    error has no message, the result is the name of its class.
     """
-    said = _lines(repr(error) if isinstance(error, KeyError) else str(error))
-    if not said:
+    lines = _lines(repr(error) if isinstance(error, KeyError) else str(error))
+    if not lines:
         return type(error).__name__
-    return " ".join(said[:1] + said[-1:] if said[0].endswith(":") and said[1:] else said[:1]).rstrip(".")
+    if lines[0].endswith(":") and len(lines) > 1:
+        return f"{lines[0]} {lines[-1]}".rstrip(".")
+    return lines[0].rstrip(".")
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line of an error: the cause, where the message is a traceback from another process."""
-    said = _lines(str(error)) or ["no message"]
-    return next((line for line in said if "running low on memory" in line), said[-1])  # which Ray's advice follows
+    """Return the last line of an error: the cause, if the message is a traceback from another process."""
+    lines = _lines(str(error)) or ["no message"]
+    # Ray puts advice after the line that reports a lack of memory.
+    return next((line for line in lines if "running low on memory" in line), lines[-1])
 
 
 def what_failed(error: Exception) -> str:
-    """Return the message of the operating system, ``No space left on device``; the whole message of other errors."""
+    """Return the message of the operating system, such as ``No space left on device``, or else the error's message."""
     return getattr(error, "strerror", None) or str(error).rstrip(".")
 
 
-def _lines(said: str) -> list[str]:
-    return [" ".join(line.split()) for line in said.strip().splitlines()]
+def _lines(message: str) -> list[str]:
+    return [" ".join(line.split()) for line in message.strip().splitlines()]
 
 
 _MOST_NAMES = 30
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return the nearest known name, or all of them, as the end of an error message; of many keys, the sections.
+def did_you_mean(text: str, names: Iterable[str]) -> str:
+    """Return the name that is most similar to a text, or all names, as the end of an error message.
 
     Args:
-        given: The user's text.
-        known: The names that exist. A section that it shares with all of them is not compared.
+        text: The user's text.
+        names: The existing names. A section at the beginning of the text and of all names is not compared. Of more
+            than 30 names, only the sections are listed.
 
     Returns:
         ``"did you mean 'greedy'?"`` or ``"choose one of: beam, greedy"``.
     """
-    names, section = sorted(known), given[: given.rfind(".") + 1]
-    section = section if all(name.startswith(section) for name in names) else ""
-    folded = {name.removeprefix(section).casefold(): name for name in names}
-    near = difflib.get_close_matches(given.removeprefix(section).casefold(), folded, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {folded[near[0]]!r}?"
-    if len(names) > _MOST_NAMES:
-        names = sorted({name.removeprefix(section).partition(".")[0] for name in names})
-    more = f" … ({len(names)} in all)" if len(names) > _MOST_NAMES else ""
-    return f"choose one of: {', '.join(names[:_MOST_NAMES])}{more}" if names else "none exist"
+    choices = sorted(names)
+    section = text[: text.rfind(".") + 1]
+    if not all(name.startswith(section) for name in choices):
+        section = ""
+    by_folded_name = {name.removeprefix(section).casefold(): name for name in choices}
+    similar = difflib.get_close_matches(text.removeprefix(section).casefold(), by_folded_name, n=1, cutoff=0.6)
+    if similar:
+        return f"did you mean {by_folded_name[similar[0]]!r}?"
+    if len(choices) > _MOST_NAMES:
+        choices = sorted({name.removeprefix(section).partition(".")[0] for name in choices})
+    more = f" … ({len(choices)} in all)" if len(choices) > _MOST_NAMES else ""
+    return f"choose one of: {', '.join(choices[:_MOST_NAMES])}{more}" if choices else "none exist"
 
 
 HIDDEN = "***"
@@ -167,7 +204,7 @@ _NAMED = re.compile(_NAME, re.IGNORECASE)
 _QUERY = re.compile(
     rf"{_NAME}|sig|sas|key|auth|odbc_connect|x-amz-(?:security-token|credential|signature)", re.IGNORECASE
 )
-_PORT = r"""(?!\d+(?:[/?#"',;)\]}>]|$))"""  # http://host:5000/path@v2 has none
+_PORT = r"""(?!\d+(?:[/?#"',;)\]}>]|$))"""  # http://host:5000/path@v2 has a port and no password
 _USER = (
     rf"""(?:\b(?:https?|ray)://[^\s/@:'"]*:{_PORT}|\b(?!(?:https?|ray):)[a-z][a-z0-9+.-]*://[^\s/@:'"]*:|"""
     r"""(?<![\w:/])//[^\s/@:'"]+:)"""
@@ -187,16 +224,21 @@ _LOOKS = re.compile(
 
 def redact(text: str) -> str:
     """Return the text with every recognised secret replaced by ``***``."""
-    return _redact(text, _known())
+    return _redact(text, _known_secrets())
 
 
 def redacted(value: Any) -> Any:
-    """Return nested plain values with all secrets in texts and keys replaced, and all texts under names of secrets."""
-    return _redacted(value, _known())
+    """Return nested plain values with every recognised secret replaced, in texts, in keys and under secret names."""
+    return _redacted(value, _known_secrets())
 
 
 def hidden_keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a configuration whose values were redacted."""
+    """Yield the dotted keys of a configuration whose values were redacted.
+
+    Args:
+        config: The configuration, or a section of it.
+        prefix: The key of the section and a dot; empty for the whole configuration.
+    """
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from hidden_keys(value, f"{prefix}{key}.")
@@ -205,30 +247,33 @@ def hidden_keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def secrets_of_address(address: str) -> set[str]:
-    """Return the password of an address and the values of its query that are secret, as typed and as decoded.
+    """Return the secrets of an address, as typed and as decoded: its password and the secret values of its query.
 
-    User and password end at the last ``@``, so a password may hold any character; libraries that end it earlier name
-    what follows, so its parts are returned too. An ODBC connection string in a query is secret as a whole.
+    The password ends at the last ``@``, so it may contain any character. Libraries that end it earlier print the rest
+    in their messages, so the parts of the password are returned too. An ODBC connection string in a query is secret as
+    a whole.
     """
     scheme, separator, rest = address.strip().partition("://")
     if not separator or not re.fullmatch(r"[a-zA-Z][\w+.-]*", scheme):
         return set()
     userinfo, at, _ = rest.rpartition("@")
-    found = {userinfo.partition(":")[2]} if re.match(_USER, address.strip(), re.IGNORECASE) else set()
+    secrets = {userinfo.partition(":")[2]} if re.match(_USER, address.strip(), re.IGNORECASE) else set()
     if at and scheme in ("http", "https") and not re.search("[/:]", userinfo):
-        found = {userinfo}  # a token
+        secrets = {userinfo}  # a token in place of a user and a password
     for key, value in parse_qsl(rest.partition("?")[2].partition("#")[0].replace("+", "%2B")):
-        found |= {value} if _QUERY.fullmatch(key) else set()
-    found |= {part for one in found for part in re.split("[/@#?]", one)}
-    return {form for one in found if one for form in _forms(one)}
+        if _QUERY.fullmatch(key):
+            secrets.add(value)
+    secrets |= {part for secret in secrets for part in re.split("[/@#?]", secret)}
+    return {form for secret in secrets if secret for form in _forms(secret)}
 
 
 def _forms(secret: str) -> tuple[str, ...]:
-    plain = unquote(secret)
-    return secret, plain, quote(plain, safe=""), quote(plain)
+    """Return a secret as typed, decoded, and encoded with and without slashes."""
+    decoded = unquote(secret)
+    return secret, decoded, quote(decoded, safe=""), quote(decoded)
 
 
-@functools.lru_cache(maxsize=4096)  # a record of 20,000 trials has few texts, but has each many times
+@functools.lru_cache(maxsize=4096)  # a record of 20,000 trials repeats few texts many times
 def _redact(text: str, secrets: tuple[str, ...]) -> str:
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
@@ -253,16 +298,17 @@ def _redacted(value: Any, secrets: tuple[str, ...]) -> Any:
     return [_redacted(item, secrets) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _known() -> tuple[str, ...]:
-    """Return the secrets that the command's words and environment name, longest first, without ordinary words."""
-    return _known_in(tuple(os.environ.items()), tuple(sys.argv[1:]))
+def _known_secrets() -> tuple[str, ...]:
+    """Return the secrets in the command line and in the environment, longest first, without ordinary words."""
+    return _secrets_in(tuple(os.environ.items()), tuple(sys.argv[1:]))
 
 
 @functools.lru_cache(maxsize=4)
-def _known_in(variables: tuple[tuple[str, str], ...], words: tuple[str, ...]) -> tuple[str, ...]:
-    values = {value for name, value in variables if _NAMED.fullmatch(name) and name != "PWD"}  # the shell's folder
-    texts = [*words, *(value for _, value in variables)]
+def _secrets_in(variables: tuple[tuple[str, str], ...], arguments: tuple[str, ...]) -> tuple[str, ...]:
+    # PWD is the shell's folder, not a password.
+    values = {value for name, value in variables if _NAMED.fullmatch(name) and name != "PWD"}
+    texts = [*arguments, *(value for _, value in variables)]
     addresses = (match[0] for text in texts if "://" in text and (match := _ANY_ADDRESS.search(text)))
     values = values.union(*map(secrets_of_address, addresses))
-    secrets = [one for one in values if len(one) >= 16 or (len(one) >= 8 and any(map(str.isdigit, one)))]
-    return tuple(sorted(secrets, key=lambda one: (-len(one), one)))
+    secrets = [value for value in values if len(value) >= 16 or (len(value) >= 8 and any(map(str.isdigit, value)))]
+    return tuple(sorted(secrets, key=lambda secret: (-len(secret), secret)))

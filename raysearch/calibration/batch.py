@@ -1,6 +1,6 @@
 """Samples as the model sees them: token ids, scored tokens, choices and answers.
 
-Pure NumPy, so that a calibration travels between processes without torch.
+Batches hold NumPy arrays alone, so that processes can exchange a calibration without torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raysearch.generation.answer import Answer
 
 
 class Form(Enum):
-    """The form of a sample: an objective needs one, and data offers some."""
+    """The form of a sample. An objective needs one form; a data format offers one or more."""
 
     TEXT = "text"  #: one row, of which some tokens are scored
     CHOICES = "items with choices"  #: one row per choice of an item; the choice's tokens are scored
@@ -27,23 +27,25 @@ class Form(Enum):
 
 @dataclass(frozen=True)
 class Choices:
-    """How R rows make items; the rows of an item follow each other."""
+    """The assignment of R rows to items. The rows of an item are adjacent."""
 
     item: npt.NDArray[np.int64]  #: the item of each row, [R], from 0 and ascending by 0 or 1
-    gold: npt.NDArray[np.bool_]  #: whether a row is the right choice, [R]; one of each item's rows is
-    characters: npt.NDArray[np.int64]  #: length of each choice's text, [R]
+    gold: npt.NDArray[np.bool_]  #: whether a row is the right choice, [R]; true for one row of each item
+    characters: npt.NDArray[np.int64]  #: length of each choice's text in characters, [R]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The input of a model: the rows of a batch, as they are or packed."""
+    """The input of a model: P rows of L tokens, which are the rows of a batch, plain or packed."""
 
     input_ids: npt.NDArray[np.int64]  #: [P, L]
-    #: Whether a token is real, [P, L]; or the positions that each one attends to, [P, L, L]; None where all tokens are
-    #: real and attend to those before them.
+    #: Whether a token is real, [P, L]; or the positions that each token attends to, [P, L, L]; None if all tokens are
+    #: real and attend to all tokens before them.
     attention_mask: npt.NDArray[np.bool_] | None
-    position_ids: npt.NDArray[np.int64] | None  #: the place of a token in its own row, [P, L]; None for 0 … L - 1
-    #: Position in the flattened [P * L] of the state that predicts each scored token of the batch, in its order, [n].
+    #: The position of a token in its row before packing, [P, L]; None for 0 … L - 1.
+    position_ids: npt.NDArray[np.int64] | None
+    #: For each scored token, in the batch's order: the index of the state that predicts it, in the flattened [P * L],
+    #: [n].
     predictors: npt.NDArray[np.int64]
 
     @property
@@ -53,7 +55,7 @@ class Inputs:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64] | None:
-        """Real tokens of each row, int64, [P]; None where rows are packed."""
+        """Real tokens of each row, int64, [P]; None if the rows are packed."""
         if self.attention_mask is None:
             return np.full(len(self.input_ids), self.input_ids.shape[1])
         return self.attention_mask.sum(axis=1).astype(np.int64) if self.attention_mask.ndim == 2 else None
@@ -61,18 +63,19 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Batch:
-    """R rows of T tokens, padded on the right. A sample is a row or, where there are choices, all rows of an item."""
+    """R rows of T tokens, padded on the right. A sample is a row or, if there are choices, all rows of an item."""
 
     input_ids: npt.NDArray[np.int64]  #: [R, T]
-    #: Whether a token counts in the loss as a prediction from those before it, [R, T]; never the first.
+    #: Whether the prediction of a token from those before it counts in the loss, [R, T]; false for the first token.
     scored: npt.NDArray[np.bool_]
-    attention_mask: npt.NDArray[np.bool_] | None = None  #: whether a token is real, not padding, [R, T]; None: all are
-    choices: Choices | None = None  #: how the rows make items; None where each row is a sample
-    answers: tuple[Answer, ...] | None = None  #: the expected answer to each row; None where nothing is generated
+    #: Whether a token is real, not padding, [R, T]; None if all tokens are real.
+    attention_mask: npt.NDArray[np.bool_] | None = None
+    choices: Choices | None = None  #: the items that the rows belong to; None if each row is a sample
+    answers: tuple[Answer, ...] | None = None  #: the expected answer to each row; None if nothing is generated
 
     @property
     def n_samples(self) -> int:
-        """B, the rows or the items."""
+        """B, the number of samples: rows, or items if there are choices."""
         return int(self.sample_of_row[-1]) + 1 if len(self.input_ids) else 0
 
     @cached_property
@@ -119,7 +122,7 @@ class Batch:
 
     @property
     def keys(self) -> list[bytes]:
-        """The tokens of each sample, and which are scored: equal for equal samples, whatever the padding, [B]."""
+        """A key of each sample, [B]: its tokens and which of them are scored. Padding does not change it."""
         keys = [b""] * self.n_samples
         for sample, ids, scored, length in zip(
             self.sample_of_row.tolist(), self.input_ids, self.scored, self.lengths.tolist(), strict=True
@@ -129,14 +132,17 @@ class Batch:
 
     @property
     def inputs(self) -> Inputs:
-        """The rows as they are."""
+        """The rows as the input of a model, not packed."""
         return Inputs(self.input_ids, self.attention_mask, None, np.flatnonzero(self.scored) - 1)
 
     def beginnings(self, n_tokens: int) -> Self:
         """Return the first tokens of each row."""
-        mask = None if self.attention_mask is None else self.attention_mask[:, :n_tokens]
-        ids, scored = self.input_ids[:, :n_tokens], self.scored[:, :n_tokens]
-        return replace(self, input_ids=ids, scored=scored, attention_mask=mask)
+        return replace(
+            self,
+            input_ids=self.input_ids[:, :n_tokens],
+            scored=self.scored[:, :n_tokens],
+            attention_mask=None if self.attention_mask is None else self.attention_mask[:, :n_tokens],
+        )
 
     def at_most(self, n_samples: int | None) -> list[Self]:
         """Return the samples in order, in batches of at most `n_samples`; None for one batch."""
@@ -145,9 +151,15 @@ class Batch:
         return [self.samples(start, start + n_samples) for start in range(0, self.n_samples, n_samples)]
 
     def samples(self, start: int, stop: int, step: int = 1) -> Self:
-        """Return every `step`-th of samples `start` … `stop` - 1, without the padding that none of them needs."""
-        number, between = np.divmod(self.sample_of_row - start, step)
-        rows = (number >= 0) & (self.sample_of_row < stop) & (between == 0)
+        """Return a slice of the samples, without the padding that none of them needs.
+
+        Args:
+            start: The first sample.
+            stop: The sample after the last one.
+            step: The distance from one sample to the next.
+        """
+        number, remainder = np.divmod(self.sample_of_row - start, step)
+        rows = (number >= 0) & (self.sample_of_row < stop) & (remainder == 0)
         longest = int(self.lengths[rows].max(initial=0))
         mask = None if self.attention_mask is None else self.attention_mask[rows, :longest]
         choices = self.choices
@@ -170,9 +182,21 @@ class Batch:
         choices: Choices | None = None,
         answers: tuple[Answer, ...] | None = None,
     ) -> Self:
-        """Return a batch of rows of any length, padded with token 0, which nothing attends to."""
+        """Return a batch of rows of any length, padded with token 0, which no token attends to.
+
+        Args:
+            rows: The token ids of each row.
+            scored: Whether each token of each row is scored.
+            choices: The items that the rows belong to; None if each row is a sample.
+            answers: The expected answer to each row; None if nothing is generated.
+        """
         shape = len(rows), max(map(len, rows), default=0)
-        ids, counts, real = np.zeros(shape, np.int64), np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
-        for index, (row, marks) in enumerate(zip(rows, scored, strict=True)):
-            ids[index, : len(row)], counts[index, : len(row)], real[index, : len(row)] = row, marks, True
-        return cls(ids, counts, None if real.all() else real, choices, answers)
+        padded_ids = np.zeros(shape, np.int64)
+        padded_scored = np.zeros(shape, np.bool_)
+        real = np.zeros(shape, np.bool_)
+        for index, (row_ids, row_scored) in enumerate(zip(rows, scored, strict=True)):
+            length = len(row_ids)
+            padded_ids[index, :length] = row_ids
+            padded_scored[index, :length] = row_scored
+            real[index, :length] = True
+        return cls(padded_ids, padded_scored, None if real.all() else real, choices, answers)

@@ -1,7 +1,7 @@
-"""The fixed, fingerprinted set of samples that masks are evaluated on, cut into shards, and the objective.
+"""A calibration: an objective and the fixed, fingerprinted samples that masks are evaluated on, cut into shards.
 
-A shard is the unit of data parallelism, of screening and of retry. The cut depends on the samples alone, never on the
-number of replicas, so sums in shard order are the same for any number.
+A shard is the unit of data parallelism, of screening and of retry. The cut depends on the samples alone, not on the
+number of replicas. So sums in shard order are the same for any number of replicas.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.packing import packed_lengths
 from raysearch.core.measure import Measure
 
-SHARD_TOKENS = 8192  # the most tokens of a shard where the user sets no size: fills a GPU, and still fits
-_SHARDS = 16  # the fewest shards then, if there are enough tokens: work for many replicas, and early screening
-_FEWEST_TOKENS = 512  # of a shard, if there are as many: with fewer, a CPU spends a tenth more on each token
-_SHARDS_OF_PROMPTS = 2  # the same where answers are generated: a step takes as long for one prompt as for several
+# These decide the size of a shard if the user sets none.
+SHARD_TOKENS = 8192  # the most tokens of a shard: they keep a GPU busy, and fit into its memory
+_FEWEST_SHARDS = 16  # if there are enough tokens: work for many replicas, and early screening
+_FEWEST_TOKENS = 512  # of a shard, if there are as many: with fewer, a CPU spends a tenth more time on each token
+# With generated answers, large shards are faster: a decoding step takes as long for one prompt as for several.
+_FEWEST_PROMPT_SHARDS = 2
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """An objective and its samples. Two calibrations are the same when their fingerprints are."""
+    """An objective and its samples. Two calibrations are the same if their fingerprints are equal."""
 
     objective: Objective
-    shards: tuple[Batch, ...]  #: the samples, dealt out like cards
+    shards: tuple[Batch, ...]  #: shard s of S holds the samples s, s + S, s + 2 S, …
     fingerprint: str  #: of everything that a loss depends on besides the mask, 32 hexadecimal digits
-    text_fingerprint: str  #: of the token ids alone, whatever the model, the objective and the shards
+    text_fingerprint: str  #: of the token ids alone: independent of the model, the objective and the shards
     description: dict[str, Any]  #: plain values for the records
 
     @classmethod
@@ -49,16 +51,21 @@ class Calibration:
     ) -> Self:
         """Deal samples into shards and compute the fingerprints.
 
-        Neighbours among the samples are alike, in length or by the document that they are from. Dealt out in turn, they
-        are in different shards, so that a few shards stand for all of them.
+        Adjacent samples are similar: in length, or because they come from the same document. They are dealt to the
+        shards in turn, so that a few shards represent all samples.
 
-        A shard has `shard_samples`, or one less; None is for 512 to 8192 tokens a shard and at least 16 shards, 2 of
-        prompts, if possible; where answers are generated, shards may be smaller. The `identity` is all else that a loss
-        depends on, in JSON values: model, tokenizer, objective, numerics. The `description` is for the records.
+        Args:
+            objective: The loss of a sample.
+            samples: All samples, in their order.
+            shard_samples: Samples of a shard, of which some shards have one less. None for a shard of 512 to 8192
+                tokens and at least 16 shards, if possible; with generated answers, for at least 2 shards of at most
+                8192 tokens.
+            identity: All other things that a loss depends on, as JSON values: model, tokenizer, objective, numerics.
+            description: Plain values for the records.
         """
-        n, size = samples.n_samples, shard_samples or _shard_samples(samples)
-        n_shards = math.ceil(n / size)
-        shards = tuple(samples.samples(first, n, n_shards) for first in range(n_shards))
+        n_samples = samples.n_samples
+        n_shards = math.ceil(n_samples / (shard_samples or _default_shard_samples(samples)))
+        shards = tuple(samples.samples(first, n_samples, n_shards) for first in range(n_shards))
         return cls(
             objective=objective,
             shards=shards,
@@ -71,17 +78,17 @@ class Calibration:
 
     @property
     def measure(self) -> Measure:
-        """The unit of its loss."""
+        """The unit of the objective's loss."""
         return self.objective.measure
 
     @property
     def n_samples(self) -> int:
-        """Samples of all shards."""
+        """The number of samples of all shards."""
         return sum(shard.n_samples for shard in self.shards)
 
     @property
     def n_tokens(self) -> int:
-        """Scored tokens of all shards."""
+        """The number of scored tokens of all shards."""
         return sum(shard.n_scored for shard in self.shards)
 
     @property
@@ -91,26 +98,29 @@ class Calibration:
 
     @property
     def divisor(self) -> int:
-        """The divisor of the sum of all samples' losses."""
+        """The number by which the sum of all samples' losses is divided."""
         return self.measure.divisor(self.n_tokens, self.n_samples)
 
     def weights(self, shard: int) -> npt.NDArray[np.int64]:
-        """Return what each sample of a shard adds to the divisor: its scored tokens, or 1."""
+        """Return the part of each sample of a shard in the divisor, int64, [B]: its scored tokens, or 1."""
         batch = self.shards[shard]
         return batch.scored_per_sample if self.measure.per == "token" else np.ones(batch.n_samples, np.int64)
 
 
-def _shard_samples(samples: Batch) -> int:
-    """Return how many samples, of mean length, a shard has: at least 1."""
-    n, tokens = samples.n_samples, max(1, sum(packed_lengths(samples)))
-    shards, fewest_tokens = (_SHARDS, _FEWEST_TOKENS) if samples.answers is None else (_SHARDS_OF_PROMPTS, 0)
-    return max(1, min(n // shards, SHARD_TOKENS * n // tokens), fewest_tokens * n // tokens)
+def _default_shard_samples(samples: Batch) -> int:
+    """Return the number of samples of a shard, at least 1, as if all samples had the mean length."""
+    n_samples = samples.n_samples
+    n_tokens = max(1, sum(packed_lengths(samples)))
+    fewest_shards = _FEWEST_SHARDS if samples.answers is None else _FEWEST_PROMPT_SHARDS
+    fewest_tokens = _FEWEST_TOKENS if samples.answers is None else 0
+    most_samples = min(n_samples // fewest_shards, SHARD_TOKENS * n_samples // n_tokens)
+    return max(1, most_samples, fewest_tokens * n_samples // n_tokens)
 
 
 def _digest(*parts: bytes) -> str:
     digest = hashlib.sha256()
     for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))  # so that different lists of parts never look alike
+        digest.update(len(part).to_bytes(8, "little"))  # so that no two lists of parts have the same bytes
         digest.update(part)
     return digest.hexdigest()[:32]
 
@@ -124,5 +134,5 @@ def _batch_bytes(batch: Batch) -> Iterator[bytes]:
 
 
 def _array_bytes(array: np.ndarray[Any, Any]) -> Iterable[bytes]:
-    """Return the shape and the values, little-endian on every machine."""
+    """Return the bytes of the shape and of the values, little-endian on every machine."""
     return repr(array.shape).encode(), array.astype(array.dtype.newbyteorder("<")).tobytes()

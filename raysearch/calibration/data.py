@@ -1,4 +1,4 @@
-"""Data: rows, the format that reads them, and the options that draw samples."""
+"""A data set: its rows, the format that reads them, and the options by which samples are drawn."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import Tokenizer, WindowOptions, draw_rows
 from raysearch.errors import UserError
 
-#: Data to use instead, by the form that an objective needs.
-_INSTEAD = {
+#: Data sets that offer a form, for messages.
+_DATA_OF_FORM = {
     Form.TEXT: "data=sotu or data=file",
     Form.CHOICES: "data=commonsense170k, data=multiple_choice or, made of any text, data=continuation",
     Form.PROMPT: "data=gsm8k or data=questions",
 }
 
-_MORE = 4  # windows: so many times those that are wanted are cut, where some are left out afterwards
-_MOSTLY = 0.5  #: so large a share of tokens that the tokenizer does not know is told
+_EXTRA_FACTOR = 4  # cut this many times the windows that are needed, if used ones are left out afterwards
+_RECORDED_UNKNOWN_SHARE = 0.5  # record the share of unknown tokens from here on: the tokenizer does not fit the text
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Samples, and their source, how they were drawn and what was left out as plain values for the records."""
+    """The drawn samples in tokens."""
 
     batch: Batch
-    description: dict[str, Any]
+    description: dict[str, Any]  #: the source, the draw and what was left out: plain values for the records
 
 
 @dataclass(frozen=True)
 class Used:
-    """The samples that other draws of a data set have taken: texts, and items, dialogues or tasks in words."""
+    """The samples that other draws of a data set have used."""
 
-    texts: SeenTexts
-    samples: frozenset[Sample]
+    texts: SeenTexts  #: for windows of text
+    samples: frozenset[Sample]  #: items, dialogues or tasks in words
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,10 @@ class Data:
     """A data set.
 
     Args:
-        draw: How samples are drawn: an instance of ``format.draws``.
-        used: What is left out, because it was drawn elsewhere; None to leave out nothing.
+        rows: The source of the rows.
+        format: Turns a row into a sample.
+        draw: The options of the draw: an instance of ``format.draws``.
+        used: The samples to leave out, because another draw has used them; None to leave out nothing.
     """
 
     rows: Rows
@@ -60,7 +62,13 @@ class Data:
     used: Used | None = None
 
     def check(self) -> None:
-        """Refuse rows that are missing or misread; read at most the first row and download nothing."""
+        """Refuse rows that are missing or that the format cannot read.
+
+        This reads at most the first row and downloads nothing.
+
+        Raises:
+            UserError: The rows are missing or unreadable, or one document cannot make several items.
+        """
         if (first := self.rows.check()) is not None:
             where, row = first
             self.format.read(row, where)
@@ -71,17 +79,17 @@ class Data:
             )
 
     def check_form(self, form: Form) -> None:
-        """Refuse an objective whose form is not offered."""
+        """Refuse an objective that needs a form which the format does not offer."""
         if form not in self.format.offers:
             kind = type(self.format).__module__.rpartition(".")[2]
-            offered = " and ".join(sorted(one.value for one in self.format.offers))
+            offered = " and ".join(sorted(offered_form.value for offered_form in self.format.offers))
             raise UserError(
-                f"this objective asks for {form.value}, but data.type={kind} offers {offered} alone; "
-                f"use {_INSTEAD[form]}"
+                f"this objective needs {form.value}, but data.type={kind} offers only {offered}; "
+                f"use {_DATA_OF_FORM[form]}"
             )
 
     def check_length(self, max_positions: int | None) -> None:
-        """Refuse rows that may be longer than a model's positions."""
+        """Refuse a `seq_len` above the model's number of positions; None for a model without a limit."""
         if max_positions is not None and self.draw.seq_len > max_positions:
             raise UserError(
                 f"data.seq_len={self.draw.seq_len} is longer than the {max_positions} positions of the model; "
@@ -89,11 +97,20 @@ class Data:
             )
 
     def samples(self, tokenizer: Tokenizer, form: Form, max_positions: int | None = None) -> Drawn:
-        """Draw the samples in the form that an objective needs. Call `check` before: its messages are better."""
+        """Draw the samples in the form that an objective needs. Call `check` first: its messages are better.
+
+        Args:
+            tokenizer: A transformers tokenizer.
+            form: The form that the objective needs.
+            max_positions: The model's number of positions; None if it has no limit.
+
+        Raises:
+            UserError: The form is not offered, rows are too long or unreadable, or the data holds too few samples.
+        """
         self.check_form(form)
         self.check_length(max_positions)
-        how = {key: getattr(self.draw, key) for key in ("samples", "seq_len", "sampling", "seed")}
-        description = {**self.rows.describe(), **how, **({"unused": True} if self.used else {})}
+        draw_options = {key: getattr(self.draw, key) for key in ("samples", "seq_len", "sampling", "seed")}
+        description = {**self.rows.describe(), **draw_options, **({"unused": True} if self.used else {})}
         if isinstance(self.draw, WindowOptions):
             rows = self._windows(tokenizer, self.draw)
             batch = Batch.of(rows, [[False, *[True] * (len(ids) - 1)] for ids in rows])
@@ -108,30 +125,30 @@ class Data:
             if drawn.skipped:
                 description["skipped"] = drawn.skipped
             description["truncated"] = truncated
-        real = batch.input_ids if batch.attention_mask is None else batch.input_ids[batch.attention_mask]
-        unknown = float(np.mean(real == getattr(tokenizer, "unk_token_id", None)))
-        if unknown >= _MOSTLY:
-            description["unknown"] = round(unknown, 3)
+        real_ids = batch.input_ids if batch.attention_mask is None else batch.input_ids[batch.attention_mask]
+        unknown_share = float(np.mean(real_ids == getattr(tokenizer, "unk_token_id", None)))
+        if unknown_share >= _RECORDED_UNKNOWN_SHARE:
+            description["unknown"] = round(unknown_share, 3)
         return Drawn(batch, description)
 
     def items(self) -> DrawnItems:
-        """Draw items, dialogues or tasks in words."""
+        """Draw items, dialogues or tasks, not yet in tokens."""
         assert isinstance(self.draw, ItemOptions), "windows of text are drawn in tokens"
         return draw_items(self._samples(), self.draw, self.format.needs)
 
     def _windows(self, tokenizer: Any, draw: WindowOptions) -> list[list[int]]:
-        """Draw windows of text in tokens, without those that have text in common with what was used."""
+        """Draw windows of text in tokens, without those that share text with the used samples."""
         if self.used is None:
             return draw_rows(self._documents(), tokenizer, draw)
-        more = replace(draw, at_most=draw.at_most and _MORE * draw.at_most)
-        windows = draw_rows(self._documents(), tokenizer, more)
+        extra_draw = replace(draw, at_most=draw.at_most and _EXTRA_FACTOR * draw.at_most)
+        windows = draw_rows(self._documents(), tokenizer, extra_draw)
         unused = [ids for ids in windows if not self.used.texts.shared(tokenizer.decode(ids))]
         if not unused:
-            raise UserError(f"all {len(windows)} windows of the data have text in common with what was used")
+            raise UserError(f"all {len(windows)} windows of the data share text with samples that were used before")
         return unused[: draw.at_most]
 
     def _samples(self) -> Iterator[Located | None]:
-        """Read each row's sample that was not used; None for a row that is skipped."""
+        """Yield each row's sample, without used ones; None for a row that makes no sample."""
         for where, row in self.rows.read():
             sample = self.format.read(row, where)
             if self.used is not None and sample in self.used.samples:

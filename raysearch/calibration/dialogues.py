@@ -1,4 +1,4 @@
-"""Conversations as text in the model's own chat template, and the place of each turn in it."""
+"""Renders conversations as text by the model's own chat template, and finds the turns in that text."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from raysearch.calibration.formats.base import Dialogue, Item, Sample, Task
 from raysearch.core.formatting import as_typed
 from raysearch.errors import UserError
 
-_MARK = re.compile("\ue000(\\d+)\ue001")  # private characters that stand for a turn's text
+_MARK = re.compile("\ue000(\\d+)\ue001")  # private characters in place of a turn's text
 
-#: What stands where a template writes today's date, for a text that is the same tomorrow: the date that Llama's have
-#: where none is known.
+#: The date that replaces today's date in templates, so that the text is the same on every day. It is the date that
+#: Llama's templates use by default.
 _DATE = datetime(2024, 7, 26)
 _PARTS = [f"%{flag}{part}" for part in "aAbBdHIjmMpSyY" for flag in ("", "-")]
 _WRITE_DATE = (
@@ -23,27 +23,32 @@ _WRITE_DATE = (
     + " }}{% endmacro %}\n"
 )
 
-Span = tuple[int, int]  #: first character, and the one after the last
+Span = tuple[int, int]  #: the first character, and the character after the last
 
 
 def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[Span, ...]]:
-    """Return a conversation as text, and the spans of the assistant's turns in it, each with the token that ends it.
+    """Return a conversation as text, and the spans of the assistant's turns, each with the token that ends the turn.
 
-    The template is run twice: on the turns, and on marks in their place. It writes the same text between the marks as
-    between the turns, so a turn is found even if its text occurs elsewhere too.
+    The template runs twice: on the turns, and on marks in place of the turns. It writes the same text between the marks
+    as between the turns. So a turn is found even if its text occurs elsewhere too.
+
+    Args:
+        dialogue: The conversation.
+        tokenizer: A transformers tokenizer with a chat template.
+        where: The name of the row in messages: ``row 7``.
 
     Raises:
-        UserError: The template does not take the conversation, or rewrites its turns.
+        UserError: The template refuses the conversation, or rewrites its turns.
     """
     text = apply_template(dialogue.messages, tokenizer, where, thinking=dialogue.thinking)
     marks = [(role, f"\ue000{n}\ue001") for n, (role, _) in enumerate(dialogue.messages)]
     marked = apply_template(marks, tokenizer, where, thinking=dialogue.thinking)
-    before, *rest = _MARK.split(marked)  # the beginning, then for each turn its number and the text after it
+    before, *numbers_and_texts = _MARK.split(marked)  # after the beginning: each turn's number and the text behind it
     spans = []
     at = len(before) if text.startswith(before) else len(text)
-    for number, after in zip(map(int, rest[::2]), rest[1::2], strict=True):
+    for number, after in zip(map(int, numbers_and_texts[::2]), numbers_and_texts[1::2], strict=True):
         role, content = dialogue.messages[number]
-        # Templates leave a turn as it is, or without the white space around it.
+        # A template copies a turn as it is, or strips the white space around it.
         turn = next((turn for turn in (content, content.strip()) if text.startswith(turn + after, at)), None)
         if turn is None:
             break
@@ -56,9 +61,9 @@ def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[S
 
 
 def _length_of_end(after: str, tokenizer: Any) -> int:
-    """Return how many characters after an answer the token that ends the turn takes; 0 where no such token follows.
+    """Return the length in characters of the token that ends a turn, with white space before it; 0 if there is none.
 
-    It is a token of its own in the vocabulary, such as ``<|im_end|>``, and only white space stands before it.
+    Such a token is a special token of the vocabulary, such as ``<|im_end|>``. `after` is the text behind the turn.
     """
     n_before = len(after) - len(after.lstrip())
     ends = [token for token in tokenizer.added_tokens_decoder.values() if after.startswith(token.content, n_before)]
@@ -66,18 +71,35 @@ def _length_of_end(after: str, tokenizer: Any) -> int:
     if end is None or not end.content.strip():
         return 0
     n_chars = n_before + len(end.content)
-    # The token may take the white space behind it, too.
+    # The token may include the white space behind it.
     return len(after) - len(after[n_chars:].lstrip()) if end.rstrip else n_chars
 
 
 def render_prompt(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, str]:
-    """Return a conversation up to the assistant's last turn, as a prompt for it; and that turn's text."""
+    """Return the prompt for the assistant's last turn, and that turn's text.
+
+    Args:
+        dialogue: The conversation.
+        tokenizer: A transformers tokenizer with a chat template.
+        where: The name of the row in messages: ``row 7``.
+
+    Raises:
+        UserError: The template refuses the conversation, or it begins with its only answer.
+    """
     turns, answer = messages_of(dialogue, where)
     return apply_template(turns, tokenizer, where, ask=True, thinking=dialogue.thinking), answer
 
 
 def messages_of(sample: Sample, where: str) -> tuple[tuple[tuple[str, str], ...], str]:
-    """Return the turns of any sample up to its answer, and the answer; of a conversation, the last one."""
+    """Return the turns of any sample before its answer, and the answer; of a conversation, the last answer.
+
+    Args:
+        sample: The sample in words.
+        where: The name of the row in messages: ``row 7``.
+
+    Raises:
+        UserError: The sample has no text before its answer.
+    """
     match sample:
         case Dialogue():
             last = max(number for number, (role, _) in enumerate(sample.messages) if role == "assistant")
@@ -89,13 +111,21 @@ def messages_of(sample: Sample, where: str) -> tuple[tuple[tuple[str, str], ...]
         case Item() if sample.prompt.strip() and not sample.openings:
             answer = sample.choices[sample.gold] if sample.answer is None else sample.answer
             return (("user", sample.prompt.strip()),), answer.strip()
-    raise UserError(f"{where} has nothing to go on from before its answer; leave it out, or give data.prompt=…")
+    raise UserError(f"{where} has no text before its answer; leave it out, or give data.prompt=…")
 
 
 def render_task(task: Task, tokenizer: Any, where: str) -> tuple[str, bool]:
-    """Return a task as a prompt that ends in the answer's opening, and whether it is in the model's chat template.
+    """Return a task as a prompt that ends in the answer's opening, and whether the prompt uses the chat template.
 
-    A template that knows no system prompt gets it at the beginning of the question; so does a model without a template.
+    If the template supports no system prompt, or the model has no template, the system prompt precedes the question.
+
+    Args:
+        task: The task.
+        tokenizer: A transformers tokenizer.
+        where: The name of the row in messages: ``row 7``.
+
+    Raises:
+        UserError: The task needs a chat template and the model has none, or the template refuses the task.
     """
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if task.chat and not has_template:
@@ -108,7 +138,16 @@ def render_task(task: Task, tokenizer: Any, where: str) -> tuple[str, bool]:
 
 
 def fit_template(messages: Sequence[tuple[str, str]], *args: Any, **options: Any) -> str:
-    """Return what `apply_template` does; a template that refuses a system prompt gets it before the first question."""
+    """Return turns in the chat template; put the system prompt before the first question if the template refuses it.
+
+    Args:
+        messages: Each turn's role and content.
+        args: The other arguments of `apply_template`, by position.
+        options: The other arguments of `apply_template`, by name.
+
+    Raises:
+        UserError: The template refuses the turns in both forms.
+    """
     try:
         return apply_template(messages, *args, **options)
     except UserError:
@@ -126,19 +165,19 @@ def apply_template(
     Args:
         messages: Each turn's role and content.
         tokenizer: A transformers tokenizer.
-        where: Names them in messages: ``row 7``.
+        where: The name of the row in messages: ``row 7``.
         ask: Whether the text ends in the opening of an answer.
-        thinking: As of a `Task`.
+        thinking: Whether the template requests thinking before the answer; None for the template's default.
 
     Raises:
-        UserError: The model has no template, or one that cannot be used, knows no `thinking`, or does not take these
+        UserError: The model has no template, or its template is broken, does not support `thinking`, or refuses these
             turns.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise UserError("data.type=chat needs a model with a chat template, and this one has none; use data=questions")
     if thinking is not None and "enable_thinking" not in str(tokenizer.chat_template):
         raise UserError(
-            f"data.thinking={as_typed(thinking)} is nothing that the model's chat template knows (enable_thinking); "
+            f"data.thinking={as_typed(thinking)} is not supported by the model's chat template (enable_thinking); "
             "use data.thinking=null"
         )
     turns = [{"role": role, "content": content} for role, content in messages]
@@ -146,17 +185,21 @@ def apply_template(
     try:
         options["chat_template"] = undated(tokenizer.get_chat_template())
         return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=ask, **options))
-    except Exception as error:  # whatever the template raises: roles it does not know, turns in the wrong order
-        if type(error).__name__ not in ("TemplateError", "UndefinedError"):  # what a row can bring about
-            why = f"the model's chat template cannot be used ({error})"
-            raise UserError(f"{why}; mend it, or use data=questions with data.chat=false") from error
+    except Exception as error:  # a template may raise anything, such as for unknown roles or a wrong order of turns
+        if type(error).__name__ not in ("TemplateError", "UndefinedError"):  # the errors that a row can cause
+            raise UserError(
+                f"the model's chat template cannot be used ({error}); mend it, or use data=questions with "
+                "data.chat=false"
+            ) from error
         raise UserError(
             f"{where} does not fit the model's chat template ({error}); mend the row, or leave it out"
         ) from error
 
 
 def undated(template: Any) -> Any:
-    """Return a chat template, or several by name, that writes the same date every day."""
+    """Return a chat template, or several by name, that writes the same date on every day."""
     if isinstance(template, str):
         return _WRITE_DATE + template if "strftime_now" in template else template
-    return {name: undated(one) for name, one in template.items()} if isinstance(template, Mapping) else template
+    if isinstance(template, Mapping):
+        return {name: undated(named_template) for name, named_template in template.items()}
+    return template

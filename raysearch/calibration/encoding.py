@@ -1,4 +1,4 @@
-"""Turns samples in words into rows of tokens, with the scored ones marked and long ones cut."""
+"""Turns samples in words into rows of tokens, marks the scored tokens, and cuts long rows."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ class _Wording:
 
 @dataclass(frozen=True)
 class _Row:
+    """A row in tokens."""
+
     ids: tuple[int, ...]
     scored: tuple[bool, ...]
-    truncated: bool
+    truncated: bool  #: whether tokens were cut off
 
 
 @dataclass(frozen=True)
 class _Encoded:
-    """A sample in tokens: a row per choice, or one."""
+    """A sample in tokens: one row for each choice, or a single row."""
 
     rows: tuple[_Row, ...]
     gold: int = 0
@@ -44,7 +46,7 @@ class _Encoded:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """The sort key: length, packed, then content, so that the order in the file does not matter."""
+        """The sort key: packed length, then content. So the order of the rows in the file does not matter."""
         content = [(row.ids, row.scored) for row in self.rows]
         expected = () if self.answer is None else (self.answer.text, self.answer.choices, repr(self.answer.tests))
         return n_packed([row.ids for row in self.rows]), content, self.gold, expected
@@ -53,71 +55,84 @@ class _Encoded:
 def encode_items(samples: Sequence[Located], form: Form, options: ItemOptions, tokenizer: Any) -> tuple[Batch, int]:
     """Tokenise samples.
 
-    Prompt and choice are tokenised as one text. A token belongs to the answer if it ends within the answer or the
-    spaces before it. The first token of a row, which nothing predicts, is never scored.
+    Prompt and choice are tokenised as one text. A token belongs to the answer if it ends within the answer or within
+    the spaces before the answer. The first token of a row is never scored, because no token predicts it.
+
+    Args:
+        samples: The samples in words.
+        form: The form that the objective needs.
+        options: The length of a row, and which tokens are scored.
+        tokenizer: A transformers tokenizer.
 
     Returns:
-        The samples ordered by length, and how many of them were cut.
+        The samples in order of their length, and the number of samples that were cut.
 
     Raises:
         UserError: A sample does not have this form, or its answer does not fit.
     """
-    encoded = sorted((_encode(sample, form, options, tokenizer) for sample in samples), key=lambda one: one.order)
-    rows = [row for one in encoded for row in one.rows]
+    encoded_samples = [_encode(sample, form, options, tokenizer) for sample in samples]
+    encoded_samples.sort(key=lambda encoded: encoded.order)
+    rows = [row for encoded in encoded_samples for row in encoded.rows]
     choices = answers = None
     if form is Form.CHOICES:
-        choices = Choices(
-            item=np.repeat(np.arange(len(encoded)), [len(one.rows) for one in encoded]),
-            gold=np.array([place == one.gold for one in encoded for place in range(len(one.rows))]),
-            characters=np.array([length for one in encoded for length in one.characters], dtype=np.int64),
-        )
+        choices = _choices_of(encoded_samples)
     elif form is Form.PROMPT:
-        answers = tuple(one.answer for one in encoded if one.answer is not None)
+        answers = tuple(encoded.answer for encoded in encoded_samples if encoded.answer is not None)
     batch = Batch.of([row.ids for row in rows], [row.scored for row in rows], choices, answers)
-    return batch, sum(any(row.truncated for row in one.rows) for one in encoded)
+    n_truncated = sum(any(row.truncated for row in encoded.rows) for encoded in encoded_samples)
+    return batch, n_truncated
+
+
+def _choices_of(items: Sequence[_Encoded]) -> Choices:
+    return Choices(
+        item=np.repeat(np.arange(len(items)), [len(item.rows) for item in items]),
+        gold=np.array([place == item.gold for item in items for place in range(len(item.rows))]),
+        characters=np.array([length for item in items for length in item.characters], dtype=np.int64),
+    )
 
 
 def _encode(located: Located, form: Form, options: ItemOptions, tokenizer: Any) -> _Encoded:
-    where, sample = located.where, located.sample
+    sample = located.sample
+    where = located.where
     match form:
         case Form.TEXT:
-            wording = _wording(sample, tokenizer, where)
+            wording = _with_answer(sample, tokenizer, where)
             to_row = _scored_row if options.score == "answer" else _whole_row
             return _Encoded((to_row(wording, options.seq_len, tokenizer, where),))
         case Form.CHOICES:
             assert isinstance(sample, Item), "only items have choices"
-            wordings = [_worded(sample, place) for place in range(len(sample.choices))]
+            wordings = [_with_choice(sample, place) for place in range(len(sample.choices))]
             rows = tuple(_scored_row(wording, options.seq_len, tokenizer, where) for wording in wordings)
             return _Encoded(rows, sample.gold, tuple(map(len, sample.choices)))
         case Form.PROMPT:
-            prompt, answer = _question(sample, tokenizer, where)
+            prompt, answer = _prompt(sample, tokenizer, where)
             return _Encoded((_cut_left(*_tokenise(prompt, tokenizer), options.seq_len, tokenizer),), answer=answer)
     assert_never(form)
 
 
-def _wording(sample: Sample, tokenizer: Any, where: str) -> _Wording:
+def _with_answer(sample: Sample, tokenizer: Any, where: str) -> _Wording:
     """Return a sample with its right answer."""
     match sample:
         case Text():
             return _Wording(sample.text, ((0, len(sample.text)),))
         case Item():
-            return _worded(sample, sample.gold)
+            return _with_choice(sample, sample.gold)
         case Dialogue():
             return _Wording(*render(sample, tokenizer, where), special=False)
         case Task():
-            asked, answer = _question(sample, tokenizer, where)
-            text = asked.text + answer.text
-            return _Wording(text, ((len(asked.text), len(text)),), asked.special)
+            prompt, answer = _prompt(sample, tokenizer, where)
+            text = prompt.text + answer.text
+            return _Wording(text, ((len(prompt.text), len(text)),), prompt.special)
 
 
-def _worded(item: Item, place: int) -> _Wording:
+def _with_choice(item: Item, place: int) -> _Wording:
     """Return an item with one of its choices."""
     before = item.prompt + (item.openings[place] if item.openings else "")
     text = before + (item.separator if before else "") + item.choices[place]
     return _Wording(text, ((len(before.rstrip(" ")), len(text)),))
 
 
-def _question(sample: Sample, tokenizer: Any, where: str) -> tuple[_Wording, Answer]:
+def _prompt(sample: Sample, tokenizer: Any, where: str) -> tuple[_Wording, Answer]:
     """Return the text to continue, and the expected answer."""
     match sample:
         case Dialogue():
@@ -131,33 +146,33 @@ def _question(sample: Sample, tokenizer: Any, where: str) -> tuple[_Wording, Ans
             answer = choices[sample.gold] if sample.answer is None else sample.answer
             return _Wording(sample.prompt, ()), Answer(answer, choices if len(choices) > 1 else ())
     raise UserError(
-        f"{where} has nothing to go on from before its answer; give data.prompt=…, and data.blank=null where choices "
-        "fill a blank"
+        f"{where} has no text before its answer; give data.prompt=…, and data.blank=null where choices fill a blank"
     )
 
 
 def _scored_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _Row:
-    """Return a row, cut on the left so that the answer (of a conversation, the last one) stays."""
+    """Return a row, cut on the left so that the answer stays; of a conversation, the last answer."""
     ids, spans = _tokenise(wording, tokenizer)
-    answer = spans.count(len(wording.spans) - 1)
-    if not answer:
+    answer_tokens = spans.count(len(wording.spans) - 1)
+    if not answer_tokens:
         raise UserError(
             f"{where} has an answer of which no token follows another; give it a prompt with data.prompt=…, or leave "
             "the row out"
         )
-    if answer > seq_len - 1:
+    if answer_tokens > seq_len - 1:
         raise UserError(
-            f"{where} has an answer of {answer} tokens, which data.seq_len={seq_len} cannot hold with one before it; "
-            f"use data.seq_len={answer + 1} or more, or leave the row out"
+            f"{where} has an answer of {answer_tokens} tokens, which data.seq_len={seq_len} cannot hold with one "
+            f"before it; use data.seq_len={answer_tokens + 1} or more, or leave the row out"
         )
-    if len(ids) > seq_len:  # what follows the answer, such as a template's end or another question, decides no loss
+    if len(ids) > seq_len:  # text behind the answer, such as the end of a template, does not change the loss
         end = max(place for place, span in enumerate(spans) if span >= 0) + 1
-        ids, spans = ids[:end], spans[:end]
+        ids = ids[:end]
+        spans = spans[:end]
     return _cut_left(ids, spans, seq_len, tokenizer)
 
 
 def _whole_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _Row:
-    """Return a row of which all is scored, cut on the right."""
+    """Return a row with all tokens scored but the first, cut on the right."""
     ids, spans = _tokenise(replace(wording, spans=((0, len(wording.text)),)), tokenizer)
     if not spans.count(0):
         raise UserError(f"{where} has no token that follows another; leave the row out")
@@ -165,17 +180,18 @@ def _whole_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _
 
 
 def _cut_left(ids: list[int], spans: list[int], seq_len: int, tokenizer: Any) -> _Row:
-    """Keep the last tokens, and the first one if the tokenizer begins every text with it."""
-    excess = max(0, len(ids) - seq_len)
-    kept = 1 if excess and ids[0] == getattr(tokenizer, "bos_token_id", None) else 0
-    scored = [span >= 0 for span in spans[:kept] + spans[kept + excess :]]
-    return _Row(tuple(ids[:kept] + ids[kept + excess :]), (False, *scored[1:]), excess > 0)
+    """Keep the last tokens, and the first token if the tokenizer begins every text with it."""
+    n_excess = max(0, len(ids) - seq_len)
+    n_first = 1 if n_excess and ids[0] == getattr(tokenizer, "bos_token_id", None) else 0
+    row_ids = ids[:n_first] + ids[n_first + n_excess :]
+    scored = [span >= 0 for span in spans[:n_first] + spans[n_first + n_excess :]]
+    return _Row(tuple(row_ids), (False, *scored[1:]), n_excess > 0)
 
 
 def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Return token ids, and the span that each token ends in; -1 for none, and always for the first token.
+    """Return token ids, and the number of the span that each token ends in; -1 for none, and for the first token.
 
-    Tokens that the tokenizer puts after every text, such as ``</s>``, are left out: the text goes on.
+    Tokens that the tokenizer puts after every text, such as ``</s>``, are left out, because the text continues.
     """
     options = {"add_special_tokens": wording.special, "verbose": False}  # a text may be longer than the model's window
     n_after = _n_tokens_after(tokenizer) if wording.special else 0
@@ -187,9 +203,8 @@ def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
     if getattr(tokenizer, "is_fast", False):
         encoding = tokenizer(wording.text, return_offsets_mapping=True, **options)
         n_tokens = len(encoding["input_ids"]) - n_after
-        ids, spans = list(encoding["input_ids"][:n_tokens]), []
-        for _, end in encoding["offset_mapping"][:n_tokens]:
-            spans.append(next((n for n, (start, stop) in enumerate(wording.spans) if start < end <= stop), -1))
+        ids = list(encoding["input_ids"][:n_tokens])
+        spans = [_span_of(end, wording.spans) for _, end in encoding["offset_mapping"][:n_tokens]]
     else:
         ids = ids_of(wording.text)
         spans = [-1] * len(ids)
@@ -199,9 +214,15 @@ def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
     return ids, [-1] * len(ids[:1]) + spans[1:]
 
 
+def _span_of(end: int, spans: Sequence[Span]) -> int:
+    """Return the number of the span that a token ends in, by the character after the token; -1 for none."""
+    return next((number for number, (start, stop) in enumerate(spans) if start < end <= stop), -1)
+
+
 def _n_tokens_after(tokenizer: Any) -> int:
-    """Return how many tokens, such as ``</s>``, the tokenizer puts after every text."""
-    whole, text = (list(tokenizer("0", verbose=False, add_special_tokens=add)["input_ids"]) for add in (True, False))
-    n_around = len(whole) - len(text)
-    starts = (start for start in range(n_around + 1) if whole[start : start + len(text)] == text)
-    return n_around - next(starts, n_around)
+    """Return the number of tokens, such as ``</s>``, that the tokenizer puts after every text."""
+    with_special = list(tokenizer("0", verbose=False, add_special_tokens=True)["input_ids"])
+    text = list(tokenizer("0", verbose=False, add_special_tokens=False)["input_ids"])
+    n_special = len(with_special) - len(text)
+    starts = (start for start in range(n_special + 1) if with_special[start : start + len(text)] == text)
+    return n_special - next(starts, n_special)

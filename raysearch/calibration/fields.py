@@ -1,4 +1,4 @@
-"""The fields of a row, by the keys of the configuration that name them."""
+"""Reads the fields of a row that keys of the configuration name."""
 
 from __future__ import annotations
 
@@ -10,21 +10,39 @@ from raysearch.errors import UserError, did_you_mean
 
 _PLACEHOLDER = re.compile(r"\{([\w.]+(?:[ -]+[\w.]+)*)(\|\w+)?\}")  # columns of a table are often named in words
 _FILTERS: dict[str, Callable[[str], str]] = {"capitalize": str.capitalize, "strip": str.strip}
+_MISSING = object()  # in place of a value, which may be None
 
 
 def take(row: Mapping[str, Any], key: str, field: str, where: str) -> Any:
-    """Return the value of a field, named by a key of the configuration; `where` names the row.
+    """Return the value of a field of a row.
 
-    ``question.stem`` is ``stem`` in ``question``. A field that is not there is refused.
+    Args:
+        row: The row's fields.
+        key: The key of the configuration that names the field, for messages: ``question``.
+        field: The name of the field; ``question.stem`` is ``stem`` in ``question``.
+        where: The name of the row in messages.
+
+    Raises:
+        UserError: The row has no such field.
     """
-    found = _find(row, field)
-    if found is None:
+    value = _find(row, field)
+    if value is _MISSING:
         raise UserError(f"{where} has no data.{key}={field}; {did_you_mean(field, map(str, row))}")
-    return found[0]
+    return value
 
 
 def take_text(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
-    """Return the value of a field, as `take`, and refuse what is no text."""
+    """Return the text in a field of a row.
+
+    Args:
+        row: See `take`, also for the other arguments.
+        key: The key of the configuration that names the field.
+        field: The name of the field.
+        where: The name of the row in messages.
+
+    Raises:
+        UserError: The row has no such field, or the value is not a text.
+    """
     value = take(row, key, field, where)
     if not isinstance(value, str):
         remedy = remedy_for(value, "name a field that holds text")
@@ -33,7 +51,17 @@ def take_text(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
 
 
 def take_answer(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
-    """Return the text or number in a field, as `take`, as text; refuse what is empty or neither."""
+    """Return the text or number in a field of a row, as text.
+
+    Args:
+        row: See `take`, also for the other arguments.
+        key: The key of the configuration that names the field.
+        field: The name of the field.
+        where: The name of the row in messages.
+
+    Raises:
+        UserError: The row has no such field, or the value is empty, or neither a text nor a number.
+    """
     value = take(row, key, field, where)
     text = as_text(value)
     if text is None:
@@ -45,17 +73,22 @@ def take_answer(row: Mapping[str, Any], key: str, field: str, where: str) -> str
 
 
 def as_text(value: Any) -> str | None:
-    """Return a text or a number as text; None for anything else."""
+    """Return a text or a number as text; None for any other value."""
     return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
 
 
 def remedy_for(value: Any, other_kind: str) -> str:
-    """Return what to do about a value of the wrong kind: a null is a gap in a row, another kind is `other_kind`'s."""
+    """Return the remedy for a value of the wrong kind, to end an error message.
+
+    Args:
+        value: The value; null is a gap that the user can fill.
+        other_kind: The remedy for all values but null.
+    """
     return "fill it in, or leave the row out" if value is None else other_kind
 
 
 def kind_of(value: Any) -> str:
-    """Return the kind of a value in the words of JSON, such as ``null`` or ``a list``."""
+    """Return the kind of a value in the terms of JSON, such as ``null`` or ``a list``."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     kinds = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object"}
@@ -63,29 +96,40 @@ def kind_of(value: Any) -> str:
 
 
 def fill(template: str, row: Mapping[str, Any], where: str, into: str = "prompt", /, **keys: str) -> str:
-    """Fill in ``{field}``, ``{field|capitalize}`` and ``{field|strip}`` of a template; other braces stay as they are.
+    """Fill in the placeholders of a template: ``{field}``, ``{field|capitalize}`` and ``{field|strip}``.
 
-    The template is the value of the key `into`. Placeholders in `keys` are keys themselves, with the names of fields.
+    Other braces stay as they are.
+
+    Args:
+        template: The text with placeholders.
+        row: The row's fields.
+        where: The name of the row in messages.
+        into: The key of the configuration that holds the template, for messages.
+        keys: Placeholders that are keys of the configuration, with the field that each key names.
+
+    Raises:
+        UserError: The row lacks a field, a value is neither a text nor a number, or a filter is unknown.
     """
 
-    def value(match: re.Match[str]) -> str:
-        name, filter_ = match[1], (match[2] or "|")[1:]
-        found = (take(row, name, keys[name], where),) if name in keys else _find(row, name)
-        if found is None:
+    def replacement(match: re.Match[str]) -> str:
+        name = match[1]
+        filter_name = (match[2] or "").removeprefix("|")
+        value = take(row, name, keys[name], where) if name in keys else _find(row, name)
+        if value is _MISSING:
             raise UserError(f"{where} has no {name}, which data.{into} uses; {did_you_mean(name, map(str, row))}")
-        text = as_text(found[0])
+        text = as_text(value)
         if text is None:
-            remedy = remedy_for(found[0], "use a field of text")
-            raise UserError(f"{where} holds {kind_of(found[0])} in {name}, which data.{into} uses; {remedy}")
-        if filter_ and filter_ not in _FILTERS:
-            raise UserError(f"data.{into} has the unknown filter {match[0]}; {did_you_mean(filter_, _FILTERS)}")
-        return _FILTERS[filter_](text) if filter_ else text
+            remedy = remedy_for(value, "use a field of text")
+            raise UserError(f"{where} holds {kind_of(value)} in {name}, which data.{into} uses; {remedy}")
+        if filter_name and filter_name not in _FILTERS:
+            raise UserError(f"data.{into} has the unknown filter {match[0]}; {did_you_mean(filter_name, _FILTERS)}")
+        return _FILTERS[filter_name](text) if filter_name else text
 
-    return _PLACEHOLDER.sub(value, template)
+    return _PLACEHOLDER.sub(replacement, template)
 
 
 def check_prompt(template: str) -> None:
-    """Refuse a prompt of words without a ``{field}``, or with an escaped line break."""
+    """Refuse a prompt that has text but no ``{field}``, or that has an escaped line break."""
     if "\\n" in template:
         raise UserError(
             f"data.prompt={template} has a backslash and an n; for a line break type $'data.prompt=…\\n…' with $ and "
@@ -95,9 +139,10 @@ def check_prompt(template: str) -> None:
         raise UserError(f"data.prompt={template!r} uses no field; name one in braces, such as {{question}}")
 
 
-def _find(row: Mapping[str, Any], field: str) -> tuple[Any] | None:
+def _find(row: Mapping[str, Any], field: str) -> Any:
+    """Return the value of a field, which may be in a field of objects; `_MISSING` if there is none."""
     if field in row:
-        return (row[field],)
+        return row[field]
     first, dot, rest = field.partition(".")
     inner = row.get(first)
-    return _find(inner, rest) if dot and isinstance(inner, Mapping) else None
+    return _find(inner, rest) if dot and isinstance(inner, Mapping) else _MISSING

@@ -1,4 +1,4 @@
-"""Draws items of a data set: each once, from every sub-task, whatever their order."""
+"""Draws items of a data set: each item once, from every sub-task, independently of the order of the rows."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from raysearch.calibration.formats.base import Item, Sample, Task
 from raysearch.calibration.windows import DrawOptions
 from raysearch.errors import UserError
 
-_MOST_ROWS = 2**18  # the most rows to draw from: more than the 170,420 of Commonsense170k
+_MOST_ROWS = 2**18  # the most rows to draw from: Commonsense170k has 170,420
 
 
 @dataclass(frozen=True)
 class ItemOptions(DrawOptions):
-    """How items are drawn, and which tokens are scored.
+    """The options that draw items and select the scored tokens.
 
     Args:
-        seq_len: The most tokens of a row, at least 2; longer ones are cut.
-        sampling: ``random`` items, or the first ones (``sequential``).
-        balance: Items of sub-tasks in ``equal`` numbers, or ``proportional`` to their numbers in the data; or ``none``:
-            of all items alike.
-        score: For objectives on text: the tokens of the ``answer``, or ``all``.
+        seq_len: The most tokens of a row, at least 2; longer rows are cut.
+        sampling: ``random`` items, or the first items (``sequential``).
+        balance: ``equal``: the same number of items from each sub-task; ``proportional``: numbers proportional to the
+            sizes of the sub-tasks; ``none``: a draw from all items, whatever their sub-task.
+        score: For objectives on text: the scored tokens, those of the ``answer`` or ``all``.
     """
 
     samples: PositiveInt | Literal["all"] = 64
@@ -39,52 +39,59 @@ class ItemOptions(DrawOptions):
 
 @dataclass(frozen=True)
 class Located:
-    """A sample and the name of its row for messages."""
+    """A sample and the name of its row."""
 
-    where: str
+    where: str  #: the name of the row in messages: ``row 7``
     sample: Sample
 
 
 @dataclass(frozen=True)
 class DrawnItems:
-    """The drawn samples and counts of the rows."""
+    """The drawn samples, and counts of rows."""
 
     samples: tuple[Located, ...]
-    rows_read: int  #: duplicates and skipped ones included
-    duplicates: int  #: rows equal to an earlier one
+    rows_read: int  #: all rows, duplicates and skipped rows included
+    duplicates: int  #: rows whose sample equals that of an earlier row
     skipped: int  #: rows that make no sample
-    groups: Mapping[str, int]  #: samples drawn of each sub-task of the data; empty where there is only one
+    groups: Mapping[str, int]  #: samples drawn of each sub-task of the data; empty if there is only one sub-task
 
 
 def draw_items(samples: Iterable[Located | None], options: ItemOptions, needs: str = "") -> DrawnItems:
-    """Draw samples without duplicates, and refuse too few; a row that is skipped is None among them.
+    """Draw samples without duplicates.
 
-    A random draw depends on the set of items and the seed, not on their order. `needs` says what a row needs to make a
-    sample, for the message where none does.
+    A random draw depends on the set of items and the seed, not on the order of the items.
+
+    Args:
+        samples: The sample of each row; None for a row that makes no sample.
+        options: The options of the draw.
+        needs: The condition that a row must meet to make a sample, for the message if no row meets it.
+
+    Raises:
+        UserError: There are too few samples.
     """
-    known: dict[Sample, Located] = {}
+    distinct: dict[Sample, Located] = {}
     rows_read = skipped = 0
     for located in islice(samples, _MOST_ROWS):
         rows_read += 1
         if located is None:
             skipped += 1
         else:
-            known.setdefault(located.sample, located)
-    duplicates = rows_read - skipped - len(known)
-    wanted = max(1, int(min(options.most, len(known)))) if options.samples == "all" else options.samples
-    _check_enough(wanted, len(known), duplicates, skipped, needs)
+            distinct.setdefault(located.sample, located)
+    duplicates = rows_read - skipped - len(distinct)
+    n_samples = max(1, int(min(options.most, len(distinct)))) if options.samples == "all" else options.samples
+    _check_enough(n_samples, len(distinct), duplicates, skipped, needs)
 
     groups: dict[str, list[Located]] = {}
-    for located in known.values():
+    for located in distinct.values():
         groups.setdefault("" if options.balance == "none" else _group(located), []).append(located)
     groups = dict(sorted(groups.items()))
 
     rng = np.random.default_rng(options.seed)
     sizes = {name: len(members) for name, members in groups.items()}
-    if options.samples == "all" and wanted == len(known):
+    if options.samples == "all" and n_samples == len(distinct):
         shares = sizes
     else:
-        shares = _equal(sizes, wanted, rng) if options.balance == "equal" else _proportional(sizes, wanted)
+        shares = _equal(sizes, n_samples, rng) if options.balance == "equal" else _proportional(sizes, n_samples)
     drawn: list[Located] = []
     for name, members in groups.items():
         if options.sampling == "random":
@@ -93,38 +100,38 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions, needs: s
             drawn += [members[place] for place in chosen]
         else:
             drawn += members[: shares[name]]
-    names = sorted({_group(located) for located in known.values()})
-    taken = Counter(map(_group, drawn))
-    counts = {name: taken[name] for name in names} if len(names) > 1 else {}
+    names = sorted({_group(located) for located in distinct.values()})
+    drawn_by_group = Counter(map(_group, drawn))
+    counts = {name: drawn_by_group[name] for name in names} if len(names) > 1 else {}
     return DrawnItems(tuple(drawn), rows_read, duplicates, skipped, counts)
 
 
 def _group(located: Located) -> str:
-    """Return the sub-task of a sample; empty where there is only one."""
+    """Return the sub-task of a sample; empty if there is only one sub-task."""
     return located.sample.group if isinstance(located.sample, Item | Task) else ""
 
 
-def _check_enough(samples: int, found: int, duplicates: int, skipped: int, needs: str) -> None:
-    if not found and skipped:
+def _check_enough(n_samples: int, n_distinct: int, duplicates: int, skipped: int, needs: str) -> None:
+    if not n_distinct and skipped:
         remedy = f"it takes {needs}" if needs else "give other rows"
         raise UserError(f"none of the {skipped} rows of the data makes an item; {remedy}")
-    if not found:
+    if not n_distinct:
         raise UserError("data holds no rows; choose another source")
-    if found < samples:
+    if n_distinct < n_samples:
         counts = {"duplicates": duplicates, "rows that make no item": skipped}
-        left_out = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
-        without = f", without {left_out}" if left_out else ""
+        omissions = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
+        without = f", without {omissions}" if omissions else ""
         raise UserError(
-            f"data.samples={samples} items were asked for, but the data holds {found}{without}; use "
-            f"data.samples={found} or more data"
+            f"data.samples={n_samples} items were asked for, but the data holds {n_distinct}{without}; use "
+            f"data.samples={n_distinct} or more data"
         )
 
 
 def _equal(sizes: Mapping[str, int], samples: int, rng: np.random.Generator) -> dict[str, int]:
-    """Return equal numbers for all groups; a remainder goes to random groups."""
-    each, left = divmod(samples, len(sizes))
-    lucky = rng.permutation(len(sizes))[:left]
-    shares = {name: each + (place in lucky) for place, name in enumerate(sizes)}
+    """Return equal numbers for all groups; a remainder goes to random groups, one sample each."""
+    each, remainder = divmod(samples, len(sizes))
+    larger_groups = rng.permutation(len(sizes))[:remainder]
+    shares = {name: each + 1 if place in larger_groups else each for place, name in enumerate(sizes)}
     short = min(sizes, key=lambda name: sizes[name] - shares[name])
     if sizes[short] < shares[short]:
         raise UserError(
@@ -135,7 +142,7 @@ def _equal(sizes: Mapping[str, int], samples: int, rng: np.random.Generator) -> 
 
 
 def _proportional(sizes: Mapping[str, int], samples: int) -> dict[str, int]:
-    """Return numbers proportional to the groups' sizes; a remainder goes to those that were rounded down most."""
+    """Return numbers proportional to the groups' sizes; a remainder goes to the groups that were rounded down most."""
     total = sum(sizes.values())
     shares = {name: samples * size // total for name, size in sizes.items()}
     rounded_off = sorted(sizes, key=lambda name: -(samples * sizes[name] % total))

@@ -1,4 +1,4 @@
-"""Cuts documents into samples: windows of one stream of tokens, windows of one document each, or whole documents."""
+"""Cuts documents into samples: windows of a stream of tokens, beginnings of documents, or whole documents."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Sampling = Literal["random", "sequential", "documents", "truncated", "whole"]
 Tokenizer = Callable[..., Any]  #: as in transformers: called with a text, it returns ``{"input_ids": [...], ...}``
 
 _SEPARATOR = "\n\n"  # between documents, as in the usual perplexity of WikiText-2
-_CHARS_PER_TOKEN = 6  # a little more than English needs, so that the first guess is mostly enough
-_END_TOKENS = 1024  # near its end, a cut text may be tokenised differently from the whole
+_CHARS_PER_TOKEN = 6  # more than English text has, so that the first estimate is mostly enough
+_END_TOKENS = 1024  # near its end, a cut text may be tokenised differently from the whole text
 _POOL = 16  # random, truncated: draw from so many times the needed tokens or documents …
-_POOL_TOKENS = 2**20  # … but from at most so many more, to keep large requests cheap
-_BUFFER_CHARS = 2**24  # random, documents, truncated: the text that is shuffled, the beginning of a larger corpus
+_POOL_TOKENS = 2**20  # … but from at most so many more tokens, to keep large draws cheap
+_BUFFER_CHARS = 2**24  # random, documents, truncated: the text to shuffle, which is the beginning of a larger corpus
 _PIECE_CHARS = 2**23  # a longer text is tokenised in pieces
-_SHORTEST = 8  # a window that is shorter than was asked for by more than this factor is no remedy
-_MOST_DOCUMENTS = 2**17  # documents: the most that are tried, since a stream may have no long ones
+_SHORTEST = 8  # messages do not suggest windows that are shorter by more than this factor
+_MOST_DOCUMENTS = 2**17  # documents: the most that are tried, since no document of a stream may be long enough
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class DrawOptions(Options):
     seed: NonNegativeInt = 0  #: of the random draw
     #: Samples of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
     shard_samples: PositiveInt | None = None
-    at_most: PositiveInt | None = None  #: the most samples where `samples` is ``all``; None for no limit
+    at_most: PositiveInt | None = None  #: the most samples if `samples` is ``all``; None for no limit
 
     @property
     def most(self) -> float:
-        """The most samples; infinite without a limit."""
+        """The most samples to draw; infinite if there is no limit."""
         if self.samples == "all":
             return math.inf if self.at_most is None else self.at_most
         return self.samples
@@ -54,16 +54,19 @@ class DrawOptions(Options):
 
 @dataclass(frozen=True)
 class WindowOptions(DrawOptions):
-    """How samples are cut from text.
+    """The options that cut samples from text.
 
     Args:
-        samples: How many windows or documents, at least 1; or ``all``, where they are taken in order.
-        seq_len: Tokens of a window, at least 2: the first is context only.
-        sampling: ``random`` windows of the text; its first ones (``sequential``); the beginnings of random
-            ``documents`` that are long enough; random documents of any length, ``truncated`` to `seq_len` tokens; or
-            the first documents, each ``whole`` up to `seq_len` tokens.
-        bos: Which windows of one stream begin with the tokens that the tokenizer puts before a text, such as ``<bos>``:
-            ``each``, or the ``first`` alone, as is usual for WikiText-2. Documents always do.
+        samples: The number of windows or documents, at least 1; ``all`` needs a sampling in order.
+        seq_len: Tokens of a window, at least 2; the first token is context only.
+        sampling: ``random``: random windows of the text. ``sequential``: the first windows of the text. ``documents``:
+            the beginnings of random documents of at least `seq_len` tokens. ``truncated``: random documents of any
+            length, cut to `seq_len` tokens. ``whole``: the first documents, cut to `seq_len` tokens.
+        bos: The windows of a stream that begin with the tokens that the tokenizer puts before a text, such as
+            ``<bos>``: ``each`` window, or the ``first`` alone, as is usual for WikiText-2. Documents always do.
+
+    Raises:
+        UserError: A value is beyond its limits, or ``samples=all`` is combined with a random sampling.
     """
 
     samples: PositiveInt | Literal["all"] = 16
@@ -81,13 +84,26 @@ class WindowOptions(DrawOptions):
 
 
 def draw_rows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> list[list[int]]:
-    """Draw samples from documents, each as a row of tokens; refuse text that holds too few.
+    """Draw samples from documents.
 
-    ``sequential`` and ``random`` join the documents by blank lines and tokenise them as one stream, which is cut into
-    whole windows from its start. ``sequential`` reads no more text than it needs. ``random`` shuffles the documents
-    first, reads more than it needs, and draws windows without replacement. Otherwise each document is a row of its own,
-    and one of fewer than two tokens, which predicts nothing, is skipped. Those of any length are ordered by length and
-    then by content, so that neighbours need little padding.
+    ``sequential`` and ``random`` join the documents by blank lines, tokenise them as one stream, and cut the stream
+    into whole windows from its start. ``sequential`` reads no more text than it needs. ``random`` shuffles the
+    documents first, reads more text than it needs, and draws windows without replacement.
+
+    The other samplings make one row of each document. A document of fewer than two tokens is skipped, because it
+    predicts no token. Documents of any length are ordered by length and then by content, so that adjacent rows need
+    little padding.
+
+    Args:
+        documents: The texts, read lazily.
+        tokenizer: A transformers tokenizer.
+        options: The options of the draw.
+
+    Returns:
+        The token ids of each sample.
+
+    Raises:
+        UserError: The text holds too few samples.
     """
     if options.sampling in ("sequential", "random"):
         return _windows(documents, tokenizer, options).tolist()
@@ -96,24 +112,27 @@ def draw_rows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOpt
 
 
 def _windows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> npt.NDArray[np.int64]:
-    """Return windows of the joined documents, [samples, seq_len]: the first ones, or random ones."""
-    samples = 1 if options.samples == "all" else options.samples
+    """Return windows of the joined documents, [samples, seq_len]: the first windows, or random windows."""
+    fewest = 1 if options.samples == "all" else options.samples
     if options.sampling == "sequential":
         ids = _tokenise(documents, tokenizer, options.most * options.seq_len + _END_TOKENS, cut=True)
-        windows = _cut(ids, samples, options, tokenizer)
+        windows = _cut(ids, fewest, options, tokenizer)
         return windows[: int(min(options.most, len(windows)))]
-    rng, enough = np.random.default_rng(options.seed), _pool_tokens(options)
-    some = iter(next(_shuffled(documents, rng, enough), []))
-    windows = _cut(_tokenise(some, tokenizer, enough), samples, options, tokenizer)
+    rng = np.random.default_rng(options.seed)
+    pool_tokens = _pool_tokens(options)
+    pool = iter(next(_shuffled(documents, rng, pool_tokens), []))
+    windows = _cut(_tokenise(pool, tokenizer, pool_tokens), fewest, options, tokenizer)
     size = int(min(options.most, len(windows)))
     return windows[rng.choice(len(windows), size=size, replace=False)]
 
 
 def _beginnings(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> list[list[int]]:
-    """Return the first tokens of documents, of as many as are asked for."""
-    rng, seq_len, least = np.random.default_rng(options.seed), options.seq_len, 2
+    """Return the first tokens of as many documents as the options require."""
+    rng = np.random.default_rng(options.seed)
+    seq_len = options.seq_len
+    fewest_tokens = 2
     if options.sampling == "documents":
-        least = seq_len
+        fewest_tokens = seq_len
         documents = chain.from_iterable(_shuffled(islice(documents, _MOST_DOCUMENTS), rng, _pool_tokens(options)))
     elif options.sampling == "truncated":
         samples = int(options.most)
@@ -121,10 +140,10 @@ def _beginnings(documents: Iterator[str], tokenizer: Tokenizer, options: WindowO
     rows: list[list[int]] = []
     lengths: list[int] = []
     for document in documents:
-        # One by one, and no more of each than needed, so that little of a large buffer is tokenised.
+        # Each document is tokenised alone and only as far as needed, so that little of a large buffer is tokenised.
         ids = _tokenise(iter([document]), tokenizer, seq_len + _END_TOKENS, cut=True)[:seq_len].tolist()
         lengths.append(len(ids))
-        if len(ids) >= least:
+        if len(ids) >= fewest_tokens:
             rows.append(ids)
         if len(rows) == options.most:
             return rows
@@ -146,7 +165,7 @@ def _beginnings(documents: Iterator[str], tokenizer: Tokenizer, options: WindowO
 
 
 def _pool_tokens(options: WindowOptions) -> int:
-    """Return from how many tokens random windows or long documents are drawn."""
+    """Return the number of tokens to draw random windows or long documents from."""
     needed = int(options.most) * options.seq_len
     return min(_POOL * needed, needed + _POOL_TOKENS)
 
@@ -154,7 +173,7 @@ def _pool_tokens(options: WindowOptions) -> int:
 def _shuffled(
     documents: Iterator[str], rng: np.random.Generator, tokens: int, at_least: int = 0
 ) -> Iterator[list[str]]:
-    """Yield documents in a random order: as many at a time as the buffer holds, and `at_least` so many."""
+    """Yield lists of documents in a random order: each has as many as the buffer holds, and `at_least` so many."""
     while True:
         room = max(_BUFFER_CHARS, 2 * tokens * _CHARS_PER_TOKEN)
         buffer: list[str] = []
@@ -171,53 +190,56 @@ def _shuffled(
 def _tokenise(
     documents: Iterator[str], tokenizer: Tokenizer, enough: float, cut: bool = False
 ) -> npt.NDArray[np.int64]:
-    """Return the tokens of the first documents that hold `enough` of them, or of all, as one stream, int64, [T].
+    """Return the tokens of the first documents as one stream, int64, [T]: at least `enough`, or those of all documents.
 
-    Where the last document may be `cut`, the last tokens of the stream may be others.
+    If the last document may be `cut`, the last tokens of the stream may differ from those of the whole document.
     """
-    read: list[str] = []
-    chars = 0
-    goal = enough * _CHARS_PER_TOKEN
+    texts: list[str] = []
+    n_chars = 0
+    needed_chars = enough * _CHARS_PER_TOKEN
     while True:
-        for document in documents if chars < goal else ():
-            read.append(document)
-            chars += len(document) + len(_SEPARATOR)
-            if chars >= goal:
-                break
-        text = _SEPARATOR.join(read)
-        ids = _ids(text[: int(goal)] if cut and goal < math.inf else text, tokenizer)
-        if len(ids) >= enough or chars < goal:
+        if n_chars < needed_chars:
+            for document in documents:
+                texts.append(document)
+                n_chars += len(document) + len(_SEPARATOR)
+                if n_chars >= needed_chars:
+                    break
+        text = _SEPARATOR.join(texts)
+        ids = _ids(text[: int(needed_chars)] if cut and needed_chars < math.inf else text, tokenizer)
+        if len(ids) >= enough or n_chars < needed_chars:
             return ids
-        goal = 2 * (goal if cut else chars)
+        needed_chars = 2 * (needed_chars if cut else n_chars)
 
 
 def _ids(text: str, tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
     """Return the tokens of a text, int64, [T].
 
-    A call takes 200 bytes a token, so a very long text is tokenised in pieces. They are parted before a space between
-    words, if there is one, where tokenizers begin another token.
+    A call of the tokenizer takes 200 bytes a token, so a very long text is tokenised in pieces. A piece ends before a
+    space between words, if there is one, because tokenizers begin a token there.
     """
-    # `verbose=False`: no warning of a stream longer than the model's window.
+    # `verbose=False` suppresses the warning that a text is longer than the model's window.
     if len(text) <= _PIECE_CHARS:
         return np.asarray(tokenizer(text, verbose=False)["input_ids"], dtype=np.int64)
     pieces = re.findall(rf"(?s).{{1,{_PIECE_CHARS}}}(?:(?<=\w)(?= \w)|\Z)|.{{1,{_PIECE_CHARS}}}", text)
-    found = (tokenizer(piece, verbose=False, add_special_tokens=False)["input_ids"] for piece in pieces)
-    return np.concatenate([np.asarray(ids, dtype=np.int64) for ids in (_bos(tokenizer), *found)])
+    ids_of_pieces = (tokenizer(piece, verbose=False, add_special_tokens=False)["input_ids"] for piece in pieces)
+    return np.concatenate([np.asarray(ids, dtype=np.int64) for ids in (_bos(tokenizer), *ids_of_pieces)])
 
 
 def _bos(tokenizer: Tokenizer) -> list[int]:
     """Return the tokens that the tokenizer puts before every text."""
-    found = tokenizer("0", verbose=False, return_special_tokens_mask=True)
-    pairs = zip(found["input_ids"], found["special_tokens_mask"], strict=True)
+    encoding = tokenizer("0", verbose=False, return_special_tokens_mask=True)
+    pairs = zip(encoding["input_ids"], encoding["special_tokens_mask"], strict=True)
     return [token for token, _ in takewhile(lambda pair: pair[1], pairs)]
 
 
 def _cut(
     ids: npt.NDArray[np.int64], samples: int, options: WindowOptions, tokenizer: Tokenizer
 ) -> npt.NDArray[np.int64]:
-    """Return all whole windows of a stream, [W, seq_len], at least `samples`."""
-    seq_len, bos = options.seq_len, _bos(tokenizer) if options.bos == "each" else []
-    text, room = ids[len(bos) :], seq_len - len(bos)  # the stream begins with them, too
+    """Return all whole windows of a stream, [W, seq_len]; refuse a stream of fewer than `samples` windows."""
+    seq_len = options.seq_len
+    bos = _bos(tokenizer) if options.bos == "each" else []
+    text = ids[len(bos) :]  # the stream begins with these tokens, too
+    room = seq_len - len(bos)
     if not len(text):
         raise UserError("data holds no text: its documents have no token; choose another source")
     if room < 1:
@@ -232,8 +254,8 @@ def _cut(
     return np.hstack([np.tile(np.array(bos, np.int64), (count, 1)), windows])
 
 
-def _use(samples: int, seq_len: int, asked: int) -> str:
-    """Return the remedies for too little text: fewer samples, shorter ones than were asked for, or more text."""
+def _use(samples: int, seq_len: int, configured_seq_len: int) -> str:
+    """Return the remedies for too little text: fewer samples, shorter samples, or more text."""
     fewer = f"data.samples={samples} or " if samples else ""
-    shorter = f"data.seq_len={seq_len} or " if seq_len > 1 and _SHORTEST * seq_len >= asked else ""
+    shorter = f"data.seq_len={seq_len} or " if seq_len > 1 and _SHORTEST * seq_len >= configured_seq_len else ""
     return f"use {fewer}{shorter}more text"

@@ -1,4 +1,4 @@
-"""A name for plain values, by which they are found again: searches, calibrations, recoveries, what is kept of files."""
+"""Digests of plain values, which identify searches, calibrations, recoveries and cached values of files."""
 
 from __future__ import annotations
 
@@ -8,5 +8,10 @@ from typing import Any
 
 
 def digest(value: Any, length: int) -> str:
-    """Return so many hexadecimal digits of the SHA-256 of plain values as JSON; mappings of any order have the same."""
+    """Return the SHA-256 of a plain value as JSON. The order of keys in mappings does not change it.
+
+    Args:
+        value: The value; a part that JSON does not support is replaced by its ``str``.
+        length: The number of hexadecimal digits to return, at most 64.
+    """
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:length]

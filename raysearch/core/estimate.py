@@ -1,4 +1,4 @@
-"""A measured number with its standard error, the metric it belongs to, and how alike two rows of numbers rank."""
+"""A measured number with its standard error, its metric, and the rank correlation of two lists of numbers."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Estimate:
     error: float | None = None
 
 
-def shown(one: Estimate | None) -> str:
+def shown(estimate: Estimate | None) -> str:
     """Format a number and its standard error, if known, both to the error's second digit; empty for None."""
-    if one is None:
+    if estimate is None:
         return ""
-    if not one.error or not math.isfinite(one.error):
-        return f"{figure(one.value)} {plus_minus(one.error)}".rstrip()
-    decimals = max(0, 1 - math.floor(math.log10(one.error)))
-    return f"{one.value:,.{decimals}f} ± {one.error:,.{decimals}f}"
+    if not estimate.error or not math.isfinite(estimate.error):
+        return f"{figure(estimate.value)} {plus_minus(estimate.error)}".rstrip()
+    decimals = max(0, 1 - math.floor(math.log10(estimate.error)))
+    return f"{estimate.value:,.{decimals}f} ± {estimate.error:,.{decimals}f}"
 
 
 def plus_minus(error: float | None) -> str:
-    """Format a standard error in two digits, large ones in full: ``± 0.012``, ``± 1,234``; empty if it is not known."""
+    """Format a standard error: two digits, or all digits before the point: ``± 0.012``, ``± 1,234``; empty for None."""
     if error is None:
         return ""
     return f"± {error:,.0f}" if error >= 99.5 else f"± {error:#.2g}".rstrip(".")
@@ -43,22 +43,31 @@ def plus_minus(error: float | None) -> str:
 class Metric:
     """A metric of an assessment."""
 
-    name: str  #: its key: ``hellaswag``
-    title: str  #: for people: ``HellaSwag``
+    name: str  #: the key: ``hellaswag``
+    title: str  #: the name in tables: ``HellaSwag``
     group: Group  #: perplexities, accuracies and generation are averaged by group
     unit: str  #: ``perplexity``, ``%``, ``nats``, ``tokens/s``, ``bytes``, ``× dense`` …
     higher_is_better: bool
 
 
 def error_of_median(repeats: Sequence[float]) -> float | None:
-    """Return the standard error of the median of repeats, as if they were normal; None with one."""
+    """Return the standard error of the median of repeats from a normal distribution; None for fewer than two."""
     return math.sqrt(math.pi / 2) * stdev(repeats) / math.sqrt(len(repeats)) if len(repeats) > 1 else None
 
 
-def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Return Spearman's rank correlation; None for fewer than three pairs, and where all of one side are the same."""
-    if len(one) < 3 or 1 in (len({*one}), len({*other})):
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return Spearman's rank correlation.
+
+    Args:
+        first: A number of each item.
+        second: Another number of each item, in the same order.
+
+    Returns:
+        The correlation, -1 … 1; None for fewer than three items, or if all numbers of a list are equal.
+    """
+    is_constant = len({*first}) == 1 or len({*second}) == 1
+    if len(first) < 3 or is_constant:
         return None
     from scipy.stats import spearmanr
 
-    return float(spearmanr(one, other).statistic)
+    return float(spearmanr(first, second).statistic)

@@ -1,6 +1,6 @@
-"""Asks whether the Hugging Face hub answers, before its client does.
+"""Checks whether the Hugging Face hub answers, before its client is used.
 
-On a network that swallows everything, that client would try for minutes, half a minute for each file.
+If a network drops all packets, the client would try for minutes: half a minute for each file.
 """
 
 from __future__ import annotations
@@ -8,25 +8,27 @@ from __future__ import annotations
 import functools
 import time
 
-_TIMEOUT_S, _ASKED_AGAIN_S = 10.0, 60.0
+_TIMEOUT_S = 10.0
+_INTERVAL_S = 60.0  # between two checks
 
 
 def is_asked() -> bool:
-    """Return whether the hub may be asked: not where the user has set ``HF_HUB_OFFLINE``."""
+    """Return whether the hub may be used: not if the user has set ``HF_HUB_OFFLINE``."""
     from huggingface_hub import constants
 
     return not constants.HF_HUB_OFFLINE
 
 
 def why_no_answer() -> Exception | None:
-    """Return why the hub does not answer; None if it does. It is asked at most once a minute."""
+    """Return the error of a request to the hub; None if it answers. A request is sent at most once a minute."""
     from huggingface_hub import constants
 
-    return _ask(constants.ENDPOINT, int(time.monotonic() / _ASKED_AGAIN_S))
+    return _request(constants.ENDPOINT, int(time.monotonic() / _INTERVAL_S))
 
 
 @functools.lru_cache(maxsize=1)
-def _ask(hub: str, interval: int) -> Exception | None:
+def _request(hub: str, interval: int) -> Exception | None:
+    """Return the error of a request; `interval` makes the cache forget the result after a while."""
     from huggingface_hub import get_session
 
     try:

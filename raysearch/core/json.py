@@ -1,4 +1,4 @@
-"""Values as JSON, and back: a class is written and read as itself, by its fields."""
+"""Converts dataclasses and plain values to JSON and back, by the fields of their classes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,22 @@ _T = TypeVar("_T")
 
 
 def to_json(value: Any, kind: Any = None) -> str:
-    """Return a dataclass or plain values as JSON text that `from_json` reads; `kind` is the type, if not the class."""
+    """Return a dataclass or a plain value as JSON text that `from_json` reads.
+
+    Args:
+        value: The value.
+        kind: The type of the value; None for its class.
+    """
     return json.dumps(_plain(value, kind, round_trip=True))
 
 
 def to_record(value: Any, kind: Any = None) -> str:
-    """Return what `to_json` does, with all secrets replaced: what the ledger keeps."""
+    """Return the JSON text of a value for the ledger: that of `to_json`, with all secrets replaced.
+
+    Args:
+        value: The value.
+        kind: The type of the value; None for its class.
+    """
     return json.dumps(redacted(_plain(value, kind, round_trip=True)))
 
 
@@ -30,32 +40,42 @@ def without_secrets(value: _T) -> _T:
 
 
 def from_json(kind: type[_T], text: str) -> _T:
-    """Return the value of a type that `to_json` has written."""
-    known: Any = kind
-    return _adapter(known).validate_python(json.loads(text))
+    """Return the value that `to_json` has written.
+
+    Args:
+        kind: The type of the value.
+        text: The JSON text.
+    """
+    value_type: Any = kind  # a cached function needs a hashable argument, which mypy does not see in type[_T]
+    return _adapter(value_type).validate_python(json.loads(text))
 
 
 def plain(value: Any, kind: Any = None) -> Any:
-    """Return a value as ``--json`` prints it: with what its class computes, null for what is not finite, no secrets."""
+    """Return a value as ``--json`` prints it: computed fields included, null for non-finite numbers, no secrets.
+
+    Args:
+        value: The value.
+        kind: The type of the value; None for its class.
+    """
     return redacted(_plain(value, kind, round_trip=False))
 
 
 def _plain(value: Any, kind: Any, *, round_trip: bool) -> Any:
-    known: Any = type(value) if kind is None else kind
-    return finite(_adapter(known).dump_python(value, mode="json", round_trip=round_trip, warnings=False))
+    value_type: Any = type(value) if kind is None else kind
+    return finite(_adapter(value_type).dump_python(value, mode="json", round_trip=round_trip, warnings=False))
 
 
 def finite(value: Any) -> Any:
-    """Return nested dicts and lists in which infinite numbers and NaNs are null, as JSON has no word for them."""
+    """Return nested dicts and lists with null in place of infinite numbers and NaNs, which JSON does not support."""
     if isinstance(value, dict):
-        return {key: finite(one) for key, one in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def number_of(value: float | None) -> float:
-    """Return a number that `finite` may have made null."""
+    """Return a number, NaN if `finite` has replaced it by null."""
     return math.nan if value is None else value
 
 
@@ -67,11 +87,11 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def _exact(value: float, info: SerializationInfo) -> float | str | None:
     if math.isfinite(value):
         return value
-    return str(value) if info.round_trip else None  # JSON has no word for it
+    return str(value) if info.round_trip else None  # JSON does not support such numbers
 
 
-#: A number that may be infinite: null in what is printed, a text in what is read again.
+#: A number that may be infinite: printed as null, and written as a text that can be read again.
 Number = Annotated[float, BeforeValidator(number_of), PlainSerializer(_exact, when_used="json")]
 
-#: A number that comes back as NaN if it was not finite.
+#: A number that is read as NaN if it was not finite.
 NumberOrNan = Annotated[float, BeforeValidator(number_of)]

@@ -46,11 +46,11 @@ class Mask:
     @classmethod
     def of(cls, *layers: int) -> Self:
         """Return the mask that removes these layers, given in any order."""
-        return cls(tuple(sorted(map(operator.index, layers))))  # NumPy has integers of its own
+        return cls(tuple(sorted(map(operator.index, layers))))  # `index` turns NumPy's integers into Python's
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the text form, ``{21,22,25}`` or ``{}``.
+        """Return the mask of a text such as ``{21,22,25}`` or ``{}``.
 
         Raises:
             UserError: The text is not a mask.
@@ -61,7 +61,7 @@ class Mask:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Return how pydantic reads and writes a mask: as a list of layers."""
+        """Return the schema by which pydantic reads and writes a mask as a list of layers."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_plain_validator_function(
@@ -81,23 +81,23 @@ class Mask:
     def __len__(self) -> int:
         return len(self.layers)
 
-    def __or__(self, other: Iterable[int]) -> Mask:
-        return Mask.of(*set(self.layers).union(other))
+    def __or__(self, layers: Iterable[int]) -> Mask:
+        return Mask.of(*set(self.layers).union(layers))
 
-    def __and__(self, other: Iterable[int]) -> Mask:
-        return Mask.of(*set(self.layers).intersection(other))
+    def __and__(self, layers: Iterable[int]) -> Mask:
+        return Mask.of(*set(self.layers).intersection(layers))
 
-    def __sub__(self, other: Iterable[int]) -> Mask:
-        return Mask.of(*set(self.layers).difference(other))
+    def __sub__(self, layers: Iterable[int]) -> Mask:
+        return Mask.of(*set(self.layers).difference(layers))
 
-    def __xor__(self, other: Iterable[int]) -> Mask:
-        return Mask.of(*set(self.layers).symmetric_difference(other))
+    def __xor__(self, layers: Iterable[int]) -> Mask:
+        return Mask.of(*set(self.layers).symmetric_difference(layers))
 
     def kept(self, n_layers: int) -> tuple[int, ...]:
         """Return the layers that stay, ascending, in a model of `n_layers`."""
         return tuple(layer for layer in range(n_layers) if layer not in self.layers)
 
     def jaccard(self, other: Mask) -> float:
-        """Return the overlap |A ∩ B| / |A ∪ B|: 1 for equal masks (two empty ones too), 0 for disjoint ones."""
+        """Return the overlap |A ∩ B| / |A ∪ B| with another mask: 1 for equal masks, 0 for disjoint ones."""
         union = len(self | other)
-        return len(self & other) / union if union else 1.0
+        return len(self & other) / union if union else 1.0  # two empty masks are equal

@@ -1,4 +1,4 @@
-"""The unit of a loss, and the number that people read it as: plain data that goes on every record."""
+"""The unit of a loss and its readout, a number that is easier to read. Plain data, which every record contains."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from raysearch.core.formatting import figure
 from raysearch.errors import UserError
 
-#: What the sum of the samples' losses is divided by: scored tokens, samples, or nothing.
+#: The divisor of the sum of the samples' losses: the number of scored tokens, of samples, or 1.
 Per = Literal["token", "sample", "set"]
 
 _READOUTS: dict[str, Callable[[float], float]] = {
@@ -23,12 +23,13 @@ _READOUTS: dict[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """The unit of an objective's loss, and how to read it.
+    """The unit of an objective's loss, and its readout.
 
     Args:
-        unit: ``nats per token``.
-        per: What the sum of the samples' losses is divided by.
-        readout: The number shown beside the loss: ``perplexity``, ``accuracy``, ``margin`` or ``cosine``; or None.
+        unit: The unit, such as ``nats per token``.
+        per: The divisor of the sum of the samples' losses: ``token``, ``sample``, or ``set`` for 1.
+        readout: The number shown next to the loss: ``perplexity``, ``accuracy``, ``margin`` or ``cosine``; None for no
+            such number.
 
     Raises:
         UserError: The readout is unknown.
@@ -46,16 +47,26 @@ class Measure:
             )
 
     def read(self, loss: float) -> float:
-        """Return the readout of a loss, e.g. exp(loss) for perplexity; the loss itself where there is none."""
+        """Return the readout of a loss, such as exp(loss) for perplexity; the loss itself if there is no readout."""
         return loss if self.readout is None else _READOUTS[self.readout](loss)
 
     def divisor(self, n_tokens: int, n_samples: int) -> int:
-        """Return what the sum of the samples' losses is divided by."""
+        """Return the divisor of the sum of the samples' losses.
+
+        Args:
+            n_tokens: The number of scored tokens.
+            n_samples: The number of samples.
+        """
         return {"token": n_tokens, "sample": n_samples, "set": 1}[self.per]
 
 
 def readout_text(measure: Measure, readout: float) -> str:
-    """Format a readout for people: a perplexity with two decimals, and none from 10,000 on."""
+    """Format a readout: four decimals; two for a perplexity, none from 10,000 on.
+
+    Args:
+        measure: The measure of the loss.
+        readout: The readout of the loss.
+    """
     if measure.readout != "perplexity":
         return f"{readout:.4f}"
     return f"{readout:.2f}" if readout < 10_000 else figure(readout)

@@ -1,4 +1,4 @@
-"""Options: the types of their fields say which values they take, and a value that is none of these is refused."""
+"""Options: dataclasses that refuse values which do not fit the types of their fields."""
 
 from __future__ import annotations
 
@@ -14,31 +14,37 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from raysearch.core.formatting import as_typed
 from raysearch.errors import UserError, did_you_mean
 
-#: What is expected, where pydantic says it in the words of Python.
+#: Texts that replace pydantic's description of the expected value where it uses terms of Python, by the type of error.
 _EXPECTED = {
     **dict.fromkeys(("sequence_str", "is_instance_of"), "a valid list"),
     **dict.fromkeys(("dataclass_type", "dataclass_exact_type"), "a valid dictionary"),
 }
 
-#: Of random numbers.
+#: A seed of random numbers.
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class Options:
-    """A dataclass of options, which refuses values beyond the limits of their types: a `Literal`, a `PositiveInt`."""
+    """A dataclass of options, which refuses values beyond the limits of their types: a `Literal`, a `PositiveInt`.
 
-    section: ClassVar[str]  #: of the configuration that they stand in, for messages
+    Attributes:
+        section: The section of the configuration that holds the options, for messages.
+    """
+
+    section: ClassVar[str]
 
     def __post_init__(self) -> None:
-        own: Any = type(self)
-        for name, kind in _limited(own).items():
+        options_class: Any = type(self)
+        for name, kind in _limited(options_class).items():
             checked(kind, f"{self.section}.{name}", getattr(self, name))
 
 
 @cache
-def _limited(options: Any) -> dict[str, Any]:
-    hints = get_type_hints(options, include_extras=True)
-    return {one.name: hints[one.name] for one in dataclasses.fields(options) if _is_limited(hints[one.name])}
+def _limited(options_class: Any) -> dict[str, Any]:
+    """Return the fields whose types have limits, with their types."""
+    hints = get_type_hints(options_class, include_extras=True)
+    names = [field.name for field in dataclasses.fields(options_class)]
+    return {name: hints[name] for name in names if _is_limited(hints[name])}
 
 
 def _is_limited(kind: Any) -> bool:
@@ -46,32 +52,41 @@ def _is_limited(kind: Any) -> bool:
 
 
 def checked(expected: Any, name: str, value: Any) -> Any:
-    """Return a value of the expected type; refuse any other with a `UserError`."""
+    """Return a value if it has the expected type.
+
+    Args:
+        expected: The type.
+        name: The dotted key of the value, for messages.
+        value: The value.
+
+    Raises:
+        UserError: The value has another type, or is beyond the limits of the type.
+    """
     try:
         return _adapter(expected).validate_python(value, strict=True)
     except ValidationError as error:
-        wanted = dict.fromkeys(
+        expectations = dict.fromkeys(
             _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Input should be "))
             for problem in error.errors()
         )
         remedy = _nearest(value, error)
-        if "a valid string" in wanted:
+        if "a valid string" in expectations:
             remedy = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
-        elif isinstance(value, str) and (unquoted := _read(value)) != value:
+        elif isinstance(value, str) and (unquoted := _unquoted(value)) != value:
             with suppress(ValidationError):
                 _adapter(expected).validate_python(unquoted, strict=True)
                 remedy = f"; drop the quotes around it: write {name}={value}"
-        if {"a valid list", "a valid integer"} & {*wanted}:
-            listed = _listed(value)
-            for meant in ([[listed]], [listed], listed):
+        if {"a valid list", "a valid integer"} & {*expectations}:
+            listed = _with_lists(value)
+            for candidate in ([[listed]], [listed], listed):
                 with suppress(ValidationError):
-                    _adapter(expected).validate_python(meant, strict=True)
-                    remedy = f"; write {name}={as_typed(meant)}" if meant != value else remedy
-        raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
+                    _adapter(expected).validate_python(candidate, strict=True)
+                    remedy = f"; write {name}={as_typed(candidate)}" if candidate != value else remedy
+        raise UserError(f"{name}={as_typed(value)} should be {' or '.join(expectations)}{remedy}") from error
 
 
-def _listed(value: Any) -> Any:
-    """Return a value with what people write for layers as lists: ``{3,5}`` as ``[3,5]``, ``[1..3]`` as ``[1,2,3]``."""
+def _with_lists(value: Any) -> Any:
+    """Return a value with other notations of layers as lists: ``{3,5}`` as ``[3,5]``, ``[1..3]`` as ``[1,2,3]``."""
     if isinstance(value, str) and re.fullmatch(r"\{[0-9, ]*\}", value):
         return [int(number) for number in re.findall("[0-9]+", value)]
     if not isinstance(value, list):
@@ -79,12 +94,12 @@ def _listed(value: Any) -> Any:
     items: list[Any] = []
     for item in value:
         ends = re.fullmatch(r"([0-9]{1,3})\.\.([0-9]{1,3})", item) if isinstance(item, str) else None
-        items += [_listed(item)] if ends is None else range(int(ends[1]), int(ends[2]) + 1)
+        items += [_with_lists(item)] if ends is None else range(int(ends[1]), int(ends[2]) + 1)
     return items
 
 
-def _read(text: str) -> Any:
-    """Return what a text is without its quotes: a list, a number or such; the text itself where it is no JSON."""
+def _unquoted(text: str) -> Any:
+    """Return the value of a text that is JSON, such as a list or a number; else the text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -97,7 +112,7 @@ def _adapter(expected: Any) -> TypeAdapter[Any]:
 
 
 def _nearest(value: Any, error: ValidationError) -> str:
-    """Return which of the words that are expected is near, to follow a sentence."""
+    """Return a suggestion of an expected value that is similar, as the end of a sentence; empty if there is none."""
     expected = " ".join(problem.get("ctx", {}).get("expected", "") for problem in error.errors())
     near = did_you_mean(value, re.findall(r"'(.*?)'", expected)) if isinstance(value, str) else ""
     return f"; {near}" if near.startswith("did") else ""

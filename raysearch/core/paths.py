@@ -17,10 +17,14 @@ PathLike = str | os.PathLike[str]
 
 
 def as_path(name: str, value: object) -> Path:
-    """Return a path, which need not exist, its ``~`` the user's home; `name` is the argument, for messages.
+    """Return a path, which need not exist, with the user's home in place of ``~``.
+
+    Args:
+        name: The argument that holds the path, for messages.
+        value: The path.
 
     Raises:
-        UserError: It is no path, or cannot be used: a loop of links, a name too long, an unknown home.
+        UserError: The value is not a path, or cannot be used: a loop of links, a name too long, an unknown home.
     """
     if not isinstance(value, str | os.PathLike):
         raise UserError(f"{name}={reprlib.repr(value)} is a {type(value).__name__}; give a path")
@@ -38,23 +42,38 @@ def as_path(name: str, value: object) -> Path:
 
 
 def as_folder(name: str, value: object) -> Path:
-    """Return the path of a folder that exists or can be created; the arguments are those of `as_path`.
+    """Return the path of a folder that exists or can be created.
+
+    Args:
+        name: The argument that holds the path, for messages.
+        value: The path.
 
     Raises:
-        UserError: As `as_path`, or it is a file, or cannot be written.
+        UserError: The value is not a path, or the path cannot be used, is a file, or cannot be written.
     """
     path = as_path(name, value)
     if path.exists() and not path.is_dir():
         raise UserError(f"{name}={path} is a file; name a folder")
-    whole = path.absolute()
-    there = next(folder for folder in (whole, *whole.parents) if folder.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"{name}={path} cannot be written ({there} is closed to you or read-only); name another folder")
+    absolute = path.absolute()
+    existing = next(folder for folder in (absolute, *absolute.parents) if folder.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(
+            f"{name}={path} cannot be written ({existing} is closed to you or read-only); name another folder"
+        )
     return path
 
 
 def write_files(name: str, folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
-    """Write files, by their paths in a folder that is made if need be, and return them; `name` as of `as_path`."""
+    """Write files into a folder, which is created if it is missing, and return their paths.
+
+    Args:
+        name: The argument that holds the folder, for messages.
+        folder: The folder.
+        contents: The content of each file, by the file's path in the folder.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
     files = {folder / file: content for file, content in contents.items()}
     try:
         for file, content in files.items():
@@ -67,9 +86,9 @@ def write_files(name: str, folder: Path, contents: Mapping[str, bytes]) -> list[
 
 @contextmanager
 def written_whole(file: Path) -> Iterator[Path]:
-    """Yield the place of a new file, hidden beside another, which it replaces if the context ends well.
+    """Yield the path of a hidden temporary file, which replaces `file` if the context ends without an exception.
 
-    So a file is never there in part, however many processes write it at once.
+    So the file is never incomplete, even if several processes write it at once.
     """
     unfinished = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
     try:
@@ -81,38 +100,64 @@ def written_whole(file: Path) -> Iterator[Path]:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write a text as `written_whole` does."""
+    """Write a text to a file that is never incomplete, see `written_whole`.
+
+    Args:
+        file: The file.
+        text: Its new content.
+    """
     with written_whole(file) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 
 def ledger_path(name: str, store: object) -> Path:
-    """Return a ledger's file: the one in a store, or the one that is named; as `as_path`."""
+    """Return the file of a ledger.
+
+    Args:
+        name: The argument that holds the path, for messages.
+        store: A store, which contains its ledger, or the file of a ledger.
+
+    Raises:
+        UserError: The value is not a path, or cannot be used.
+    """
     path = as_path(name, store)
     return path if path.is_file() or (path.suffix == ".db" and not path.is_dir()) else path / "ledger.db"
 
 
 def option_for(store: Path, ledger: Path | None = None) -> str:
-    """Return a command's option for a store or a ledger elsewhere, as in `` --store other``; empty for the default."""
-    place = store if ledger in (None, store / "ledger.db") else ledger
-    return "" if place == Path("mlruns") else f" --store {shlex.quote(str(place))}"
+    """Return the option of a command for a store or a ledger: `` --store other``; empty for the default store.
+
+    Args:
+        store: The store.
+        ledger: The file of the ledger; None for the ledger in the store.
+    """
+    path = store if ledger in (None, store / "ledger.db") else ledger
+    return "" if path == Path("mlruns") else f" --store {shlex.quote(str(path))}"
 
 
 def option_of(config: Mapping[str, Any]) -> str:
-    """Return a command's option for the ledger of a search that was configured so, as `option_for`."""
+    """Return the option of a command for the ledger of a search with this configuration, see `option_for`."""
     ledger = config.get("ledger")
     return option_for(Path(config.get("store", "mlruns")), None if ledger is None else Path(ledger))
 
 
 def as_name(name: str, value: str) -> str:
-    """Return a text that can be the name of a file or folder; refuse separators, dots alone and long ones."""
+    """Return a text if it can be the name of a file or a folder.
+
+    Args:
+        name: The argument that holds the text, for messages.
+        value: The text.
+
+    Raises:
+        UserError: The text contains separators, consists of dots, or is too long.
+    """
     if value.strip(" .") == "" or len(value.encode(errors="replace")) > 100 or set(value) & set("/\\\0"):
         raise UserError(f"{name}={value} cannot name a file; use at most 100 letters, digits, - and _")
     return value
 
 
 def sizes_of_folders(folders: Iterable[Path]) -> dict[Path, int]:
-    """Return the bytes of the files in each of the folders that are there."""
+    """Return the size of the files in each existing folder, in bytes."""
     return {
         folder: sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         for folder in folders

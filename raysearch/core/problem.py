@@ -1,4 +1,4 @@
-"""The space of legal masks: the number of layers, how many to remove, and the protected ones.
+"""The space of legal masks: the number of layers, the number of layers to remove, and the protected layers.
 
     S* = argmin over |S| = n_remove of L(D; f with the layers S removed)
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 
-AUTO = "auto"  #: in place of a number of layers: as many as a budget allows
+AUTO = "auto"  #: in place of a number of layers to remove: as many as a budget allows
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Problem:
     """Remove `n_remove` of `n_layers` layers, none of them protected.
 
     Args:
-        n_layers: N, the layers of the dense model.
-        n_remove: M, the layers a final mask removes; 1 … N-1 minus the protected ones.
-        protected: Layers that must stay, 0-based. `Problem.create` also takes negative indices.
+        n_layers: N, the number of layers of the dense model.
+        n_remove: M, the number of layers that a final mask removes; 1 … N-1, without the protected layers.
+        protected: Layers that must stay, 0-based. `Problem.create` also accepts negative indices.
     """
 
     n_layers: int
@@ -34,16 +34,17 @@ class Problem:
 
     @classmethod
     def create(cls, n_layers: int, remove: int | str, protect: Sequence[int] = (), model: str = "the model") -> Problem:
-        """Check the user's numbers against the model.
+        """Return the problem of the user's numbers, after checking them against the model.
 
         Args:
-            n_layers: N, the layers of the dense model.
-            remove: M; of a range, as in `sizes_of`, the largest number; `AUTO` for all that may go.
-            protect: Layers that must stay; a negative index counts from the end, so ``[0, -1]`` are both ends.
-            model: Its name, for messages.
+            n_layers: N, the number of layers of the dense model.
+            remove: M, or a range of numbers (see `sizes_of`), of which the largest counts; `AUTO` for the largest M.
+            protect: Layers that must stay; a negative index counts from the end, so ``[0, -1]`` are the first and the
+                last layer.
+            model: The name of the model, for messages.
 
         Raises:
-            UserError: A protected index lies outside the model, or too few layers are left to remove.
+            UserError: A protected index lies outside the model, or there are too few layers to remove.
         """
         for layer in protect:
             if not -n_layers <= layer < n_layers:
@@ -61,14 +62,14 @@ class Problem:
         if sizes[0] < 1:
             raise UserError(f"remove={remove} removes nothing; use 1..{most} for the {n_layers} layers of {model}")
         if sizes[-1] > most:
-            why = f" with {len(protected)} protected" if protected else ""
-            left = "leaves no layer" if sizes[-1] >= n_layers else "is more than can go"
-            raise UserError(f"remove={remove} {left} of the {n_layers} that {model} has{why}; use 1..{most}")
+            condition = f" with {len(protected)} protected" if protected else ""
+            problem = "leaves no layer" if sizes[-1] >= n_layers else "is more than can go"
+            raise UserError(f"remove={remove} {problem} of the {n_layers} that {model} has{condition}; use 1..{most}")
         return cls(n_layers, sizes[-1], protected)
 
     @property
     def dense(self) -> Mask:
-        """The empty mask: nothing removed."""
+        """The empty mask, which removes no layer."""
         return Mask()
 
     @property
@@ -87,7 +88,7 @@ class Problem:
         return math.comb(len(self.free), self.n_remove)
 
     def children(self, parents: Iterable[Mask]) -> tuple[Mask, ...]:
-        """Return every legal mask with one layer more than one of the parents, each once, in mask order."""
+        """Return all legal masks that remove one layer more than a parent, each once, in the order of masks."""
         return tuple(sorted({parent | [layer] for parent in parents for layer in self.free if layer not in parent}))
 
     def is_legal(self, mask: Mask) -> bool:
@@ -100,7 +101,7 @@ class Problem:
 
 
 def sizes_of(remove: int | str) -> range:
-    """Return the numbers of layers to remove: ``5`` alone, or each of ``"1..9"``.
+    """Return the numbers of layers to remove: the number 5, or each number of the range ``"1..9"``.
 
     Raises:
         UserError: The text is not such a range.

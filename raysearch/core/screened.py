@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Screened:
-    """An estimate of a mask's loss, never a loss: beyond doubt, the mask is among the best of its round or is not."""
+    """An estimate of a mask's loss. It shows whether the mask is among the best of its round; it is never a loss."""
 
-    loss: float  #: by the difference from the round's best mask on the samples that both have seen
-    low: float  #: the lower end of its confidence interval, at the confidence of the screening
-    high: float
-    share: float  #: of the shards that it was evaluated on, 0 … 1
-    accepted: bool = False  #: whether it is among the best
+    loss: float  #: the estimate, by the difference from the round's best mask on the samples that both were run on
+    low: float  #: the lower end of the confidence interval, at the confidence of the screening
+    high: float  #: the upper end of the confidence interval
+    share: float  #: the share of the shards that the mask was evaluated on, 0 … 1
+    accepted: bool = False  #: whether the mask is among the best

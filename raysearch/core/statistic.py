@@ -1,10 +1,11 @@
 """Statistics of the dense model's layers on the calibration.
 
-A searcher may ask for a statistic beside masks: ``influence = yield Statistic.BLOCK_INFLUENCE``. It is an array whose
-first axis is the samples of the calibration, so that shards can be computed separately and joined in shard order. A
-statistic that is not by sample (weights, gradients summed before their magnitude is taken) has one row.
+A searcher may request a statistic as well as masks: ``influence = yield Statistic.BLOCK_INFLUENCE``. A statistic is an
+array. Its first axis is the samples of the calibration, so that shards are computed separately and joined in shard
+order. A statistic that is not by sample (of weights, or of gradients summed before their magnitude is taken) has one
+row.
 
-Notation: h_i is the hidden state that enters layer i, h_N the one that leaves the last layer.
+Notation: h_i is the hidden state that enters layer i; h_N is the hidden state after the last layer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from raysearch.core.mask import Mask
 class Statistic(Enum):
     """A statistic by name; `raysearch.models.statistics` computes them."""
 
-    #: 1 - cos(h_i, h_{i+1}), the mean over a sample's tokens, [S, N].
+    #: 1 - cos(h_i, h_{i+1}), mean over a sample's tokens, [S, N].
     #: Source: Block Influence of Men et al. 2024 (ShortGPT, arXiv 2403.03853), equation 1.
     BLOCK_INFLUENCE = "block_influence"
 
@@ -25,12 +26,12 @@ class Statistic(Enum):
     #: Source: Gromov et al. 2024 (arXiv 2403.17887), equation 7.
     ANGULAR_DISTANCE_LAST = "angular_distance_last"
 
-    #: The same, the mean over a sample's tokens, [S, N + 1, N + 1].
+    #: The same distance, mean over a sample's tokens, [S, N + 1, N + 1].
     ANGULAR_DISTANCE_ALL = "angular_distance_all"
 
-    #: d loss_s / d a_i at a_i = 1, for a gate a_i on the change that layer i makes to its input, and the sample's mean
-    #: loss per scored token, loss_s, [S, N].
-    #: Source: Jansen et al. 2026 (arXiv 2602.00161), where the gate scales both sub-layers' outputs instead.
+    #: d loss_s / d a_i at a_i = 1, [S, N]. The gate a_i multiplies the change that layer i makes to its input. loss_s
+    #: is the sample's mean loss per scored token.
+    #: Source: Jansen et al. 2026 (arXiv 2602.00161), in which the gate multiplies the outputs of both sub-layers.
     GATE_GRADIENTS = "gate_gradients"
 
     #: sum |W| over all weights of layer i, norms included, [1, N].
@@ -40,7 +41,7 @@ class Statistic(Enum):
     #: sum W^2 over the same weights (no root), [1, N].
     MAGNITUDE_L2 = "magnitude_l2"
 
-    #: sum |W * d loss / d W| over the same weights, the gradient that of the calibration's mean loss, [1, N].
+    #: sum |W * d loss / d W| over the same weights, with the gradient of the calibration's mean loss, [1, N].
     #: Source: Kim et al. 2024 (Shortened LLaMA, arXiv 2402.02834), Taylor criterion.
     TAYLOR = "taylor"
 
@@ -49,17 +50,17 @@ class Statistic(Enum):
 
     @property
     def by_sample(self) -> bool:
-        """Whether the first axis is the samples; otherwise it has length one."""
+        """Whether the first axis is the samples. Otherwise it has length one."""
         return self not in (Statistic.MAGNITUDE_L1, Statistic.MAGNITUDE_L2, Statistic.TAYLOR)
 
     @property
     def needs_gradients(self) -> bool:
-        """Whether it takes a backward pass, and so depends on the objective, not on the model and the texts alone."""
+        """Whether it needs a backward pass, and so depends on the objective as well as on the model and the texts."""
         return self in (Statistic.GATE_GRADIENTS, Statistic.TAYLOR)
 
     @property
     def passes(self) -> int:
-        """Forward passes of all layers over the calibration; a backward pass runs each layer a second time."""
+        """The number of forward passes of all layers over the calibration; a backward pass repeats them."""
         if self in (Statistic.MAGNITUDE_L1, Statistic.MAGNITUDE_L2):
             return 0
         return 2 if self.needs_gradients else 1
@@ -71,5 +72,5 @@ class Statistic(Enum):
         return (n_layers,)
 
 
-#: Computed, claimed and recorded shard by shard.
+#: A thing to compute, which is claimed and recorded shard by shard.
 Subject = Mask | Statistic

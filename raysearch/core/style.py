@@ -1,4 +1,4 @@
-"""The look of all figures: inks, a colour and a shape for each searcher, a filling for each calibration."""
+"""The style of all figures: colours, a colour and a shape for each searcher, a filling for each calibration."""
 
 from __future__ import annotations
 
@@ -12,12 +12,28 @@ if TYPE_CHECKING:
     from matplotlib.backend_bases import FigureCanvasBase
     from matplotlib.figure import Figure
 
-INK, GREY, PALE, LINE, WHITE = "#22303c", "#6b7884", "#eef1f4", "#b8c4cf", "white"
-BLUE, ORANGE, GREEN, PINK, AMBER, RED = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#b2182b"
-LIGHT_BLUE, LIGHT_ORANGE, LIGHT_GREY, STEEL = "#9cc3de", "#f0b99d", "#c9d1d8", "#9fb0bf"
-SMALL, TEXT, TITLE = 8, 9, 10  # points, so that figures can be read when a narrow window shrinks them
+INK = "#22303c"
+GREY = "#6b7884"
+PALE = "#eef1f4"
+LINE = "#b8c4cf"
+WHITE = "white"
+BLUE = "#0072B2"
+ORANGE = "#D55E00"
+GREEN = "#009E73"
+PINK = "#CC79A7"
+AMBER = "#E69F00"
+RED = "#b2182b"
+LIGHT_BLUE = "#9cc3de"
+LIGHT_ORANGE = "#f0b99d"
+LIGHT_GREY = "#c9d1d8"
+STEEL = "#9fb0bf"
 
-#: Distinct for people who see colours differently: Okabe and Ito's without its yellow, then Tol's muted ones.
+# Sizes of text in points. They are large enough for figures that a narrow window shrinks.
+SMALL = 8
+TEXT = 9
+TITLE = 10
+
+#: Distinct for people with colour blindness: the palette of Okabe and Ito without yellow, then Tol's muted palette.
 COLOURS = (
     BLUE, ORANGE, GREEN, PINK, AMBER, "#56B4E9", "#4b4b4b", "#882255", "#999933", "#332288", "#44AA99", "#DDCC77",
     "#AA4499", "#117733", "#661100", "#6699CC",
@@ -27,31 +43,38 @@ SHAPES = ("o", "s", "^", "D", "v", "P", "X", "<", "p", ">", "h", "d", "8", "H", 
 FILLINGS = ("full", "none", "left", "bottom", "right", "top")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 SIZES = "viridis_r"  # colour map: from few to many layers
-_PER_INCH = 12.5  # characters of a legend, at its size
+_PER_INCH = 12.5  # characters of a legend per inch
 _HEADING = 12  # points
-_WIDTH, _HEIGHT = 0.8, 0.6  # of a panel's share of the figure, what ticks, titles and legends leave
-_EM = 0.68  # of the size of letters, how wide one is; bold ones too
+# The share of a panel that remains next to ticks, titles and legends.
+_WIDTH = 0.8
+_HEIGHT = 0.6
+_EM = 0.68  # the width of a letter relative to its size, also in bold text
 
 
 def within(values: Iterable[float]) -> tuple[float, float]:
-    """Return the ends of an axis for finite values, if any, without those that would flatten the others.
+    """Return the limits of an axis for finite values, without outliers that would compress all other points.
 
-    These lie above the lower three quarters by more than four times their range.
+    An outlier lies above the lower three quarters of the values by more than four times their range.
     """
-    ordered = sorted({*values})  # of equal values one: two searchers with one mask make no third an outlier
-    if not ordered:
+    # Distinct values: if two searchers have the same mask, a third one with another mask is no outlier.
+    distinct = sorted({*values})
+    if not distinct:
         return 0.0, 1.0
-    low, upper = ordered[0], ordered[max(min(1, len(ordered) - 1), (3 * (len(ordered) - 1)) // 4)]
-    room = (upper - low) or 0.02 * abs(low) or 1.0
-    high = max(value for value in ordered if value <= upper + 4 * room)
-    pad = 0.08 * ((high - low) or room)
+    last = len(distinct) - 1
+    low = distinct[0]
+    upper = distinct[max(min(1, last), (3 * last) // 4)]
+    spread = (upper - low) or 0.02 * abs(low) or 1.0
+    high = max(value for value in distinct if value <= upper + 4 * spread)
+    pad = 0.08 * ((high - low) or spread)
     return low - pad, high + pad
 
 
 def place(figure: Figure, canvas: type[FigureCanvasBase]) -> None:
-    """Put all parts of a figure in their places for good, as ``savefig`` does by drawing it an extra time.
+    """Fix the places of all parts of a figure, for which ``savefig`` would draw it an extra time.
 
-    The resolution and the canvas, which knows how large words are, are those that it is saved with.
+    Args:
+        figure: The figure, with the resolution that it is saved with.
+        canvas: The canvas that the figure is saved with; it computes the size of texts.
     """
     if engine := figure.get_layout_engine():
         canvas(figure)
@@ -60,13 +83,24 @@ def place(figure: Figure, canvas: type[FigureCanvasBase]) -> None:
 
 
 def mark_beyond(axes: Axes, x: float, colour: str) -> None:
-    """Mark at the upper edge that a point lies above what the axis shows."""
-    axes.axvline(x, lw=0)  # that the axis reaches to it
+    """Mark at the upper edge that a point lies above the limit of the axis.
+
+    Args:
+        axes: The panel.
+        x: The place of the point.
+        colour: The colour of the point.
+    """
+    axes.axvline(x, lw=0)  # extends the x axis to this place
     axes.text(x, 1.0, "↑", color=colour, fontsize=TITLE, ha="center", transform=axes.get_xaxis_transform())
 
 
 def short(label: str, most: int = 26) -> str:
-    """A label for a figure: long ones lose their middle, and nothing in it is read as a formula."""
+    """Return a label for a figure, in which no part is read as a formula.
+
+    Args:
+        label: The label.
+        most: The most characters; a longer label loses its middle.
+    """
     if len(label) > most:
         tail = most // 3
         label = label[: most - tail - 1].rstrip() + "…" + label[-tail:].lstrip()
@@ -74,11 +108,11 @@ def short(label: str, most: int = 26) -> str:
 
 
 def wrapped(text: str, inches: float, points: float) -> str:
-    """Break a text into lines: at spaces, or in a word that is longer than a line, as a path may be.
+    """Break a text into lines: at spaces, or within a word that is longer than a line, such as a path.
 
     Args:
-        text: What to break; its own lines stay apart.
-        inches: How long a line may be.
+        text: The text; its line breaks stay.
+        inches: The length of a line.
         points: The size of the letters.
     """
     most = max(8, int(72 * inches / (_EM * points)))
@@ -86,18 +120,28 @@ def wrapped(text: str, inches: float, points: float) -> str:
 
 
 def name_figure(figure: Figure, title: str) -> None:
-    """Write a figure's title, in as many lines as it takes."""
+    """Write a figure's title, in as many lines as it needs.
+
+    Args:
+        figure: The figure.
+        title: The title.
+    """
     lines = plain(wrapped(title, 0.96 * figure.get_figwidth(), _HEADING))
     figure.suptitle(lines, color=INK, weight="bold", fontsize=_HEADING)
 
 
 def plain(label: str) -> str:
-    """A label in which nothing is read as a formula."""
+    """Return a label in which no part is read as a formula."""
     return re.sub(r"(?<!\\)\$", r"\\$", label)
 
 
 def blend(colour: str, strength: float) -> tuple[float, float, float]:
-    """A colour at part of its strength, 0 … 1, on the pale ground of cells."""
+    """Return the mixture of a colour and the pale background of cells, as red, green and blue, 0 … 1.
+
+    Args:
+        colour: The colour.
+        strength: The share of the colour, 0 … 1.
+    """
     from matplotlib.colors import to_rgb
 
     red, green, blue = (
@@ -107,20 +151,33 @@ def blend(colour: str, strength: float) -> tuple[float, float, float]:
 
 
 def name_axes(axes: Axes, title: str, x: str = "", y: str = "") -> None:
-    """Write a panel's title and the names of its axes, broken into lines that fit into its share of the figure."""
+    """Write a panel's title and the names of its axes, broken into lines that fit into the panel.
+
+    Args:
+        axes: The panel.
+        title: The title.
+        x: The name of the horizontal axis.
+        y: The name of the vertical axis.
+    """
     figure = axes.get_figure(root=True)
-    assert figure is not None, "axes are drawn in one"
+    assert figure is not None, "axes are part of a figure"
     width, height = figure.get_size_inches()
-    if place := axes.get_subplotspec():
-        rows, columns = place.get_gridspec().get_geometry()
-        width, height = width / columns, height / rows
+    if subplot := axes.get_subplotspec():
+        rows, columns = subplot.get_gridspec().get_geometry()
+        width /= columns
+        height /= rows
     axes.set_title(plain(wrapped(title, _WIDTH * width, TITLE)), fontsize=TITLE, color=INK, loc="left")
     axes.set_xlabel(plain(wrapped(x, _WIDTH * width, TEXT)), fontsize=TEXT, color=INK)
     axes.set_ylabel(plain(wrapped(y, _HEIGHT * height, TEXT)), fontsize=TEXT, color=INK)
 
 
 def finish(axes: Axes, grid: str = "both") -> None:
-    """The look that all charts share."""
+    """Apply the style that all charts share.
+
+    Args:
+        axes: The panel.
+        grid: The axis that has grid lines: ``x``, ``y`` or ``both``.
+    """
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[:].set_color(LINE)
     axes.tick_params(which="both", colors=INK, labelsize=TEXT, length=3, color=LINE)
@@ -129,13 +186,23 @@ def finish(axes: Axes, grid: str = "both") -> None:
 
 
 def bare(axes: Axes, size: int = TEXT) -> None:
-    """The look of maps made of cells, without lines of their own; `size` is that of the labels, in points."""
+    """Apply the style of maps made of cells, which have no lines.
+
+    Args:
+        axes: The panel.
+        size: The size of the labels in points.
+    """
     axes.tick_params(length=0, colors=INK, labelsize=size)
     axes.spines[:].set_visible(False)
 
 
 def legend(figure: Figure, handles: list[Any]) -> None:
-    """A legend under a figure, in as many columns as fit."""
+    """Draw a legend under a figure, in as many columns as fit.
+
+    Args:
+        figure: The figure.
+        handles: Labelled artists; no legend is drawn if there are none.
+    """
     if not handles:
         return
     for handle in handles:

@@ -1,8 +1,8 @@
-"""The versions that are put on record beside a number."""
+"""The versions that are recorded with results."""
 
 import importlib.metadata
 
-#: raysearch's own. It stands here, so that a checkout which is not installed has one, too; pyproject.toml reads it.
+#: The version of raysearch. It is defined here for checkouts that are not installed; pyproject.toml reads it.
 VERSION = "0.1.0"
 
 

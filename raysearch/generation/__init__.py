@@ -1,1 +1,1 @@
-"""Text that a model generates: how it is written, scored, and described where it degenerates."""
+"""Generated text: generation, scores, and measures of its degeneration."""

@@ -1,7 +1,8 @@
 """Problems of one-digit arithmetic, as questions whose next token is the first digit of the answer.
 
 Source: figure 4a and section A.4 of `On the Limits of Layer Pruning for Generative Reasoning`. Its problems are rows of
-EleutherAI's ``arithmetic_1dc``, which are drawn at random from all of this form, as `draw_problems` does.
+EleutherAI's ``arithmetic_1dc``, which were drawn at random from all problems of this form, like those of
+`draw_problems`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import numpy as np
 
 from raysearch.errors import UserError
 
-#: The worked examples of every prompt, never drawn as problems.
+#: The worked examples of every prompt. They are never drawn as problems.
 SHOTS = ("(4 * 4) * 1", "(8 + 3) * 5", "(7 + 5) - 6")
 
 _PROBLEM = re.compile(r"\(([1-9]) ([-+*]) ([1-9])\) ([-+*]) ([1-9])")
-_DIGITS, _OPERATIONS = range(1, 10), {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_DIGITS = range(1, 10)
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Problem:
 
     @property
     def prompt(self) -> str:
-        """The worked examples and the question, up to the first digit of the answer, a minus sign included."""
+        """The worked examples, the question, and the minus sign of a negative answer: all before the first digit."""
         lines = [f"{_ask(shot)} {Problem.of(shot).answer}" for shot in SHOTS]
         return "\n".join([*lines, f"{_ask(self.question)} {'-' if self.answer < 0 else ''}"])
 
@@ -53,30 +55,41 @@ class Problem:
 
 @dataclass(frozen=True)
 class Probe:
-    """A problem as tokens: its prompt, the token of each digit that may follow, 0 … 9, and the right digit."""
+    """A problem as tokens."""
 
-    ids: tuple[int, ...]
-    digits: tuple[int, ...]
-    digit: int
+    ids: tuple[int, ...]  #: the prompt
+    digits: tuple[int, ...]  #: the tokens of the digits 0 … 9 after the prompt
+    digit: int  #: the right digit
 
 
 def draw_problems(n: int, seed: int) -> list[Problem]:
-    """Return `n` distinct problems, drawn at random from all 6,558 that are not worked examples."""
+    """Return distinct problems, drawn at random from all 6,558 problems that are not worked examples.
+
+    Args:
+        n: The number of problems.
+        seed: The seed of the draw.
+
+    Raises:
+        UserError: There are fewer than `n` problems.
+    """
     parts = itertools.product(_DIGITS, _OPERATIONS, _DIGITS, _OPERATIONS, _DIGITS)
-    every = [f"({a} {first} {b}) {second} {c}" for a, first, b, second, c in parts]
-    order = np.random.default_rng(seed).permutation(len(every)).tolist()
-    return _first([every[at] for at in order if every[at] not in SHOTS], n)
+    questions = [f"({a} {first} {b}) {second} {c}" for a, first, b, second, c in parts]
+    order = np.random.default_rng(seed).permutation(len(questions)).tolist()
+    return _first([questions[place] for place in order if questions[place] not in SHOTS], n)
 
 
 def read_problems(rows: Iterable[Mapping[str, Any]], n: int, seed: int) -> list[Problem]:
-    """Return `n` problems of rows of EleutherAI's ``arithmetic_1dc``, drawn as pandas' ``sample`` draws them.
+    """Return problems from rows of EleutherAI's ``arithmetic_1dc``, drawn by pandas' ``sample``.
 
-    The worked examples are left out before drawing, and so are repeated rows.
+    Worked examples and repeated rows are removed before the draw.
 
     Args:
-        rows: With ``context``, ``Question: What is (9 + 8) * 2?`` and ``Answer:`` on a line each.
-        n: How many; refused if there are fewer.
+        rows: Rows with a field ``context``: the lines ``Question: What is (9 + 8) * 2?`` and ``Answer:``.
+        n: The number of problems.
         seed: ``random_state`` of ``sample``; the paper's is 42.
+
+    Raises:
+        UserError: A row has another form, or there are fewer than `n` problems.
     """
     import pandas as pd
 
@@ -96,23 +109,33 @@ def read_problems(rows: Iterable[Mapping[str, Any]], n: int, seed: int) -> list[
 
 
 def encode_probe(problem: Problem, tokenizer: Any) -> Probe:
-    """Return a problem as tokens: a digit may be a token of its own, or one with the space before it."""
+    """Return a problem as tokens. The token of a digit may include the space before the digit.
+
+    Args:
+        problem: The problem.
+        tokenizer: A transformers tokenizer.
+
+    Raises:
+        UserError: The tokenizer does not have a token for each digit.
+    """
     rows = [tokenizer(f"{problem.prompt}{digit}", add_special_tokens=True)["input_ids"] for digit in range(10)]
     end = getattr(tokenizer, "eos_token_id", None)
     rows = [row[:-1] if len(row) > 1 and row[-1] == end else row for row in rows]
-    heads, digits = {tuple(row[:-1]) for row in rows}, tuple(row[-1] for row in rows)
-    if len(heads) != 1 or len(set(digits)) != 10:
+    prompts = {tuple(row[:-1]) for row in rows}
+    digits = tuple(row[-1] for row in rows)
+    if len(prompts) != 1 or len(set(digits)) != 10:
         raise UserError(
-            "assess.probe.enabled=true needs a tokenizer with a token for each digit after 'Answer: ', which this "
-            "model's has not; use assess.probe.enabled=false"
+            "assess.probe.enabled=true needs a tokenizer with a token for each digit after 'Answer: ', and this "
+            "model's tokenizer has none; use assess.probe.enabled=false"
         )
-    return Probe(heads.pop(), digits, problem.digit)
+    return Probe(prompts.pop(), digits, problem.digit)
 
 
 def _first(questions: list[str], n: int) -> list[Problem]:
     if n > len(questions):
         raise UserError(
-            f"assess.probe.items={n} is more than the {len(questions)} problems that there are; use at most those"
+            f"assess.probe.items={n} is more than the {len(questions)} problems that there are; use {len(questions)} "
+            "or less"
         )
     return [Problem.of(question) for question in questions[:n]]
 

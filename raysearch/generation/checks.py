@@ -10,8 +10,8 @@ from raysearch.generation import scoring
 from raysearch.generation.answer import Answer, Check
 from raysearch.generation.score import Score
 
-#: As `Check`; ``auto``: as the data says, else ``choice`` where there are choices, ``number`` where the right answer
-#: has ``####``, and ``exact`` where not.
+#: A `Check`, or ``auto``: the check that the data declares, else ``choice`` if there are choices, ``number`` if the
+#: right answer has ``####``, and else ``exact``.
 Match = Check | Literal["auto"]
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
@@ -20,24 +20,42 @@ _HEADING = re.compile(r"####\s*(\d+)[.):][ \t]+\S.*\n\s*\S")  # "#### 1. Add", a
 
 
 def check_of(answer: Answer, match: Match = "auto") -> Check:
-    """Return how an answer is checked."""
+    """Return the check of an answer.
+
+    Args:
+        answer: The expected answer.
+        match: The check of all answers, or ``auto``.
+    """
     if match != "auto":
         return match
-    return answer.check or ("choice" if answer.choices else "number" if "####" in answer.text else "exact")
+    if answer.check is not None:
+        return answer.check
+    if answer.choices:
+        return "choice"
+    return "number" if "####" in answer.text else "exact"
 
 
 def score_answers(
     texts: Sequence[str], answers: Sequence[Answer], match: Match = "auto", workers: int | None = None
 ) -> list[Score]:
-    """Score texts; `workers` pieces of code run at once, or for None as many as there are processors.
+    """Return the score of each text.
 
-    Checks of code run it: the caller has the user's permission.
+    The check ``code`` runs the generated code, so the caller must have the user's permission.
+
+    Args:
+        texts: The generated texts.
+        answers: The expected answer to each prompt.
+        match: The check of all answers, or ``auto``.
+        workers: The number of programs that run at once; None for the number of processors.
+
+    Raises:
+        UserError: This machine cannot isolate generated code.
     """
     rows = [(text, answer, check_of(answer, match)) for text, answer in zip(texts, answers, strict=True)]
     codes = [scoring.extract_code(text, answer.opening) for text, answer, check in rows if check == "code"]
     tests = [answer.tests for _, answer, check in rows if check == "code" and answer.tests is not None]
-    of_codes = iter(scoring.score_codes(codes, tests, workers) if codes else ())
-    return [next(of_codes) if row[2] == "code" else _score(*row) for row in rows]
+    code_scores = iter(scoring.score_codes(codes, tests, workers) if codes else ())
+    return [next(code_scores) if check == "code" else _score(text, answer, check) for text, answer, check in rows]
 
 
 def _score(text: str, answer: Answer, check: Check) -> Score:
@@ -47,7 +65,7 @@ def _score(text: str, answer: Answer, check: Check) -> Score:
         case "rouge":
             return scoring.score_rouge(text, answer.text)
         case "regex":
-            assert answer.pattern is not None, "the data has given it"
+            assert answer.pattern is not None, "the format requires a pattern for this check"
             return scoring.score_regex(text, answer.pattern, answer.text)
         case "number":
             expected = _number(answer.text)
@@ -65,9 +83,9 @@ def _score(text: str, answer: Answer, check: Check) -> Score:
 
 
 def _number(text: str) -> float | None:
-    """Return the first number that directly follows ``####``, or else the last one; None if there is none.
+    """Return the first number that directly follows ``####``, else the last number; None if there is no number.
 
-    Headings that are numbered from 1 on are no answers.
+    Numbers of headings, ``#### 1.``, ``#### 2.``, …, are not answers.
     """
     step = 1
     for marked in _MARKED.finditer(text):
@@ -84,23 +102,26 @@ def _value(number: str) -> float:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words and numbers, without case and punctuation."""
+    """Return the words and numbers in lower case, without punctuation."""
     return re.findall(r"-?\d[\d.,]*\d|-?\d|[^\W\d_]+", text.casefold())
 
 
 def _signs(text: str) -> list[str]:
-    """Return the words and numbers as they are, and every sign."""
+    """Return the words and numbers as they are, and every punctuation mark."""
     return re.findall(r"\w+|[^\w\s]", text)
 
 
 def _reader(answers: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return how texts are read to compare them with answers: by signs where words do not tell those apart."""
+    """Return the function that splits texts for comparison: `_signs` if the answers have the same words or none."""
     words = {tuple(_words(answer)) for answer in answers}
     return _signs if () in words or len(words) < len({*answers}) else _words
 
 
 def _first_named(words: list[str], choices: Sequence[list[str]]) -> list[str] | None:
-    """Return the choice that is named first; of several at the same place the longest."""
-    named = sorted(choices, key=len, reverse=True)
-    starts = range(len(words))
-    return next((choice for start in starts for choice in named if words[start : start + len(choice)] == choice), None)
+    """Return the choice that is named first; of several at the same place, the longest; None if no choice is named."""
+    longest_first = sorted(choices, key=len, reverse=True)
+    for start in range(len(words)):
+        for choice in longest_first:
+            if words[start : start + len(choice)] == choice:
+                return choice
+    return None

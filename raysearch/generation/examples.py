@@ -9,32 +9,45 @@ from raysearch.generation.score import ScoredText
 
 
 def examples(
-    expected: Sequence[str], dense: Sequence[ScoredText], pruned: Sequence[ScoredText], **others: Sequence[ScoredText]
+    expected: Sequence[str],
+    dense: Sequence[ScoredText],
+    pruned: Sequence[ScoredText],
+    **other_models: Sequence[ScoredText],
 ) -> list[dict[str, Any]]:
-    """Return the answers of the dense and the pruned model to each item, in order, as rows of plain values.
+    """Return the models' answers to each item, in order, as rows of plain values.
 
-    The pruned model's are the ``text``. Answers of others, such as ``recovered``, stand under their names.
+    Args:
+        expected: The right answer to each item.
+        dense: The dense model's answers, under the keys ``dense`` and ``dense_score``.
+        pruned: The pruned model's answers, under ``text``, ``score``, ``failure`` and ``cut_off``.
+        other_models: Answers of other models, such as ``recovered``, under ``recovered`` and ``recovered_score``.
     """
     rows = []
-    for item, (right, before, after, *more) in enumerate(zip(expected, dense, pruned, *others.values(), strict=True)):
+    answers = zip(expected, dense, pruned, *other_models.values(), strict=True)
+    for item, (right_answer, dense_answer, pruned_answer, *other_answers) in enumerate(answers):
         row = {
             "item": item,
-            "expected": right,
-            "dense": before.text,
-            "dense_score": before.score.value,
-            "text": after.text,
-            "score": after.score.value,
-            "failure": after.score.failure,
-            "cut_off": after.cut_off,
+            "expected": right_answer,
+            "dense": dense_answer.text,
+            "dense_score": dense_answer.score.value,
+            "text": pruned_answer.text,
+            "score": pruned_answer.score.value,
+            "failure": pruned_answer.score.failure,
+            "cut_off": pruned_answer.cut_off,
         }
-        for name, one in zip(others, more, strict=True):
-            row |= {name: one.text, f"{name}_score": one.score.value}
+        for name, answer in zip(other_models, other_answers, strict=True):
+            row |= {name: answer.text, f"{name}_score": answer.score.value}
         rows.append(row)
     return rows
 
 
 def worst(rows: Sequence[dict[str, Any]], n: int) -> list[dict[str, Any]]:
-    """Return the `n` rows, or fewer, in which the pruned model's score falls most below the dense one's, most first."""
+    """Return the rows in which the pruned model scores below the dense model, the largest difference first.
+
+    Args:
+        rows: Rows of `examples`.
+        n: The most rows to return.
+    """
 
     def fall(row: dict[str, Any]) -> float:
         return float(row["dense_score"] - row["score"])

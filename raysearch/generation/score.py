@@ -9,16 +9,16 @@ from raysearch.generation.prompt import Written
 
 @dataclass(frozen=True)
 class Score:
-    """The worth of an answer."""
+    """The score of an answer."""
 
-    value: float  #: 1 where it is right, 0 where it is wrong, or between: an F1
-    #: Why it is wrong, as a class (``parenthesis``, ``undefined name`` …); None if it is right, or without classes.
+    value: float  #: 1 if the answer is right, 0 if it is wrong; an F1 lies between
+    #: The class of the failure (``parenthesis``, ``undefined name`` …); None if the answer is right, or is not code.
     failure: str | None = None
-    base: bool | None = None  #: for code with two sets of tests, whether it passes the first alone; None elsewhere
+    base: bool | None = None  #: for code with two sets of tests, whether it passes the first set; else None
 
 
 @dataclass(frozen=True)
 class ScoredText(Written):
-    """A generated answer, without its opening, and what it is worth."""
+    """A generated answer, without its opening, and its score."""
 
     score: Score

@@ -1,6 +1,6 @@
-"""Scores answers: mathematics by math-verify, summaries by ROUGE-L, code by its tests, others by text or pattern.
+"""Scores answers: mathematics by math-verify, summaries by ROUGE-L, code by its tests, others by a pattern.
 
-The only place of math_verify and rouge_score, which load when they are first needed.
+This is the only module that imports math_verify and rouge_score, and it does so on first use.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from raysearch.generation.answer import CodeTests
-from raysearch.generation.sandbox import Program, run_programs
+from raysearch.generation.sandbox import Program, ProgramOutcome, run_programs
 from raysearch.generation.score import Score
 
 _T = TypeVar("_T")
 
-#: Why code fails, in the order in which it is asked; see `failure_class`.
+#: The classes of failures of code, in the order in which `failure_class` tests them.
 FailureClass = Literal["assertion", "parenthesis", "other syntax", "undefined name", "time or depth", "other"]
 
-#: The classes of what is not Python.
+#: The classes of code that is not Python.
 SYNTAX: tuple[FailureClass, ...] = ("parenthesis", "other syntax")
 
 _FENCE = re.compile(r"```[^\n`]*\n")
@@ -30,27 +30,31 @@ _PARENTHESIS = re.compile(r"was never closed|opening parenthesis|unmatched '[)}\
 
 
 def score_math(text: str, gold: str) -> Score:
-    """Score by math-verify whether the last or boxed expression of an answer equals the right one.
+    """Return whether the last or boxed expression of an answer equals the right one, by math-verify.
 
-    What comes before ``####`` in that is left out, as in GSM8K.
+    Args:
+        text: The answer.
+        gold: The right answer; text before ``####`` is ignored, as in GSM8K.
     """
     from math_verify import parse, verify
 
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # else it warns that it has no limit of time
-    # Its own limits of 5 s are signals, which only a main thread can have; a replica of Ray works in another.
-    nothing = list[Any]()
-    expected = _within(5, partial(parse, gold.rpartition("####")[2], parsing_timeout=None), nothing)
-    found = _within(5, partial(parse, text, parsing_timeout=None), nothing)
-    return Score(float(_within(5, partial(verify, found, expected, timeout_seconds=None), False)))
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it would warn that it has no time limit
+    # math-verify limits its time by signals, which only the main thread can receive. A Ray actor uses another thread.
+    no_expression = list[Any]()
+    expected = _within(5, partial(parse, gold.rpartition("####")[2], parsing_timeout=None), no_expression)
+    parsed = _within(5, partial(parse, text, parsing_timeout=None), no_expression)
+    return Score(float(_within(5, partial(verify, parsed, expected, timeout_seconds=None), False)))
 
 
 class _TimeIsUp(BaseException):
-    """Raised in a thread from outside; no `except Exception` on the way may catch it."""
+    """Raised in a thread from outside. It is no `Exception`, so that the interrupted code does not catch it."""
 
 
 def _within(seconds: float, work: Callable[[], _T], otherwise: _T) -> _T:
-    """Return what some Python code returns, or something else if it takes longer; in any thread."""
-    lock, running, thread = threading.Lock(), True, ctypes.c_ulong(threading.get_ident())
+    """Return the result of Python code, or `otherwise` if it takes longer. This works in any thread."""
+    lock = threading.Lock()
+    running = True
+    thread = ctypes.c_ulong(threading.get_ident())
 
     def stop() -> None:
         with lock:
@@ -72,7 +76,12 @@ def _within(seconds: float, work: Callable[[], _T], otherwise: _T) -> _T:
 
 
 def score_rouge(text: str, gold: str) -> Score:
-    """Score a summary by the F1 of ROUGE-L with Porter's stemmer, 0 … 1."""
+    """Return the F1 of ROUGE-L of a summary, with Porter's stemmer, 0 … 1.
+
+    Args:
+        text: The summary.
+        gold: The right summary.
+    """
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(["rougeL"], use_stemmer=True)
@@ -80,44 +89,73 @@ def score_rouge(text: str, gold: str) -> Score:
 
 
 def score_regex(text: str, pattern: str, gold: str) -> Score:
-    """Score 1 if what a pattern finds last is the right text: its first group, or all of it if it has none."""
-    found = list(re.finditer(pattern, text))
-    if not found:
+    """Return 1 if the last match of a pattern is the right text, else 0.
+
+    Args:
+        text: The answer.
+        pattern: A regular expression; if it has groups, the first group of the match counts.
+        gold: The right text.
+    """
+    matches = list(re.finditer(pattern, text))
+    if not matches:
         return Score(0.0)
-    last = found[-1][1] or "" if found[-1].re.groups else found[-1][0]
-    return Score(float(last.strip() == gold.strip()))
+    last = matches[-1]
+    matched_text = (last[1] or "") if last.re.groups else last[0]
+    return Score(float(matched_text.strip() == gold.strip()))
 
 
 def extract_code(text: str, opening: str = "") -> str:
     """Return the code of an answer.
 
-    Where the opening leaves a fence open (```` ```python````), that is all that follows it up to the closing fence;
-    other openings are code, which the answer continues. Without an opening it is the first fenced block, or else all.
+    If the opening leaves a fence open (```` ```python````), the code is all text from there up to the closing fence.
+    Any other opening is code, which the answer continues. If there is no opening, the code is the first fenced block,
+    or the whole answer if there is none.
+
+    Args:
+        text: The answer.
+        opening: The beginning of the answer, which was part of the prompt.
     """
-    opened = list(_FENCE.finditer(opening))
-    if opening.count("```") % 2 and opened:
-        return opening[opened[-1].end() :] + text.partition("```")[0]
-    fenced = _FENCE.search(text)
-    if fenced and (not opening or not text[: fenced.start()].strip()):
-        return "\n".join(filter(None, (opening, text[fenced.end() :].partition("```")[0])))
+    opening_fences = list(_FENCE.finditer(opening))
+    if opening.count("```") % 2 and opening_fences:
+        return opening[opening_fences[-1].end() :] + text.partition("```")[0]
+    fence = _FENCE.search(text)
+    if fence and (not opening or not text[: fence.start()].strip()):
+        return "\n".join(filter(None, (opening, text[fence.end() :].partition("```")[0])))
     return opening + text.partition("```")[0]
 
 
 def score_codes(codes: Sequence[str], tests: Sequence[CodeTests], workers: int | None = None) -> list[Score]:
-    """Score pieces of code by their tests, in the sandbox; the second set is run only where the first passes.
+    """Score pieces of code by their tests, in the sandbox.
 
-    `workers` and what is raised are those of `run_programs`.
+    The second set of tests runs only if the first set passes.
+
+    Args:
+        codes: The pieces of code.
+        tests: The tests of each piece of code.
+        workers: The number of programs that run at once; None for the number of processors.
+
+    Raises:
+        UserError: This machine cannot isolate generated code.
     """
     pairs = list(zip(codes, tests, strict=True))
-    base = list(run_programs([_program(code, one, one.base) for code, one in pairs], workers))
-    harder = {at: one.plus for at, one in enumerate(tests) if one.plus is not None and base[at].passed}
-    ran = run_programs([_program(*pairs[at], plus) for at, plus in harder.items()], workers)
-    last = dict(enumerate(base)) | dict(zip(harder, ran, strict=True))
-    failures = [None if one.passed else failure_class(one.error or "", one.message) for one in last.values()]
+    base_programs = [_program(code, code_tests, code_tests.base) for code, code_tests in pairs]
+    base_outcomes = list(run_programs(base_programs, workers))
+    plus_sources = {
+        place: code_tests.plus
+        for place, code_tests in enumerate(tests)
+        if code_tests.plus is not None and base_outcomes[place].passed
+    }
+    plus_outcomes = run_programs([_program(*pairs[place], source) for place, source in plus_sources.items()], workers)
+    last_outcomes = dict(enumerate(base_outcomes)) | dict(zip(plus_sources, plus_outcomes, strict=True))
     return [
-        Score(float(failure is None), failure, None if one.plus is None else first.passed)
-        for failure, one, first in zip(failures, tests, base, strict=True)
+        _code_score(last_outcomes[place], None if code_tests.plus is None else base_outcomes[place].passed)
+        for place, code_tests in enumerate(tests)
     ]
+
+
+def _code_score(outcome: ProgramOutcome, passed_base: bool | None) -> Score:
+    failure = None if outcome.passed else failure_class(outcome.error or "", outcome.message)
+    return Score(float(outcome.passed), failure, passed_base)
 
 
 def _program(code: str, tests: CodeTests, source: str) -> Program:
@@ -125,9 +163,13 @@ def _program(code: str, tests: CodeTests, source: str) -> Program:
 
 
 def failure_class(error: str, message: str) -> FailureClass:
-    """Return why code failed, by the exception's name and message.
+    """Return the class of a failure of code.
 
-    The paper asks the message alone: a failed assertion is an empty one, and syntax is what says "invalid syntax".
+    The paper uses the message alone: an empty message is a failed assertion, and "invalid syntax" is other syntax.
+
+    Args:
+        error: The name of the exception.
+        message: The message of the exception.
 
     Source: figures 4b and 5b of `On the Limits of Layer Pruning for Generative Reasoning`.
     """

@@ -1,4 +1,4 @@
-"""Answers from a server that speaks OpenAI's protocol: vLLM, SGLang, llama.cpp, `transformers serve`."""
+"""A client of servers that use OpenAI's protocol: vLLM, SGLang, llama.cpp, `transformers serve`."""
 
 from __future__ import annotations
 
@@ -16,33 +16,53 @@ from raysearch.errors import UserError
 from raysearch.generation.prompt import Decoding, Prompt, Written
 
 _TIMEOUT_S = 600.0  # of one answer
-_PARALLEL = 8  # requests at once; servers of this kind batch them
+_PARALLEL = 8  # requests at once; such servers batch them
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server, by its address up to ``/v1``, and the name of a model that it serves."""
+    """A server and one of its models."""
 
-    url: str
-    model: str
+    url: str  #: the address of the server, up to ``/v1``
+    model: str  #: the name of the model
 
     @classmethod
     def at(cls, url: str, model: str | None = None) -> Server:
-        """Find a server, and the one model that it lists if that is not named; refuse none and several."""
+        """Return the server at an address.
+
+        Args:
+            url: The address, up to ``/v1``.
+            model: The name of a model of the server; None if the server lists exactly one.
+
+        Raises:
+            UserError: The address is invalid, the server does not answer, or it lists no model or several.
+        """
         if not url.startswith(("http://", "https://")):
             raise UserError(f"assess.server={url} is not an address; give one such as http://127.0.0.1:8000/v1")
         url = url.rstrip("/")
         if model is not None:
             return cls(url, model)
         with _asking(f"{url}/models", "name the model with assess.server_model=…"):
-            found = [str(one["id"]) for one in _ask(f"{url}/models").get("data", [])]
-        if len(found) != 1:
-            said = f"lists {', '.join(found)}" if found else "lists no model"
-            raise UserError(f"assess.server={url} {said}; name the exported checkpoint with assess.server_model=…")
-        return cls(url, found[0])
+            names = [str(listed_model["id"]) for listed_model in _ask(f"{url}/models").get("data", [])]
+        if len(names) != 1:
+            listing = f"lists {', '.join(names)}" if names else "lists no model"
+            raise UserError(f"assess.server={url} {listing}; name the exported checkpoint with assess.server_model=…")
+        return cls(url, names[0])
 
     def generate(self, prompts: Sequence[Prompt], tokenizer: Any, decoding: Decoding) -> list[Written]:
-        """Continue prompts, some at once, as `decoding.generate`; refuse a server that does not answer as it should."""
+        """Continue prompts, several at once.
+
+        Args:
+            prompts: The prompts.
+            tokenizer: The model's tokenizer.
+            decoding: The options by which tokens are chosen.
+
+        Returns:
+            The continuation of each prompt.
+
+        Raises:
+            UserError: The server does not answer, or not in OpenAI's protocol.
+        """
         with ThreadPoolExecutor(_PARALLEL) as pool:
             return list(pool.map(lambda prompt: self._continue(prompt, tokenizer, decoding), prompts))
 
@@ -68,12 +88,12 @@ class Server:
 
 @contextmanager
 def _asking(url: str, remedy: str) -> Iterator[None]:
-    """Within the context a server is asked, and what it answers is read; it may be anything."""
+    """Turn all errors of a request, and of reading an answer of any form, into a `UserError`."""
     try:
         yield
     except urllib.error.HTTPError as error:
-        said = " ".join(error.read().decode(errors="replace").split())[:300]
-        raise UserError(f"assess.server refuses {url} ({error.code}: {said}); {remedy}") from error
+        reply = " ".join(error.read().decode(errors="replace").split())[:300]
+        raise UserError(f"assess.server refuses {url} ({error.code}: {reply}); {remedy}") from error
     except (OSError, TypeError, ValueError, LookupError, AttributeError, RecursionError, HTTPException) as error:
         raise UserError(
             f"assess.server does not answer at {url} as OpenAI's protocol says ({error!r}); check the address and the "
@@ -82,15 +102,15 @@ def _asking(url: str, remedy: str) -> Iterator[None]:
 
 
 def _as_text(prompt: Prompt, tokenizer: Any) -> str:
-    """Return a prompt's text without the first token that the server will add itself."""
-    begins = getattr(tokenizer, "bos_token_id", None)
-    adds = begins is not None and tokenizer("a")["input_ids"][:1] == [begins]
-    ids = prompt.ids[1:] if adds and prompt.ids[:1] == (begins,) else prompt.ids
+    """Return a prompt's text without the first token if the server will add it."""
+    bos = getattr(tokenizer, "bos_token_id", None)
+    server_adds_bos = bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
+    ids = prompt.ids[1:] if server_adds_bos and prompt.ids[:1] == (bos,) else prompt.ids
     return str(tokenizer.decode(ids, skip_special_tokens=False))
 
 
 def _ask(url: str, body: Any = None) -> Any:
-    """Return the JSON that a server answers with."""
+    """Send a request, and return the JSON value of the answer."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:

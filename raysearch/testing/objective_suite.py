@@ -1,7 +1,7 @@
 """The conformance suite of the objective contract (`raysearch.calibration.objectives.base`).
 
-A new objective is tested by one YAML file in ``conf/objective/``: raysearch's own tests run this suite over all of
-them. For an objective kept elsewhere, subclass the suite in a test file:
+A new objective needs only one YAML file in ``conf/objective/``: raysearch's tests run this suite for each of these
+files. For an objective outside raysearch, subclass the suite in a test file:
 
     class TestMyObjective(ObjectiveSuite):
         def make_objective(self):
@@ -33,7 +33,12 @@ class _Words:
     eos_token_id = 0
 
     def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
-        """Return the tokens as words."""
+        """Return the numbers of the tokens as text.
+
+        Args:
+            ids: The tokens.
+            skip_special_tokens: Ignored, because there are no special tokens.
+        """
         return " ".join(map(str, ids))
 
 
@@ -45,14 +50,16 @@ class ObjectiveSuite:
         raise NotImplementedError
 
     def setup_method(self) -> None:
-        """Make a model of two layers."""
+        """Create a model of two layers."""
         self.stack = LayerStack(tiny_model(n_layers=2))
 
     def make_batch(self, form: Form) -> Batch:
-        """Return five samples of a form, of different lengths and with two to four choices."""
+        """Return five samples of a form, with different lengths and with two to four choices."""
         rng = np.random.default_rng(0)
         if form is Form.CHOICES:
-            rows, scored, item = [], [], []
+            rows = []
+            scored = []
+            item = []
             for sample in range(_SAMPLES):
                 prompt = rng.integers(VOCABULARY, size=3 + sample).tolist()
                 for _ in range(2 + sample % 3):
@@ -60,7 +67,7 @@ class ObjectiveSuite:
                     rows.append([*prompt, *answer])
                     scored.append([False] * len(prompt) + [True] * len(answer))
                     item.append(sample)
-            gold = np.diff(item, prepend=-1) > 0  # the first of each
+            gold = np.diff(item, prepend=-1) > 0  # the first choice of each item
             return Batch.of(rows, scored, Choices(np.array(item), gold, np.arange(len(rows)) + 1))
         rows = [rng.integers(VOCABULARY, size=size).tolist() for size in (9, 7, 8, 9, 5)]
         if form is Form.PROMPT:
@@ -70,13 +77,20 @@ class ObjectiveSuite:
 
     @torch.inference_mode()
     def losses(self, batch: Batch, mask: Mask = Mask(), packed: bool = False) -> npt.NDArray[np.float64]:  # noqa: B008
-        """Return the objective's losses of the model without the mask's layers."""
+        """Return the losses of the model without the mask's layers, float64, [B].
+
+        Args:
+            batch: The samples.
+            mask: The layers to remove.
+            packed: Whether the rows of each sample are packed into one row.
+        """
         objective = self.make_objective()
         if isinstance(objective, ModelObjective):
             with self.stack.bypassed(mask) as model:
                 return objective.model_losses(model, _Words(), batch).losses.numpy()
         assert isinstance(objective, StateObjective)
-        states, dense = self._states(batch, mask, packed), self._states(batch, Mask(), packed)
+        states = self._states(batch, mask, packed)
+        dense = self._states(batch, Mask(), packed)
         return objective.losses(states, batch, self.stack, dense if objective.compares else None).cpu().numpy()
 
     def _states(self, batch: Batch, mask: Mask, packed: bool) -> Any:
@@ -89,13 +103,13 @@ class ObjectiveSuite:
         return self.make_batch(self.make_objective().form)
 
     def test_its_measure_reads_a_loss(self) -> None:
-        """A unit, and a readout that is a number."""
+        """The measure has a unit, and a readout that is a number."""
         measure = self.make_objective().measure
         assert measure.unit
         assert isinstance(measure.read(0.5), float)
 
     def test_one_finite_number_a_sample(self) -> None:
-        """Float64, [B]."""
+        """The losses are finite, float64, [B]."""
         losses = self.losses(self.batch, Mask.of(1))
         assert losses.shape == (_SAMPLES,)
         assert losses.dtype == np.float64
@@ -103,17 +117,20 @@ class ObjectiveSuite:
 
     def test_samples_are_independent(self) -> None:
         """A sample's loss is the same in any order and in any shard."""
-        batch, mask = self.batch, Mask.of(1)
-        whole = self.losses(batch, mask)
-        shards = [self.losses(batch.samples(start, start + 2), mask) for start in (0, 2, 4)]
-        np.testing.assert_allclose(np.concatenate(shards), whole, rtol=1e-5, atol=1e-7)
-        turned = [self.losses(batch.samples(sample, sample + 1), mask) for sample in reversed(range(_SAMPLES))]
-        np.testing.assert_allclose(np.concatenate(turned)[::-1], whole, rtol=1e-5, atol=1e-7)
+        batch = self.batch
+        mask = Mask.of(1)
+        losses = self.losses(batch, mask)
+        shard_losses = [self.losses(batch.samples(start, start + 2), mask) for start in (0, 2, 4)]
+        np.testing.assert_allclose(np.concatenate(shard_losses), losses, rtol=1e-5, atol=1e-7)
+        reverse_order = reversed(range(_SAMPLES))
+        reversed_losses = [self.losses(batch.samples(sample, sample + 1), mask) for sample in reverse_order]
+        np.testing.assert_allclose(np.concatenate(reversed_losses)[::-1], losses, rtol=1e-5, atol=1e-7)
 
     def test_packed_choices_have_the_losses_of_plain_rows(self) -> None:
-        """Without choices, a packed sample is its row."""
+        """If there are no choices, a packed sample is its row."""
         if isinstance(self.make_objective(), StateObjective):
-            batch, mask = self.batch, Mask.of(0)
+            batch = self.batch
+            mask = Mask.of(0)
             np.testing.assert_allclose(
                 self.losses(batch, mask, packed=True), self.losses(batch, mask), rtol=1e-5, atol=1e-7
             )
@@ -130,25 +147,25 @@ class ObjectiveSuite:
         np.testing.assert_allclose(self.losses(longer, Mask.of(1)), before, rtol=1e-5, atol=1e-7)
 
     def test_the_dense_model_compared_with_itself_has_no_loss(self) -> None:
-        """An objective that compares is least there, so its gradient is zero."""
+        """The loss of an objective that compares is least at the dense model, so its gradient is zero."""
         objective = self.make_objective()
         if isinstance(objective, StateObjective) and objective.compares:
             np.testing.assert_allclose(self.losses(self.batch), 0, atol=1e-5)
             assert not objective.differentiable
 
     def test_gradients_are_those_of_finite_differences(self) -> None:
-        """Where the objective says that it has gradients."""
-        objective, batch = self.make_objective(), self.batch
+        """This holds for objectives that declare that they are differentiable."""
+        objective = self.make_objective()
+        batch = self.batch
         if not isinstance(objective, StateObjective) or not objective.differentiable:
             return
         states = self._states(batch, Mask(), packed=False).detach()
         direction = torch.randn(states.shape, generator=torch.Generator().manual_seed(1))
-        at = states.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(objective.losses(at, batch, self.stack, None).sum(), at)
+        variable = states.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(objective.losses(variable, batch, self.stack, None).sum(), variable)
         step = 0.01 * float(states.std())
         with torch.no_grad():
-            after, before = (
-                float(objective.losses(states + move * direction, batch, self.stack, None).sum())
-                for move in (step, -step)
-            )
-        np.testing.assert_allclose(float((gradient * direction).sum()), (after - before) / (2 * step), rtol=2e-2)
+            loss_after = float(objective.losses(states + step * direction, batch, self.stack, None).sum())
+            loss_before = float(objective.losses(states - step * direction, batch, self.stack, None).sum())
+        slope = (loss_after - loss_before) / (2 * step)
+        np.testing.assert_allclose(float((gradient * direction).sum()), slope, rtol=2e-2)

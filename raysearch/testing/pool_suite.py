@@ -6,7 +6,7 @@ A new pool is tested by a subclass:
         def open_pool(self):
             return MyPool(tiny_replica)
 
-and, if its replicas can die, by a subclass of `ReplicaLossSuite`.
+If its replicas can die, it is also tested by a subclass of `ReplicaLossSuite`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Answers = dict[tuple[int, Any], bytes]
 
 
 def tiny_model(n_layers: int = _N_LAYERS) -> LlamaForCausalLM:
-    """Return a random model, always the same one."""
+    """Return a random model, which is the same for each call."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = LlamaConfig(
@@ -67,7 +67,7 @@ def tiny_replica() -> Replica:
 
 
 def tiny_calibration(name: str) -> Calibration:
-    """Return a calibration of three shards, of this name alone."""
+    """Return a calibration of three shards, whose fingerprint depends on the name alone."""
     ids = np.random.default_rng(0).integers(VOCABULARY, size=(5, 12))
     batch = Batch.of(ids.tolist(), [[False, *[True] * 11]] * 5)
     return Calibration.create(PerplexityObjective(), batch, 2, {"name": name}, {})
@@ -75,7 +75,8 @@ def tiny_calibration(name: str) -> Calibration:
 
 def units_on(calibration: Calibration) -> list[Unit]:
     """Return units of masks and of statistics, on all shards."""
-    name, shards = calibration.fingerprint, range(calibration.n_shards)
+    name = calibration.fingerprint
+    shards = range(calibration.n_shards)
     return [
         *(MaskUnit(name, shard, _MASKS) for shard in shards),
         StatisticUnit(name, 0, Statistic.TAYLOR),
@@ -84,7 +85,7 @@ def units_on(calibration: Calibration) -> list[Unit]:
 
 
 def answers_of(results: Iterable[tuple[Unit, UnitResult] | None]) -> Answers:
-    """Return every value of a round, and fail if one comes twice."""
+    """Return all values of a round, and fail if a value comes twice."""
     answers: Answers = {}
     for unit, result in filter(None, results):
         for subject, values in result.values.items():
@@ -95,31 +96,32 @@ def answers_of(results: Iterable[tuple[Unit, UnitResult] | None]) -> Answers:
 
 @functools.cache
 def expected_answers() -> Answers:
-    """Return the values that a plain replica gives."""
-    calibration, replica = tiny_calibration("plain"), tiny_replica()
+    """Return the values that a plain replica computes."""
+    calibration = tiny_calibration("plain")
+    replica = tiny_replica()
     replica.calibrations[calibration.fingerprint] = calibration
     return answers_of((unit, replica.evaluate(unit)) for unit in units_on(calibration))
 
 
 @dataclass(frozen=True)
 class TroubleJob(Job):
-    """Does something bad to its replica at its first attempts, and notes each attempt in a file."""
+    """A job that fails, or ends its replica, in its first attempts, and records each attempt in a file."""
 
-    file: Path  #: it grows by a byte with each attempt
-    attempts: int  #: those that go wrong
-    trouble: Callable[[], None]
+    file: Path  #: grows by a byte with each attempt
+    attempts: int  #: the number of attempts that fail
+    trouble: Callable[[], None]  #: raises an error, or ends the replica
 
     @override
     def run(self, replica: Replica) -> str:
         with self.file.open("ab") as file:
             file.write(b".")
-        if self.made <= self.attempts:
+        if self.n_attempts <= self.attempts:
             self.trouble()
         return "done"
 
     @property
-    def made(self) -> int:
-        """How many attempts there have been."""
+    def n_attempts(self) -> int:
+        """The number of attempts so far."""
         return self.file.stat().st_size
 
     def __str__(self) -> str:
@@ -145,9 +147,9 @@ class SlowUnit(Job):
 
 @dataclass(frozen=True)
 class CalibrationsJob(Job):
-    """Asks a replica which calibrations it has."""
+    """A job that returns the calibrations of its replica."""
 
-    number: int
+    number: int  #: makes jobs different
 
     @override
     def run(self, replica: Replica) -> list[str]:
@@ -155,12 +157,12 @@ class CalibrationsJob(Job):
 
 
 def raise_error() -> None:
-    """Fail as code with a mistake does."""
+    """Fail like code with a defect."""
     raise RuntimeError("the disk\nis on fire")
 
 
 def raise_user_error() -> None:
-    """Fail as something that the user can mend."""
+    """Fail because of a mistake that the user can correct."""
     raise UserError("data.path=x is not there; name another file")
 
 
@@ -170,7 +172,7 @@ class PoolSuite:
     calibration: Calibration
 
     def open_pool(self) -> Pool:
-        """Return a pool of tiny replicas; they may have been used before."""
+        """Return a pool of tiny replicas, which may have been used before."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -181,7 +183,7 @@ class PoolSuite:
             yield pool
 
     def check_answers(self, pool: Pool) -> None:
-        """Run a round, and compare it with a plain replica's to the last bit."""
+        """Run a round, and compare its values with those of a plain replica, bit by bit."""
         assert answers_of(pool.run(units_on(self.calibration), [self.calibration])) == expected_answers()
 
     def test_every_unit_is_done_once_with_the_bits_of_a_plain_replica(self, pool: Pool) -> None:
@@ -196,56 +198,58 @@ class PoolSuite:
             self.check_answers(pool)
 
     def test_cut_units_have_every_mask_once(self, pool: Pool) -> None:
-        """A cutter changes neither masks nor values."""
+        """A cutter changes neither the masks nor the values."""
         units = units_on(self.calibration)[:1]
         cutter = functools.partial(cut, n_layers=_N_LAYERS)
         answers = answers_of(pool.run(units, [self.calibration], cutter))
         assert answers == {(0, mask): expected_answers()[0, mask] for mask in _MASKS}
 
     def test_stats_count_what_was_done(self, pool: Pool) -> None:
-        """Every unit is counted with the replica that did it."""
+        """Every unit is counted for the replica that computed it."""
         self.check_answers(pool)
         stats = pool.stats
         assert sum(replica.units for replica in stats.replicas) == len(units_on(self.calibration))
         assert 0 < stats.busy_share <= 1 and stats.waiting_seconds >= 0
 
     def test_a_job_that_fails_is_tried_again(self, pool: Pool, tmp_path: Path) -> None:
-        """A job may fail all but one of its attempts."""
+        """A job may fail in all attempts but the last."""
         job = TroubleJob(tmp_path / "attempts", MAX_ATTEMPTS - 1, raise_error)
         assert [*filter(None, pool.run([job]))] == [(job, "done")]
-        assert job.made == MAX_ATTEMPTS and pool.stats.units_redone == MAX_ATTEMPTS - 1
+        assert job.n_attempts == MAX_ATTEMPTS and pool.stats.units_redone == MAX_ATTEMPTS - 1
 
     def test_a_job_that_always_fails_ends_the_round_with_its_cause(self, pool: Pool, tmp_path: Path) -> None:
-        """The error names the job and the cause, and the pool goes on."""
+        """The error names the job and the cause, and the pool can be used again."""
         job = TroubleJob(tmp_path / "attempts", 99, raise_error)
         with pytest.raises(EvaluationError, match=r"the job failed 3 times; .* RuntimeError: is on fire"):
             list(pool.run([job, *units_on(self.calibration)], [self.calibration]))
-        assert job.made == MAX_ATTEMPTS
+        assert job.n_attempts == MAX_ATTEMPTS
         self.check_answers(pool)
 
     def test_an_error_of_the_user_arrives_as_it_is(self, pool: Pool, tmp_path: Path) -> None:
-        """A `UserError` is not tried again, and the pool goes on."""
+        """A job that raises a `UserError` is not tried again, and the pool can be used again."""
         job = TroubleJob(tmp_path / "attempts", 99, raise_user_error)
         with pytest.raises(UserError, match=r"^data\.path=x is not there; name another file$"):
             list(pool.run([job]))
-        assert job.made == 1, "it was tried again"
+        assert job.n_attempts == 1, "the job was tried again"
         self.check_answers(pool)
 
     def test_a_replica_gets_a_calibration_when_it_first_needs_it(self, pool: Pool) -> None:
         """A calibration arrives with the first unit on it."""
-        name, asked = self.calibration.fingerprint, [CalibrationsJob(number) for number in range(6)]
-        assert not any(name in held for _, held in filter(None, pool.run(asked, [self.calibration])))
+        name = self.calibration.fingerprint
+        jobs = [CalibrationsJob(number) for number in range(6)]
+        assert not any(name in calibrations for _, calibrations in filter(None, pool.run(jobs, [self.calibration])))
         self.check_answers(pool)
-        assert any(name in held for _, held in filter(None, pool.run(asked)))
+        assert any(name in calibrations for _, calibrations in filter(None, pool.run(jobs)))
 
     def test_a_round_that_was_given_up_does_not_answer_the_next(self, pool: Pool) -> None:
-        """Units of an earlier round are not answers."""
+        """Results of an earlier round are not results of this round."""
         units = units_on(self.calibration)
-        slow = [SlowUnit(unit) for unit in units if isinstance(unit, MaskUnit)]
-        given_up = pool.run(slow, [self.calibration])
-        assert next(filter(None, given_up))
-        del given_up  # as a `for` that is left does
-        assert Counter(job for job, _ in filter(None, pool.run(slow[:1], [self.calibration]))) == Counter(slow[:1])
+        slow_units = [SlowUnit(unit) for unit in units if isinstance(unit, MaskUnit)]
+        abandoned_round = pool.run(slow_units, [self.calibration])
+        assert next(filter(None, abandoned_round))
+        del abandoned_round  # closes the generator, like a `for` loop that ends early
+        results = filter(None, pool.run(slow_units[:1], [self.calibration]))
+        assert Counter(job for job, _ in results) == Counter(slow_units[:1])
         self.check_answers(pool)
 
     def test_closing_twice_is_harmless(self, pool: Pool) -> None:
@@ -256,24 +260,24 @@ class PoolSuite:
 
 
 class ReplicaLossSuite(PoolSuite):
-    """Tests that pools must pass whose replicas can die. Override `open_pool` and `lose_replica`."""
+    """Tests that a pool must pass if its replicas can die. Override `open_pool` and `lose_replica`."""
 
     @staticmethod
     def lose_replica() -> None:
-        """Take down the replica in which this is called; it can be pickled, if the pool needs that."""
+        """End the replica that calls this function. The function must be picklable if the pool pickles jobs."""
         raise NotImplementedError
 
     def test_the_job_of_a_lost_replica_is_done_again(self, pool: Pool, tmp_path: Path) -> None:
         """Another replica does the job."""
         job = TroubleJob(tmp_path / "attempts", 1, self.lose_replica)
         assert [*filter(None, pool.run([job]))] == [(job, "done")]
-        assert job.made == 2 and pool.stats.units_redone == 1
+        assert job.n_attempts == 2 and pool.stats.units_redone == 1
         self.check_answers(pool)
 
     def test_a_job_that_always_loses_its_replica_ends_the_round(self, pool: Pool, tmp_path: Path) -> None:
-        """The error names the job, and the pool goes on."""
+        """The error names the job, and the pool can be used again."""
         job = TroubleJob(tmp_path / "attempts", 99, self.lose_replica)
         with pytest.raises(EvaluationError, match="the job failed 3 times"):
             list(pool.run([job]))
-        assert job.made == MAX_ATTEMPTS
+        assert job.n_attempts == MAX_ATTEMPTS
         self.check_answers(pool)

@@ -1,7 +1,7 @@
 """The conformance suite of the searcher contract (`raysearch.searchers.base`).
 
-A new searcher is tested by one YAML file in ``conf/searcher/``: raysearch's own tests run this suite over all of them.
-For a searcher kept elsewhere, subclass the suite in a test file:
+A new searcher needs only one YAML file in ``conf/searcher/``: raysearch's tests run this suite for each of these files.
+For a searcher outside raysearch, subclass the suite in a test file:
 
     class TestMySearcher(SearcherSuite):
         def make_searcher(self):
@@ -26,7 +26,7 @@ from raysearch.searching.driver import Oracle, run_searcher
 
 Loss = Callable[[Mask], float]
 
-_MOST_ROUNDS = 10_000  # of a search of toy losses; one that goes on may never end
+_MOST_ROUNDS = 10_000  # of a search on toy losses; a longer search may never end
 
 
 class SearcherSuite:
@@ -39,13 +39,22 @@ class SearcherSuite:
         raise NotImplementedError
 
     def drive(self, loss: Loss, seed: int = 0, problem: Problem | None = None) -> tuple[Mask, list[Round]]:
-        """Run the searcher to its end on a toy loss; `run_searcher` checks legality and the final mask."""
+        """Run the searcher to its end on a toy loss; `run_searcher` checks that all masks are legal.
+
+        Args:
+            loss: The toy loss.
+            seed: The seed of the search.
+            problem: The problem; None for that of the suite.
+
+        Returns:
+            The final mask, and the proposed rounds.
+        """
         return drive(self.make_searcher(), problem or self.problem, loss, seed)
 
     def test_keeps_the_contract(self) -> None:
-        """Every mask is legal, the found one removes M layers and has a score: `run_searcher` raises otherwise."""
-        found, rounds = self.drive(additive_loss(self.problem, seed=1))
-        assert self.problem.is_solution(found)
+        """Every mask is legal, and the final mask removes M layers and has a score; else `run_searcher` raises."""
+        best, rounds = self.drive(additive_loss(self.problem, seed=1))
+        assert self.problem.is_solution(best)
         assert all(proposed.masks for proposed in rounds), "a round has no mask"
 
     def test_same_seed_same_rounds(self) -> None:
@@ -53,92 +62,99 @@ class SearcherSuite:
         loss = rugged_loss(self.problem, seed=2)
         first = self.drive(loss, seed=7)
         random.seed(123)
-        np.random.seed(123)  # noqa: NPY002 - a searcher that reads the global generator is what this test is for
+        np.random.seed(123)  # noqa: NPY002 - this test is for searchers that read the global generator
         assert self.drive(loss, seed=7) == first, "other rounds for the same seed; draw from `rng` alone"
 
     def test_replays_from_any_point(self) -> None:
-        """Killed at some evaluation and run again, a search asks for the same masks and finds the same one."""
+        """A search that was killed and is run again proposes the same rounds and finds the same mask."""
         loss = rugged_loss(self.problem, seed=8)
-        searcher = self.make_searcher()  # one object for all of them: nothing of a killed search may stay in it
-        whole = drive(searcher, self.problem, loss, seed=9)
-        evaluations = sum(len(proposed.masks) for proposed in whole[1])
-        for survived in sorted({0, evaluations // 3, evaluations - 1}):
+        searcher = self.make_searcher()  # the same object for all searches: a killed search must leave no state in it
+        uninterrupted = drive(searcher, self.problem, loss, seed=9)
+        n_evaluations = sum(len(proposed.masks) for proposed in uninterrupted[1])
+        for n_before_kill in sorted({0, n_evaluations // 3, n_evaluations - 1}):
             with suppress(KeyboardInterrupt):
-                drive(searcher, self.problem, killed_after(survived, loss), seed=9)
-            assert drive(searcher, self.problem, loss, seed=9) == whole
+                drive(searcher, self.problem, killed_after(n_before_kill, loss), seed=9)
+            assert drive(searcher, self.problem, loss, seed=9) == uninterrupted
 
     def test_needs_no_more_than_it_says(self) -> None:
-        """With all masks screened whose losses its rounds do not need, it finds the same mask."""
+        """The searcher finds the same mask if all masks are screened whose losses its rounds do not need."""
         for loss in (additive_loss(self.problem, seed=10), rugged_loss(self.problem, seed=11)):
             unscreened, rounds = self.drive(loss)
             if all(proposed.keep is None and proposed.beat is None for proposed in rounds):
-                continue  # nothing would be screened
+                continue  # no mask would be screened
             screened = run_searcher(self.make_searcher(), self.problem, 0, ToyOracle(self.problem, loss, screens=True))
             assert screened == unscreened
 
     def test_leaves_global_random_numbers_alone(self) -> None:
-        """Random numbers come from the generator handed over."""
+        """Random numbers come from the argument `rng` alone."""
         before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
         self.drive(rugged_loss(self.problem, seed=3))
         same = before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]  # noqa: NPY002
         assert same, "it draws from the global generators; draw from `rng`"
 
     def test_uses_what_it_says(self) -> None:
-        """Without `uses_objective` every loss gives one mask, without `stochastic` every seed does."""
+        """The mask does not depend on losses if `uses_objective` is False, nor on seeds if `stochastic` is False."""
         searcher = self.make_searcher()
         if not searcher.uses_objective:
-            found = {self._by_the_same_statistics(additive_loss(self.problem, seed)) for seed in (12, 13)}
-            assert len(found) == 1, "uses_objective is False, but two losses give two masks"
+            masks = {self._by_the_same_statistics(additive_loss(self.problem, seed)) for seed in (12, 13)}
+            assert len(masks) == 1, "uses_objective is False, but two losses give two masks"
         if not searcher.stochastic:
-            found = {self.drive(rugged_loss(self.problem, seed=14), seed)[0] for seed in range(4)}
-            assert len(found) == 1, "stochastic is False, but seeds give other masks"
+            masks = {self.drive(rugged_loss(self.problem, seed=14), seed)[0] for seed in range(4)}
+            assert len(masks) == 1, "stochastic is False, but seeds give other masks"
 
     def _by_the_same_statistics(self, loss: Loss) -> Mask:
-        """Return what is found where losses are other ones, and statistics are the same."""
+        """Return the final mask for a loss, with statistics that do not depend on the loss."""
         oracle = ToyOracle(self.problem, loss)
         oracle.measure = ToyOracle(self.problem, additive_loss(self.problem, seed=15)).measure  # type: ignore[method-assign]
         return run_searcher(self.make_searcher(), self.problem, 0, oracle)
 
     def test_lower_is_better(self) -> None:
-        """On an additive loss the optimum, the M cheapest layers, is found, if the searcher `solves_additive`."""
+        """A searcher that `solves_additive` finds the optimum of an additive loss: the M cheapest layers."""
         loss = additive_loss(self.problem, seed=4)
-        found, _ = self.drive(loss)
+        best, _ = self.drive(loss)
         optimum = Mask.of(*sorted(self.problem.free, key=lambda layer: loss(Mask.of(layer)))[: self.problem.n_remove])
         if self.make_searcher().solves_additive:
-            assert found == optimum, (
+            assert best == optimum, (
                 "not the optimum of an additive loss; if it need not be, say solves_additive = False"
             )
 
     def test_failures_are_not_losses(self) -> None:
-        """Masks that fail are never returned, and never stop a search that can go on."""
+        """A mask that fails is never returned, and does not stop a search that can continue."""
         loss = additive_loss(self.problem, seed=5)
-        broken = self.problem.free[3]
-        found, _ = self.drive(lambda mask: float("nan") if broken in mask else loss(mask))
-        assert broken not in found
+        broken_layer = self.problem.free[3]
+        best, _ = self.drive(lambda mask: float("nan") if broken_layer in mask else loss(mask))
+        assert broken_layer not in best
 
     def test_smallest_and_largest_problems(self) -> None:
-        """One layer to remove, and every free layer to remove."""
+        """The searcher can remove one layer, and all layers that are not protected."""
         for remove in (1, len(self.problem.free)):
             problem = Problem.create(self.problem.n_layers, remove, sorted(self.problem.protected))
-            found, _ = self.drive(additive_loss(problem, seed=6), problem=problem)
-            assert problem.is_solution(found)
+            best, _ = self.drive(additive_loss(problem, seed=6), problem=problem)
+            assert problem.is_solution(best)
 
 
 class ToyOracle(Oracle):
-    """Answers a searcher from a toy loss, where a NaN is a failed evaluation, and keeps its rounds and remarks.
+    """Answers a searcher from a toy loss, and records its rounds and remarks.
 
-    Its statistics are the losses of single layers. If it `screens`, the only losses are those that a round needs.
+    A NaN is a failed evaluation. The statistics are computed from the losses of single layers.
+
+    Args:
+        problem: The problem of the search.
+        loss: The toy loss.
+        screens: Whether to screen all masks whose exact losses a round does not need.
     """
 
     def __init__(self, problem: Problem, loss: Loss, screens: bool = False) -> None:
         self.rounds: list[Round] = []
         self.remarks: list[Remark] = []
-        self._problem, self._loss, self._screens = problem, loss, screens
+        self._problem = problem
+        self._loss = loss
+        self._screens = screens
 
     @override
     def evaluate(self, proposed: Round) -> Scores:
         self.rounds.append(proposed)
-        assert len(self.rounds) <= _MOST_ROUNDS, f"it has not ended after {_MOST_ROUNDS:,} rounds"
+        assert len(self.rounds) <= _MOST_ROUNDS, f"the search has not ended after {_MOST_ROUNDS:,} rounds"
         scores = toy_scores(proposed, self._loss)
         return screened_scores(proposed, scores, self._loss) if self._screens else scores
 
@@ -160,13 +176,28 @@ class ToyOracle(Oracle):
 
 
 def drive(searcher: Searcher, problem: Problem, loss: Loss, seed: int = 0) -> tuple[Mask, list[Round]]:
-    """Run a searcher to its end on a toy loss; return the mask it found and the rounds it proposed."""
+    """Run a searcher to its end on a toy loss.
+
+    Args:
+        searcher: The searcher.
+        problem: The problem.
+        loss: The toy loss.
+        seed: The seed of the search.
+
+    Returns:
+        The final mask, and the proposed rounds.
+    """
     oracle = ToyOracle(problem, loss)
     return run_searcher(searcher, problem, seed, oracle), oracle.rounds
 
 
 def toy_scores(proposed: Round, loss: Loss) -> Scores:
-    """Answer a round from a toy loss; a NaN is a failed evaluation."""
+    """Return the scores of a round.
+
+    Args:
+        proposed: The round.
+        loss: The toy loss; a NaN is a failed evaluation.
+    """
     losses = {mask: loss(mask) for mask in proposed.masks}
     return Scores(
         {mask: value for mask, value in losses.items() if not np.isnan(value)},
@@ -176,7 +207,13 @@ def toy_scores(proposed: Round, loss: Loss) -> Scores:
 
 
 def screened_scores(proposed: Round, scores: Scores, loss: Loss) -> Scores:
-    """Screen all masks that a round does not need exactly: all but the best, where it needs no other losses."""
+    """Return the scores of a round with all masks screened whose exact losses the round does not need.
+
+    Args:
+        proposed: The round.
+        scores: The scores of all its masks.
+        loss: The toy loss.
+    """
     if proposed.keep is None and proposed.beat is None:
         return scores
     best = scores.best(proposed.keep or len(scores.losses)) if scores.losses else []
@@ -184,17 +221,22 @@ def screened_scores(proposed: Round, scores: Scores, loss: Loss) -> Scores:
     if proposed.beat is not None:
         needed = {mask for mask in needed if loss(mask) < loss(proposed.beat)}
     accepted = frozenset() if proposed.exact else frozenset(best[1:])
-    known = {mask: value for mask, value in scores.losses.items() if mask in needed - accepted}
-    others = {mask: value for mask, value in scores.losses.items() if mask not in needed}
-    return Scores(known, scores.failed, others, proposed.keep, proposed.ties, accepted)
+    exact_losses = {mask: value for mask, value in scores.losses.items() if mask in needed - accepted}
+    screened = {mask: value for mask, value in scores.losses.items() if mask not in needed}
+    return Scores(exact_losses, scores.failed, screened, proposed.keep, proposed.ties, accepted)
 
 
 def killed_after(evaluations: int, loss: Loss) -> Loss:
-    """Return the loss for that many evaluations; the next one kills the search."""
-    left = iter(range(evaluations))
+    """Return a loss that kills the search after a number of evaluations.
+
+    Args:
+        evaluations: The number of evaluations that succeed.
+        loss: The loss of these evaluations.
+    """
+    remaining = iter(range(evaluations))
 
     def lethal(mask: Mask) -> float:
-        if next(left, None) is None:
+        if next(remaining, None) is None:
             raise KeyboardInterrupt
         return loss(mask)
 
@@ -202,15 +244,26 @@ def killed_after(evaluations: int, loss: Loss) -> Loss:
 
 
 def additive_loss(problem: Problem, seed: int) -> Loss:
-    """Return a loss in which each layer has a cost of its own, and a mask costs their sum."""
+    """Return a loss that is the sum of random costs of the removed layers.
+
+    Args:
+        problem: The problem, which has the number of layers.
+        seed: The seed of the costs.
+    """
     costs = np.random.default_rng(seed).random(problem.n_layers)
     return lambda mask: float(costs[list(mask)].sum())
 
 
 def rugged_loss(problem: Problem, seed: int) -> Loss:
-    """Return a loss in which pairs of layers interact as strongly as single layers cost."""
+    """Return a loss in which interactions of pairs of layers are as large as the costs of single layers.
+
+    Args:
+        problem: The problem, which has the number of layers.
+        seed: The seed of costs and interactions.
+    """
     rng = np.random.default_rng(seed)
-    costs, pairs = rng.random(problem.n_layers), rng.normal(size=(problem.n_layers, problem.n_layers))
+    costs = rng.random(problem.n_layers)
+    pairs = rng.normal(size=(problem.n_layers, problem.n_layers))
 
     def loss(mask: Mask) -> float:
         layers = np.array(mask.layers, dtype=np.intp)

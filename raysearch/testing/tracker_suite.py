@@ -1,4 +1,4 @@
-"""The conformance suite of trackers, and a search to record.
+"""The conformance suite of trackers, and searches to record.
 
 A new tracker is tested by a subclass:
 
@@ -42,7 +42,16 @@ def search_of(
     search_id: str,
     measure: Measure = PERPLEXITY,
 ) -> SearchResult:
-    """Return the search that proposed these rounds of masks, with these losses."""
+    """Return the result of a search.
+
+    Args:
+        rounds: The masks of each round.
+        loss: The loss of each mask.
+        n_layers: N, the number of layers of the model.
+        n_remove: M, the number of layers to remove.
+        search_id: The id of the search.
+        measure: The unit of the losses.
+    """
     dense_loss = loss(Mask())
     trials = [Trial(0, 0, Mask(), dense_loss, 0.0, None, cached=False)]
     summaries = []
@@ -51,11 +60,15 @@ def search_of(
         for mask in masks:
             value = loss(mask)
             trials.append(Trial(len(trials), number, mask, value, value - dense_loss, None, cached=False))
-        best = min((t.loss for t in trials if t.loss is not None and len(t.mask) == n_remove), default=None)
-        now = min(t.loss for t in trials[begin:] if t.loss is not None)
+        solution_losses = [trial.loss for trial in trials if trial.loss is not None and len(trial.mask) == n_remove]
+        best = min(solution_losses, default=None)
+        best_of_round = min(trial.loss for trial in trials[begin:] if trial.loss is not None)
         naive = float(len(trials) * n_layers)
-        summaries.append(RoundSummary(number, len(trials), len(trials), now, best, naive / 2, naive, 2.5 * number, 0.9))
-    final = min((t for t in trials if len(t.mask) == n_remove and t.loss is not None), key=lambda t: (t.loss, t.mask))
+        summaries.append(
+            RoundSummary(number, len(trials), len(trials), best_of_round, best, naive / 2, naive, 2.5 * number, 0.9)
+        )
+    solutions = [trial for trial in trials if len(trial.mask) == n_remove and trial.loss is not None]
+    final = min(solutions, key=lambda trial: (trial.loss, trial.mask))
     assert final.loss is not None
     return SearchResult(
         search_id=search_id,
@@ -92,7 +105,12 @@ def search_of(
 
 
 def small_search(search_id: str = "greedy-m2-00000000", measure: Measure = PERPLEXITY) -> SearchResult:
-    """Return a greedy search that removed two of four layers; its losses are made up, some below 0."""
+    """Return the result of a greedy search that removed two of four layers, with invented losses, some below 0.
+
+    Args:
+        search_id: The id of the search.
+        measure: The unit of the losses.
+    """
     singles = [Mask.of(layer) for layer in range(4)]
     pairs = [Mask.of(0, layer) for layer in (1, 2, 3)]
     return search_of([singles, pairs], lambda mask: 0.1 * sum(mask) - 0.05, 4, 2, search_id, measure)
@@ -103,14 +121,24 @@ class TrackerSuite(ABC):
 
     @abstractmethod
     def make_tracker(self, folder: Path, warn: Callable[[str], None]) -> Tracker:
-        """Return a tracker that works; one made again for the same folder finds what the first recorded."""
+        """Return a tracker that works.
+
+        Args:
+            folder: Where it records; a second tracker for the same folder finds the records of the first.
+            warn: Receives each warning.
+        """
 
     def make_unreachable(self, folder: Path, warn: Callable[[str], None]) -> Tracker:
-        """Return a tracker whose backend does not answer; leave this out where there is no backend."""
+        """Return a tracker whose backend does not answer. Do not override this if there is no backend.
+
+        Args:
+            folder: Where it would record.
+            warn: Receives each warning.
+        """
         pytest.skip("this tracker has no backend that could be missing")
 
-    def test_a_search_is_told_and_closed(self, tmp_path: Path) -> None:
-        """Start, rounds, result and close; closing again is harmless."""
+    def test_a_search_is_recorded_and_closed(self, tmp_path: Path) -> None:
+        """Start, rounds, result and close are recorded; closing twice is harmless."""
         warnings: list[str] = []
         tracker = self.make_tracker(tmp_path, warnings.append)
         repeat(small_search(), tracker)
@@ -118,13 +146,13 @@ class TrackerSuite(ABC):
         assert warnings == [], warnings
         assert tracker.close() == name, "closing twice is harmless"
 
-    def test_a_tracker_that_was_told_nothing_closes(self, tmp_path: Path) -> None:
+    def test_a_tracker_without_a_search_closes(self, tmp_path: Path) -> None:
         """A search may end before it starts."""
         assert self.make_tracker(tmp_path, pytest.fail).close() is None
 
     @pytest.mark.parametrize("failure", [None, "out of memory on every replica"], ids=["interrupted", "failed"])
-    def test_a_search_without_a_result_is_told_again(self, tmp_path: Path, failure: str | None) -> None:
-        """After a failure or an interruption the search is repeated from its beginning."""
+    def test_a_search_without_a_result_is_recorded_again(self, tmp_path: Path, failure: str | None) -> None:
+        """After a failure or an interruption, the tracker receives the search again from its beginning."""
         warnings: list[str] = []
         search = small_search()
         first = self.make_tracker(tmp_path, warnings.append)
@@ -133,12 +161,12 @@ class TrackerSuite(ABC):
         name = first.close()
         second = self.make_tracker(tmp_path, warnings.append)
         repeat(search, second)
-        assert second.close() == name, "a resumed search goes on in the run it had"
+        assert second.close() == name, "a resumed search continues in its run"
         assert warnings == [], warnings
 
     @pytest.mark.parametrize("measure", [MARGIN, ACCURACY, KL], ids=["margin", "accuracy", "no readout"])
     def test_losses_of_every_measure_are_recorded(self, tmp_path: Path, measure: Measure) -> None:
-        """Losses may be negative or shares, have a readout or none, and come with those of their parts."""
+        """Losses may be negative, may be shares, may have no readout, and may have parts."""
         warnings: list[str] = []
         search = small_search(measure=measure)
         tracker = self.make_tracker(tmp_path, warnings.append)
@@ -172,10 +200,12 @@ class TrackerSuite(ABC):
         tracker.close()
         assert warnings == [], warnings
 
-    def test_a_study_is_told_as_a_whole(self, tmp_path: Path) -> None:
-        """Its start, a search of it, its report while it runs, its stop, and its end when it is taken up again."""
-        (tmp_path / "report.html").write_text("<!DOCTYPE html>")
-        header, files = StudyHeader("study-1", {"study": {"name": "x"}}, ["greedy"]), [tmp_path / "report.html"]
+    def test_a_study_is_recorded_as_a_whole(self, tmp_path: Path) -> None:
+        """Start, a search, a report and a stop are recorded; so is the end after the study is resumed."""
+        report = tmp_path / "report.html"
+        report.write_text("<!DOCTYPE html>")
+        header = StudyHeader("study-1", {"study": {"name": "x"}}, ["greedy"])
+        files = [report]
         warnings: list[str] = []
         for ended in (False, True):
             tracker = self.make_tracker(tmp_path, warnings.append)
@@ -190,8 +220,8 @@ class TrackerSuite(ABC):
             assert tracker.close() == name
         assert warnings == [], warnings
 
-    def test_an_unreachable_backend_is_said_once(self, tmp_path: Path) -> None:
-        """The search goes on; one sentence says that it was not recorded."""
+    def test_an_unreachable_backend_causes_one_warning(self, tmp_path: Path) -> None:
+        """The search continues; one warning reports that it was not recorded."""
         warnings: list[str] = []
         tracker = self.make_unreachable(tmp_path, warnings.append)
         repeat(small_search(), tracker)

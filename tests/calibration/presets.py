@@ -10,10 +10,10 @@ from raysearch.configuration.parts import conf_dir
 
 
 def preset_values(name: str) -> dict[str, Any]:
-    """What a file holds, over what the files hold that it begins with; its seed is 0."""
+    """Return the values of a file, which override those of its defaults; the seed is 0."""
     text = (conf_dir() / "data" / f"{name}.yaml").read_text(encoding="utf-8")
-    own = yaml.safe_load(text.replace("${seed}", "0"))
+    file_values = yaml.safe_load(text.replace("${seed}", "0"))
     values: dict[str, Any] = {}
-    for base in own.pop("defaults", ()):
+    for base in file_values.pop("defaults", ()):
         values |= preset_values(base)
-    return values | own
+    return values | file_values

@@ -22,12 +22,12 @@ def test_rows_of_one_length_need_no_mask():
     assert Batch.of([[1, 2], [3, 4]], [[False, True]] * 2).attention_mask is None
 
 
-def test_some_samples_have_no_padding_that_none_of_them_needs():
-    some = Batch.of(ROWS, SCORED, answers=(Answer("a"), Answer("b"), Answer("c"))).samples(0, 2)
-    assert some.input_ids.tolist() == [[1, 2, 3], [4, 5, 0]]
-    assert some.attention_mask is not None
-    assert some.attention_mask.tolist() == [[True] * 3, [True, True, False]]
-    assert some.answers == (Answer("a"), Answer("b"))
+def test_a_slice_of_samples_has_no_padding_that_none_of_them_needs():
+    first_two = Batch.of(ROWS, SCORED, answers=(Answer("a"), Answer("b"), Answer("c"))).samples(0, 2)
+    assert first_two.input_ids.tolist() == [[1, 2, 3], [4, 5, 0]]
+    assert first_two.attention_mask is not None
+    assert first_two.attention_mask.tolist() == [[True] * 3, [True, True, False]]
+    assert first_two.answers == (Answer("a"), Answer("b"))
     assert Batch.of(ROWS, SCORED).samples(2, 3).attention_mask is None
 
 

@@ -44,7 +44,8 @@ def items() -> Batch:
     """Two items, of two and three choices, of which the longest row has five tokens."""
     rows = [[1, 2, 3], [1, 2, 4, 5], [6, 7, 8], [6, 7, 9, 9, 9], [6, 7, 9]]
     scored = [[False, False, *[True] * (len(row) - 2)] for row in rows]
-    item, gold = np.array([0, 0, 1, 1, 1]), np.array([True, False, False, True, False])
+    item = np.array([0, 0, 1, 1, 1])
+    gold = np.array([True, False, False, True, False])
     return Batch.of(rows, scored, Choices(item, gold, np.array([1, 3, 1, 5, 1])))
 
 
@@ -120,7 +121,7 @@ def test_prompts_are_generated_from_together() -> None:
 
 class TestFingerprint:
     def test_is_stable(self) -> None:
-        """A golden value: a change here makes every ledger forget what it knows."""
+        """A golden value: if it changes, no ledger's evaluations are found again."""
         assert build().fingerprint == build().fingerprint == "c8b3d9b724e97dfc70af4c24d14ca54a"
         assert len(build().text_fingerprint) == 32
 
@@ -130,11 +131,13 @@ class TestFingerprint:
         assert build(identity=swapped).fingerprint == build(identity=IDENTITY | {"objective": objective}).fingerprint
 
     def test_changes_with_what_is_not_text(self) -> None:
-        other = {"model": "m2", "tokenizer": "t2", "objective": {"name": "kl"}, "numerics": {"dtype": "bfloat16"}}
-        changed = [build(identity=IDENTITY | {key: value}) for key, value in other.items()]
+        other_values = {
+            "model": "m2", "tokenizer": "t2", "objective": {"name": "kl"}, "numerics": {"dtype": "bfloat16"}
+        }  # fmt: skip
+        changed = [build(identity=IDENTITY | {key: value}) for key, value in other_values.items()]
         changed.append(build(shard_samples=3))
         assert n_fingerprints([build(), *changed]) == 1 + len(changed)
-        assert {each.text_fingerprint for each in changed} == {build().text_fingerprint}
+        assert {calibration.text_fingerprint for calibration in changed} == {build().text_fingerprint}
 
     def test_changes_with_the_text(self) -> None:
         for changed in (build(windows(6, 4)), build(windows(4, 5))):
@@ -143,20 +146,23 @@ class TestFingerprint:
 
     @pytest.mark.parametrize("name", ["input_ids", "scored", "attention_mask"])
     def test_changes_with_any_value_of_a_batch(self, name: str) -> None:
-        ones = np.ones((2, 3), dtype=np.bool_)
-        batch = Batch(np.zeros((2, 3), dtype=np.int64), ones, ones & np.array([True, True, False]))
-        changed = getattr(batch, name).copy()
-        changed[1, 1] ^= True
-        others = dataclasses.replace(batch, **{name: changed}), dataclasses.replace(batch, attention_mask=None)
-        assert n_fingerprints(build(samples, 1) for samples in (batch, *others)) == 3
+        scored = np.ones((2, 3), dtype=np.bool_)
+        batch = Batch(np.zeros((2, 3), dtype=np.int64), scored, scored & np.array([True, True, False]))
+        changed_array = getattr(batch, name).copy()
+        changed_array[1, 1] ^= True
+        changed = dataclasses.replace(batch, **{name: changed_array})
+        without_mask = dataclasses.replace(batch, attention_mask=None)
+        assert n_fingerprints(build(samples, 1) for samples in (batch, changed, without_mask)) == 3
 
     @pytest.mark.parametrize("name", ["gold", "characters"])
     def test_changes_with_what_makes_items(self, name: str) -> None:
         batch = items()
         assert batch.choices is not None
-        turned = dataclasses.replace(batch.choices, **{name: np.roll(getattr(batch.choices, name), 1)})
-        assert n_fingerprints(build(one, 9) for one in (batch, dataclasses.replace(batch, choices=turned))) == 2
+        choices = dataclasses.replace(batch.choices, **{name: np.roll(getattr(batch.choices, name), 1)})
+        changed = dataclasses.replace(batch, choices=choices)
+        assert n_fingerprints(build(samples, 9) for samples in (batch, changed)) == 2
 
     def test_changes_with_the_answers(self) -> None:
         answers = (Answer("4"), Answer("5"), Answer("4", ("4", "5")))
-        assert n_fingerprints(build(dataclasses.replace(windows(1, 3), answers=(one,))) for one in answers) == 3
+        batches = [dataclasses.replace(windows(1, 3), answers=(answer,)) for answer in answers]
+        assert n_fingerprints(map(build, batches)) == 3

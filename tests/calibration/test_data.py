@@ -24,18 +24,18 @@ ITEMS = [
 
 
 def choose(preset: str, /, **changes: Any) -> Data:
-    """What ``data=preset`` and other values of its keys make."""
+    """Return the data of ``data=preset`` with other values of its keys."""
     return build_data(preset_values(preset) | changes)
 
 
 def missing(preset: str) -> dict[str, Any]:
-    """What has to be given beside ``data=preset``: a file, a set of the hub, or leave to calibrate on a test split."""
+    """Return the keys that ``data=preset`` requires: a file, a set of the hub, or permission to use a test split."""
     values = preset_values(preset)
-    wanted = [key for key in ("path", "name") if values.get(key) == "???"]
-    if not wanted and not any(values.get(key) for key in ("path", "name", "package")):
-        wanted = ["path"]
-    leave = {} if values.get("split") in (None, "train", "???") else {"allow_evaluation_split": True}
-    return dict.fromkeys(wanted, "a.jsonl") | leave
+    missing_keys = [key for key in ("path", "name") if values.get(key) == "???"]
+    if not missing_keys and not any(values.get(key) for key in ("path", "name", "package")):
+        missing_keys = ["path"]
+    permission = {} if values.get("split") in (None, "train", "???") else {"allow_evaluation_split": True}
+    return dict.fromkeys(missing_keys, "a.jsonl") | permission
 
 
 def write(path: Path, rows: list[Any]) -> str:
@@ -101,10 +101,10 @@ class TestForms:
     @pytest.mark.parametrize(
         ("name", "form", "message"),
         [
-            ("file", Form.CHOICES, "items with choices, but data.type=text offers text alone; use data=commonsense"),
-            ("file", Form.PROMPT, "questions with an answer, but data.type=text offers text alone; use data=gsm8k or"),
-            ("questions", Form.CHOICES, "items with choices, but data.type=questions offers questions with an answer"),
-            ("chat", Form.CHOICES, "items with choices, but data.type=chat offers questions with an answer and text"),
+            ("file", Form.CHOICES, "items with choices, but data.type=text offers only text; use data=commonsense"),
+            ("file", Form.PROMPT, "questions with an answer, but data.type=text offers only text; use data=gsm8k or"),
+            ("questions", Form.CHOICES, "items with choices, but data.type=questions offers only questions with an"),
+            ("chat", Form.CHOICES, "items with choices, but data.type=chat offers only questions with an answer and t"),
         ],
     )
     def test_refuses_what_is_not_offered(self, items: str, name: str, form: Form, message: str) -> None:
@@ -112,7 +112,7 @@ class TestForms:
         for ask in (lambda: data.check_form(form), lambda: data.samples(characters(), form)):
             with pytest.raises(UserError) as caught:
                 ask()
-            assert str(caught.value).startswith(f"this objective asks for {message}")
+            assert str(caught.value).startswith(f"this objective needs {message}")
 
     @pytest.mark.parametrize("form", list(Form))
     def test_items_offer_all(self, items: str, form: Form) -> None:

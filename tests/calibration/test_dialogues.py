@@ -62,17 +62,17 @@ def test_asks_for_the_last_answer() -> None:
 
 
 def test_a_model_that_thinks_is_told_not_to() -> None:
-    tokenizer, row = characters(template=THINKING), {"messages": [*_turns("a", "b")], "q": "a", "a": "b"}
+    tokenizer = characters(template=THINKING)
+    row = {"messages": [*_turns("a", "b")], "q": "a", "a": "b"}
     for thinking, end in ((None, ""), (True, ""), (False, "<no>")):
-        chat, task = (
-            ChatFormat(thinking=thinking).read(row, "row 1"),
-            GenerationFormat("{q}", "exact", "a", thinking=thinking).read(row, "row 1"),
-        )
+        chat = ChatFormat(thinking=thinking).read(row, "row 1")
+        task = GenerationFormat("{q}", "exact", "a", thinking=thinking).read(row, "row 1")
         assert isinstance(chat, Dialogue)
         assert render_prompt(chat, tokenizer, "row 1")[0] == f"<user>a</s><assistant>{end}"
         assert render_task(task, tokenizer, "row 1")[0] == f"<user>a</s><assistant>{end}"
         assert render(chat, tokenizer, "row 1")[0] == "<user>a</s><assistant>b</s>"
-    with pytest.raises(UserError, match=r"data.thinking=false is nothing that .* knows .*; use data.thinking=null"):
+    message = r"data.thinking=false is not supported by the model's chat template .*; use data.thinking=null"
+    with pytest.raises(UserError, match=message):
         render_task(task, characters(template=PLAIN), "row 1")
 
 
@@ -118,5 +118,5 @@ def test_names_what_the_template_does_not_take() -> None:
 
 
 def test_names_a_conversation_with_nothing_to_go_on_from() -> None:
-    with pytest.raises(UserError, match="row 1 has nothing to go on from before its answer; leave it"):
+    with pytest.raises(UserError, match="row 1 has no text before its answer; leave it"):
         render_prompt(Dialogue((("assistant", "hi"),)), characters(template=PLAIN), "row 1")

@@ -209,11 +209,11 @@ def test_names_the_row_and_the_way_out() -> None:
         ),
         (
             (Item("", ("a b", "a c"), 1), {"form": Form.PROMPT}),
-            "row 1 has nothing to go on from before its answer; give data.prompt=…, and data.blank=null where choices",
+            "row 1 has no text before its answer; give data.prompt=…, and data.blank=null where choices",
         ),
         (
             (Item("Who?", ("b", "b"), 1, openings=("a", "c")), {"form": Form.PROMPT}),
-            "row 1 has nothing to go on from before its answer; give data.prompt=…",
+            "row 1 has no text before its answer; give data.prompt=…",
         ),
     ]
     assert_refused(lambda case: encode(case[0], **case[1]), cases)

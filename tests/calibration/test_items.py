@@ -104,11 +104,11 @@ class TestBalance:
             assert sum(drawn.groups.values()) == len(drawn.samples) == n
 
     def test_none(self) -> None:
-        drawn = [draw(items(a=70, b=20, c=10), 20, balance="none", seed=seed) for seed in range(200)]
-        assert all(self.counts(one) == {name: n for name, n in one.groups.items() if n} for one in drawn)
-        shares = {name: sum(one.groups[name] for one in drawn) / 4000 for name in "abc"}
+        draws = [draw(items(a=70, b=20, c=10), 20, balance="none", seed=seed) for seed in range(200)]
+        assert all(self.counts(drawn) == {name: n for name, n in drawn.groups.items() if n} for drawn in draws)
+        shares = {name: sum(drawn.groups[name] for drawn in draws) / 4000 for name in "abc"}
         assert shares == pytest.approx({"a": 0.7, "b": 0.2, "c": 0.1}, abs=0.02)
-        assert len({one.groups["c"] for one in drawn}) > 3, "as chance has it"
+        assert len({drawn.groups["c"] for drawn in draws}) > 3, "the shares vary between draws"
 
     def test_none_takes_the_first_of_all(self) -> None:
         drawn = draw(items(a=3, b=9), 5, balance="none", sampling="sequential")

@@ -20,15 +20,17 @@ def texts(*batches):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_costs_the_least_of_all_ways(packed):
-    n, rows, more = len(LENGTHS), 1 if packed else 2, 2 if packed else 0
+def test_costs_the_least_of_all_cuts(packed):
+    n = len(LENGTHS)
+    rows = 1 if packed else 2
+    second_choice = 2 if packed else 0
 
     def cost(stops):
-        return sum(64 + rows * (b - a) * (max(LENGTHS[a:b]) + more) for a, b in pairwise([0, *stops, n]))
+        return sum(64 + rows * (b - a) * (max(LENGTHS[a:b]) + second_choice) for a, b in pairwise([0, *stops, n]))
 
-    ways = [stops for count in range(n) for stops in combinations(range(1, n), count)]
+    cuts = [stops for count in range(n) for stops in combinations(range(1, n), count)]
     parts = cut_by_length(items(), packed, pass_tokens=64)
-    assert cost(np.cumsum([part.n_samples for part in parts[:-1]]).tolist()) == min(map(cost, ways))
+    assert cost(np.cumsum([part.n_samples for part in parts[:-1]]).tolist()) == min(map(cost, cuts))
     assert 1 < len(parts) < n
 
 

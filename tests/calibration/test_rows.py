@@ -235,8 +235,8 @@ class TestHub:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
         monkeypatch.setattr("time.sleep", lambda _: pytest.fail("the hub's client waits to try again"))
-        said = "data.name=a/b cannot be read: the Hugging Face hub does not answer", "check the network"
-        assert_fails(Rows(name="a/b"), *said)
+        message = "data.name=a/b cannot be read: the Hugging Face hub does not answer"
+        assert_fails(Rows(name="a/b"), message, "check the network")
         assert contents(Rows(name=folder, split="test", allow_evaluation_split=True)), "a folder needs no hub"
 
     def test_names_what_the_hub_cannot_give(self, folder: str) -> None:
@@ -248,21 +248,25 @@ class TestHub:
 
 def test_a_tenth_of_the_rows_can_be_held_out(tmp_path: Path) -> None:
     file = write(tmp_path / "rows.jsonl", *({"number": number} for number in range(1, 26)))
-    every, held_out, rest = Rows(file), Rows(file, part="held_out"), Rows(file, part="rest")
+    all_rows = Rows(file)
+    held_out = Rows(file, part="held_out")
+    rest = Rows(file, part="rest")
     assert contents(held_out) == [{"number": 10}, {"number": 20}]
-    assert contents(rest) == [row for row in contents(every) if row["number"] % 10]
-    assert "part" not in every.describe() and rest.describe()["part"] == "rest"
+    assert contents(rest) == [row for row in contents(all_rows) if row["number"] % 10]
+    assert "part" not in all_rows.describe() and rest.describe()["part"] == "rest"
 
 
 def test_a_tenth_of_a_text_is_held_out_in_pieces_of_whole_lines(tmp_path: Path) -> None:
     lines = [f"line {number} of a text\n" for number in range(1000)]
-    file, long = tmp_path / "mine.txt", tmp_path / "one line.txt"
+    file = tmp_path / "mine.txt"
     file.write_text("".join(lines))
-    long.write_text("word " * 5000)
+    one_line = tmp_path / "one line.txt"
+    one_line.write_text("word " * 5000)
     parts = ["".join(row["text"] for row in contents(Rows(str(file), part=part))) for part in ("held_out", "rest")]
     held_out, rest = (part.splitlines(keepends=True) for part in parts)
     assert sorted([*held_out, *rest]) == sorted(lines) and 80 <= len(held_out) <= 120
-    assert sum(len(row["text"]) for row in contents(Rows(str(long), part="held_out"))) == pytest.approx(2500, abs=200)
+    n_chars = sum(len(row["text"]) for row in contents(Rows(str(one_line), part="held_out")))
+    assert n_chars == pytest.approx(2500, abs=200)
 
 
 def test_fewer_than_ten_rows_hold_nothing_out(tmp_path: Path) -> None:
@@ -291,7 +295,7 @@ class TestEvaluationSplits:
         assert not any(map(evaluation_word, ["train", "train[100:200]", "contest", "latest", "value", "calibration"]))
 
     def test_are_refused_in_one_sentence(self) -> None:
-        remedy = "is kept for evaluation, as '.*set data.allow_evaluation_split=true, which will be on the record"
+        remedy = "is kept for evaluation, as '.*set data.allow_evaluation_split=true, which is recorded"
         cases = [
             ({"name": "a/b", "split": "test"}, "data.split=test"),
             ({"name": "a/b", "split": "train+validation[:9]"}, r"data.split=train\+validation\[:9\]"),

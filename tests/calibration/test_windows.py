@@ -23,15 +23,15 @@ def read_numbers(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    r"""A token a number, ``"5 6\n\n7"`` is [5, 6, 7], or what else it reads; after `bos` if there is one."""
+    r"""Reads ``"5 6\n\n7"`` as `bos` and [5, 6, 7]; another function `read` may turn texts into tokens."""
 
     read: Callable[[str], list[int]] = read_numbers
     bos: tuple[int, ...] = ()
 
     def __call__(self, text: str, verbose: bool, return_special_tokens_mask: bool = False) -> dict[str, list[int]]:
         assert not verbose
-        own = self.read(text)
-        return {"input_ids": [*self.bos, *own], "special_tokens_mask": [1] * len(self.bos) + [0] * len(own)}
+        ids = self.read(text)
+        return {"input_ids": [*self.bos, *ids], "special_tokens_mask": [1] * len(self.bos) + [0] * len(ids)}
 
 
 def draw(
@@ -57,7 +57,7 @@ def numbers(start: int, stop: int) -> str:
 
 
 def corpus(documents: int, length: int) -> Iterator[str]:
-    """Consecutive numbers, so that a token tells its place."""
+    """Yield documents of consecutive numbers, so that a token is its own place in the corpus."""
     return (numbers(index * length, (index + 1) * length) for index in range(documents))
 
 
@@ -66,10 +66,12 @@ class TestSequential:
         windows = draw(["0 1 2", "3", "4 5 6 7 8"], 2, 4, "sequential")
         assert windows.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
-    @pytest.mark.parametrize(("bos", "found"), [("each", [[99, 0, 1], [99, 2, 3]]), ("first", [[99, 0, 1], [2, 3, 4]])])
-    def test_windows_begin_with_what_the_tokenizer_puts_before_a_text(self, bos: Any, found: list[list[int]]) -> None:
+    @pytest.mark.parametrize(
+        ("bos", "expected"), [("each", [[99, 0, 1], [99, 2, 3]]), ("first", [[99, 0, 1], [2, 3, 4]])]
+    )
+    def test_windows_begin_with_the_tokens_before_a_text(self, bos: Any, expected: list[list[int]]) -> None:
         windows = draw(["0 1", "2 3 4"], 2, 3, "sequential", tokenizer=Tokenizer(bos=(99,)), bos=bos)
-        assert windows.tolist() == found
+        assert windows.tolist() == expected
 
     def test_too_short_for_what_the_tokenizer_puts_before_a_text(self) -> None:
         with pytest.raises(UserError, match="data.seq_len=2 has no room for text after 2 tokens"):
@@ -127,12 +129,12 @@ class TestRandom:
 
 
 class TestAll:
-    @pytest.mark.parametrize(("at_most", "found"), [(2, 2), (100, 5), (None, 5)])
-    def test_takes_every_whole_window_or_at_most_so_many(self, at_most: int | None, found: int) -> None:
+    @pytest.mark.parametrize(("at_most", "n_windows"), [(2, 2), (100, 5), (None, 5)])
+    def test_takes_every_whole_window_or_at_most_so_many(self, at_most: int | None, n_windows: int) -> None:
         windows = draw([numbers(0, 9), numbers(9, 23)], "all", 4, "sequential", at_most=at_most)
-        assert windows.ravel().tolist() == list(range(4 * found))
+        assert windows.ravel().tolist() == list(range(4 * n_windows))
 
-    def test_tells_of_a_text_without_one_window(self) -> None:
+    def test_refuses_a_text_without_one_window(self) -> None:
         with pytest.raises(UserError, match="the text holds 0"):
             draw(["1 2"], "all", 4, "sequential")
 
@@ -215,14 +217,14 @@ class TestDocuments:
         assert sorted(windows.tolist()) == [[10, 11, 12, 13], [20, 21, 22, 23], [40, 41, 42, 43]]
 
     def test_tokenises_no_more_documents_than_it_needs(self) -> None:
-        asked = []
+        tokenised = []
 
         def read(text: str) -> list[int]:
-            asked.append(text)
+            tokenised.append(text)
             return [1, 2, 3]
 
         draw(["a"] * 100, 5, 3, "documents", tokenizer=Tokenizer(read))
-        assert len(asked) == 5
+        assert len(tokenised) == 5
 
     def test_goes_on_where_the_buffer_has_too_few(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("raysearch.calibration.windows._BUFFER_CHARS", 10)

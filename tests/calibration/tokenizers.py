@@ -1,25 +1,26 @@
-"""Tokenizers whose tokens can be counted by hand: a token a character, and a token a word."""
+"""Tokenizers whose tokens can be counted by hand: one token for each character, or for each word."""
 
 from __future__ import annotations
 
 from typing import Any
 
-BOS, EOS = 300, 301
+BOS = 300
+EOS = 301
 SPECIAL = {"<s>": BOS, "</s>": EOS, "<unk>": 302}
 
-#: As SmolLM2's, without the system prompt: white space around a turn is kept.
+#: Like SmolLM2's template, without the system prompt: white space around a turn stays.
 PLAIN = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-#: As Llama 3's and Gemma's: turns are stripped, and have to take turns.
+#: Like the templates of Llama 3 and Gemma: turns are stripped, and roles must alternate.
 STRICT = (
     "<s>{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('roles must alternate') }}{% endif %}<{{ m.role }}>{{ m.content | trim }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 
-#: As Qwen 3's: thinks unless told not to.
+#: Like Qwen 3's template: the model thinks unless thinking is disabled.
 THINKING = PLAIN.replace(
     "<assistant>{% endif %}",
     "<assistant>{% if enable_thinking is defined and enable_thinking is false %}<no>{% endif %}{% endif %}",
@@ -27,7 +28,7 @@ THINKING = PLAIN.replace(
 
 
 def characters(bos: bool = False, template: str | dict[str, str] | None = None, eos: bool = False) -> Any:
-    """A token a character, its code; after ``<s>`` and before ``</s>`` if wanted."""
+    """Return a tokenizer whose tokens are codes of characters; it adds ``<s>`` if `bos`, and ``</s>`` if `eos`."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -35,7 +36,7 @@ def characters(bos: bool = False, template: str | dict[str, str] | None = None, 
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     if bos or eos:
-        single = ["<s>"] * bos + ["$A"] + ["</s>"] * eos
+        single = [*(["<s>"] if bos else []), "$A", *(["</s>"] if eos else [])]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=single, special_tokens=[("<s>", BOS), ("</s>", EOS)]
         )
@@ -45,18 +46,19 @@ def characters(bos: bool = False, template: str | dict[str, str] | None = None, 
 
 
 class SlowCharacters:
-    """A token a character before ``</s>``, and no offsets: as tokenizers written in Python are."""
+    """A tokenizer of characters that adds ``</s>`` and gives no offsets, like tokenizers written in Python."""
 
     is_fast = False
     bos_token_id = None
 
     def __call__(self, text: str, add_special_tokens: bool, verbose: bool) -> dict[str, list[int]]:
         assert not verbose
-        return {"input_ids": [ord(character) for character in text] + [EOS] * add_special_tokens}
+        ids = [ord(character) for character in text]
+        return {"input_ids": [*ids, EOS] if add_special_tokens else ids}
 
 
 def words(text: str) -> Any:
-    """A token a word of `text`, with no token for the space between."""
+    """Return a tokenizer with a token for each word of `text`, and no token for spaces."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

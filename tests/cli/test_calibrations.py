@@ -157,7 +157,7 @@ def test_an_evaluation_split_is_taken_only_when_allowed_and_told_of(run, here, w
 
 
 NONSENSE: list[tuple[dict[str, Any], str]] = [
-    ({"data": "file", "data__path": None, "objective": "task_margin"}, "asks for items with choices"),
+    ({"data": "file", "data__path": None, "objective": "task_margin"}, "needs items with choices"),
     ({"data": "file", "data__path": None, "objective": "generation_accuracy"}, "questions with an answer"),
     ({"searcher": "taylor", "objective": "kl"}, "takes gradients (taylor), of which objective.type=kl has none"),
     ({"searcher": "cbo_gradient", "objective": "task_accuracy"}, "objective.type=task_accuracy has none"),

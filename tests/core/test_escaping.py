@@ -1,9 +1,9 @@
-"""Texts of others are shown, and command nothing."""
+"""Untrusted texts are shown, and have no effect."""
 
 from raysearch.core.escaping import csv_cell, markdown_code, markdown_line, visible
 
 
-def test_what_commands_a_terminal_is_spelled() -> None:
+def test_control_characters_are_escaped() -> None:
     shown = {
         "plain, ‘quoted’ 中文 🙂\nline": "plain, ‘quoted’ 中文 🙂\nline",
         "\x1b[2J\x1b]0;title\x07": "\\x1b[2J\\x1b]0;title\\x07",
@@ -25,7 +25,7 @@ def test_code_cannot_close_its_own_span() -> None:
 
 
 def test_a_cell_computes_nothing() -> None:
-    kept = ["-0.5", "-3", "{1,2}", "a=b", "", None, -0.5, 3]
-    assert [csv_cell(one) for one in kept] == kept
+    harmless = ["-0.5", "-3", "{1,2}", "a=b", "", None, -0.5, 3]
+    assert [csv_cell(value) for value in harmless] == harmless
     for formula in ("=1+1", "+1", "-1+cmd|' /C calc'!A0", "@SUM(A1)", "\t=1"):
         assert csv_cell(formula) == f"'{formula}"

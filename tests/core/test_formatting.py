@@ -13,5 +13,6 @@ def test_what_is_rounded_up_goes_to_the_next_unit() -> None:
 
 
 def test_no_standard_error_is_in_powers_of_ten() -> None:
-    known = [Estimate(0.5, 0.0123), Estimate(3000.0, 210.0), Estimate(12_345.6, 1234.0), Estimate(7.0), None]
-    assert [shown(one) for one in known] == ["0.500 ± 0.012", "3,000 ± 210", "12,346 ± 1,234", "7", ""]
+    estimates = [Estimate(0.5, 0.0123), Estimate(3000.0, 210.0), Estimate(12_345.6, 1234.0), Estimate(7.0), None]
+    texts = [shown(estimate) for estimate in estimates]
+    assert texts == ["0.500 ± 0.012", "3,000 ± 210", "12,346 ± 1,234", "7", ""]

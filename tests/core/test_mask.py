@@ -23,7 +23,8 @@ def test_equal_masks_hash_alike_and_order_by_layers():
 
 
 def test_set_algebra():
-    a, b = Mask.of(1, 2, 3), Mask.of(3, 4)
+    a = Mask.of(1, 2, 3)
+    b = Mask.of(3, 4)
     assert (a | b, a & b, a - b, a ^ b) == (Mask.of(1, 2, 3, 4), Mask.of(3), Mask.of(1, 2), Mask.of(1, 2, 4))
     assert a | [7] == Mask.of(1, 2, 3, 7)
     assert a.kept(6) == (0, 4, 5)

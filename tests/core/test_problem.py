@@ -38,11 +38,11 @@ def test_impossible_problems_say_what_would_do():
 
 
 def test_several_sizes():
-    asked: dict[int | str, range] = {5: range(5, 6), "1..9": range(1, 10), "3..3": range(3, 4), "10..12": range(10, 13)}
-    assert {remove: sizes_of(remove) for remove in asked} == asked
+    sizes: dict[int | str, range] = {5: range(5, 6), "1..9": range(1, 10), "3..3": range(3, 4), "10..12": range(10, 13)}
+    assert {remove: sizes_of(remove) for remove in sizes} == sizes
 
 
-def test_sizes_that_no_user_can_have():
+def test_impossible_sizes_are_refused():
     cases = [
         ("9..1", "remove=9..1 runs backwards; use 1..9"),
         ("0..3", "remove=0..3 begins below 1; use 1..3"),

@@ -89,7 +89,7 @@ def test_a_weighted_sum_uses_the_cached_losses_of_its_parts(open_evaluator, cali
 
 def test_a_part_with_equal_losses_cannot_scale():
     weighting = WeightedObjective((1.0,), "spread")
-    with pytest.raises(EvaluationError, match="part 1 of objective=weighted does not tell single layers apart"):
+    with pytest.raises(EvaluationError, match="part 1 of objective=weighted has the same loss for all single layers"):
         weighting.combine([1.0], {single: [2.0] for single in SINGLES})
     with pytest.raises(EvaluationError, match="part 2 of objective=weighted is 0 for the dense model"):
         WeightedObjective((1.0, 1.0), "dense").combine([1.0, 1.0], {Mask(): [2.0, 0.0]})

@@ -1,9 +1,9 @@
-"""Programs that try to pass a test that they fail, or to leave something behind; ``assert False`` follows each."""
+"""Programs that try to pass a test that they fail, or to change the machine; ``assert False`` follows each program."""
 
 import contextlib
 from pathlib import Path
 
-#: Ends well, or claims to.
+#: Programs that end without an error, or claim that they passed.
 CHEATS = {
     "leave at once": "import os; os._exit(0)",
     "leave politely": "import sys; sys.exit(0)",
@@ -52,10 +52,10 @@ f(0)""",
     "close the tests' brackets": '"""',
 }
 
-#: Those that would take a quarter of a minute to end, so that only their time ends them, whatever it is.
+#: Programs that would take a quarter of a minute to end, so that their time limit ends them.
 ENDED_BY_TIME = {"recurse without a limit"}
 
-#: Reaches beyond its process.
+#: Programs that act beyond their process.
 ESCAPES = {
     "fork": "import os; os.fork()",
     "fork bomb": "import os\nwhile True:\n    try: os.fork()\n    except OSError as error: raise SystemExit from error",
@@ -102,7 +102,7 @@ ESCAPES = {
     "many long files": "for i in range(1000): open(str(i), 'wb').write(bytes(1 << 20))",
 }  # fmt: skip
 
-#: Runs until it is stopped.
+#: Programs that run until they are stopped.
 ENDLESS = {
     "a loop": "while True: pass",
     "sleep": "import time; time.sleep(1000)",
@@ -122,10 +122,10 @@ while True: pass""",
 
 
 def running(starter: str = "sandbox_child") -> set[str]:
-    """The processes that run programs, by this file."""
-    found = set()
+    """Return the ids of the processes that a script started."""
+    processes = set()
     for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             if starter in file.read_text(errors="replace"):
-                found.add(file.parent.name)
-    return found
+                processes.add(file.parent.name)
+    return processes

@@ -1,6 +1,6 @@
-"""Forty pieces of code that fail, or not, and the class."""
+"""Forty pieces of code, with the class of their failure."""
 
-#: (code, tests, class); None is a pass.
+#: Code, tests, and the class of the failure; None if the code passes.
 SNIPPETS: list[tuple[str, str, str | None]] = [
     ("def f(x):\n    return x + 1", "assert f(1) == 2", None),
     ("f = lambda x: x + 1", "assert f(1) == 2", None),

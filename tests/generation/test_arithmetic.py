@@ -1,4 +1,4 @@
-"""Problems of arithmetic: of which form, which answers, which tokens, and how they are drawn."""
+"""Problems of arithmetic: their form, their answers, their tokens and their draws."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_prompts_end_before_the_first_digit() -> None:
 
 
 def test_problems_are_drawn_once_and_are_no_worked_examples() -> None:
-    every = draw_problems(6558, seed=0)
-    assert len({problem.question for problem in every}) == 6558
-    assert not {problem.question for problem in every} & set(SHOTS)
+    problems = draw_problems(6558, seed=0)
+    assert len({problem.question for problem in problems}) == 6558
+    assert not {problem.question for problem in problems} & set(SHOTS)
     assert draw_problems(50, seed=1) == draw_problems(80, seed=1)[:50] != draw_problems(50, seed=2)
     with pytest.raises(UserError, match="assess.probe.items=6559 is more than the 6558 problems"):
         draw_problems(6559, seed=0)
@@ -52,7 +52,8 @@ def test_the_rows_of_arithmetic_1dc_are_read_and_their_answers_are_right() -> No
 
 
 def test_rows_of_another_form_are_refused() -> None:
-    right, wrong = ({"context": f"Question: What is {one}?\nAnswer:"} for one in ("(9 + 8) * 2", "98 plus 45"))
+    right = {"context": "Question: What is (9 + 8) * 2?\nAnswer:"}
+    wrong = {"context": "Question: What is 98 plus 45?\nAnswer:"}
     cases = [
         ([right, wrong], "assess.probe.file has 'Question: What is 98 plus 45? Answer:' as context of row 2"),
         ([right, right], "assess.probe.items=2 is more than the 1 problems"),
@@ -61,32 +62,36 @@ def test_rows_of_another_form_are_refused() -> None:
 
 
 class Letters:
-    """A tokenizer with a token for each character, and maybe one for a space and what follows it."""
+    """A tokenizer of characters; with `pairs`, a space and the character after it are one token."""
 
     eos_token_id = 1
 
     def __init__(self, pairs: bool, ends: bool = False) -> None:
-        self.pairs, self.ends = pairs, ends
+        self.pairs = pairs
+        self.ends = ends
 
     def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
-        ids, at = [0], 0
-        while at < len(text):
-            pair = self.pairs and text[at] == " " and at + 1 < len(text)
-            ids.append(1000 + ord(text[at + 1]) if pair else ord(text[at]))
-            at += 2 if pair else 1
-        return {"input_ids": ids + [1] * self.ends}
+        ids = [0]
+        place = 0
+        while place < len(text):
+            is_pair = self.pairs and text[place] == " " and place + 1 < len(text)
+            ids.append(1000 + ord(text[place + 1]) if is_pair else ord(text[place]))
+            place += 2 if is_pair else 1
+        return {"input_ids": [*ids, 1] if self.ends else ids}
 
 
 def test_a_digit_is_a_token_with_or_without_the_space() -> None:
-    positive, negative = Problem.of("(9 + 8) * 2"), Problem.of("(1 - 5) - 6")
+    positive = Problem.of("(9 + 8) * 2")
+    negative = Problem.of("(1 - 5) - 6")
     for ends in (False, True):
-        apart, together = Letters(pairs=False, ends=ends), Letters(pairs=True, ends=ends)
-        assert encode_probe(positive, apart).digits == tuple(range(48, 58))
-        assert encode_probe(positive, apart).ids[-2:] == (ord(":"), ord(" "))
-        assert encode_probe(positive, together).digits == tuple(range(1048, 1058))
-        assert encode_probe(positive, together).ids[-1] == ord(":")
-        assert encode_probe(negative, together).digits == tuple(range(48, 58))
-        assert encode_probe(negative, together).ids[-1] == 1000 + ord("-")
+        single = Letters(pairs=False, ends=ends)
+        paired = Letters(pairs=True, ends=ends)
+        assert encode_probe(positive, single).digits == tuple(range(48, 58))
+        assert encode_probe(positive, single).ids[-2:] == (ord(":"), ord(" "))
+        assert encode_probe(positive, paired).digits == tuple(range(1048, 1058))
+        assert encode_probe(positive, paired).ids[-1] == ord(":")
+        assert encode_probe(negative, paired).digits == tuple(range(48, 58))
+        assert encode_probe(negative, paired).ids[-1] == 1000 + ord("-")
 
 
 def test_a_tokenizer_without_digits_is_refused() -> None:

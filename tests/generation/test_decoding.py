@@ -1,4 +1,4 @@
-"""Many prompts at once get the texts that each would get alone."""
+"""Prompts in a batch get the texts that each prompt gets alone."""
 
 import random
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ def prompts(n: int = 9, most: int = 12, stop: tuple[str, ...] = (" 7",)) -> list
     return [Prompt(tuple(draw.randrange(1, VOCABULARY) for _ in range(3 + i)), most + i % 3, stop) for i in range(n)]
 
 
-WAYS = {
+DECODINGS = {
     "greedy": Decoding(),
     "drawn": Decoding(1.0),
     "top k": Decoding(1.5, top_k=5),
@@ -40,34 +40,36 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_same_texts_for_any_batch(way):
+@pytest.mark.parametrize("name", DECODINGS)
+def test_the_same_texts_for_any_batch(name):
+    options = DECODINGS[name]
     stack = LayerStack(tiny_model(n_layers=2))
     with stack.bypassed(Mask.of(1)) as model:
-        alone = [generate(model, Numbers(), [prompt], WAYS[way])[0][0] for prompt in prompts()]
+        alone = [generate(model, Numbers(), [prompt], options)[0][0] for prompt in prompts()]
         for rows in (2, 3, 16):
-            assert generate(model, Numbers(), prompts(), WAYS[way], rows)[0] == alone
-        assert generate(model, Numbers(), prompts()[::-1], WAYS[way], 4)[0][::-1] == alone
+            assert generate(model, Numbers(), prompts(), options, rows)[0] == alone
+        assert generate(model, Numbers(), prompts()[::-1], options, 4)[0][::-1] == alone
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_choices_that_an_error_could_change_are_made_alone(way, monkeypatch):
-    """With an error as large as any logit every choice is made by the row alone: so are the texts."""
+@pytest.mark.parametrize("name", DECODINGS)
+def test_choices_that_an_error_could_change_are_made_alone(name, monkeypatch):
+    """With an error as large as any logit, every choice is made by the row alone, and the texts are the same."""
     model = tiny_model(n_layers=2)
-    found = generate(model, Numbers(), prompts(), WAYS[way], 4)[0]
+    texts = generate(model, Numbers(), prompts(), DECODINGS[name], 4)[0]
     monkeypatch.setattr(decoding, "_ERROR", 1e9)
-    assert generate(model, Numbers(), prompts(), WAYS[way], 4)[0] == found
+    assert generate(model, Numbers(), prompts(), DECODINGS[name], 4)[0] == texts
 
 
 def test_a_cache_with_room_holds_what_that_of_transformers_holds(monkeypatch):
     monkeypatch.setattr(decoding, "_ROOM", 3)
     model = tiny_model(n_layers=2)
-    own, roomy = DynamicCache(config=model.config), decoding._cache(model)
+    standard = DynamicCache(config=model.config)
+    roomy = decoding._cache(model)
     assert roomy is not None
     for n_new in (5, 1, 1, 1, 1, 7, 1):
         keys, values = (torch.randn(2, 3, n_new, width) for width in (4, 8))
-        assert all(map(torch.equal, own.update(keys, values, 1), roomy.update(keys, values, 1)))
-        assert own.get_seq_length(1) == roomy.get_seq_length(1)
+        assert all(map(torch.equal, standard.update(keys, values, 1), roomy.update(keys, values, 1)))
+        assert standard.get_seq_length(1) == roomy.get_seq_length(1)
     kinds = ["sliding_attention", "full_attention"]
     config = AutoConfig.for_model("gemma3_text", num_hidden_layers=2, layer_types=kinds)
     mixed = decoding._cache(SimpleNamespace(config=config))
@@ -101,26 +103,29 @@ def test_the_models_own_settings_change_no_text():
 
 @pytest.mark.parametrize("kind", ["gpt2", "opt"])
 def test_no_position_is_read_beyond_the_models_last(kind, monkeypatch):
-    """A GPU would not survive that."""
+    """A GPU could not be used any more after that."""
     sizes = {"vocab_size": 64, "max_position_embeddings": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
     widths = {"n_embd": 8} if kind == "gpt2" else {"hidden_size": 8, "ffn_dim": 16, "word_embed_proj_dim": 8}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **widths)).eval()
-    model.generation_config.eos_token_id = 64  # which no answer can have, so none ends early
-    read, forward = [0], torch.nn.Embedding.forward
+    model.generation_config.eos_token_id = 64  # not in the vocabulary, so no answer ends early
+    positions_read = [0]
+    forward = torch.nn.Embedding.forward
 
-    def look(self, ids):
+    def recording_forward(self, ids):
         if self is not model.get_input_embeddings():
-            read.append(int(ids.max()) + 1)
+            positions_read.append(int(ids.max()) + 1)
         return forward(self, ids)
 
-    monkeypatch.setattr(torch.nn.Embedding, "forward", look)
-    long, short = Prompt(tuple(range(14)), 3), [Prompt((n,), 16) for n in range(5)]
-    found = generate(model, Numbers(), [long, *short])[0]
-    assert [one.n_tokens for one in found] == [3, *[16] * 5]
-    assert max(read) <= 16 + 2 * (kind == "opt")
+    monkeypatch.setattr(torch.nn.Embedding, "forward", recording_forward)
+    table_size = 18 if kind == "opt" else 16
+    long_prompt = Prompt(tuple(range(14)), 3)
+    short_prompts = [Prompt((n,), 16) for n in range(5)]
+    texts = generate(model, Numbers(), [long_prompt, *short_prompts])[0]
+    assert [text.n_tokens for text in texts] == [3, *[16] * 5]
+    assert max(positions_read) <= table_size
     with pytest.raises(UserError, match=r"max_new_tokens=4 after a prompt of 14 tokens leads beyond the 16 positions"):
-        generate(model, Numbers(), [Prompt(tuple(range(14)), 4), *short])
-    assert max(read) <= 16 + 2 * (kind == "opt")
+        generate(model, Numbers(), [Prompt(tuple(range(14)), 4), *short_prompts])
+    assert max(positions_read) <= table_size
 
 
 def test_an_answer_ends_at_a_stop():
@@ -134,14 +139,14 @@ def test_an_answer_ends_at_a_stop():
 
 
 def pieces(decoder: decoders.Decoder, *words: str) -> PreTrainedTokenizerFast:
-    """A tokenizer whose tokens are these words."""
+    """Return a tokenizer whose tokens are these words."""
     model = models.BPE({word: number for number, word in enumerate(("</s>", *words))}, [], byte_fallback=True)
-    made = Tokenizer(model)
-    made.decoder = decoder
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>")
+    tokenizer = Tokenizer(model)
+    tokenizer.decoder = decoder
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
 
 
-#: As in Llama 2, Mistral 7B, TinyLlama and Phi 3.
+#: Like the decoders of Llama 2, Mistral 7B, TinyLlama and Phi 3.
 STRIP = decoders.Sequence(
     [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
 )
@@ -162,54 +167,58 @@ STRIP = decoders.Sequence(
 )
 def test_an_answer_keeps_the_space_it_begins_with(decoder, prompt, new, text):
     tokenizer = pieces(decoder, *sorted({*prompt, *new} - {"</s>"}))
-    ids, added = ([tokenizer.vocab[piece] for piece in words] for words in (prompt, new))
+    prompt_ids = [tokenizer.vocab[piece] for piece in prompt]
+    new_ids = [tokenizer.vocab[piece] for piece in new]
     for stop in ((), (text[:2],)):
-        one = decoding._Text(Prompt(tuple(ids), len(new), stop), tokenizer, frozenset({0}), None)
-        for token in added:
-            one.add(token)
-        assert one.written() == Written("" if stop else text, len(new), not stop)
-        assert one.done
+        answer = decoding._Text(Prompt(tuple(prompt_ids), len(new), stop), tokenizer, frozenset({0}), None)
+        for token in new_ids:
+            answer.add(token)
+        assert answer.written() == Written("" if stop else text, len(new), not stop)
+        assert answer.done
 
 
 def drawn_alone(logits: torch.Tensor, draw: float, options: Decoding) -> int:
-    """The first token, by number, up to which the probabilities add up to more than `draw`, in plain words."""
+    """Return the first token, by number, up to which the probabilities add up to more than `draw`."""
     logits = logits.double() / options.temperature
     order = sorted(range(len(logits)), key=lambda token: (-float(logits[token]), token))
-    kept = order[: options.top_k or None]
+    candidates = order[: options.top_k or None]
     if options.top_p < 1:
-        below = logits[kept].softmax(-1).cumsum(-1)
-        kept = kept[: int((below < options.top_p).sum()) + 1]
-    kept.sort()
-    up_to = logits[kept].softmax(-1).cumsum(-1)
-    return kept[min(int((up_to <= draw).sum()), len(kept) - 1)]
+        below = logits[candidates].softmax(-1).cumsum(-1)
+        candidates = candidates[: int((below < options.top_p).sum()) + 1]
+    candidates.sort()
+    up_to = logits[candidates].softmax(-1).cumsum(-1)
+    return candidates[min(int((up_to <= draw).sum()), len(candidates) - 1)]
 
 
-@pytest.mark.parametrize("options", [*WAYS.values(), Decoding(1.0, top_p=0.7), Decoding(0.5, top_k=100)])
+@pytest.mark.parametrize("options", [*DECODINGS.values(), Decoding(1.0, top_p=0.7), Decoding(0.5, top_k=100)])
 def test_rows_drawn_at_once_are_those_drawn_alone(options):
     torch.manual_seed(0)
-    # As coarse as those of half precision, so that many are equal.
+    # Rounded as in half precision, so that many logits are equal.
     logits = torch.randn(200, 40).mul(2).round(decimals=0 if options.top_k else 1)
     draws = [0.0, 1 - 2**-53, *torch.rand(198, dtype=torch.float64).tolist()]
-    found = decoding._chosen(logits, draws, options, torch.zeros(200).double())[0].tolist()
+    tokens = decoding._chosen(logits, draws, options, torch.zeros(200).double())[0].tolist()
     if options.temperature:
-        assert found == [drawn_alone(*one, options) for one in zip(logits, draws, strict=True)]
+        expected = [drawn_alone(row, draw, options) for row, draw in zip(logits, draws, strict=True)]
+        assert tokens == expected
     else:
-        assert found == logits.argmax(-1).tolist()
+        assert tokens == logits.argmax(-1).tolist()
 
 
-def test_a_choice_that_an_error_could_change_is_told():
-    """Each of 2,000 rows is changed by less than the margin: where the token is another, that was not sure."""
+def test_a_choice_that_an_error_could_change_is_marked():
+    """Each of 2,000 rows is changed by less than the margin. If the token changes, it was marked as not sure."""
     torch.manual_seed(0)
-    logits, draws = torch.randn(2000, 20), torch.rand(2000, dtype=torch.float64).tolist()
-    for options in (*WAYS.values(), Decoding(1.0, top_p=0.7)):
+    logits = torch.randn(2000, 20)
+    draws = torch.rand(2000, dtype=torch.float64).tolist()
+    for options in (*DECODINGS.values(), Decoding(1.0, top_p=0.7)):
         margins = torch.full((2000,), 0.005, dtype=torch.float64)
         token, sure = decoding._chosen(logits, draws, options, margins)
-        changed = 0
+        n_changed = 0
         for _ in range(5):
-            other, _ = decoding._chosen(logits + 0.005 * (torch.rand(2000, 20) - 0.5), draws, options, margins)
-            assert not (sure.bool() & (token != other)).any()
-            changed += int((token != other).sum())
-        assert changed > 5 and sure.double().mean() > 0.5
+            noisy_logits = logits + 0.005 * (torch.rand(2000, 20) - 0.5)
+            noisy_token, _ = decoding._chosen(noisy_logits, draws, options, margins)
+            assert not (sure.bool() & (token != noisy_token)).any()
+            n_changed += int((token != noisy_token).sum())
+        assert n_changed > 5 and sure.double().mean() > 0.5
 
 
 def test_a_model_whose_cache_or_padding_is_not_its_own_is_refused():
@@ -219,7 +228,7 @@ def test_a_model_whose_cache_or_padding_is_not_its_own_is_refused():
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config).eval()
     with pytest.raises(
-        UnsupportedModelError, match=r"rwkv goes on with other logits from its cache, .* would be wrong"
+        UnsupportedModelError, match=r"rwkv computes other logits with its cache and padding .* would be wrong"
     ):
         generate(model, Numbers(), prompts())
 
@@ -227,8 +236,8 @@ def test_a_model_whose_cache_or_padding_is_not_its_own_is_refused():
 def test_an_error_of_a_models_own_generation_is_one_sentence():
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "attention_hidden_size": 32, "intermediate_size": 32}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("rwkv", **sizes, num_hidden_layers=3)).eval()
-    said = r"rwkv cannot generate text with these layers \(TypeError: .*\); use another architecture, or losses that"
-    with LayerStack(model).bypassed(Mask.of(1)), pytest.raises(UnsupportedModelError, match=said):
+    message = r"rwkv cannot generate text with these layers \(TypeError: .*\); use another architecture, or losses that"
+    with LayerStack(model).bypassed(Mask.of(1)), pytest.raises(UnsupportedModelError, match=message):
         generate(model, Numbers(), prompts())
 
 
@@ -237,18 +246,21 @@ def test_a_model_without_a_cache_writes_what_transformers_writes():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model("openai-gpt", **sizes)).eval()
-    asked = prompts(stop=())
-    for prompt, written in zip(asked, generate(model, Numbers(), asked)[0], strict=True):
-        ids, most = torch.tensor([prompt.ids]), prompt.max_new_tokens
-        alone = model.generate(ids, max_new_tokens=most, do_sample=False, eos_token_id=0, pad_token_id=0)
+    all_prompts = prompts(stop=())
+    for prompt, written in zip(all_prompts, generate(model, Numbers(), all_prompts)[0], strict=True):
+        ids = torch.tensor([prompt.ids])
+        alone = model.generate(
+            ids, max_new_tokens=prompt.max_new_tokens, do_sample=False, eos_token_id=0, pad_token_id=0
+        )
         new = alone[0, len(prompt.ids) :].tolist()
         assert written.text == Numbers().decode(new[: new.index(0)] if 0 in new else new, True)
 
 
 def test_a_token_at_the_edge_of_a_nucleus_leaves_other_choices_sure():
-    """In a large vocabulary some token always is there; each row that is not sure costs a pass of its own."""
+    """In a large vocabulary, some token is always at the edge. Each row that is not sure costs a separate pass."""
     torch.manual_seed(0)
-    logits, draws = torch.randn(50, 20_000) * 4, torch.rand(50, dtype=torch.float64).tolist()
+    logits = torch.randn(50, 20_000) * 4
+    draws = torch.rand(50, dtype=torch.float64).tolist()
     margins = torch.full((50,), 2e-4, dtype=torch.float64)
     _, sure = decoding._chosen(logits, draws, Decoding(0.9, top_p=0.95), margins)
     assert sure.double().mean() > 0.8
@@ -259,7 +271,7 @@ def test_no_prompts_no_texts():
 
 
 def test_batches_of_half_precision_follow_from_the_prompts():
-    """Texts depend on the batch there, so the same list gives the same texts."""
+    """In half precision texts depend on the batch; the same list of prompts gives the same texts."""
     model = tiny_model(n_layers=2).bfloat16()
-    once, again = (generate(model, Numbers(), prompts(), rows=4)[0] for _ in range(2))
-    assert once == again
+    texts = generate(model, Numbers(), prompts(), rows=4)[0]
+    assert generate(model, Numbers(), prompts(), rows=4)[0] == texts

@@ -1,4 +1,4 @@
-"""Degeneration by numbers that are known, and Self-BLEU as nltk's BLEU gives it."""
+"""Measures of degeneration equal numbers computed by hand, and Self-BLEU equals nltk's BLEU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ def nltk_self_bleu(texts: list[list[str]]) -> list[float]:
     from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
     smooth = SmoothingFunction().method1
-    others = [texts[:at] + texts[at + 1 :] for at in range(len(texts))]
-    return [sentence_bleu(rest, text, smoothing_function=smooth) for text, rest in zip(texts, others, strict=True)]
+    return [
+        sentence_bleu(texts[:index] + texts[index + 1 :], text, smoothing_function=smooth)
+        for index, text in enumerate(texts)
+    ]
 
 
 def test_self_bleu_is_nltks_bleu() -> None:
@@ -33,9 +35,9 @@ def test_real_sentences_are_compared_as_nltk_does() -> None:
         "Dr. Smith sells 16 eggs a day, e.g. on Monday. So the answer is $18.\n\nNo."
     )
     split = sentences(text)
-    assert [len(one) for one in split] == [7, 8, 12, 12, 7, 2], split
+    assert [len(sentence) for sentence in split] == [7, 8, 12, 12, 7, 2], split
     assert split[2][-5:] == [",", "does", "n't", "she", "?"]
-    expected = [score for score, one in zip(nltk_self_bleu(split), split, strict=True) if len(one) >= 4]
+    expected = [score for score, sentence in zip(nltk_self_bleu(split), split, strict=True) if len(sentence) >= 4]
     assert self_bleu_within(split) == pytest.approx(sum(expected) / len(expected), rel=1e-12)
 
 

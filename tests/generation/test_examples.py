@@ -1,4 +1,4 @@
-"""Answers side by side, and the items that lose most."""
+"""Answers of several models to the same items, and the items with the largest loss of score."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PRUNED = [text("1", 1), text("(2", 0, "parenthesis"), text("3 3 3", 0.25, None, 
 
 def test_the_worst_items_fall_most() -> None:
     rows = examples(["1", "2", "3", "4"], DENSE, PRUNED)
-    assert [one["item"] for one in worst(rows, 5)] == [1, 2]
-    assert [one["item"] for one in worst(rows, 1)] == [1]
+    assert [row["item"] for row in worst(rows, 5)] == [1, 2]
+    assert [row["item"] for row in worst(rows, 1)] == [1]
 
 
 def test_a_row_has_every_model_beside_the_right_answer() -> None:

@@ -1,4 +1,4 @@
-"""Generated programs: what passes, what does not, and that nothing reaches the machine."""
+"""Generated programs pass or fail as they should, and cannot change the machine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TIMEOUT_S = 3
 
 
 def outcome(code: str, tests: str = "") -> ProgramOutcome:
-    (one,) = run_programs([Program(code, tests, TIMEOUT_S)])
-    return one
+    (program_outcome,) = run_programs([Program(code, tests, TIMEOUT_S)])
+    return program_outcome
 
 
 def test_what_passes() -> None:
@@ -34,9 +34,10 @@ def test_what_passes() -> None:
         "input's end": ("try: input()\nexcept EOFError: x = 1", "assert x == 1"),
         "a guard": ("if __name__ == '__main__': raise ValueError", ""),
     }
-    programs = [Program(*one, TIMEOUT_S) for one in good.values()]
-    failed = [f"{name}: {one}" for name, one in zip(good, run_programs(programs), strict=True) if not one.passed]
-    assert not failed, "\n".join(failed)
+    programs = [Program(code, tests, TIMEOUT_S) for code, tests in good.values()]
+    outcomes = zip(good, run_programs(programs), strict=True)
+    failures = [f"{name}: {result}" for name, result in outcomes if not result.passed]
+    assert not failures, "\n".join(failures)
 
 
 def test_failures_say_why() -> None:
@@ -57,10 +58,10 @@ def test_nothing_passes_that_should_not_and_nothing_is_left(
     namespaces: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = sandbox._CHILD.read_text()
-    child = tmp_path / f"sandbox_child_{os.getpid()}.py"  # a name of its own tells its programs from those of others
+    child = tmp_path / f"sandbox_child_{os.getpid()}.py"  # a unique name, by which `running` finds its processes
     child.write_text(text if namespaces else text.replace("if libc.unshare(", "if True or libc.unshare("))
     monkeypatch.setattr(sandbox, "_CHILD", child)
-    monkeypatch.setattr(sandbox, "_MEMORY", 2**28)  # it takes as long to fill as there is of it
+    monkeypatch.setattr(sandbox, "_MEMORY", 2**28)  # less memory is filled in less time
     if not namespaces:  # the kernel refuses them
         assert not outcome("open('x', 'w')").passed and outcome("open('/etc/passwd')").passed
     folder = tmp_path / "mine"
@@ -75,10 +76,10 @@ def test_nothing_passes_that_should_not_and_nothing_is_left(
         Program(code, "assert False", 1 if name in ENDED_BY_TIME else TIMEOUT_S) for name, code in attacks.items()
     ]
     outcomes = dict(zip(attacks, run_programs(programs), strict=True))
-    assert not [name for name, one in outcomes.items() if one.passed]
-    reached = [f"{name}: {outcomes[name]}" for name in ESCAPES if outcomes[name].error == "AssertionError"]
-    allowed = {"system"}  # whose refusal is its exit status
-    assert not [line for line in reached if line.partition(":")[0] not in allowed], "\n".join(reached)
+    assert not [name for name, program_outcome in outcomes.items() if program_outcome.passed]
+    successful = [f"{name}: {outcomes[name]}" for name in ESCAPES if outcomes[name].error == "AssertionError"]
+    allowed = {"system"}  # its refusal is its exit status
+    assert not [line for line in successful if line.partition(":")[0] not in allowed], "\n".join(successful)
     after = sentinel.stat()
     assert (before.st_mtime_ns, before.st_mode, before.st_size) == (after.st_mtime_ns, after.st_mode, after.st_size)
     assert [file.name for file in folder.iterdir()] == ["file"]
@@ -89,7 +90,8 @@ def test_nothing_passes_that_should_not_and_nothing_is_left(
 def test_a_scratch_folder_of_its_own() -> None:
     write = Program("open('x', 'w').write('1')", "assert open('x').read() == '1'", TIMEOUT_S)
     look = Program("import os", "assert os.listdir() == []", TIMEOUT_S)
-    assert [one.passed for one in run_programs([write, look, write], workers=1)] == [True, True, True]
+    outcomes = run_programs([write, look, write], workers=1)
+    assert [program_outcome.passed for program_outcome in outcomes] == [True, True, True]
 
 
 def test_code_is_refused_where_the_kernel_has_no_filter_of_system_calls(
@@ -99,5 +101,5 @@ def test_code_is_refused_where_the_kernel_has_no_filter_of_system_calls(
         sandbox._CHILD.read_text().replace("libc.prctl(22, 2, program, 0, 0)", "libc.prctl(22, 9, program, 0, 0)")
     )
     monkeypatch.setattr(sandbox, "_CHILD", child)
-    with pytest.raises(UserError, match=r"run_code=true needs a kernel that can shut generated code off, and .*filter"):
+    with pytest.raises(UserError, match=r"run_code=true needs a kernel that can isolate generated code, and .*filter"):
         outcome("x = 1")

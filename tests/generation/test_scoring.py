@@ -1,4 +1,4 @@
-"""Scores equal those of the libraries, and say why code fails."""
+"""Scores equal those of the libraries, and failures of code have the right class."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_forty_snippets_fail_as_classed() -> None:
     assert len(SNIPPETS) == 40
     outcomes = run_programs([Program(code, tests, timeout_s=1) for code, tests, _ in SNIPPETS])
     wrong = []
-    for (code, _, expected), one in zip(SNIPPETS, outcomes, strict=True):
-        found = None if one.passed else failure_class(one.error or "", one.message)
-        if found != expected:
-            wrong.append(f"{code!r}: {found}, not {expected} ({one.error}: {one.message})")
-        if one.parses == (one.error in ("SyntaxError", "IndentationError")):
-            wrong.append(f"{code!r}: parses={one.parses}")
+    for (code, _, expected), outcome in zip(SNIPPETS, outcomes, strict=True):
+        failure = None if outcome.passed else failure_class(outcome.error or "", outcome.message)
+        if failure != expected:
+            wrong.append(f"{code!r}: {failure}, not {expected} ({outcome.error}: {outcome.message})")
+        if outcome.parses == (outcome.error in ("SyntaxError", "IndentationError")):
+            wrong.append(f"{code!r}: parses={outcome.parses}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -55,7 +55,7 @@ def test_mathematics_is_scored_as_math_verify_does() -> None:
 
 
 def test_mathematics_is_scored_in_any_thread_and_never_for_long() -> None:
-    """A replica of Ray works in a thread that can have no signals, by which math-verify limits its time."""
+    """math-verify limits its time by signals, which the thread of a Ray actor cannot receive."""
 
     def forever() -> str:
         while True:
@@ -106,10 +106,10 @@ def test_patterns() -> None:
 
 def test_code_is_cut_out_of_an_answer() -> None:
     head = 'def f(x):\n    """Add one."""\n'
-    given = f"Here is the final answer:\n```python\n{head}"
+    fenced_head = f"Here is the final answer:\n```python\n{head}"
     for text, prompt, code in (
-        ("    return x\n```\nIt adds one.", given, f"{head}    return x\n"),
-        ("    return x\n", given, f"{head}    return x\n"),
+        ("    return x\n```\nIt adds one.", fenced_head, f"{head}    return x\n"),
+        ("    return x\n", fenced_head, f"{head}    return x\n"),
         ("def f(x): ...\n```", "Here is a solution:\n```python\n", "def f(x): ...\n"),
         ("Sure:\n```python\ndef f(x): ...\n```\n```\nno\n```", "", "def f(x): ...\n"),
         ("Sure:\n```\ndef f(x): ...\n", "", "def f(x): ...\n"),
@@ -122,19 +122,19 @@ def test_code_is_cut_out_of_an_answer() -> None:
         assert extract_code(text, prompt) == code
 
 
-def test_base_and_plus_are_told_apart() -> None:
+def test_the_results_of_base_and_plus_tests_are_separate() -> None:
     absolute = "def f(x):\n    return abs(x)"
-    both = CodeTests("assert f(1) == 1", "assert f(-1) == -1", timeout_s=2)
+    base_and_plus = CodeTests("assert f(1) == 1", "assert f(-1) == -1", timeout_s=2)
     cases = {
-        absolute: (both, Score(0.0, "assertion", base=True)),
-        "def f(x): return x": (both, Score(1.0, None, base=True)),
-        "def f(x): return 0": (both, Score(0.0, "assertion", base=False)),
-        "def f(x): return (x": (both, Score(0.0, "parenthesis", base=False)),
+        absolute: (base_and_plus, Score(0.0, "assertion", base=True)),
+        "def f(x): return x": (base_and_plus, Score(1.0, None, base=True)),
+        "def f(x): return 0": (base_and_plus, Score(0.0, "assertion", base=False)),
+        "def f(x): return (x": (base_and_plus, Score(0.0, "parenthesis", base=False)),
         "def f(x): return max(x, -x)": (CodeTests("assert f(-1) == 1"), Score(1.0)),
         "f = sqrt": (CodeTests("assert f(4) == 2", before="from math import sqrt"), Score(1.0)),
     }
-    found = score_codes(list(cases), [tests for tests, _ in cases.values()], workers=2)
-    assert found == [score for _, score in cases.values()]
+    scores = score_codes(list(cases), [tests for tests, _ in cases.values()], workers=2)
+    assert scores == [score for _, score in cases.values()]
 
 
 @pytest.mark.data

@@ -55,7 +55,7 @@ def test_a_model_that_thinks_is_told_not_to(tmp_path: Path) -> None:
 def test_what_is_wrong_with_every_row_is_said_where_rows_are_skipped(tmp_path: Path) -> None:
     rows = [[("user", word), ("assistant", "yes")] for word in "abc"]
     for template, options, message in (
-        (PLAIN, {"thinking": False}, "data.thinking=false is nothing that the model's chat template knows"),
+        (PLAIN, {"thinking": False}, "data.thinking=false is not supported by the model's chat template"),
         ("{{ nonsense( }}", {}, "the model's chat template cannot be used"),
     ):
         data = chats(tmp_path, *rows, unusable="skip", **options)

@@ -1,8 +1,8 @@
-"""The contract of a format: it turns a row of a data set into a sample in words.
+"""The contract of a format, which turns a row of a data set into a sample in words.
 
-A format is a frozen dataclass whose fields are its keys in ``conf/data/*.yaml``. It knows rows and text, but no tokens.
-Rows come from `raysearch.calibration.rows`; `raysearch.calibration.windows` and `raysearch.calibration.items` draw
-samples; `raysearch.calibration.encoding` turns items into tokens.
+A format is a frozen dataclass whose fields are its keys in ``conf/data/*.yaml``. It handles rows and text, not tokens.
+`raysearch.calibration.rows` yields the rows. `raysearch.calibration.windows` and `raysearch.calibration.items` draw
+samples. `raysearch.calibration.encoding` turns items into tokens.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Item:
     """A question and its possible answers. The text of choice c is prompt + opening c + separator + choice c.
 
     Args:
-        prompt: The text before the answer; empty where each choice is a whole text.
-        choices: The answers; one where the question is open.
-        gold: Which of them is right.
-        separator: The text before a choice, scored with it; left out where prompt and opening are empty.
-        openings: A text between the prompt and each choice that is not scored, for choices that differ there; or empty.
-        group: The sub-task it belongs to; empty where there is only one.
-        answer: The text that a generated answer is checked against, if it is not the gold choice.
+        prompt: The text before the answer; empty if each choice is a whole text.
+        choices: The possible answers; a single one if the question is open.
+        gold: The place of the right choice, from 0.
+        separator: The text before a choice, scored with it; left out if prompt and opening are empty.
+        openings: For each choice, a text between prompt and choice that is not scored; empty if there are none.
+        group: The sub-task of the item; empty if there is only one sub-task.
+        answer: The text that a generated answer is checked against; None for the gold choice.
     """
 
     prompt: str
@@ -53,7 +53,7 @@ class Dialogue:
 
     Args:
         messages: Role (``system``, ``user``, ``assistant``) and content of each turn, in order.
-        thinking: As of a `Task`.
+        thinking: Whether the chat template requests thinking before the answer; None for the template's default.
     """
 
     messages: tuple[tuple[str, str], ...]
@@ -62,15 +62,15 @@ class Dialogue:
 
 @dataclass(frozen=True)
 class Task:
-    """Something to write, and how that is checked.
+    """A prompt to answer, and the check of the answer.
 
     Args:
-        user: What is asked.
-        answer: What is expected; its opening stands at the end of the prompt.
+        user: The user's prompt.
+        answer: The expected answer and its check; the answer's opening is the end of the prompt.
         system: The system prompt; empty for none.
-        chat: Whether it is asked in the model's chat template; None where the model has one.
-        group: The sub-task it belongs to; empty where there is only one.
-        thinking: Whether the chat template asks for thinking before the answer; None for its own way.
+        chat: Whether the prompt uses the model's chat template; None to use it if the model has one.
+        group: The sub-task of the task; empty if there is only one sub-task.
+        thinking: Whether the chat template requests thinking before the answer; None for the template's default.
     """
 
     user: str
@@ -88,9 +88,10 @@ class Format(Options, ABC):
     """Reads the rows of a data set.
 
     Attributes:
-        offers: The forms that its samples can take, each for other objectives.
-        draws: The options by which samples are drawn: `WindowOptions` for texts, `ItemOptions` for the others.
-        needs: What a row needs to make a sample, for the message where none does; empty where every row makes one.
+        offers: The forms that its samples can take; an objective needs one of them.
+        draws: The class of the options that draw samples: `WindowOptions` for texts, `ItemOptions` for all others.
+        needs: The condition that a row must meet to make a sample, for the message if no row meets it; empty if every
+            row makes a sample.
     """
 
     section = "data"
@@ -104,10 +105,10 @@ class Format(Options, ABC):
 
         Args:
             row: The row's fields.
-            where: Names the row in messages: ``row 17 of data.path=items.jsonl``.
+            where: The name of the row in messages: ``row 17 of data.path=items.jsonl``.
 
         Returns:
-            The sample; None for a row that is skipped: too short to make one, or left out by the user's wish.
+            The sample; None for a row that is skipped, because it is too short or because the options exclude it.
 
         Raises:
             UserError: The row cannot be read in this format.

@@ -22,14 +22,14 @@ _LEAVE_OUT = "leave the row out, or set data.unusable=skip"
 
 @dataclass(frozen=True)
 class ChatFormat(Format):
-    """Conversations, of which the assistant's turns are the answers.
+    """Conversations whose answers are the assistant's turns.
 
     Args:
         messages: The field of the turns: a list of ``{"role": …, "content": …}``, or of ``{"from": …, "value": …}``.
-            A content may be a list of parts of text, which are joined by line breaks.
-        unusable: What becomes of conversations with tools, with empty turns, or without an answer: ``refuse`` names
-            the first one and stops, ``skip`` leaves them out.
-        thinking: Whether the chat template asks for thinking before the answer; None for its own way.
+            The content may be a list of text parts, which are joined by line breaks.
+        unusable: The treatment of conversations with tools, with empty turns, or without an answer: ``refuse`` stops
+            with an error at the first one, ``skip`` leaves them out.
+        thinking: Whether the chat template requests thinking before the answer; None for the template's default.
     """
 
     messages: str = "messages"
@@ -47,7 +47,8 @@ class ChatFormat(Format):
             remedy = remedy_for(turns, 'write [{"role": "user", "content": …}, …]')
             raise UserError(f"{where} holds {kind} in data.messages={self.messages}; {remedy}")
         for number, turn in enumerate(turns, start=1):
-            if not isinstance(turn, Mapping) or not {"role", "from"} & set(turn):  # of the data, not of this row
+            # This is a mistake of the data set, not of the row, so `unusable=skip` does not skip the row.
+            if not isinstance(turn, Mapping) or not {"role", "from"} & set(turn):
                 raise UserError(_no_message(number, where))
         try:
             messages = tuple(_turn(turn, number, where) for number, turn in enumerate(turns, start=1))
@@ -61,7 +62,7 @@ class ChatFormat(Format):
 
 
 def _joined(parts: list[Any], number: int, where: str) -> str:
-    """Return the text of a turn that is written as parts: ``[{"type": "text", "text": …}, …]``."""
+    """Return the text of a turn that is a list of parts: ``[{"type": "text", "text": …}, …]``."""
     for part in parts:
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, Mapping) else kind_of(part)
@@ -77,9 +78,12 @@ def _no_message(number: int, where: str) -> str:
 
 
 def _turn(turn: Mapping[str, Any], number: int, where: str) -> tuple[str, str]:
+    """Return the role and the content of a turn."""
     if not ({"role", "content"} <= set(turn) or {"from", "value"} <= set(turn)):
         raise UserError(_no_message(number, where))
-    role, content = (turn["role"], turn["content"]) if "role" in turn else (turn["from"], turn["value"])
+    is_openai = "role" in turn
+    role = turn["role"] if is_openai else turn["from"]
+    content = turn["content"] if is_openai else turn["value"]
     if not isinstance(role, str) or role not in _ROLES:
         raise UserError(
             f"turn {number} of {where} has the role {role!r} ({did_you_mean(str(role), _ROLES)}); {_LEAVE_OUT}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from typing_extensions import override
 
@@ -29,13 +29,13 @@ class Commonsense170kFormat(Format):
     """Rows of ``{"instruction": …, "answer": …}``.
 
     Args:
-        style: What is scored of a choice: its ``text``, after the bare question as in PuDDing; or its ``label``
-            (``answer2``), after the whole instruction, which shows the choices: the set's own format.
+        style: The scored part of a choice: its ``text``, after the bare question as in PuDDing; or its ``label``
+            (``answer2``), after the whole instruction, which shows the choices, as in the original format.
         prompt: The text before a choice, with ``{stem}``, the question without choices, or ``{instruction}``; None
-            for the style's own.
+            for the default of the style.
         separator: The text between prompt and choice.
-        blank: In the style ``text``, of WinoGrande: score the ``whole`` sentence with each choice filled in, or what
-            follows the blank (``partial``); None to ask like the other tasks do.
+        blank: For WinoGrande in the style ``text``: score the ``whole`` sentence with each choice filled in, or the
+            text after the blank (``partial``); None to treat WinoGrande like the other tasks.
     """
 
     style: Literal["text", "label"] = "text"
@@ -53,16 +53,27 @@ class Commonsense170kFormat(Format):
     @override
     def read(self, row: Mapping[str, Any], where: str) -> Item:
         instruction = _field(row, "instruction", where)
-        stem, choices, labels = _parse(instruction, where)
+        question = _parse(instruction, where)
         answer = _field(row, "answer", where)
-        if answer not in labels:
-            raise UserError(f"{where} has the answer {answer!r}, which is none of {', '.join(labels)}; mend the row")
-        gold, group = labels.index(answer), _task(labels)
+        if answer not in question.labels:
+            labels = ", ".join(question.labels)
+            raise UserError(f"{where} has the answer {answer!r}, which is none of {labels}; mend the row")
+        gold = question.labels.index(answer)
+        group = _task(question.labels)
         if self.style == "text" and group == "winogrande" and self.blank is not None:
-            return fill_blank("", stem, choices, gold, self.blank, where, group)
+            return fill_blank("", question.stem, question.choices, gold, self.blank, where, group)
         template = _PROMPTS[self.style] if self.prompt is None else self.prompt
-        prompt = fill(template, {**row, "instruction": instruction, "stem": stem}, where)
-        return Item(prompt, choices if self.style == "text" else labels, gold, self.separator, group=group)
+        prompt = fill(template, {**row, "instruction": instruction, "stem": question.stem}, where)
+        choices = question.choices if self.style == "text" else question.labels
+        return Item(prompt, choices, gold, self.separator, group=group)
+
+
+class _Question(NamedTuple):
+    """The parts of an instruction."""
+
+    stem: str  #: the question without its introduction
+    choices: tuple[str, ...]  #: the texts of the choices
+    labels: tuple[str, ...]  #: the names of the choices: ``answer1``
 
 
 def _field(row: Mapping[str, Any], name: str, where: str) -> str:
@@ -71,16 +82,16 @@ def _field(row: Mapping[str, Any], name: str, where: str) -> str:
     return row[name].strip()
 
 
-def _parse(instruction: str, where: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return the question without its introduction, the choices' texts, and their labels."""
-    found = _FORMAT.search(instruction)
-    if found is None:
+def _parse(instruction: str, where: str) -> _Question:
+    answer_format = _FORMAT.search(instruction)
+    if answer_format is None:
         raise UserError(f"{where} does not end in 'Answer format: …'; give rows of Commonsense170k")
-    labels, body = tuple(found[1].split("/")), instruction[: found.start()]
+    labels = tuple(answer_format[1].split("/"))
+    body = instruction[: answer_format.start()]
     if labels == ("true", "false"):
-        return _question(body), labels, labels
+        return _Question(_without_introduction(body), choices=labels, labels=labels)
     markers = [f"{label.capitalize()}:" for label in labels]
-    # The last place of the first marker that the others follow, since a question may itself contain ``Answer1:``.
+    # A question may itself contain ``Answer1:``, so this takes the last place that all other markers follow.
     parts = re.fullmatch(f"(.*){'(.*?)'.join(markers)}(.*)", body, re.DOTALL)
     if parts is None:
         raise UserError(f"{where} does not hold {' '.join(markers)} in this order; give rows of Commonsense170k")
@@ -88,17 +99,17 @@ def _parse(instruction: str, where: str) -> tuple[str, tuple[str, ...], tuple[st
     for label, choice in zip(labels, choices, strict=True):
         if not choice:
             raise UserError(f"{where} has nothing after {label.capitalize()}; fill it in, or leave the row out")
-    return _question(stem), tuple(choices), labels
+    return _Question(_without_introduction(stem), tuple(choices), labels)
 
 
-def _question(body: str) -> str:
+def _without_introduction(body: str) -> str:
     """Return the text after the introduction, ``Please choose the correct answer to the question:``."""
     introduction, colon, question = body.partition(":")
     return question.strip() if colon else introduction.strip()
 
 
 def _task(labels: Sequence[str]) -> str:
-    """Return the sub-task that the labels suggest: three answers are Social IQa's, but for a few of ARC's."""
+    """Return the sub-task that the labels suggest. Three answers mean Social IQa, but a few rows are from ARC."""
     if "true" in labels:
         return "boolq"
     kind = labels[0].rstrip("0123456789")

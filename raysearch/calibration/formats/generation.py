@@ -1,4 +1,4 @@
-"""Tasks to write an answer to, in any shape: mathematics, code, summaries, with a check that the data declares."""
+"""Tasks with a generated answer, in any shape: mathematics, code, summaries. The data declares the check."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ from raysearch.generation.answer import Answer, Check, CodeTests
 
 @dataclass(frozen=True)
 class GenerationFormat(Format):
-    """Tasks that are answered by a text.
+    """Tasks that a model answers by a text.
 
-    A template is a text with fields of the row in braces; a list of texts is a line each, and ``{field.0}`` its first.
+    A template is a text with fields of the row in braces. A field that is a list of texts fills in one line for each
+    text; ``{field.0}`` is the first text.
 
     Args:
-        prompt: The template of what is asked.
-        check: How an answer is checked; see `raysearch.generation.answer.Check`.
-        answer: The field of the right answer, a text or a number; None where tests alone decide.
+        prompt: The template of the prompt.
+        check: The check of an answer; see `raysearch.generation.answer.Check`.
+        answer: The field of the right answer, a text or a number; None if tests alone decide.
         system: The system prompt.
-        opening: The template of the answer's beginning, which is put into the model's mouth.
-        chat: Whether it is asked in the model's chat template; None where the model has one.
-        thinking: Whether the chat template asks for thinking before the answer; None for its own way.
-        pattern: Of a check by ``regex``: what is found last counts, or its first group.
-        tests: The template of the tests of a check of ``code``.
-        tests_plus: The template of more tests, told apart; None for none.
-        setup: The template of what is run before the code.
-        timeout_s: Seconds of each set of tests.
+        opening: The template of the answer's beginning, which is part of the prompt.
+        chat: Whether the prompt uses the model's chat template; None to use it if the model has one.
+        thinking: Whether the chat template requests thinking before the answer; None for the template's default.
+        pattern: The regular expression of the check ``regex``; its last match counts, or the first group of that match.
+        tests: The template of the tests of the check ``code``.
+        tests_plus: The template of additional tests, whose result is recorded separately; None for none.
+        setup: The template of the code that runs before the answer's code.
+        timeout_s: The time limit of each set of tests, in seconds.
         max_new_tokens: The most tokens of an answer.
         stop: Texts at which an answer ends.
-        group: The field of the sub-task, to draw from each; None where there is only one.
+        group: The field of the sub-task, to draw from each sub-task; None if there is only one.
     """
 
     prompt: str
@@ -113,11 +114,12 @@ class GenerationFormat(Format):
 
 
 def _fields(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a row: a list of texts as lines, and its parts as ``field.0`` and so on."""
-    lists = {
-        key: value
-        for key, value in row.items()
-        if isinstance(value, list) and all(isinstance(one, str) for one in value)
-    }
-    parts = {f"{key}.{place}": one for key, value in lists.items() for place, one in enumerate(value)}
-    return {**row, **parts, **{key: "\n".join(value) for key, value in lists.items()}}
+    """Return the fields of a row; a list of texts becomes lines, and each of its texts a field such as ``field.0``."""
+    lists = {key: value for key, value in row.items() if _is_list_of_texts(value)}
+    parts = {f"{key}.{place}": text for key, texts in lists.items() for place, text in enumerate(texts)}
+    lines = {key: "\n".join(texts) for key, texts in lists.items()}
+    return {**row, **parts, **lines}
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)

@@ -29,19 +29,20 @@ class MultipleChoiceFormat(Format):
     Args:
         question: The field of the question.
         choices: The field of the choices: a list of texts, or with labels ``{"A": …, "B": …}`` or ARC's
-            ``{"text": […], "label": […]}``; or a list of fields, one a choice.
-        fixed: The choices of every row, where no field holds them; None where one does.
+            ``{"text": […], "label": […]}``; or a list of fields, one field for each choice.
+        fixed: The choices of every row, if no field holds them; None if a field does.
         answer: The field of the answer: the number of a choice from 0 (false and true are 0 and 1), its letter from A,
             its label or its text.
-        labels: The names by which answers call the choices, in order, such as [1, 2]; None for the row's own, if any.
+        labels: The names of the choices that answers use, in order, such as [1, 2]; None for the labels in the row, if
+            any.
         prompt: The text before a choice, with fields of the row in braces; ``{question}`` is the question,
-            ``{options}`` the choices, a line each: ``A. …``.
+            ``{options}`` the choices, one line each: ``A. …``.
         separator: The text between prompt and choice.
-        style: What is scored of a choice: its ``text``, or its ``letter``, for prompts that show the ``{options}``.
-        blank: Where questions have a blank ``_`` for the choice: score the ``whole`` sentence, or what follows the
-            blank (``partial``); None where there is no blank.
+        style: The scored part of a choice: its ``text``, or its ``letter``, for prompts that show the ``{options}``.
+        blank: For questions with a blank ``_``, which the choice fills: score the ``whole`` sentence, or the text after
+            the blank (``partial``); None if there is no blank.
         clean: Whether to remove WikiHow's marks, such as ``[title]``, from prompts and choices, for HellaSwag.
-        group: The field of the sub-task, to draw from each; None where there is only one.
+        group: The field of the sub-task, to draw from each sub-task; None if there is only one.
     """
 
     question: str = "question"
@@ -71,15 +72,15 @@ class MultipleChoiceFormat(Format):
 
     @override
     def read(self, row: Mapping[str, Any], where: str) -> Item:
-        raw, own_labels = self._choices(row, where)
-        texts = tuple(self._choice(choice, place, where) for place, choice in enumerate(raw))
+        choices, row_labels = self._choices(row, where)
+        texts = tuple(self._choice(choice, place, where) for place, choice in enumerate(choices))
         if not 2 <= len(texts) <= len(string.ascii_uppercase):
             raise UserError(f"{where} has {count(len(texts), 'choice')}; give 2 … 26, or leave the row out")
         answer = take(row, "answer", self.answer, where)
-        labels = own_labels if self.labels is None else self.labels
-        gold = find_gold(answer, raw, labels, f"{where} data.answer={self.answer}")
+        labels = row_labels if self.labels is None else self.labels
+        gold = find_gold(answer, choices, labels, f"{where} data.answer={self.answer}")
         if self.labels is not None:
-            _check_label(answer, raw, gold, f"{where} data.answer={self.answer}")
+            _check_label(answer, choices, gold, f"{where} data.answer={self.answer}")
         letters = string.ascii_uppercase[: len(texts)]
         options = "\n".join(f"{letter}. {text}" for letter, text in zip(letters, texts, strict=True))
         prompt = self._clean(fill(self.prompt, {**row, "options": options}, where, question=self.question))
@@ -90,19 +91,20 @@ class MultipleChoiceFormat(Format):
         return Item(prompt, tuple(letters) if self.style == "letter" else texts, gold, self.separator, group=group)
 
     def _choices(self, row: Mapping[str, Any], where: str) -> tuple[Sequence[Any], Sequence[Any] | None]:
-        """Return the choices as the row has them, and its labels of them, if it has any."""
+        """Return the choices as they are in the row, and the row's labels of the choices, if any."""
         if self.fixed is not None:
             return self.fixed, None
         if not isinstance(self.choices, str):
             return [take(row, "choices", field, where) for field in self.choices], None
         if self.choices not in row and (columns := _alike([name for name in row if name != self.answer])):
             raise UserError(
-                f"{where} has no data.choices={self.choices}; where each choice has a field of its own, name them all, "
+                f"{where} has no data.choices={self.choices}; where each choice has its own field, name them all, "
                 f"such as data.choices=[{','.join(columns)}]"
             )
         value = take(row, "choices", self.choices, where)
         if isinstance(value, Mapping) and {"text", "label"} <= set(value):
-            texts, labels = value["text"], value["label"]
+            texts = value["text"]
+            labels = value["label"]
             if not (isinstance(texts, list) and isinstance(labels, list) and len(texts) == len(labels)):
                 raise UserError(
                     f"{where} does not have one label for each text in data.choices={self.choices}; mend the row"
@@ -135,16 +137,31 @@ class MultipleChoiceFormat(Format):
 
 def _alike(names: Sequence[str]) -> list[str]:
     """Return the names that differ in their last letter or digit alone: ``A, B, C``, ``option1, option2``."""
-    numbered = [name for name in names if re.fullmatch(r"(.*[^a-zA-Z])?[a-zA-Z]|.*\d", str(name))]
-    families = [[other for other in numbered if other[:-1] == name[:-1]] for name in numbered]
-    largest = max(families, key=len, default=[])
+    families: dict[str, list[str]] = {}
+    for name in names:
+        if re.fullmatch(r"(.*[^a-zA-Z])?[a-zA-Z]|.*\d", str(name)):
+            families.setdefault(name[:-1], []).append(name)
+    largest = max(families.values(), key=len, default=[])
     return largest if len(largest) > 1 else []
 
 
 def fill_blank(
     prompt: str, sentence: str, choices: Sequence[str], gold: int, blank: Blank, where: str, group: str = ""
 ) -> Item:
-    """Return an item whose rows are a sentence with each choice in its first blank, ``_``: WinoGrande."""
+    """Return an item whose rows are a sentence with each choice in its first blank, ``_``, as in WinoGrande.
+
+    Args:
+        prompt: The text before the sentence.
+        sentence: The sentence with a blank.
+        choices: The texts that may fill the blank.
+        gold: The place of the right choice, from 0.
+        blank: The scored part of the sentence.
+        where: The name of the row in messages.
+        group: The sub-task of the item; empty if there is only one.
+
+    Raises:
+        UserError: The sentence has no blank, or no text after it to score.
+    """
     before, mark, after = sentence.partition("_")
     if not mark:
         raise UserError(f"{where} has no blank _ in its sentence; mend the row, or use data.blank=null")
@@ -153,15 +170,21 @@ def fill_blank(
     if not after.strip():
         raise UserError(f"{where} has nothing after its blank _; leave the row out, or use data.blank=whole")
     openings = tuple(before + choice for choice in choices)
-    # As in lm-eval: a space separates the rest, whatever it begins with.
+    # As in lm-eval, a space separates the rest, even if it begins with a punctuation mark.
     return Item(prompt, (after.strip(),) * len(choices), gold, openings=openings, group=group)
 
 
 def find_gold(answer: Any, choices: Sequence[Any], labels: Sequence[Any] | None, where: str) -> int:
     """Return the place of the right choice, from 0.
 
-    Labels are the names by which answers call the choices, in order; None for their numbers, letters or texts. An
-    answer that means no choice or several is refused; `where` names the row and the field.
+    Args:
+        answer: The answer in the row.
+        choices: The choices in the row.
+        labels: The names of the choices that answers use, in order; None for numbers, letters or texts.
+        where: The name of the row and of the field in messages.
+
+    Raises:
+        UserError: The answer means no choice, or several.
     """
     if answer is None or (isinstance(answer, str) and not answer.strip()):
         raise UserError(f"{where} is empty; fill it in, or leave the row out")
@@ -198,8 +221,8 @@ def _by_label(answer: Any, choices: Sequence[Any], labels: Sequence[Any], where:
     if len(places) > 1:
         raise UserError(f"{where}={answer} is the label of choices {places}; give each its own, or leave the row out")
     if not places:
-        named = ", ".join(map(str, labels))
-        raise UserError(f"{where}={answer} is none of the labels {named}; mend the row, or set data.labels=[…]")
+        label_list = ", ".join(map(str, labels))
+        raise UserError(f"{where}={answer} is none of the labels {label_list}; mend the row, or set data.labels=[…]")
     (place,) = places
     if place >= len(choices):
         raise UserError(f"{where}={answer} is label {place + 1}, but there are {len(choices)} choices; mend the row")
@@ -207,7 +230,7 @@ def _by_label(answer: Any, choices: Sequence[Any], labels: Sequence[Any], where:
 
 
 def _check_label(answer: Any, choices: Sequence[Any], gold: int, where: str) -> None:
-    """Refuse an answer that `data.labels` takes for one choice and that is the text of another."""
+    """Refuse an answer that is the label of one choice and the text of another choice."""
     texts = _places(answer, choices)
     if texts and gold not in texts:
         raise UserError(
@@ -217,7 +240,7 @@ def _check_label(answer: Any, choices: Sequence[Any], gold: int, where: str) -> 
 
 
 def _convert(answer: Any) -> str:
-    """Return how to write answers so that none is taken for the text of a choice."""
+    """Return the remedy for answers that could be texts of choices: write them in another form."""
     form = "letters from A" if _kind(answer) == "number" else "numbers from 0"
     return f"convert the answers in the file to {form}"
 
@@ -232,7 +255,7 @@ def _places(answer: Any, choices: Sequence[Any]) -> list[int]:
 
 
 def _index(answer: Any) -> int | None:
-    """Return the answer as a number from 0: false and true are 0 and 1, A and B too."""
+    """Return the answer as a number from 0: false and A are 0, true and B are 1; None if it has no such form."""
     if isinstance(answer, int):
         return int(answer) if answer >= 0 else None
     if isinstance(answer, str):

@@ -1,4 +1,4 @@
-"""Questions with an answer and no choices: GSM8K, arithmetic, instructions and responses."""
+"""Questions with an answer and without choices: GSM8K, arithmetic, instructions and responses."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class QuestionsFormat(Format):
 
     Args:
         question: The field of the question.
-        answer: The field of the answer, a text or a number: it is scored, or a generated answer is checked against it.
-        expected: The field that a generated answer is checked against instead, where `answer` holds a derivation; None
-            for the answer itself, of which the number after ``####`` counts if there is one.
+        answer: The field of the answer, a text or a number. It is scored, or a generated answer is checked against it.
+        expected: The field that a generated answer is checked against, if `answer` holds a derivation; None for the
+            field `answer`, in which the number after ``####`` counts, if there is one.
         prompt: The text before the answer, with fields of the row in braces.
-        separator: The text between the two.
-        group: The field of the sub-task, to draw from each; None where there is only one.
+        separator: The text between prompt and answer.
+        group: The field of the sub-task, to draw from each sub-task; None if there is only one.
     """
 
     question: str = "question"

@@ -1,4 +1,4 @@
-"""Plain text, a document a row."""
+"""Plain text: each row is a document."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The contract of an objective: the loss of each sample.
 
-An objective is a loss per sample that adds up over samples, lower is better, so that it can be split over shards and
-summed again in shard order. Most are computed from the hidden states that predict the scored tokens
-(`StateObjective`), and get logits from the model's own tail, in chunks. One that runs the masked model itself is a
-`ModelObjective`. Objectives import torch when they compute, so that a search that the ledger answers needs none.
+The loss of a set of samples is the sum of their losses; lower is better. So a loss can be computed by shard and summed
+in shard order. A `StateObjective` computes losses from the hidden states that predict the scored tokens, and gets
+logits from the model's own tail, in chunks. A `ModelObjective` runs the masked model itself. Objectives import torch
+only when they compute, so that a search whose evaluations are all in the ledger does not import it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-#: Logits in memory at once, in the model's dtype: many enough for large matrix products.
+#: Logits in memory at once, in the model's dtype, by the kind of device: enough for large matrix products.
 _LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**28}
-#: Those of them in float32 at once: few enough for the caches of a CPU.
+#: Logits in float32 at once, by the kind of device: few enough for the caches of a CPU.
 _FLOATS_AT_ONCE = {"cpu": 2**19, "cuda": 2**27}
 
 
 class Head(Protocol):
-    """The model's own tail: final norm, output projection and what follows it (soft-capping, scaling)."""
+    """The model's own tail: the final norm, the output projection, and the steps after it (soft-capping, scaling)."""
 
     @property
     def vocab_size(self) -> int:
-        """Logits of a position."""
+        """The number of logits of a position."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Turn hidden states [n, d] into logits [n, vocab], position by position."""
@@ -46,21 +46,29 @@ class Head(Protocol):
         """Turn hidden states [n, d] into the input of the output projection, [n, d]: after the final norm, if any."""
 
     def fused_log_probs(self, hidden: Tensor, tokens: Tensor) -> Tensor | None:
-        """Return log p(token | hidden state) in nats, [n], by a fused or compiled kernel; None without one."""
+        """Return log p(token | hidden state) in nats, [n], by a fused or compiled kernel; None if there is no kernel.
+
+        Args:
+            hidden: Hidden states, [n, d].
+            tokens: Token ids, [n].
+        """
 
 
 def check_words(objective: Any) -> None:
-    """Refuse options that are none of the words of their type; without pydantic, which replicas do without."""
+    """Refuse options that are not among the values of their `Literal` type.
+
+    This does not use pydantic, because replicas do not import it.
+    """
     for name, kind in get_type_hints(type(objective)).items():
         if get_origin(kind) is Literal and (value := getattr(objective, name)) not in get_args(kind):
             raise UserError(f"objective.{name}={value} is unknown; {did_you_mean(str(value), get_args(kind))}")
 
 
 class Objective(ABC):
-    """A loss that a search minimises. Its options are its constructor's arguments and part of the fingerprint.
+    """A loss that a search minimises. Its options are the constructor's arguments, and part of the fingerprint.
 
     Attributes:
-        form: What it needs of a sample.
+        form: The form of the samples that it needs.
     """
 
     form: ClassVar[Form]
@@ -71,19 +79,23 @@ class Objective(ABC):
     @property
     @abstractmethod
     def measure(self) -> Measure:
-        """The unit of its loss; a class attribute will do."""
+        """The unit of the loss. A subclass may define it as a class attribute."""
 
     def check_samples(self, batch: Batch) -> None:  # noqa: B027
-        """Refuse samples of its form that it cannot work on, with a `UserError`."""
+        """Refuse samples that have the right form, but that the objective cannot use.
+
+        Raises:
+            UserError: The samples cannot be used.
+        """
 
 
 class StateObjective(Objective):
     """An objective of the hidden states that predict the scored tokens.
 
     Attributes:
-        compares: Whether it compares with the dense model's states.
-        heads: How often the head runs for a mask.
-        differentiable: Whether its gradients at the dense model are of use: not where its loss is least there.
+        compares: Whether it compares the states with those of the dense model.
+        heads: The number of runs of the head for a mask.
+        differentiable: Whether its gradients at the dense model are useful. They are zero if the loss is least there.
     """
 
     compares: ClassVar[bool] = False
@@ -95,14 +107,14 @@ class StateObjective(Objective):
         """Return the loss of each sample of a shard.
 
         Args:
-            states: The state that predicts each scored token, as it leaves the last kept layer, [n, d].
+            states: The state that predicts each scored token, after the last kept layer, [n, d].
             batch: The shard's samples.
             head: Turns states into logits.
             dense: The same states of the dense model, [n, d]; None unless the objective compares.
 
         Returns:
-            Float64, [B], on the states' device, so that a GPU need not be waited for; differentiable in `states` if the
-            objective is. The loss of a mask is their sum over all shards, divided as `measure` says.
+            Float64, [B], on the states' device, so that the caller need not wait for a GPU; differentiable in `states`
+            if the objective is. The loss of a mask is their sum over all shards, divided by the divisor of `measure`.
         """
 
 
@@ -115,19 +127,19 @@ class ModelObjective(Objective):
 
         Args:
             model: The transformers model, which behaves as if the mask's layers were deleted.
-            tokenizer: Its tokenizer.
+            tokenizer: The model's tokenizer.
             batch: The shard's samples.
         """
 
 
 @dataclass(frozen=True)
 class ModelLosses:
-    """The losses that a `ModelObjective` found.
+    """The result of a `ModelObjective` on a shard.
 
     Args:
-        losses: Of each sample, float64, [B], on the CPU.
-        n_tokens: Tokens that the model was run on, padding included.
-        texts: What was generated for each sample; empty if nothing was.
+        losses: The loss of each sample, float64, [B], on the CPU.
+        n_tokens: The number of tokens that the model computed, padding included.
+        texts: The generated text of each sample; empty if nothing was generated.
     """
 
     losses: Tensor
@@ -136,9 +148,17 @@ class ModelLosses:
 
 
 def by_chunk(head: Head, compute: Callable[..., Tensor], *states: Tensor) -> Tensor:
-    """Compute one number per position, [n], in slices whose logits fit into memory: float64, on the states' device.
+    """Compute one number per position, in slices whose logits fit into memory.
 
-    With gradients enabled each slice is computed once more in the backward pass, which needs no other memory.
+    If gradients are enabled, each slice is computed again in the backward pass, so that its logits need not be stored.
+
+    Args:
+        head: Gives the size of the vocabulary.
+        compute: Turns slices of all `states` into a number per position.
+        states: Tensors with one row for each of the n positions.
+
+    Returns:
+        Float64, [n], on the states' device.
     """
     import torch
     from torch.utils.checkpoint import checkpoint
@@ -151,48 +171,78 @@ def by_chunk(head: Head, compute: Callable[..., Tensor], *states: Tensor) -> Ten
 
 
 def in_cache(head: Head, compute: Callable[..., Tensor], *logits: Tensor) -> Tensor:
-    """Compute one number per row of logits, [n], in slices that a CPU's cache holds."""
+    """Compute one number per row of logits, in slices that fit into a CPU's cache.
+
+    Args:
+        head: Gives the size of the vocabulary.
+        compute: Turns slices of all `logits` into a number per row.
+        logits: Tensors with one row for each of the n positions.
+
+    Returns:
+        A tensor [n], on the device of the logits.
+    """
     return _in_slices(head, _FLOATS_AT_ONCE, compute, logits)
 
 
-def _in_slices(head: Head, most: Mapping[str, int], compute: Callable[..., Tensor], parts: Sequence[Tensor]) -> Tensor:
-    """Compute one number per row, in slices of so many rows times the vocabulary, by the kind of device."""
+def _in_slices(
+    head: Head, most_logits: Mapping[str, int], compute: Callable[..., Tensor], tensors: Sequence[Tensor]
+) -> Tensor:
+    """Compute one number per row, in slices of at most so many logits, by the kind of device."""
     import torch
 
-    rows = max(1, most.get(parts[0].device.type, most["cpu"]) // head.vocab_size)
-    return torch.cat([compute(*each) for each in zip(*(part.split(rows) for part in parts), strict=True)])
+    n_logits = most_logits.get(tensors[0].device.type, most_logits["cpu"])
+    rows = max(1, n_logits // head.vocab_size)
+    slices = zip(*(tensor.split(rows) for tensor in tensors), strict=True)
+    return torch.cat([compute(*slice_of_each) for slice_of_each in slices])
 
 
 def token_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
     """Return log p(token | tokens before it) of each scored token, in nats: float64, [n], on the states' device.
 
-    It is the token's logit minus the logarithm of the summed exponentials, in float32: its mean lies within 1e-7 of a
-    float64 log-softmax. PyTorch's cross entropy takes the largest logit from all of them first, and lies 8e-6 nats off
-    to one side.
+    It is the token's logit minus the logarithm of the summed exponentials, in float32. Its mean differs by less than
+    1e-7 from that of a float64 log-softmax. PyTorch's cross entropy subtracts the largest logit first, and its mean has
+    a bias of 8e-6 nats.
+
+    Args:
+        states: The state that predicts each scored token, [n, d].
+        batch: The samples.
+        head: Turns states into logits.
     """
     targets = to_device(batch.targets, states.device)
     fused = head.fused_log_probs(states, targets)
     if fused is not None:
         return fused.double()
-    return by_chunk(
-        head, lambda some, wanted: in_cache(head, log_prob, head.logits(some), wanted[:, None]), states, targets
-    )
+
+    def compute(state_slice: Tensor, target_slice: Tensor) -> Tensor:
+        return in_cache(head, log_prob, head.logits(state_slice), target_slice[:, None])
+
+    return by_chunk(head, compute, states, targets)
 
 
 def log_prob(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Return the log-probability of a token a row, in float32: logits [n, vocab] and tokens [n, 1] to [n]."""
+    """Return the log-probability of one token per row, float32, [n].
+
+    Args:
+        logits: Logits, [n, vocab].
+        tokens: Token ids, [n, 1].
+    """
     logits = logits.float()
     return logits.gather(1, tokens)[:, 0] - logits.logsumexp(-1)
 
 
 def log_probs(logits: Tensor) -> Tensor:
-    """Return the log-probabilities of all tokens, float32, [n, vocab], as `token_log_probs` has them for some."""
-    centered = logits.float() - logits.amax(-1, keepdim=True)  # rounds the small numbers of likely tokens more finely
+    """Return the log-probabilities of all tokens, float32, [n, vocab]; see `token_log_probs` for single tokens."""
+    centered = logits.float() - logits.amax(-1, keepdim=True)  # rounds the small numbers of likely tokens less
     return centered - centered.logsumexp(-1, keepdim=True)
 
 
 def to_device(values: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """Return an array as a tensor on a device, without waiting for a GPU."""
+    """Return an array as a tensor on a device, without waiting for a GPU.
+
+    Args:
+        values: The array.
+        device: The device of the tensor.
+    """
     import torch
 
     tensor = torch.from_numpy(values)
@@ -200,14 +250,24 @@ def to_device(values: npt.NDArray[Any], device: torch.device) -> Tensor:
 
 
 def sum_by_sample(batch: Batch, values: Tensor) -> Tensor:
-    """Add the losses of the scored tokens, [n], by their sample: float64, [B]."""
+    """Return the sum of the scored tokens' losses of each sample, float64, [B].
+
+    Args:
+        batch: The samples.
+        values: The loss of each scored token, [n].
+    """
     return sum_by(batch.sample_of_row[batch.row_of_token], values, batch.n_samples)
 
 
 def sum_by(group: npt.NDArray[np.int64], values: Tensor, n_groups: int) -> Tensor:
-    """Add values [n] by their group [n], numbers that ascend from 0: float64, [n_groups].
+    """Return the sum of the values of each group, float64, [n_groups].
 
-    Each group is added in its own order, so the sum depends on neither the other groups nor the chunks.
+    The values of a group are added in their order, so the sum depends on neither the other groups nor the chunks.
+
+    Args:
+        group: The group of each value, int64, [n], ascending from 0.
+        values: The values, [n].
+        n_groups: The number of groups.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""Accuracy of generated answers: the masked model generates, and the text is checked.
+"""Accuracy of generated answers: the masked model generates text, and the text is checked.
 
-This is the most expensive objective: nothing is shared between masks, and each new token is a forward pass of its own,
-though with a KV cache. What was generated is kept in the ledger beside the losses.
+This is the most expensive objective. Masks share no computation, and each new token needs a forward pass, although a KV
+cache makes it cheaper. The ledger stores the generated texts together with the losses.
 
 Source: section 3 of `On the Limits of Layer Pruning for Generative Reasoning` (GSM8K by single layers).
 """
@@ -32,18 +32,18 @@ _STOP = ("Question:",)
 
 @dataclass(frozen=True)
 class GenerationAccuracyObjective(Options, ModelObjective):
-    """1 minus the score of each generated answer: 0 if it is right, 1 if it is wrong.
+    """1 minus the score of each generated answer: 0 if the answer is right, 1 if it is wrong.
 
     Args:
-        max_new_tokens: When to stop, if the model does not by itself; None for what the data says, else 128.
-        match: How an answer is checked: ``number``, ``exact``, ``choice`` and so on (see `Check`), or ``auto``: as the
-            data says, else by the right answer.
-        stop: Texts at which an answer ends; None for what the data says, else ``Question:``.
+        max_new_tokens: The most tokens of an answer; None for the limit of the data, else 128.
+        match: The check of an answer: ``number``, ``exact``, ``choice`` and so on (see `Check`). ``auto`` takes the
+            check that the data declares, else one that suits the right answer.
+        stop: Texts at which an answer ends; None for those of the data, else ``Question:``.
         temperature: 0 for the likeliest token; else logits are divided by it, and tokens are drawn.
         top_k: The number of likeliest tokens to draw from; 0 for all.
         top_p: The probability of the likeliest tokens to draw from; 1 for all.
-        seed: Of the draws; each item has random numbers of its own.
-        batch_size: How many answers are written at once; None for what fits the device.
+        seed: The seed of the draws; each item has its own random numbers.
+        batch_size: The number of answers that are generated at once; None for as many as fit the device.
         run_code: Whether generated code may be run, in a sandbox.
     """
 
@@ -101,15 +101,21 @@ class GenerationAccuracyObjective(Options, ModelObjective):
         ]
 
     def scored(self, written: Sequence[Written], answers: Sequence[Answer], n_tokens: int = 0) -> ModelLosses:
-        """Check what was written; the model was run on `n_tokens` for it."""
+        """Check generated answers.
+
+        Args:
+            written: The generated texts.
+            answers: The expected answer to each prompt.
+            n_tokens: The number of tokens that the model computed to generate them.
+        """
         import torch
 
-        scores = score_answers([one.text for one in written], answers, self.match, torch.get_num_threads())
-        texts = [ScoredText(**vars(one), score=score) for one, score in zip(written, scores, strict=True)]
-        losses = torch.tensor([1.0 - text.score.value for text in texts], dtype=torch.float64)
+        scores = score_answers([text.text for text in written], answers, self.match, torch.get_num_threads())
+        texts = [ScoredText(**vars(text), score=score) for text, score in zip(written, scores, strict=True)]
+        losses = torch.tensor([1.0 - scored_text.score.value for scored_text in texts], dtype=torch.float64)
         return ModelLosses(losses, n_tokens, texts)
 
     @property
     def decoding(self) -> Decoding:
-        """How tokens are chosen."""
+        """The options by which tokens are chosen."""
         return Decoding(self.temperature, self.top_k, self.top_p, self.seed)

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HiddenCosineObjective(StateObjective):
-    """1 - cos(pruned, dense) of the last hidden states that predict the scored tokens, summed over each sample's.
+    """1 - cos(pruned, dense) of the last hidden states that predict the scored tokens, summed over a sample's tokens.
 
-    The last hidden state is what enters the head, after the final norm: ``last_hidden_state`` in transformers.
+    The last hidden state is the input of the output projection, after the final norm: ``last_hidden_state`` in
+    transformers.
     """
 
     form = Form.TEXT
@@ -35,6 +36,7 @@ class HiddenCosineObjective(StateObjective):
         from torch.nn import functional
 
         assert dense is not None, "the objective compares"
-        pruned, reference = (head.last_hidden(part).double() for part in (states, dense))  # 1 - cos cancels digits
-        turned = (1 - functional.cosine_similarity(pruned, reference, dim=-1)).clamp_min(0)
-        return sum_by_sample(batch, turned)
+        pruned = head.last_hidden(states).double()  # float64, because 1 - cos cancels leading digits
+        reference = head.last_hidden(dense).double()
+        distances = (1 - functional.cosine_similarity(pruned, reference, dim=-1)).clamp_min(0)
+        return sum_by_sample(batch, distances)

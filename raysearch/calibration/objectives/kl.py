@@ -24,9 +24,9 @@ class KLObjective(StateObjective):
     """The divergence between the dense and the pruned model's distribution of each scored token, summed by sample.
 
     Args:
-        direction: ``forward`` is KL(dense || pruned), which punishes tokens that only the dense model finds likely;
-            ``reverse`` is KL(pruned || dense), which punishes tokens that only the pruned model finds likely; ``js`` is
-            the Jensen-Shannon divergence, the mean of both to their mixture, at most log 2.
+        direction: ``forward`` is KL(dense || pruned), which penalises tokens that only the dense model finds likely;
+            ``reverse`` is KL(pruned || dense), which penalises tokens that only the pruned model finds likely; ``js``
+            is the Jensen-Shannon divergence: the mean of the divergences of both from their mixture, at most log 2.
     """
 
     direction: Literal["forward", "reverse", "js"] = "forward"
@@ -51,14 +51,14 @@ class KLObjective(StateObjective):
             mixture = torch.logaddexp(pruned, reference) - math.log(2)
             return (_kl(reference, mixture) + _kl(pruned, mixture)) / 2
 
-        def of_states(*both: Tensor) -> Tensor:
-            return in_cache(head, divergence, *map(head.logits, both))
+        def divergence_of_states(pruned: Tensor, reference: Tensor) -> Tensor:
+            return in_cache(head, divergence, head.logits(pruned), head.logits(reference))
 
-        return sum_by_sample(batch, by_chunk(head, of_states, states, dense))
+        return sum_by_sample(batch, by_chunk(head, divergence_of_states, states, dense))
 
 
-def _kl(one: Tensor, other: Tensor) -> Tensor:
-    """Return KL(one || other) of log-probabilities, [n, vocab] to [n]; what `one` rules out adds nothing."""
+def _kl(p: Tensor, q: Tensor) -> Tensor:
+    """Return KL(p || q) of log-probabilities, [n, vocab] to [n]; a token of probability 0 in p adds 0."""
     import torch
 
-    return torch.where(one.isneginf(), 0.0, one.exp() * (one - other)).sum(-1)
+    return torch.where(p.isneginf(), 0.0, p.exp() * (p - q)).sum(-1)

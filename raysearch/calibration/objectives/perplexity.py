@@ -1,4 +1,4 @@
-"""Language-modelling loss: the negative log-likelihood of the scored tokens, reported as perplexity too.
+"""Language-modelling loss: the negative log-likelihood of the scored tokens, also reported as perplexity.
 
 Source: equation 1 of Kim et al. 2026 (arXiv 2604.24938) with L the token-mean NLL; perplexity = exp(L).
 """

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskAccuracyObjective(StateObjective):
-    """1 for an item whose likeliest choice is not the right one, else 0; the first of equally likely choices is taken.
+    """1 for an item whose likeliest choice is not the right one, else 0; of equally likely choices, the first counts.
 
     Args:
-        normalise: What a choice's log-probability is divided by: ``none`` (``acc`` of lm-eval), its ``characters``
-            (``acc_norm``), or its ``tokens``.
+        normalise: The divisor of a choice's log-probability: ``none`` (``acc`` of lm-eval), the number of its
+            ``characters`` (``acc_norm``), or the number of its ``tokens``.
     """
 
     normalise: Literal["none", "characters", "tokens"] = "none"
@@ -43,9 +43,10 @@ class TaskAccuracyObjective(StateObjective):
             scores = scores / to_device(batch.choices.characters, scores.device)
         elif self.normalise == "tokens":
             scores = scores / to_device(batch.scored_per_row, scores.device)
-        item, gold = (to_device(array, scores.device) for array in (batch.choices.item, batch.choices.gold))
-        best = scores.new_full((batch.n_samples,), -torch.inf).scatter_reduce(0, item, scores, "amax")
+        item = to_device(batch.choices.item, scores.device)
+        gold = to_device(batch.choices.gold, scores.device)
+        best_score = scores.new_full((batch.n_samples,), -torch.inf).scatter_reduce(0, item, scores, "amax")
         last = len(scores) - 1
-        rows = torch.arange(len(scores), device=scores.device).masked_fill(scores != best[item], last)
-        first = rows.new_full((batch.n_samples,), last).scatter_reduce(0, item, rows, "amin")  # of those as good
-        return (~gold[first]).double().masked_fill(best.isnan(), torch.nan)
+        rows = torch.arange(len(scores), device=scores.device).masked_fill(scores != best_score[item], last)
+        first_best_row = rows.new_full((batch.n_samples,), last).scatter_reduce(0, item, rows, "amin")
+        return (~gold[first_best_row]).double().masked_fill(best_score.isnan(), torch.nan)

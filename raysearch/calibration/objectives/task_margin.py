@@ -1,4 +1,4 @@
-"""Task-likelihood margin: how much likelier the right answer is than the wrong ones.
+"""Task-likelihood margin: the difference in log-likelihood between the right answer and the wrong answers.
 
 Source: the task likelihood difference of Wee et al. 2025 (PuDDing, arXiv 2502.04348), in its mean form.
 """
@@ -25,8 +25,8 @@ class TaskMarginObjective(StateObjective):
 
     Args:
         tokens: Whether l is the ``mean`` over a choice's tokens, or their ``sum``.
-        against: What gold is compared with: the ``mean`` of the wrong choices, the best of them (``max``), or their
-            ``sum``, where gold counts as often as there are wrong ones (PuDDing's code).
+        against: What gold is compared with: the ``mean`` of the wrong choices, the best wrong choice (``max``), or
+            their ``sum``, in which l(gold) is multiplied by the number of wrong choices (PuDDing's code).
         items: Whether the loss is the ``mean`` over the items, or their ``sum``, which grows with their number.
     """
 
@@ -52,17 +52,25 @@ class TaskMarginObjective(StateObjective):
         scores = choice_log_probs(states, batch, head)
         if self.tokens == "mean":
             scores = scores / to_device(batch.scored_per_row, scores.device)
-        item, gold = batch.choices.item, batch.choices.gold
-        right = scores[to_device(np.flatnonzero(gold), scores.device)]
-        item_of_wrong, wrong = item[~gold], scores[to_device(np.flatnonzero(~gold), scores.device)]
+        gold = batch.choices.gold
+        right_scores = scores[to_device(np.flatnonzero(gold), scores.device)]
+        wrong_scores = scores[to_device(np.flatnonzero(~gold), scores.device)]
+        item_of_wrong = batch.choices.item[~gold]
         if self.against == "max":
-            best = torch.full_like(right, -torch.inf)
-            return best.scatter_reduce(0, to_device(item_of_wrong, wrong.device), wrong, "amax") - right
-        n_wrong = sum_by(item_of_wrong, torch.ones_like(wrong), batch.n_samples)
-        margins = n_wrong * right - sum_by(item_of_wrong, wrong, batch.n_samples)
+            lowest = torch.full_like(right_scores, -torch.inf)
+            item = to_device(item_of_wrong, wrong_scores.device)
+            return lowest.scatter_reduce(0, item, wrong_scores, "amax") - right_scores
+        n_wrong = sum_by(item_of_wrong, torch.ones_like(wrong_scores), batch.n_samples)
+        margins = n_wrong * right_scores - sum_by(item_of_wrong, wrong_scores, batch.n_samples)
         return -margins if self.against == "sum" else -margins / n_wrong
 
 
 def choice_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
-    """Return the log-probability of each row's scored tokens, summed, in nats: float64, [R], on the states' device."""
+    """Return the summed log-probability of each row's scored tokens, in nats: float64, [R], on the states' device.
+
+    Args:
+        states: The state that predicts each scored token, [n, d].
+        batch: The items.
+        head: Turns states into logits.
+    """
     return sum_by(batch.row_of_token, token_log_probs(states, batch, head), len(batch.input_ids))

@@ -72,15 +72,16 @@ def test_names_the_row_and_the_way_out() -> None:
 def test_leaves_out_what_it_cannot_use() -> None:
     """Rows of the shape of Dolci, in which some conversations call tools."""
     plain = {"function_calls": None, "functions": None}
-    asked, said = ({**plain, "role": role, "content": role} for role in ("user", "assistant"))
-    called = {**said, "content": None, "function_calls": "search(query='a')"}
-    told = {**said, "role": "environment"}
-    usable = [[asked, said], [{**asked, "role": "system", "functions": "[]"}, asked, said]]
+    question = {**plain, "role": "user", "content": "user"}
+    answer = {**plain, "role": "assistant", "content": "assistant"}
+    tool_call = {**answer, "content": None, "function_calls": "search(query='a')"}
+    tool_result = {**answer, "role": "environment"}
+    usable = [[question, answer], [{**question, "role": "system", "functions": "[]"}, question, answer]]
     unusable = [
-        [asked, called, told, said],
-        [asked, {**called, "content": "I look."}],
-        [asked],
-        [asked, told],
+        [question, tool_call, tool_result, answer],
+        [question, {**tool_call, "content": "I look."}],
+        [question],
+        [question, tool_result],
         [{"role": "user"}],
     ]
     read = [ChatFormat(unusable="skip").read({"messages": turns}, WHERE) for turns in (*usable, *unusable)]

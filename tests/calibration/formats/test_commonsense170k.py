@@ -114,18 +114,18 @@ def test_names_the_row_and_the_way_out() -> None:
 @pytest.mark.data
 def test_reads_every_row_of_the_sample(data_folder: Path) -> None:
     text = (data_folder / "commonsense170k" / "sample.jsonl").read_text(encoding="utf-8")
-    found: collections.Counter[tuple[str, str]] = collections.Counter()
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
     for line in text.splitlines():
         row = json.loads(line)
         item = Commonsense170kFormat().read(row, WHERE)
         label = Commonsense170kFormat(style="label").read(row, WHERE)
         assert item.gold == label.gold and label.choices[label.gold] == row["answer"]
         assert all(choice.strip() == choice != "" for choice in item.choices)
-        found[row["source_task"].partition("_")[0], item.group] += 1
-    assert found.total() == 6760
+        counts[row["source_task"].partition("_")[0], item.group] += 1
+    assert counts.total() == 6760
     for task, group in {
         "boolq": "boolq", "piqa": "piqa", "social": "social_i_qa", "hellaswag": "hellaswag", "winogrande": "winogrande",
         "ARC-Easy": "arc_or_obqa", "ARC-Challenge": "arc_or_obqa", "openbookqa": "arc_or_obqa",
     }.items():  # fmt: skip
-        others = sum(count for (source, other), count in found.items() if source == task and other != group)
-        assert found[task, group] >= 599 and others <= 1, f"{task}: a three-choice item of ARC at most looks otherwise"
+        n_wrong = sum(n for (source, read_as), n in counts.items() if source == task and read_as != group)
+        assert counts[task, group] >= 599 and n_wrong <= 1, f"{task}: only a three-choice item of ARC may be misread"

@@ -72,7 +72,7 @@ class TestItem:
         assert (item.prompt.count("."), len(item.choices)) == (context, choices)
 
     def test_wrong_choices_are_as_long_as_the_right_one(self) -> None:
-        sentences = [f"{one[:-1]}{' again' * (place % 10)}." for place, one in enumerate(numbered(90))]
+        sentences = [f"{sentence[:-1]}{' again' * (place % 10)}." for place, sentence in enumerate(numbered(90))]
         item = ask(" ".join(sentences))
         assert len({len(choice) for choice in item.choices}) == 1
         assert len({len(gold(ask(" ".join(sentences[n:])))) for n in range(10)}) > 3
@@ -91,7 +91,7 @@ class TestItem:
     def test_what_is_said_twice_is_one_choice_and_never_right_and_wrong(self) -> None:
         refrain = "That is the way we live."
         for n in range(10):
-            item = ask(" ".join(f"{one} {refrain}" for one in numbered(20, f"Text {n}")))
+            item = ask(" ".join(f"{sentence} {refrain}" for sentence in numbered(20, f"Text {n}")))
             assert len(set(item.choices)) == 4
             assert refrain not in wrong(item) and refrain.upper() not in wrong(item)
 
@@ -187,7 +187,7 @@ class TestData:
     def test_text_objectives_score_the_answer(self, tmp_path: Path) -> None:
         data = data_of(tmp_path / "a.jsonl", [self.DOCUMENTS[0]], "data.samples=1")
         assert data.samples(characters(), Form.TEXT).batch.n_scored == len(" Text 0 number 00 says so.")
-        with pytest.raises(UserError, match="data.type=continuation offers items with choices and text alone"):
+        with pytest.raises(UserError, match="data.type=continuation offers only items with choices and text"):
             data.check_form(Form.PROMPT)
 
 

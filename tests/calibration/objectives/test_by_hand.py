@@ -116,15 +116,17 @@ def test_divergences(direction, first):
         assert losses == pytest.approx([first, 0], abs=1e-6)
 
 
-def jensen_shannon(one, other):
+def jensen_shannon(first, second):
     def entropy(probabilities):
         return -sum(p * math.log(p) for p in probabilities if p)
 
-    return entropy([(p + q) / 2 for p, q in zip(one, other, strict=True)]) - (entropy(one) + entropy(other)) / 2
+    mixture = [(p + q) / 2 for p, q in zip(first, second, strict=True)]
+    return entropy(mixture) - (entropy(first) + entropy(second)) / 2
 
 
 def test_hidden_cosine():
-    states, dense = torch.tensor([[1.0, 0, 0], [1, 1, 0], [0, 0, 3]]), torch.tensor([[0.0, 2, 0], [1, 0, 0], [0, 0, 1]])
+    states = torch.tensor([[1.0, 0, 0], [1, 1, 0], [0, 0, 3]])
+    dense = torch.tensor([[0.0, 2, 0], [1, 0, 0], [0, 0, 1]])
     losses = HiddenCosineObjective().losses(states, TEXT, HEAD, dense)
     assert losses.tolist() == pytest.approx([1 + (1 - math.sqrt(0.5)), 0])
 
@@ -137,6 +139,6 @@ def test_hidden_cosine():
         (WeightedObjective, {"weights": (1.0,), "normalise": "spred"}, "normalise=spred is unknown; did you mean 'sp"),
     ],
 )
-def test_a_word_that_no_option_knows_is_refused(objective, option, sentence):
+def test_a_value_that_an_option_does_not_have_is_refused(objective, option, sentence):
     with pytest.raises(UserError, match=f"^objective.{sentence}"):
         objective(**option)

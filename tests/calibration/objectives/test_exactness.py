@@ -27,14 +27,15 @@ class Logits:
 
 
 def assert_exact(dense, pruned, tokens):
-    """Compare each objective's mean with a plain float64 log-softmax: logits [n, vocab] and the n tokens."""
+    """Compare each objective's sum with a plain float64 log-softmax, for logits [n, vocab] and n tokens."""
     batch = Batch.of([[0, *tokens]], [[False, *[True] * len(tokens)]])
     head = Logits(dense.shape[1])
-    p, q = dense.double().log_softmax(-1), pruned.double().log_softmax(-1)
+    p = dense.double().log_softmax(-1)
+    q = pruned.double().log_softmax(-1)
     middle = torch.logaddexp(p, q) - np.log(2)
 
-    def divergence(one, other):
-        return float((one.exp() * (one - other)).sum())
+    def divergence(first, second):
+        return float((first.exp() * (first - second)).sum())
 
     expected = {
         PerplexityObjective(): -float(q[torch.arange(len(tokens)), torch.tensor(tokens)].sum()),
@@ -42,10 +43,10 @@ def assert_exact(dense, pruned, tokens):
         KLObjective(direction="reverse"): divergence(q, p),
         KLObjective(direction="js"): (divergence(p, middle) + divergence(q, middle)) / 2,
     }
-    found = {one: float(one.losses(pruned, batch, head, dense).sum()) for one in expected}
-    off = {one: found[one] / expected[one] - 1 for one in expected}
-    assert {one: off[one] for one in off if abs(off[one]) > 2e-7} == {}
-    assert abs(off[PerplexityObjective()]) < 3e-8
+    losses = {objective: float(objective.losses(pruned, batch, head, dense).sum()) for objective in expected}
+    errors = {objective: losses[objective] / expected[objective] - 1 for objective in expected}
+    assert {objective: error for objective, error in errors.items() if abs(error) > 2e-7} == {}
+    assert abs(errors[PerplexityObjective()]) < 3e-8
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +67,16 @@ def test_on_random_logits(scale, shift, normal):
 @pytest.mark.real
 @pytest.mark.data
 def test_on_the_real_model(smollm2, smollm2_tokenizer, data_folder):
-    """On C4 and what the model without two layers says of it."""
+    """On C4, with the logits of the model without two layers."""
     lines = (data_folder / "c4" / "calibration.jsonl").read_text().splitlines()[:1]
     rows = [smollm2_tokenizer(json.loads(line)["text"])["input_ids"][:256] for line in lines]
     layers = smollm2.model.layers
     logits = {}
-    for name, kept in (("dense", layers), ("pruned", [layer for at, layer in enumerate(layers) if at not in (9, 17)])):
-        smollm2.model.layers = torch.nn.ModuleList(kept)
+    fewer_layers = [layer for place, layer in enumerate(layers) if place not in (9, 17)]
+    for name, model_layers in (("dense", layers), ("pruned", fewer_layers)):
+        smollm2.model.layers = torch.nn.ModuleList(model_layers)
         with torch.inference_mode():
-            found = [smollm2(torch.tensor([ids]), use_cache=False).logits[0, :-1].float() for ids in rows]
-        logits[name] = torch.cat(found)
+            row_logits = [smollm2(torch.tensor([ids]), use_cache=False).logits[0, :-1].float() for ids in rows]
+        logits[name] = torch.cat(row_logits)
         smollm2.model.layers = layers
     assert_exact(logits["dense"], logits["pruned"], [token for ids in rows for token in ids[1:]])

@@ -65,11 +65,11 @@ def test_an_answer_beyond_a_table_of_positions_is_refused():
     )
     batch = Batch(np.full((1, 4), 3), np.zeros((1, 4), bool), answers=(Answer("1"),))
     tokenizer = SimpleNamespace(eos_token_id=None, decode=lambda ids, **_: "")
-    found = GenerationAccuracyObjective(max_new_tokens=3).model_losses(model, tokenizer, batch)
-    assert [(text.text, text.n_tokens, text.cut_off) for text in found.texts] == [("", 3, True)]
-    assert found.n_tokens == 6
-    said = "max_new_tokens=4 after a prompt of 4 tokens leads beyond the 6 positions of the model"
-    with pytest.raises(UserError, match=said):
+    result = GenerationAccuracyObjective(max_new_tokens=3).model_losses(model, tokenizer, batch)
+    assert [(text.text, text.n_tokens, text.cut_off) for text in result.texts] == [("", 3, True)]
+    assert result.n_tokens == 6
+    message = "max_new_tokens=4 after a prompt of 4 tokens leads beyond the 6 positions of the model"
+    with pytest.raises(UserError, match=message):
         GenerationAccuracyObjective(max_new_tokens=4).model_losses(model, tokenizer, batch)
 
 
