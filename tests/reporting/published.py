@@ -18,7 +18,8 @@ from tests.reporting.cells import outcome
 FOLDER = Path(__file__).parent / "data"
 PERPLEXITIES = ("W2", "C4", "LMB")
 ACCURACIES = ("Hella", "Wino", "ARC-E", "ARC-C", "PIQA", "BoolQ")
-MARGIN, CALIBRATED_PERPLEXITY = "Task likelihood margin", "Perplexity"
+MARGIN = "Task likelihood margin"
+CALIBRATED_PERPLEXITY = "Perplexity"
 #: Which file of accuracies belongs to which calibration.
 ACCURACY_FILES = {
     "table2_margin_accuracy": MARGIN,
@@ -60,8 +61,8 @@ def published_study() -> StudyResult:
         timed = (calibration, model, remove) == (MARGIN, "LLaMA3 8B", 7)
         unknown = dict.fromkeys(("dense_loss", "layer_forwards_alone", "layer_forwards_naive"), math.nan)
         spent = float(seconds[method]) if timed else math.nan
-        found = outcome(math.nan, removed=(), evaluations=0, seconds=spent, assessed=estimates, **unknown)
-        cells.append(CellResult(model, calibration, method, remove, 0, "", math.nan, state="finished", outcome=found))
+        result = outcome(math.nan, removed=(), evaluations=0, seconds=spent, assessed=estimates, **unknown)
+        cells.append(CellResult(model, calibration, method, remove, 0, "", math.nan, state="finished", outcome=result))
     models = dict.fromkeys(cell.model for cell in cells)
     n_layers = {model: 36 if "Qwen3" in model else 32 for model in models}
     facts = {"source": "arXiv 2604.24938v3, Tables 1, 2, 3, 4, 6, 7"}
