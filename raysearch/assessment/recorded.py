@@ -63,12 +63,22 @@ def record_numbers(
 
 
 def recorded_assessments(ledger: Ledger, search: SearchRecord) -> dict[str, float]:
-    """Return all recorded numbers of a search's mask, by the names of MLflow's metrics."""
+    """Return all recorded numbers of a search's mask, by the names of MLflow's metrics.
+
+    Args:
+        ledger: An open ledger.
+        search: The search.
+    """
     return _recorded(ledger, search, _NUMBERS, Number)
 
 
 def recorded_answers(ledger: Ledger, search: SearchRecord) -> dict[str, str]:
-    """Return all recorded answers of a search's mask with the dense model's: by task, JSON Lines of one item each."""
+    """Return all recorded answers of a search's mask with the dense model's: by task, JSON Lines of one item each.
+
+    Args:
+        ledger: An open ledger.
+        search: The search.
+    """
     by_task = {}
     for name, answers in _recorded(ledger, search, _ANSWERS, _Answers).items():
         dense = ledger.texts(answers.dense, Mask())

@@ -35,7 +35,7 @@ def study(*cells: CellResult, metrics: tuple[Metric, ...] = ()) -> StudyResult:
 
 
 def compared(*cells: CellResult, margin: float | None = None, by: Metric | None = None) -> Comparison:
-    """The searchers of one setting, by their loss or by a metric."""
+    """Return the comparison of the searchers of one setting, by their loss or by a metric."""
     ((setting, searches),) = settings(cells_frame(study(*cells, metrics=(by,) if by else ())))
     comparison = compare(setting, searches, quantity_of(by) if by else CALIBRATION_LOSS, margin)
     assert comparison is not None

@@ -1,4 +1,4 @@
-"""The published tables of arXiv 2604.24938, fed through the report's own types.
+"""The published tables of arXiv 2604.24938 as the types of a report.
 
 The files hold Tables 1 to 4, 6 and 7 as printed. Neither masks nor calibration losses are in the text, so a search here
 has none: no removed layers, and a loss that is not a number.
@@ -36,12 +36,12 @@ INDEX = ["calibration", "model", "method", "remove"]
 
 
 def printed(name: str) -> pd.DataFrame:
-    """A file's rows, as texts."""
+    """Return the rows of a file, as texts."""
     return pd.read_csv(FOLDER / f"{name}.csv", dtype=str)
 
 
 def assessed() -> pd.DataFrame:
-    """Every printed perplexity and accuracy, a row a search, and both averages as ``Avg …``."""
+    """Return every printed perplexity and accuracy, a row per search, and both averages as ``Avg …``."""
     perplexities = printed("table1_perplexity").rename(columns={"Avg": "Avg perplexity"}).set_index(INDEX)
     files = [printed(file).assign(calibration=calibration) for file, calibration in ACCURACY_FILES.items()]
     accuracies = pd.concat(files).rename(columns={"Avg": "Avg accuracy"}).set_index(INDEX)
@@ -49,7 +49,7 @@ def assessed() -> pd.DataFrame:
 
 
 def published_study() -> StudyResult:
-    """The paper's study, as far as it is printed; search times are there for one setting (Table 4)."""
+    """Return the printed part of the paper's study; search times are printed for one setting (Table 4)."""
     seconds = printed("table4_time").set_index("method")["seconds"].astype(float)
     cells = []
     dense: dict[str, dict[str, Estimate]] = {}

@@ -1,4 +1,4 @@
-"""A made-up study with everything in it that a real one may have, small enough to look through."""
+"""A small synthetic study with every feature that a real one may have."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def synthetic_study(
     assessed: bool = True,
     flaws: bool = True,
 ) -> StudyResult:
-    """A study of that grid, the same numbers every time; random searchers alone have more than one seed.
+    """Return a study of that grid, always with the same numbers; only random searchers have more than one seed.
 
     Losses of all calibrations but `PPL` are negative margins. With `flaws` a search failed, one was stopped, one has
     not run, and one searcher has no standard errors.
@@ -83,7 +83,7 @@ def synthetic_study(
 
 
 def waiting_study() -> StudyResult:
-    """A study of which nothing has run."""
+    """Return a study of which no search has run."""
     cells = [CellResult("m", "c", searcher, 3, 0, "") for searcher in ("greedy", "one_shot")]
     return StudyResult("st-0", "Nothing yet", cells, {"m": 12}, METRICS, {}, {})
 

@@ -1,4 +1,4 @@
-"""The committed study: what pooling baselines hides, and the findings that hold."""
+"""The committed study: the effect of baselines on shares of variance, and its main findings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_ga_is_not_the_searcher_to_use(committed: Analysis) -> None:
 
 
 def test_the_main_result_is_found(committed: Analysis) -> None:
-    """Perplexity gives far better perplexities than the margin, on whatever data, in both M."""
+    """Perplexity gives far better perplexities than the margin, on all data, at both M."""
     verdicts = [finding.verdict for finding in findings(committed) if finding.question == "Which calibration?"]
     expected_verdicts = [
         verdict for verdict in verdicts if verdict.startswith("By average perplexity, perplexity on C4 gives better")
@@ -119,7 +119,7 @@ def test_every_number_in_a_table_of_the_readme_is_one_of_its_claims() -> None:
 
 
 def _numbers(text: str) -> list[str]:
-    """The numbers of a text without their signs; those of a mask are none."""
+    """Return the numbers of a text without their signs and without the layers of masks."""
     numbers = re.findall(r"(?<![\w.,{])(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?![\w}])", re.sub(r"\{[\d,]+\}", "", text))
     return [number.replace(",", "") for number in numbers]
 

@@ -1,4 +1,4 @@
-"""What findings say of small, equal and unfinished studies."""
+"""The findings of small, equal and unfinished studies."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_study_of_which_each_searcher_has_done_another_draw_has_findings() -> 
 
 
 def paired(levels: Mapping[str, tuple[float, ...]], calibration: str, remove: int) -> list[CellResult]:
-    """Searches by the losses of each searcher's draws, which stand for its perplexities, too."""
+    """Return searches from the losses of each searcher's draws; the perplexities are exp(loss)."""
     return [
         cell(
             searcher,
@@ -174,7 +174,7 @@ GRIDS = {
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_findings_about_searchers_are_the_rows_of_the_tables(name: str) -> None:
-    """Each rival that a row has as worse is named with its p, no other is, and how sure follows from the rows."""
+    """A finding names exactly the rivals that a row has as worse, with their p; its certainty follows from the rows."""
     analysis = analyse(GRIDS[name])
     every_finding = findings(analysis)
     by_table = {

@@ -1,4 +1,4 @@
-"""The published study through the report's own code: its tables hold together, and give the numbers of its text."""
+"""The published study in this report's code: its tables are consistent, and give the numbers of its text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_dense_models_are_the_same_by_both_calibrations() -> None:
 
 
 def test_methods_with_equal_perplexities_have_equal_accuracies() -> None:
-    """The same mask shows in every column, so a slip in transcribing one of them would show here."""
+    """Equal masks have equal numbers in every column, so a transcription error in one column is found."""
     for setting, methods in assessed().groupby(["calibration", "model", "remove"]):
         alike = [methods.duplicated(list(group), keep=False) for group in (PERPLEXITIES, ACCURACIES)]
         assert alike[0].equals(alike[1]), setting

@@ -1,4 +1,4 @@
-"""What a report says of masks that were trained again."""
+"""The parts of a report on recovered masks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIQA = Metric("piqa", "PIQA", "accuracy", "%", True)
 
 
 def recovered(found_by: str, *layers: int, pruned: float, after: float) -> RecoveredMask:
-    """A mask whose perplexity was 10 in the dense model; its accuracy goes the other way."""
+    """Return a mask of a model with a dense perplexity of 10; its accuracy is lower if its perplexity is higher."""
     points = (LossPoint(1, 100, 3.0, None), LossPoint(1, 100, None, 2.5), LossPoint(2, 200, None, 2.25))
     mask = Mask.of(*layers)
     pruned_ratio = Estimate(pruned / 10, 0.01)
@@ -37,7 +37,7 @@ def recovered(found_by: str, *layers: int, pruned: float, after: float) -> Recov
 
 
 def results() -> StudyResult:
-    """Three masks, of which training changes the order but not the best, and the dense model."""
+    """Return three masks whose order, but not the best, is changed by training, and the dense model."""
     every = [
         recovered("dense", pruned=10.0, after=9.5),
         recovered("greedy", 1, 2, pruned=12.0, after=11.0),

@@ -1,4 +1,4 @@
-"""The tests behind verdicts, on 400 simulated studies whose truth is known.
+"""The statistical tests of verdicts, on 400 simulated studies whose truth is known.
 
 Where searchers or calibrations are alike, noise is rejected in one of twenty studies at most, give or take; a
 difference of two standard errors is found as often as it should be. experiments/simulated_studies does this with whole
@@ -43,7 +43,7 @@ def rate(rejects: Callable[[np.random.Generator], bool]) -> float:
 
 
 def p_of(cells: pd.DataFrame, quantity: Quantity) -> float:
-    """That of the difference of searchers a and b."""
+    """Return the p of the difference of searchers a and b."""
     first, second = (Side(cells[cells["searcher"] == name], quantity) for name in "ab")
     p = difference(first, second, quantity).p
     assert p is not None
@@ -51,7 +51,7 @@ def p_of(cells: pd.DataFrame, quantity: Quantity) -> float:
 
 
 def frame_of(calibrations: str, searchers: str, draws: int) -> pd.DataFrame:
-    """A study of that grid, whose numbers are to be filled in."""
+    """Return the searches of a study of that grid, whose numbers the caller replaces."""
     cells = [
         cell(name, outcome(removed=(0, 1 + i), assessed={"acc": Estimate(1.0)}), calibration, draw=str(draw))
         for calibration, (i, name), draw in itertools.product(calibrations, enumerate(searchers), range(draws))
@@ -63,14 +63,14 @@ def frame_of(calibrations: str, searchers: str, draws: int) -> pd.DataFrame:
 
 
 def held_out(rng: np.random.Generator, draws: int, masks: float, samples: float, rest: float) -> np.ndarray:
-    """Held-out losses of two searchers, [2, draws, draws]: each draw's masks on the samples of all others.
+    """Return held-out losses of two searchers, [2, draws, draws]: the masks of each draw on the samples of all others.
 
     Args:
-        rng: Where noise is from.
-        draws: How many.
-        masks: How far the masks of one searcher differ.
-        samples: How far one draw's samples suit all masks of a searcher.
-        rest: How far they suit one mask.
+        rng: The source of the noise.
+        draws: The number of draws.
+        masks: The standard deviation between the masks of one searcher.
+        samples: The standard deviation between draws of samples, shared by all masks of a searcher.
+        rest: The standard deviation of a single mask on a single draw.
     """
     losses = masks * rng.normal(size=(2, draws, 1)) + samples * rng.normal(size=(2, 1, draws))
     losses = losses + rng.normal(size=draws) + rest * rng.normal(size=(2, draws, draws))
@@ -86,7 +86,7 @@ def held_out(rng: np.random.Generator, draws: int, masks: float, samples: float,
 def test_a_contrast_of_searchers_that_are_alike_is_rarely_significant(
     draws: int, noise: tuple[float, float, float], keeps_draws: bool
 ) -> None:
-    """The design is tested on ten times as many studies; the report's own answer is that test."""
+    """The design is tested on ten times as many studies; the report's answer is the same test."""
     studies = np.array([held_out(np.random.default_rng(seed), draws, *noise) for seed in range(10 * STUDIES)])
     gaps = studies[:, 0] - studies[:, 1]
     rows = np.nanmean(gaps, axis=2)
@@ -105,7 +105,7 @@ def test_a_contrast_of_searchers_that_are_alike_is_rarely_significant(
 
 
 def test_a_small_error_by_item_lends_no_freedom_to_a_spread_over_three_draws() -> None:
-    """With it, noise is never rejected where the paired t test of the draws alone does not reject it."""
+    """Noise is never rejected if the paired t test of the draws alone does not reject it."""
     frame = frame_of("c", "ab", 3).assign(**{AVERAGE.error: 0.1})
     for seed in range(STUDIES):
         values = np.random.default_rng(seed).normal(size=(2, 3))
@@ -143,7 +143,7 @@ def test_among_searchers_that_are_alike_none_is_significantly_worse() -> None:
 def test_over_settings_searchers_that_are_alike_rarely_differ_significantly(
     calibrations: str, draws: int, quantity: Quantity
 ) -> None:
-    """What a draw's samples happen to favour, they favour at every M, and in held-out losses in every draw."""
+    """The samples of a draw favour a searcher at every M, and in held-out losses in every draw."""
     sizes = range(1, 6)
     frame = pd.concat([frame_of(calibrations, "abcdef", draws).assign(remove=size) for size in sizes])
     shape = len(sizes), len(calibrations), 6, draws
@@ -206,7 +206,7 @@ def test_a_mask_that_searchers_have_in_common_is_not_a_ranking_that_two_quantiti
 
 
 def test_calibrations_that_are_alike_rarely_differ_significantly_over_draws() -> None:
-    """The draws differ, and all searchers of a draw with them."""
+    """The draws differ, and all searchers of a draw differ in the same way."""
     frame = frame_of("xyz", "abcd", 3)
 
     def rejects(rng: np.random.Generator) -> bool:

@@ -42,7 +42,7 @@ SECTIONS = {
 
 
 class Page(HTMLParser):
-    """What a browser would take from a page."""
+    """The elements of a page that a browser reads."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -80,13 +80,13 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def no_png(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page has the figures as SVG; as PNG they take as long again."""
+    """Do not write PNG files, which take as long as the SVG figures of the page."""
     monkeypatch.setattr("raysearch.reporting.write.png", lambda figure: b"")
 
 
 @pytest.fixture
 def blank_figures(no_png: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are drawn, but not written, which takes most of the time."""
+    """Draw figures, but do not write them, which takes most of the time."""
     monkeypatch.setattr("raysearch.reporting.write.svg", lambda figure, name: "<svg ></svg>")
 
 
@@ -329,7 +329,7 @@ def small(**changes: object) -> StudyResult:
 
 
 def published_in_part() -> StudyResult:
-    """One of the three models, that of Table 4; no mask, loss or error is known."""
+    """Return the study of the model of Table 4; no mask, loss or error is known."""
     whole = published_study()
     model = "LLaMA3 8B"
     cells = [cell for cell in whole.cells if cell.model == model]

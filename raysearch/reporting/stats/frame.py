@@ -31,7 +31,13 @@ _NUMBERS = (
 
 
 class Setting(NamedTuple):
-    """The labels of the searches of one model, calibration and M: searchers have the same task and unit of loss."""
+    """The labels of the searches of one model, calibration and M: searchers have the same task and unit of loss.
+
+    Args:
+        model: The model.
+        calibration: The calibration.
+        remove: M, the number of removed layers.
+    """
 
     model: str
     calibration: str
@@ -39,7 +45,12 @@ class Setting(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """The labels of the searches of one model and M, of all calibrations; averages are compared within a panel."""
+    """The labels of the searches of one model and M, of all calibrations; averages are compared within a panel.
+
+    Args:
+        model: The model.
+        remove: M, the number of removed layers.
+    """
 
     model: str
     remove: int
@@ -178,7 +189,12 @@ def searcher_means(frame: pd.DataFrame, *quantities: Quantity) -> pd.DataFrame:
 
 
 def mean_of(quantity: Quantity, values: pd.Series) -> float:
-    """Return the mean of a quantity's values; the geometric mean if it is compared by ratios."""
+    """Return the mean of a quantity's values; the geometric mean if it is compared by ratios.
+
+    Args:
+        quantity: The quantity.
+        values: Its values.
+    """
     return float(np.exp(np.log(values).mean()) if quantity.ratio else values.mean())
 
 
@@ -193,7 +209,12 @@ def fresh_loss(frame: pd.DataFrame) -> Quantity:
 
 
 def has(frame: pd.DataFrame, quantity: Quantity) -> bool:
-    """Return whether any comparable search has this quantity."""
+    """Return whether any comparable search has a quantity.
+
+    Args:
+        frame: The searches, see `cells_frame`.
+        quantity: The quantity.
+    """
     return bool(_comparable(frame)[quantity.key].notna().any())
 
 

@@ -95,12 +95,12 @@ def _over_dense(search: Any) -> Cell:
 
 def totals_table(frame: pd.DataFrame) -> Table | None:
     """Return the table of the layer-forwards of the whole study, with and without sharing."""
-    ways = {
+    titles = {
         "layer_forwards_shared": "Shared: the study as it ran",
         "layer_forwards_alone": "Separate: each search by itself",
         "layer_forwards_naive": "Naive: a full forward per mask",
     }
-    totals = frame[list(ways)].dropna().sum().rename(ways).rename("total").rename_axis("way").reset_index()
+    totals = frame[list(titles)].dropna().sum().rename(titles).rename("total").rename_axis("way").reset_index()
     shared = totals["total"].iloc[0]
     totals["ratio"] = totals["total"] / shared
     columns = [

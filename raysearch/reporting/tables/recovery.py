@@ -31,7 +31,7 @@ class _Ranks(NamedTuple):
 
     model: str
     remove: int
-    way: str
+    method: str
     metric: Metric
     before: list[float]
     after: list[float]
@@ -63,7 +63,7 @@ def _numbers_table(results: StudyResult) -> Table | None:
 def _ranks_table(results: StudyResult) -> Table | None:
     columns = [
         *labels(calibration=False),
-        words("Way", "way"),
+        words("Way", "method"),
         words("Number", "metric.title"),
         number("Masks", lambda ranks: len(ranks.before)),
         number("ρ", lambda ranks: rank_correlation(ranks.before, ranks.after), numbers.rho),

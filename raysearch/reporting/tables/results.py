@@ -124,8 +124,6 @@ class _Row:
     """One searcher's results in a setting, and its comparison with the others by each available quantity.
 
     Args:
-        setting: The setting.
-        searcher: The label of the searcher.
         cells: Its searches.
         compared: By quantity the comparison of all searchers, and the searcher in it.
     """

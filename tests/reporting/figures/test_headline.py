@@ -1,4 +1,4 @@
-"""The figure on top of a report."""
+"""The figure with which a report opens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of figures stay inside them, whatever models, calibrations and tasks are called."""
+"""Texts of figures stay inside them, for any names of models, calibrations and tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS = "perplexity on the minutes of the meetings of our own committee, 16 wind
 
 
 def texts_of(figure: Figure) -> list[Text]:
-    """The words of a figure that has been laid out; without those of ticks, of which some are never drawn."""
+    """Return the texts of a figure after its layout, without those of ticks, some of which are never drawn."""
     style.place(figure, FigureCanvasAgg)
     FigureCanvasAgg(figure).draw()
     ticks = [axis.get_ticklabels() for axis in figure.findobj(Axis) if isinstance(axis, Axis)]
@@ -34,7 +34,7 @@ def texts_of(figure: Figure) -> list[Text]:
 
 
 def cut(figure: Figure) -> list[str]:
-    """The words that reach over the edge of a figure."""
+    """Return the texts that cross the edge of a figure."""
     (x0, y0), (x1, y1) = figure.bbox.get_points()
     offenders = []
     for text in texts_of(figure):

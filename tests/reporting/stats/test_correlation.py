@@ -46,7 +46,7 @@ def test_bootstrap_leaves_out_resamples_without_a_correlation():
 
 
 def test_correlation_is_of_what_is_better():
-    """Lower losses with higher accuracies: +1. A constant side has no correlation, and says so."""
+    """Lower losses with higher accuracies: +1. A constant side has no correlation."""
     cells = [
         cell(f"s{i}", outcome(1.0 + i, removed=(i, 9), assessed={"acc": Estimate(90.0 - i), "ppl": Estimate(7.0)}))
         for i in range(5)
@@ -90,7 +90,7 @@ def test_identical_masks_are_one_point_and_baselines_none():
 
 
 def test_searchers_with_a_mask_in_common_are_tested_by_permuting_masks():
-    """Against all permutations of five masks, by brute force: losses by searcher and draw, a perplexity by mask."""
+    """Compare with all permutations of five masks: losses by searcher and draw, a perplexity by mask."""
     masks_by_searcher = {"a": (1, 4), "b": (1, 2), "c": (2, 5), "d": (3, 3)}
     losses = {"a": (0.6, 0.6), "b": (0.6, 0.7), "c": (1.2, 1.5), "d": (0.4, 0.6)}
     log_perplexities = (1.2, 1.9, 0.5, 0.9, 1.8)

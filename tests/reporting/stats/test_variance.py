@@ -115,7 +115,7 @@ def test_draws_are_nested_in_their_calibration():
 
 
 def test_two_calibrations_are_tested_by_welch_and_searchers_within_each_draw():
-    """Against scipy and all permutations, where one calibration has ten times the noise of the other."""
+    """Compare with scipy and all permutations, where one calibration has ten times the noise of the other."""
     rng = np.random.default_rng(5)
     values = {(c, s): list(noise * rng.normal(size=2)) for c, noise in (("x", 1.0), ("y", 10.0)) for s in "abc"}
     result = split(grid(values, axis="draw"))

@@ -1,4 +1,4 @@
-"""Whether layers cost together what they cost apart."""
+"""The table of additivity: joint removals against the sum of single ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.reporting.cells import cell, outcome, study
 
 
 def trials(costs: dict[int, float], extra: float) -> list[Trial]:
-    """Every layer alone and every pair, which costs `extra` beyond the sum, and a mask with an unknown layer."""
+    """Return every layer alone, every pair, which costs the sum and `extra`, and a mask with an unknown layer."""
     deltas = {Mask(): 0.0} | {Mask.of(layer): cost for layer, cost in costs.items()}
     deltas |= {Mask.of(*pair): sum(costs[layer] for layer in pair) + extra for pair in itertools.combinations(costs, 2)}
     deltas[Mask.of(0, 9)] = 5.0

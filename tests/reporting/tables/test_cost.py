@@ -1,4 +1,4 @@
-"""What random searchers had found at the cost of others."""
+"""The table of the losses of random searchers at the cost of other searchers."""
 
 from __future__ import annotations
 
