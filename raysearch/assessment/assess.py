@@ -1,4 +1,4 @@
-"""Assesses masks of one model beside the dense model, each number once in the life of a ledger."""
+"""Assesses masks of one model and the dense model, and computes each number only once in the life of a ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raysearch.assessment.own_data import OWN, OwnText, is_installed, own_text
 from raysearch.assessment.perplexity import measure_perplexities, text_specs
 from raysearch.assessment.probe import ask_probe, probe_problems
 from raysearch.assessment.recorded import record_assessments
-from raysearch.assessment.results import Assessments, SearchAssessment
+from raysearch.assessment.results import Assessments, Result, SearchAssessment
 from raysearch.assessment.spec import AssessSpec, SpeedOptions
 from raysearch.assessment.speed import DECODE, MEMORY, measure_speeds
 from raysearch.assessment.task_files import check_names, find_tasks
@@ -46,45 +46,55 @@ def plan_assessment(
     files: ModelFiles | None = None,
     searched: EvaluationSpec | None = None,
 ) -> AssessmentPlan:
-    """Read the texts and find the tasks that a model is to be assessed by; load no weights.
+    """Read the texts and find the tasks of an assessment of a model, without loading its weights.
 
     Args:
         spec: The texts, the tasks and the options.
         model: The dense model.
-        cluster: Who is to compute it.
-        ledger: The file beside which ready task files go.
-        files: What has been read of the model's files, if they were.
+        cluster: The replicas that are to compute the assessment.
+        ledger: The file of the ledger; ready task files are written to its folder.
+        files: The model's files, if they were read before.
         searched: The calibrations of the search, or of all searches of this model, for `spec.own_data`; None for none.
 
+    Returns:
+        The plan, whose parts fit each other and the model.
+
     Raises:
-        UserError: A text, a task or an option does not fit the model, or is not there.
+        UserError: A text, a task or an option does not fit the model, or does not exist.
     """
     info = describe(model)
-    speed, most = spec.speed, info.max_positions
-    if speed.enabled and most is not None and speed.context_tokens + speed.new_tokens > most:
-        raise UserError(
-            f"{speed.section}.context_tokens={speed.context_tokens} with {speed.section}.new_tokens={speed.new_tokens} "
-            f"is longer than the {most} positions of {model.name}; use less, or {speed.section}.enabled=false"
-        )
+    _check_speed(spec.speed, model, info)
     cluster.check_model(info.model)
     sources = find_tasks(spec, ledger.parent)
     files = files or ModelFiles(info.model)
-    own = own_text(spec, searched, info, files) if spec.own_data and searched is not None else OwnText()
-    if own.data is not None:
+    unused = own_text(spec, searched, info, files) if spec.own_data and searched is not None else OwnText()
+    if unused.data is not None:  # it takes the place of the installed text
         spec = replace(spec, texts={name: text for name, text in spec.texts.items() if not is_installed(text)})
     evaluation = EvaluationSpec(model, text_specs(spec, model.name, info.max_positions), cluster, ledger)
     texts = _calibrations(evaluation, info, files)
-    if own.data is not None and own.samples is not None:
-        spec, texts = replace(spec, texts={OWN: own.data, **spec.texts}), [own.samples, *texts]
+    if unused.data is not None and unused.samples is not None:
+        spec = replace(spec, texts={OWN: unused.data, **spec.texts})
+        texts = [unused.samples, *texts]
     tasks = _calibrations(replace(evaluation, calibrations=task_specs(spec)), info, files)
     if spec.chat and not getattr(files.tokenizer, "chat_template", None):
         raise UserError("assess.chat=true needs a model with a chat template, and this one has none; leave it out")
     problems = probe_problems(spec.probe, files.tokenizer) if spec.probe.enabled else ()
-    return AssessmentPlan(spec, cluster, info, files, texts, tasks, sources, problems, own.notes(spec))
+    return AssessmentPlan(spec, cluster, info, files, texts, tasks, sources, problems, unused.notes(spec))
+
+
+def _check_speed(options: SpeedOptions, model: ModelSpec, info: ModelInfo) -> None:
+    """Raise a `UserError` if the tokens of a speed measurement are more than the model's positions."""
+    most = info.max_positions
+    if options.enabled and most is not None and options.context_tokens + options.new_tokens > most:
+        section = options.section
+        raise UserError(
+            f"{section}.context_tokens={options.context_tokens} with {section}.new_tokens={options.new_tokens} "
+            f"is longer than the {most} positions of {model.name}; use less, or {section}.enabled=false"
+        )
 
 
 def _calibrations(evaluation: EvaluationSpec, info: ModelInfo, files: ModelFiles) -> list[Calibration]:
-    """Draw and tokenise the samples of each text or task, whose key its messages name."""
+    """Draw and tokenise the samples of each text or task; errors name its key."""
 
     def calibration(spec: CalibrationSpec) -> Calibration:
         return prepare_data(replace(evaluation, calibrations=[spec]), info, files).calibrations[0]
@@ -92,14 +102,26 @@ def _calibrations(evaluation: EvaluationSpec, info: ModelInfo, files: ModelFiles
     try:
         return [within(spec.name, functools.partial(calibration, spec)) for spec in evaluation.calibrations]
     except UserError as error:
-        said = [one.replace("objective.", "assess.answers.") for one in error.sentences]
+        sentences = [sentence.replace("objective.", "assess.answers.") for sentence in error.sentences]
         remedy = "; or a folder of local files with assess.data_dir=…"
-        raise UserError(*(one + remedy if ": data.name=" in one else one for one in said)) from error
+        sentences = [sentence + remedy if ": data.name=" in sentence else sentence for sentence in sentences]
+        raise UserError(*sentences) from error
 
 
 def check_tasks(plan: AssessmentPlan, ledger: Ledger | None) -> None:
-    """Refuse names of tasks that lm-eval does not have, unless there is a ledger that has the dense model's result."""
-    check_names([one for one in plan.sources if ledger is None or not plan.known(ledger, plan.name_of(one), [Mask()])])
+    """Check the names of lm-eval's tasks, except those whose result for the dense model is in the ledger.
+
+    Args:
+        plan: The plan with the tasks.
+        ledger: The ledger; None to check all names.
+
+    Raises:
+        UserError: lm-eval does not have a task, or the name stands for several tasks.
+    """
+    sources = plan.sources
+    if ledger is not None:
+        sources = [source for source in sources if not plan.recorded(ledger, plan.name_of(source), [Mask()])]
+    check_names(sources)
 
 
 def assess_masks(
@@ -110,28 +132,33 @@ def assess_masks(
     make_pool: Callable[[], Pool] | None = None,
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> Assessments:
-    """Assess masks beside the dense model: perplexities, answers, lm-eval's tasks, then speed on an idle pool.
+    """Assess masks and the dense model: perplexities, answers, lm-eval's tasks, then speed on an idle pool.
 
-    Everything is in the ledger as soon as it is known, so the same call goes on where it was stopped, and loads no
-    model if the ledger knows all of it.
+    Each result is in the ledger as soon as it is computed. So the same call resumes an interrupted assessment, and
+    loads no model if the ledger has all results.
 
     Args:
-        plan: The model, and what it is to be assessed by.
-        ledger: Open, and left open.
-        masks: Which masks; the dense model is added where it is missing.
-        make_pool: Gives a pool of the model's replicas when it is first needed; it is not closed. None to open one by
-            `plan.cluster`, and to close it at the end.
-        on_progress: Told in a line how far it is.
+        plan: The model, and the texts, tasks and options of the assessment.
+        ledger: An open ledger; it is not closed.
+        masks: The masks; the dense model is added if it is missing.
+        make_pool: Returns a pool of the model's replicas when it is first needed; the pool is not closed. None to open
+            a pool by `plan.cluster`, and to close it at the end.
+        on_progress: Called with a line on the progress.
+
+    Returns:
+        The results of the masks and of the dense model.
 
     Raises:
-        UserError: A task or its data cannot be loaded.
-        EvaluationError: Something failed for good.
+        UserError: A task or its data cannot be loaded, or the server does not answer.
+        EvaluationError: A job failed for good.
     """
-    spec, masks = plan.spec, list(dict.fromkeys([Mask(), *masks]))
+    spec = plan.spec
+    masks = list(dict.fromkeys([Mask(), *masks]))
     jobs = missing_tasks(plan, ledger, masks)
-    n_units = len(jobs) + len(masks) * (sum(one.n_shards for one in plan.calibrations) + bool(plan.problems))
-    server = None if spec.server is None else Server.at(spec.server, spec.server_model)  # it may not answer
-    # A pool that is offered is one for every stage, and stays open.
+    n_units_per_mask = sum(calibration.n_shards for calibration in plan.calibrations) + bool(plan.problems)
+    n_units = len(jobs) + len(masks) * n_units_per_mask
+    server = None if spec.server is None else Server.at(spec.server, spec.server_model)  # raises if it does not answer
+    # A pool from the caller serves all stages, and stays open.
     pool = nullcontext(functools.cache(make_pool)) if make_pool else opening(plan.cluster, plan.info, n_units)
     with pool as replicas:
         context = AssessContext(plan, masks, ledger, replicas, on_progress)
@@ -142,20 +169,29 @@ def assess_masks(
             run_tasks(context, jobs),
             measure_speeds(context),
         ]
-    by_mask = {mask: {name: one for of, _ in measured for name, one in of[mask].items()} for mask in masks}
+    by_mask: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
+    for results, _ in measured:
+        for mask in masks:
+            by_mask[mask] |= results[mask]
     return Assessments(by_mask, sum(computed for _, computed in measured))
 
 
 def assess_search(
     record: SearchRecord, ledger: Ledger, search: SearchSpec, spec: AssessSpec, remove: int | None, observer: Observer
 ) -> SearchAssessment:
-    """Assess a search's mask, or its best of so many layers, beside the dense model, and record both.
+    """Assess the mask of a search and the dense model, and record the results.
 
-    `search` is what it was made of, built from `record.config`, with the cluster that is to compute this.
+    Args:
+        record: The record of the search.
+        ledger: An open ledger.
+        search: The specification of the search, built from `record.config`, with the cluster that is to compute this.
+        spec: The texts, the tasks and the options.
+        remove: The number of layers of the mask, of which the best is assessed; None for the search's result.
+        observer: Receives progress, warnings and results.
 
     Raises:
-        UserError: The search has no such mask, its model has changed since, or something named is not there.
-        EvaluationError: Something failed for good.
+        UserError: The search has no such mask, its model has changed since, or a text or task does not exist.
+        EvaluationError: A job failed for good.
     """
     mask = record.best_of_size(remove).mask
     evaluation = search.evaluation
@@ -169,23 +205,36 @@ def assess_search(
     if mask == record.found.mask:
         record_assessments(ledger, [record], assessments, observer)
     files = {source.name: source.folder for source in plan.sources if source.folder is not None}
-    of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
-    overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in record.found.data))
+    results = assessments.by_mask[mask]
+    texts = {name: result.detail["data"] for name, result in results.items() if "data" in result.detail}
+    overlaps = tuple(name for name, text in texts.items() if any(_overlap(text, data) for data in record.found.data))
     return SearchAssessment(record.search_id, evaluation.model.label, mask, assessments, files, overlaps)
 
 
 def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Observer) -> SpeedMeter:
-    """Return what measures the speeds of a search's masks by its own replicas, each once in the life of a ledger."""
+    """Return the function that measures the speeds of a search's masks on its own replicas.
+
+    It measures each speed only once in the life of a ledger.
+
+    Args:
+        options: How speed is measured; if it is not enabled, the function returns no speeds.
+        evaluation: The evaluation of the search.
+        observer: Receives the progress.
+
+    Raises:
+        UserError: The options do not fit the model.
+    """
     if not options.enabled:
         return lambda session, masks: {}
     plan = plan_assessment(AssessSpec(speed=options), evaluation.model, evaluation.cluster, evaluation.ledger)
 
     def measure(session: EvaluationSession, masks: Sequence[Mask]) -> dict[Mask, Speed]:
         context = AssessContext(plan, masks, session.ledger, lambda: session.evaluator.pool, observer.assessing)
-        found, _ = measure_speeds(context)
+        results_by_mask, _ = measure_speeds(context)
         speeds = {}
-        for mask, results in found.items():
-            decoding, memory = results[DECODE.name].retention, results[MEMORY.name].retention
+        for mask, results in results_by_mask.items():
+            decoding = results[DECODE.name].retention
+            memory = results[MEMORY.name].retention
             assert decoding is not None and memory is not None, "speed_results gives both"
             peak = results[MEMORY.name].estimate.value
             speeds[mask] = Speed(decoding.value, decoding.error, memory.value - 1, peak)
@@ -194,9 +243,9 @@ def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Obs
     return measure
 
 
-def _overlap(text: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two descriptions of samples are of the same rows, and of parts that may overlap."""
+def _overlap(text: Mapping[str, Any], searched: Mapping[str, Any]) -> bool:
+    """Return whether two descriptions of samples refer to the same rows, and to parts that may overlap."""
     if text.get("unused"):
         return False
-    same_rows = all(text.get(key) == other.get(key) for key in ("source", "path", "name", "config", "split"))
-    return same_rows and {text.get("part"), other.get("part")} != {"held_out", "rest"}
+    same_rows = all(text.get(key) == searched.get(key) for key in ("source", "path", "name", "config", "split"))
+    return same_rows and {text.get("part"), searched.get("part")} != {"held_out", "rest"}

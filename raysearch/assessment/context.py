@@ -1,4 +1,4 @@
-"""What a model is assessed by, and the means: the ledger and replicas."""
+"""The plan of an assessment of a model, and the context that its stages share: the ledger and the replicas."""
 
 from __future__ import annotations
 
@@ -25,23 +25,26 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelInfo
 from raysearch.searchers.base import Round
 
-#: What a stage returns: results by mask, by the name of the metric; and how many numbers had to be computed. A job that
-#: fails for good is an `EvaluationError`.
+#: The return value of a stage: the results by mask and name of the metric, and the number of newly computed numbers. A
+#: stage raises an `EvaluationError` if a job fails for good.
 Assessed = tuple[dict[Mask, dict[str, Result]], int]
 
 
 @dataclass(frozen=True)
 class AssessmentPlan:
-    """A model and what it is to be assessed by, read, and checked against each other.
+    """A model and the data of its assessment, which were read and checked against each other.
 
     Args:
-        cluster: Who computes it, unless somebody else's replicas do; its `cpus_per_replica` names results in any case.
-        files: What has been read of the model's files.
+        spec: The texts, the tasks and the options.
+        cluster: The replicas that compute the assessment, unless the caller has a pool. Its ``cpus_per_replica`` is a
+            part of the names of results in any case.
+        info: The description of the model.
+        files: The model's files, as far as they were read.
         texts: The texts, for perplexity.
-        tasks: The tasks to generate answers to.
+        tasks: The tasks to which answers are generated.
         sources: The tasks of lm-eval.
-        problems: Of the arithmetic probe; none if it is not asked.
-        notes: What the user should know of the choice of texts, in sentences.
+        problems: The problems of the arithmetic probe; empty if it is not enabled.
+        notes: Sentences to the user on the choice of texts.
     """
 
     spec: AssessSpec
@@ -65,35 +68,47 @@ class AssessmentPlan:
         return [*self.texts, *self.tasks]
 
     def named(self, identity: Mapping[str, Any]) -> str:
-        """Return the ledger's name of a number of this model; `identity` is all that it depends on besides."""
-        own = {
+        """Return the name of a result of this model in the ledger.
+
+        Args:
+            identity: All that the result depends on, besides the model and its numerics; JSON values.
+        """
+        model_identity = {
             "tokenizer": self.files.tokenizer_fingerprint,
-            "writing": self.files.writing_fingerprint,  # some tasks write, or use the chat template
+            "writing": self.files.writing_fingerprint,  # some tasks generate text, or use the chat template
             **self.info.numerics,
             "threads": self.cluster.cpus_per_replica,
         }
-        return assessment_fingerprint({**own, **identity})
+        return assessment_fingerprint({**model_identity, **identity})
 
-    def known(self, ledger: Ledger, name: str, masks: Sequence[Mask]) -> dict[Mask, dict[str, Any]]:
-        """Return what the ledger has of masks by such a name."""
+    def recorded(self, ledger: Ledger, name: str, masks: Sequence[Mask]) -> dict[Mask, dict[str, Any]]:
+        """Return the results that the ledger has.
+
+        Args:
+            ledger: An open ledger.
+            name: The name of the result, see `named`.
+            masks: The masks.
+        """
         return read_assessments(ledger, self.fingerprint, name, masks)
 
     def name_of(self, source: TaskSource) -> str:
-        """Return the ledger's name of a task's results."""
+        """Return the name of the results of a task of lm-eval in the ledger."""
         spec = self.spec
         options = {"limit": spec.task_limit, "shots": spec.shots, "batch_size": spec.batch_size}
-        chat = {"chat": True} if spec.chat else {}  # else as it was named before there was a choice
+        chat = {"chat": True} if spec.chat else {}  # without the option, so that results of old ledgers keep their name
         return self.named({**source.identity, **options, **chat})
 
 
 @dataclass(frozen=True)
 class AssessContext:
-    """The masks of one model, what is known of them, and who computes the rest.
+    """The masks that are assessed, the ledger, and the pool for results that the ledger does not have.
 
     Args:
+        plan: The plan of the assessment.
         masks: Distinct masks, the dense one among them.
-        make_pool: Gives the pool when it is first needed; it is not closed.
-        on_progress: Told in a line how far it is.
+        ledger: An open ledger.
+        make_pool: Returns the pool when it is first needed; it is not closed.
+        on_progress: Called with a line on the progress.
     """
 
     plan: AssessmentPlan
@@ -103,38 +118,50 @@ class AssessContext:
     on_progress: Callable[[str], None]
 
     def evaluate(self, calibrations: Sequence[Calibration], title: str) -> tuple[dict[Mask, Evaluation], int]:
-        """Return evaluations of the masks on calibrations, if any, and how many numbers had to be computed."""
+        """Evaluate the masks on calibrations.
+
+        Args:
+            calibrations: The calibrations; an empty sequence gives no evaluations.
+            title: The title of the progress line.
+
+        Returns:
+            The evaluations by mask, and the number of newly computed numbers.
+        """
         if not calibrations:
             return {}, 0
         started = time.monotonic()
 
-        def progress(now: Progress) -> None:
-            if now.waiting:
-                return self.on_progress(f"{title}: {now.waiting}")
-            share = now.layer_forwards / max(now.layer_forwards_planned, 1e-9)
-            passed = time.monotonic() - started
-            left = f", {remaining(passed, share, 1)} left" if 0 < share < 1 else ""
-            self.on_progress(
-                f"{title}: {share:.0%} of {count(now.masks_planned, 'mask')}, {count(now.n_replicas, 'replica')}"
-                f"{written(now.tokens_per_s)}{left}"
-            )
+        def report(progress: Progress) -> None:
+            if progress.waiting:
+                return self.on_progress(f"{title}: {progress.waiting}")
+            share = progress.layer_forwards / max(progress.layer_forwards_planned, 1e-9)
+            elapsed_s = time.monotonic() - started
+            time_left = f", {remaining(elapsed_s, share, 1)} left" if 0 < share < 1 else ""
+            masks = count(progress.masks_planned, "mask")
+            replicas = count(progress.n_replicas, "replica")
+            self.on_progress(f"{title}: {share:.0%} of {masks}, {replicas}{written(progress.tokens_per_s)}{time_left}")
 
         computed = 0
-        for one in calibrations:
-            known = self.ledger.known(one.fingerprint, self.masks)
-            computed += sum(len(known.get(mask, ())) < one.n_shards for mask in self.masks)
+        for calibration in calibrations:
+            losses = self.ledger.known(calibration.fingerprint, self.masks)
+            computed += sum(len(losses.get(mask, ())) < calibration.n_shards for mask in self.masks)
         evaluator = Evaluator(
             calibrations,
             self.plan.info.n_layers,
             self.ledger,
             self.make_pool,
             head_cost=head_cost(self.plan.info),
-            on_progress=progress,
+            on_progress=report,
             owns_pool=False,
         )
         with closing(evaluator):
             return evaluator.evaluate(Round(self.masks)), computed
 
-    def keep(self, name: str, found: Mapping[Mask, Any]) -> None:
-        """Make results durable by a name of `plan`."""
-        write_assessment(self.ledger, self.plan.fingerprint, name, found)
+    def record(self, name: str, results: Mapping[Mask, Any]) -> None:
+        """Write results to the ledger.
+
+        Args:
+            name: The name of the results, see `AssessmentPlan.named`.
+            results: The results by mask, plain values.
+        """
+        write_assessment(self.ledger, self.plan.fingerprint, name, results)

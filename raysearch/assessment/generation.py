@@ -1,4 +1,4 @@
-"""Answers that masks generate: evaluations like any other, with the texts in the ledger, and what they show."""
+"""Answers that masks generate: evaluations with the texts in the ledger, and descriptions of the texts."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _TITLES = {
     "xsum": "XSUM",
 }
 _GROUPS = ("generation", "degeneration", "failures")  # in the order of tables
-_EXAMPLES = 3  # of each kind
-_SHOWN = ("item", "expected", "dense", "text", "dense_score", "score", "failure")  # of an example
+_EXAMPLES = 3  # the first examples of a task, and the worst ones
+_SHOWN = ("item", "expected", "dense", "text", "dense_score", "score", "failure")  # the keys of an example
 
 
 def task_specs(spec: AssessSpec) -> list[CalibrationSpec]:
-    """Return the tasks of an assessment that are answered by a text, as calibrations."""
+    """Return the tasks of an assessment that are answered by a generated text, as calibrations."""
     return [
         CalibrationSpec(f"assess.generation.{name}", spec.answers.objective, _as_assessed(name, data, spec))
         for name, data in spec.generation.items()
@@ -51,11 +51,19 @@ def task_specs(spec: AssessSpec) -> list[CalibrationSpec]:
 
 
 def assess_generation(context: AssessContext, server: Server | None) -> Assessed:
-    """Return the score of every mask on every task, with what its texts show.
+    """Return the score of every mask on every task, with descriptions of its texts.
 
-    A server is of one mask's checkpoint, and answers for it.
+    Args:
+        context: The masks and the ledger.
+        server: A server of the checkpoint of the only pruned mask, which answers for it; None to use the replicas.
+
+    Raises:
+        UserError: There is a server, and not exactly one pruned mask.
+        EvaluationError: A job failed for good.
     """
-    masks, ledger, tasks = context.masks, context.ledger, context.plan.tasks
+    masks = context.masks
+    ledger = context.ledger
+    tasks = context.plan.tasks
     if tasks and server is not None and len([mask for mask in masks if mask]) != 1:
         raise UserError(f"assess.server={server.url} serves one checkpoint, so it is for one search; name that")
     resident = [mask for mask in masks if server is None or mask == Mask()]
@@ -64,12 +72,12 @@ def assess_generation(context: AssessContext, server: Server | None) -> Assessed
     for name, task in zip(context.plan.spec.generation, tasks, strict=True):
         dense = ledger.texts(task.fingerprint, Mask())
         for mask in masks:
-            own = task
+            answered_task = task
             if server is not None and mask not in resident:
-                own, answered = _answered(server, task, mask, context)
-                computed += answered
-            texts = ledger.texts(own.fingerprint, mask)
-            results[mask][name] = _result(name, own, texts, dense)
+                answered_task, was_missing = _answered(server, task, mask, context)
+                computed += int(was_missing)
+            texts = ledger.texts(answered_task.fingerprint, mask)
+            results[mask][name] = _result(name, answered_task, texts, dense)
             results[mask] |= _degeneration(name, results[mask][name])
     for mask in masks:
         results[mask] = dict(sorted(results[mask].items(), key=lambda pair: _GROUPS.index(pair[1].metric.group)))
@@ -77,28 +85,33 @@ def assess_generation(context: AssessContext, server: Server | None) -> Assessed
 
 
 def _answered(server: Server, task: Calibration, mask: Mask, context: AssessContext) -> tuple[Calibration, bool]:
-    """Return the task as it is kept of a server, once the ledger has all answers; and whether any had been missing."""
+    """Let a server answer a task; return the task as the ledger names it, and whether answers were missing."""
     objective = task.objective
     assert isinstance(objective, GenerationAccuracyObjective)
-    own = replace(task, fingerprint=assessment_fingerprint({"task": task.fingerprint, "server": asdict(server)}))
-    known = context.ledger.known(own.fingerprint, [mask]).get(mask, {})
-    missing = [number for number in range(task.n_shards) if number not in known]
+    served_task = replace(
+        task, fingerprint=assessment_fingerprint({"task": task.fingerprint, "server": asdict(server)})
+    )
+    recorded = context.ledger.known(served_task.fingerprint, [mask]).get(mask, {})
+    missing = [number for number in range(task.n_shards) if number not in recorded]
     for done, number in enumerate(missing):
         context.on_progress(f"answers of {server.model}: {done} of {count(len(missing), 'shard')}")
         shard = task.shards[number]
         written = server.generate(objective.prompts(shard), context.plan.files.tokenizer, objective.decoding)
-        found = objective.scored(written, shard.answers or ())
-        context.ledger.record(own.fingerprint, number, {mask: found.losses.numpy()}, {mask: found.texts})
-    return own, bool(missing)
+        scored = objective.scored(written, shard.answers or ())
+        context.ledger.record(served_task.fingerprint, number, {mask: scored.losses.numpy()}, {mask: scored.texts})
+    return served_task, bool(missing)
 
 
 def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Sequence[ScoredText]) -> Result:
-    """Return the mean score in percent, with its standard error, and that of what is left of the dense model's."""
-    scores, reference = ([100 * one.score.value for one in of] for of in (texts, dense))
+    """Return the mean score in percent and its ratio to the dense model's, with standard errors."""
+    scores = [100 * text.score.value for text in texts]
+    dense_scores = [100 * text.score.value for text in dense]
     answers = [answer for shard in task.shards for answer in shard.answers or ()]
     expected = tuple(answer.text for answer in answers)
-    kind, *others = sorted(set(map(check_of, answers)))
-    unit = "score" if others else "ROUGE-L" if kind == "rouge" else "accuracy"
+    kind, *other_kinds = sorted(set(map(check_of, answers)))
+    unit = "ROUGE-L" if kind == "rouge" else "accuracy"
+    if other_kinds:
+        unit = "score"
     metric = Metric(name, _TITLES.get(name, name), "generation", "%", higher_is_better=True)
     detail = {
         "check": kind,
@@ -108,22 +121,25 @@ def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Se
         "examples": _examples(expected, texts, dense),
     }
     extent = f"{count(len(texts), 'item')}, {unit}"
-    return Result(metric, mean(scores), retention(scores, reference), extent, detail, parts(scores), expected)
+    return Result(metric, mean(scores), retention(scores, dense_scores), extent, detail, parts(scores), expected)
 
 
 def _examples(
     expected: Sequence[str], texts: Sequence[ScoredText], dense: Sequence[ScoredText]
 ) -> list[dict[str, Any]]:
-    """Return some answers beside the dense model's: the first, then those that have lost most, the worst last."""
-    every = examples(expected, dense, texts)
-    fallen = worst(every, _EXAMPLES)
-    chosen = [one for one in every[:_EXAMPLES] if one not in fallen] + fallen[::-1]
-    return [{key: one[key] for key in _SHOWN} for one in chosen]
+    """Return some answers next to the dense model's: the first ones, then those that lost most, the worst last."""
+    all_examples = examples(expected, dense, texts)
+    worst_examples = worst(all_examples, _EXAMPLES)
+    first_examples = [example for example in all_examples[:_EXAMPLES] if example not in worst_examples]
+    chosen = [*first_examples, *reversed(worst_examples)]
+    return [{key: example[key] for key in _SHOWN} for example in chosen]
 
 
 def _degeneration(name: str, result: Result) -> dict[str, Result]:
-    """Return what describes a task's texts, and how many of them fail in each way, each as a result of its own."""
-    task, detail, numbers = result.metric.title, result.detail, list[tuple[Metric, float]]()
+    """Return the descriptions of a task's texts, and the share that fails for each reason, as separate results."""
+    task = result.metric.title
+    detail = result.detail
+    numbers: list[tuple[Metric, float]] = []
     for key, title, unit, scale, higher_is_better in DESCRIBED:
         if key in detail:
             metric = Metric(f"{name}.{key}", f"{task}, {title}", "degeneration", unit, higher_is_better)
@@ -137,7 +153,7 @@ def _degeneration(name: str, result: Result) -> dict[str, Result]:
 
 
 def _as_assessed(name: str, data: Data, spec: AssessSpec) -> Data:
-    """Return a task as it is assessed: up to the limit of items, from the data folder if there is one."""
+    """Return the data of a task for an assessment: up to the limit of items, from the data folder if there is one."""
     draw = data.draw
     if not isinstance(draw, ItemOptions):
         raise UserError(f"assess.generation.{name} has no questions; use data=generation, data=gsm8k_cot …")

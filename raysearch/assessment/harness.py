@@ -1,4 +1,4 @@
-"""Accuracies by lm-eval itself (EleutherAI's LM Evaluation Harness), on a resident model with layers bypassed."""
+"""Accuracies by lm-eval (EleutherAI's LM Evaluation Harness), on a resident model with layers bypassed."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ from raysearch.evaluation.unit import Job
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import quiet
 
-#: A task's headline is the first of these that lm-eval gives; the papers and leaderboards of these tasks do the same.
+#: The headline of a task is the first of these metrics that lm-eval returns, as in the tasks' papers and leaderboards.
 _HEADLINES = ("acc_norm", "acc", "exact_match", "pass@1", "pass_at_1", "f1")
-_BOOTSTRAPS = 1000  # of metrics whose standard error has no formula; an accuracy's has one
-_SEED_OF_PYTHON, _SEED = 0, 1234  # lm-eval's own
+_BOOTSTRAPS = 1000  # for metrics whose standard error has no formula; that of an accuracy has one
+_SEED_OF_PYTHON = 0  # the seeds of lm-eval
+_SEED = 1234
 _TITLES = {
     "hellaswag": "HellaSwag",
     "winogrande": "WinoGrande",
@@ -57,11 +58,14 @@ class TaskJob(Job):
     """A task of lm-eval on one mask.
 
     Args:
-        folder: Its task files; None for lm-eval's own.
-        limit: The most items, or below 1 a share of them; None for all.
-        shots: Examples in a prompt; None for what the task defines.
+        mask: The mask.
+        task: The name of the task.
+        folder: The folder of its task files; None for lm-eval's own.
+        limit: The largest number of items; below 1, the share of all items; None for all.
+        shots: The number of worked examples in a prompt; None for the task's default.
+        batch_size: The number of rows in a batch.
         run_code: Whether a task may run the code that the model writes, as lm-eval does: without a sandbox.
-        chat: Whether it is asked in the model's chat template.
+        chat: Whether prompts use the model's chat template.
     """
 
     mask: Mask
@@ -83,10 +87,13 @@ class TaskJob(Job):
         """Run the task.
 
         Returns:
-            ``metrics``: what lm-eval gives, ``acc``, ``acc_stderr`` …; ``higher_is_better`` by metric; ``n_items``;
+            ``metrics``: those of lm-eval, ``acc``, ``acc_stderr`` …; ``higher_is_better`` by metric; ``n_items``;
             ``shots``; ``version`` of the task; ``items``: by metric, the number of each item, in the task's order.
+
+        Raises:
+            UserError: The task cannot be loaded, stands for several tasks, or runs code without permission.
         """
-        # Bootstraps stay in this process; the other is for metrics of Hugging Face's `evaluate`.
+        # The first keeps bootstraps in this process; the second is read by metrics of Hugging Face's `evaluate`.
         os.environ |= {"DISABLE_MULTIPROC": "1", "HF_ALLOW_CODE_EVAL": str(int(self.run_code))}
         # As lm-eval does; some tasks shuffle while they are loaded.
         random.seed(_SEED_OF_PYTHON)
@@ -104,10 +111,10 @@ class TaskJob(Job):
                     "assess.generation"
                 )
             with replica.stack.bypassed(self.mask) as model:
-                # lm-eval gives a tokenizer a padding token, so it gets one of its own.
+                # lm-eval adds a padding token to the tokenizer, so it gets a copy.
                 tokenizer = copy.deepcopy(replica.tokenizer)
                 tokenizer.chat_template = undated(tokenizer.chat_template)
-                found = evaluate(
+                output = evaluate(
                     lm=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=self.batch_size),
                     task_dict=loaded,
                     limit=self.limit,
@@ -116,12 +123,12 @@ class TaskJob(Job):
                     apply_chat_template=self.chat,
                     fewshot_as_multiturn=True,
                 )
-        return _plain(found, self.task)
+        return _plain(output, self.task)
 
     def _load(self) -> dict[str, Any]:
-        """Load the task, or the tasks of a group, as `lm_eval.simple_evaluate` does.
+        """Load the task, or the tasks of a group, as ``lm_eval.simple_evaluate`` does.
 
-        That would also list all packages and devices of the machine, which takes seconds for each task and mask.
+        That function also lists all packages and devices of the machine, which takes seconds for each task and mask.
         """
         try:
             loaded: dict[str, Any] = task_manager(self.folder, self.task).load([self.task])
@@ -134,9 +141,9 @@ class TaskJob(Job):
         if self.task not in loaded["tasks"] and not (group and group.has_aggregation):
             raise stands_for_several(self.task, loaded["tasks"])
         for task in loaded["tasks"].values():
-            own = task.get_config("num_fewshot")
-            if own != 0:  # which a task means
-                task.set_config("num_fewshot", (own or 0) if self.shots is None else self.shots)
+            default_shots = task.get_config("num_fewshot")
+            if default_shots != 0:  # a task that sets 0 always has no examples
+                task.set_config("num_fewshot", (default_shots or 0) if self.shots is None else self.shots)
             task.set_fewshot_seed(_SEED)
         return loaded
 
@@ -145,89 +152,114 @@ class TaskJob(Job):
 
 
 def missing_tasks(plan: AssessmentPlan, ledger: Ledger, masks: Sequence[Mask]) -> list[TaskJob]:
-    """Return the tasks on masks that the ledger lacks; masks of a task follow each other."""
-    spec, jobs = plan.spec, list[TaskJob]()
+    """Return the jobs whose results are not in the ledger, task by task.
+
+    Args:
+        plan: The plan with the tasks.
+        ledger: An open ledger.
+        masks: The masks.
+    """
+    spec = plan.spec
+    jobs: list[TaskJob] = []
     options = (spec.task_limit, spec.shots, spec.batch_size, spec.answers.run_code, spec.chat)
     for source in plan.sources:
-        known = plan.known(ledger, plan.name_of(source), masks)
+        recorded = plan.recorded(ledger, plan.name_of(source), masks)
         folder = None if source.folder is None else str(source.folder)
-        jobs += [TaskJob(mask, source.name, folder, *options) for mask in masks if mask not in known]
+        jobs += [TaskJob(mask, source.name, folder, *options) for mask in masks if mask not in recorded]
     return jobs
 
 
 def run_tasks(context: AssessContext, jobs: Sequence[TaskJob]) -> Assessed:
-    """Run the tasks that are missing, each durable as soon as it is done, and return the results of all."""
-    plan, masks = context.plan, context.masks
+    """Run the missing tasks, write each result to the ledger at once, and return the results of all tasks.
+
+    Args:
+        context: The masks and the ledger.
+        jobs: The missing tasks, see `missing_tasks`.
+
+    Raises:
+        UserError: A task cannot be loaded.
+        EvaluationError: A job failed for good.
+    """
+    plan = context.plan
+    masks = context.masks
     if jobs:
         context.on_progress(f"lm-eval: 0 of {count(len(jobs), 'job')}")
     names = {source.name: plan.name_of(source) for source in plan.sources}
-    for done, (job, found) in done_jobs(jobs, context.make_pool):
-        context.keep(names[job.task], {job.mask: found})
+    for done, (job, output) in done_jobs(jobs, context.make_pool):
+        context.record(names[job.task], {job.mask: output})
         context.on_progress(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
     for task, name in names.items():
-        known = plan.known(context.ledger, name, masks)
+        recorded = plan.recorded(context.ledger, name, masks)
         for mask in masks:
-            results[mask][task] = task_result(task, known[mask], known[Mask()])
+            results[mask][task] = task_result(task, recorded[mask], recorded[Mask()])
     return results, len(jobs)
 
 
-def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -> Result:
-    """Return a task's headline, with all that lm-eval gave as its detail; shares are in percent.
+def task_result(name: str, output: Mapping[str, Any], dense: Mapping[str, Any]) -> Result:
+    """Return the headline of a task, in percent if it is a share, with all numbers of lm-eval as its detail.
 
-    `found` and `dense` are what `TaskJob.run` gave of a mask and of the dense model.
+    Args:
+        name: The name of the task.
+        output: The return value of `TaskJob.run` for a mask.
+        dense: The same for the dense model.
     """
-    metrics = found["metrics"]
-    headline = next((one for one in _HEADLINES if one in metrics), next(iter(found["higher_is_better"])))
-    numbers = [number_of(one["metrics"][headline]) for one in (found, dense)]
-    # A share is at most 1; what lm-eval gives of SQuAD 2.0 is in percent.
-    in_percent = name == "squadv2" or max(numbers) > 1
-    unit, scale = ("%", 1 if in_percent else 100) if headline in _HEADLINES else (headline, 1)
+    metrics = output["metrics"]
+    headline = next((metric for metric in _HEADLINES if metric in metrics), next(iter(output["higher_is_better"])))
+    numbers = [number_of(result["metrics"][headline]) for result in (output, dense)]
+    # A share is at most 1; lm-eval returns percent for SQuAD 2.0.
+    is_percent = name == "squadv2" or max(numbers) > 1
+    is_share = headline in _HEADLINES
+    unit = "%" if is_share else headline
+    scale = 100 if is_share and not is_percent else 1
     group: Group = "perplexity" if headline.endswith("perplexity") else "accuracy"
-    better = bool(found["higher_is_better"].get(headline, True))
+    better = bool(output["higher_is_better"].get(headline, True))
     error = metrics.get(f"{headline}_stderr")
-    value, reference = (scale * one for one in numbers)
-    items, of_dense = (one.get("items", {}).get(headline, ()) for one in (found, dense))
-    paired = len(items) == len(of_dense) > 1
-    left = error_of_ratio(items, of_dense) if reference and paired else None
+    value, reference = (scale * number for number in numbers)
+    items = output.get("items", {}).get(headline, ())
+    dense_items = dense.get("items", {}).get(headline, ())
+    are_paired = len(items) == len(dense_items) > 1
+    error_of_retention = error_of_ratio(items, dense_items) if reference and are_paired else None
     return Result(
         Metric(name, _TITLES.get(name, name), group, unit, better),
         Estimate(value, None if error is None else scale * error),
-        Estimate(value / reference, left) if reference else None,
-        f"{count(found['n_items'], 'item')}, {headline}",
-        {**{key: value for key, value in found.items() if key != "items"}, "headline": headline},
-        parts([scale * one for one in items]),
+        Estimate(value / reference, error_of_retention) if reference else None,
+        f"{count(output['n_items'], 'item')}, {headline}",
+        {**{key: value for key, value in output.items() if key != "items"}, "headline": headline},
+        parts([scale * item for item in items]),
     )
 
 
-def _plain(found: Mapping[str, Any], task: str) -> dict[str, Any]:
-    """Return what is kept of lm-eval's answer; ``acc,none`` is ``acc``, and the first of several filters counts.
+def _plain(output: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """Return the stored part of lm-eval's output; ``acc,none`` is ``acc``, and of several filters the first counts.
 
     The items of a group are those of its tasks.
     """
     metrics: dict[str, float] = {}
-    for key, value in found["results"][task].items():
+    for key, value in output["results"][task].items():
         metric, comma, _ = key.partition(",")
         if comma and isinstance(value, int | float) and metric not in metrics:
             metrics[metric] = float(value)
-    sizes = found["n-samples"]
-    better = found["higher_is_better"].get(task) or {}
+    sizes = output["n-samples"]
+    task_sizes = [sizes[task]] if task in sizes else sizes.values()  # those of a group are those of its tasks
+    better = output["higher_is_better"].get(task) or {}
     return {
         "metrics": metrics,
         "higher_is_better": {metric: better.get(metric) is not False for metric in metrics if "_stderr" not in metric},
-        "n_items": sum(of["effective"] for of in ([sizes[task]] if task in sizes else sizes.values())),
-        "shots": found["n-shot"].get(task, max(found["n-shot"].values(), default=None)),
-        "version": found["versions"].get(task),
-        "items": _items(found["samples"].get(task) or [*chain(*found["samples"].values())], metrics),
+        "n_items": sum(size["effective"] for size in task_sizes),
+        "shots": output["n-shot"].get(task, max(output["n-shot"].values(), default=None)),
+        "version": output["versions"].get(task),
+        "items": _items(output["samples"].get(task) or [*chain(*output["samples"].values())], metrics),
     }
 
 
 def _items(samples: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]) -> dict[str, list[float]]:
-    """Return the numbers of each item by metric, where the metric is their mean; by the first filter, as above."""
-    first = [one for one in samples if one["filter"] == samples[0]["filter"]]
+    """Return the numbers of each item by metric, for metrics that are their mean; by the first filter only."""
+    of_first_filter = [sample for sample in samples if sample["filter"] == samples[0]["filter"]]
+    in_order = sorted(of_first_filter, key=lambda sample: sample["doc_id"])
     items = {}
     for metric, mean in metrics.items():
-        values = [one.get(metric) for one in sorted(first, key=lambda one: one["doc_id"])]
+        values = [sample.get(metric) for sample in in_order]
         numbers = [float(value) for value in values if isinstance(value, int | float)]
         if numbers and len(numbers) == len(values) and math.isclose(fmean(numbers), mean, abs_tol=1e-9):
             items[metric] = numbers
@@ -236,7 +268,7 @@ def _items(samples: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]) -
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keep lm-eval's progress bars, remarks and prints off the terminal."""
+    """Suppress lm-eval's progress bars, log messages and prints."""
     logger = logging.getLogger("lm_eval")
     level = logger.level
     logger.setLevel(logging.ERROR)

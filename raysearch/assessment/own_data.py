@@ -1,4 +1,4 @@
-"""The part of a search's own data that it has not used, to assess and to train its mask on."""
+"""The part of a search's own data that the search did not use, to assess and to train its mask on."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ from raysearch.evaluation.prepared_data import ModelFiles, prepare_data
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.spec import ModelInfo
 
-OWN = "own"  #: the name of that text among those of an assessment
-_FEWEST = 4  # windows or items that say something of a model
+OWN = "own"  #: the name of this text in an assessment
+_FEWEST = 4  # windows or items that an assessment needs
 
 
 @dataclass(frozen=True)
 class OwnText:
-    """The text that a search's own data give and its samples, or why they give none.
+    """The text from a search's own data and its samples, or the reason why there is none.
 
-    Nothing at all where the preset's text is of these data.
+    All fields are None if the preset's text is from these data.
+
+    Args:
+        data: The data of the text.
+        samples: Its samples.
+        why_not: The reason why there is no text.
     """
 
     data: Data | None = None
@@ -33,50 +38,51 @@ class OwnText:
     why_not: str | None = None
 
     def notes(self, spec: AssessSpec) -> tuple[str, ...]:
-        """Return the sentence that tells which texts are taken instead, if any are."""
+        """Return a sentence on the texts that are used instead; none if the search's own data can be assessed."""
         if self.why_not is None:
             return ()
         instead = " and ".join(f"assess.texts.{name}" for name in spec.texts) or "no text"
         return (
-            f"the search's own data cannot be assessed ({self.why_not}); the perplexity is of {instead}; for another "
-            "text: assess.texts.mine='data=file data.path=… data.samples=all data.sampling=sequential'",
+            f"the search's own data cannot be assessed ({self.why_not}); the perplexity is measured on {instead}; for "
+            "another text: assess.texts.mine='data=file data.path=… data.samples=all data.sampling=sequential'",
         )
 
 
 def own_data(evaluation: EvaluationSpec) -> Data | None:
-    """Return the data of a search; None where its calibrations are of several data."""
-    first, *others = (one.data for one in evaluation.calibrations)
-    same = all((one.rows, one.format) == (first.rows, first.format) for one in others)
+    """Return the data of a search; None if its calibrations use several data sets."""
+    first, *rest = (calibration.data for calibration in evaluation.calibrations)
+    same = all((data.rows, data.format) == (first.rows, first.format) for data in rest)
     return first if same else None
 
 
 def is_installed(data: Data) -> bool:
-    """Return whether data are State of the Union addresses, which stand in for data of the user's own."""
+    """Return whether data are State of the Union addresses, which are used if the user has no data."""
     return data.rows.path is data.rows.name is None
 
 
 def name_of(data: Data) -> str:
-    """Return the file or the data set for people."""
+    """Return a readable name of the file or the data set."""
     return Path(data.rows.path).name if data.rows.path is not None else data.rows.name or "sotu"
 
 
 def own_text(spec: AssessSpec, searched: EvaluationSpec, info: ModelInfo, files: ModelFiles) -> OwnText:
-    """Return a text of the search's own data without all samples that the search is on, for perplexity.
+    """Return a text for perplexity from the search's own data, without the samples that the search used.
 
-    That is every tenth row; where these hold too little, all rows.
+    The text is every tenth row; if these have too few samples, it is all rows.
 
     Args:
-        spec: Says how long windows are, and how many there are at most.
-        searched: The model and the calibrations of the search; several searches' have all of theirs.
-        info: The model.
-        files: What is known of its files.
+        spec: The length of windows, and their largest number.
+        searched: The model and the calibrations of the search, or of several searches.
+        info: The description of the model.
+        files: The model's files.
     """
     data = own_data(searched)
-    if spec.texts and all(is_installed(one.data) for one in searched.calibrations):
-        return OwnText()  # every tenth address is there for assessments
+    if spec.texts and all(is_installed(calibration.data) for calibration in searched.calibrations):
+        return OwnText()  # the preset's text is every tenth address
     if data is None:
-        return OwnText(why_not="it is on several data")
-    used, why_not = _used(searched, info, files), ""
+        return OwnText(why_not="it uses several data sets")
+    used = _used(searched, info, files)
+    why_not = ""
     for part in ("rest" if data.rows.part == "held_out" else "held_out", "all"):
         text = Data(replace(data.rows, part=part), data.format, _draw(data, spec, info), used)
         calibration = CalibrationSpec(f"assess.texts.{OWN}", PerplexityObjective(), text)
@@ -88,7 +94,7 @@ def own_text(spec: AssessSpec, searched: EvaluationSpec, info: ModelInfo, files:
             continue
         if drawn.n_samples >= _FEWEST:
             return OwnText(text, drawn)
-    return OwnText(why_not=why_not or f"{name_of(data)} holds too little that the search has not used")
+    return OwnText(why_not=why_not or f"{name_of(data)} has too little data that the search has not used")
 
 
 def _draw(data: Data, spec: AssessSpec, info: ModelInfo) -> WindowOptions | ItemOptions:
@@ -100,9 +106,13 @@ def _draw(data: Data, spec: AssessSpec, info: ModelInfo) -> WindowOptions | Item
 
 
 def _used(searched: EvaluationSpec, info: ModelInfo, files: ModelFiles) -> Used:
-    """Return the samples of a search."""
-    texts = [one for one in searched.calibrations if isinstance(one.data.draw, WindowOptions)]
-    items = [one.data.items() for one in searched.calibrations if isinstance(one.data.draw, ItemOptions)]
+    """Return the samples that a search used."""
+    texts = []
+    samples = set()
+    for calibration in searched.calibrations:
+        if isinstance(calibration.data.draw, WindowOptions):
+            texts.append(calibration)
+        elif isinstance(calibration.data.draw, ItemOptions):
+            samples.update(located.sample for located in calibration.data.items().samples)
     drawn = prepare_data(replace(searched, calibrations=texts, weighting=None), info, files).calibrations
-    samples = frozenset(located.sample for drawn_items in items for located in drawn_items.samples)
-    return Used(SeenTexts(drawn, files.tokenizer), samples)
+    return Used(SeenTexts(drawn, files.tokenizer), frozenset(samples))

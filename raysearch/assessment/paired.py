@@ -1,4 +1,4 @@
-"""Means over items with standard errors, and of masks beside the dense model on the same items."""
+"""Means over items with standard errors, and ratios of a mask's mean to the dense model's on the same items."""
 
 from __future__ import annotations
 
@@ -13,21 +13,37 @@ from raysearch.evaluation.totals import standard_error
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """Return the mean over items with its standard error, which a single item has none of."""
+    """Return the mean over items with its standard error, which is None for a single item."""
     return Estimate(fmean(values), error_of_ratio(values, np.ones(len(values))))
 
 
 def parts(values: Sequence[float]) -> tuple[float, ...]:
-    """Return what each item adds to the mean."""
+    """Return the contribution of each item to the mean."""
     return tuple(value / len(values) for value in values)
 
 
 def retention(values: Sequence[float], dense: Sequence[float]) -> Estimate | None:
-    """Return what is left of the dense model's mean over the same items; None if that is 0."""
-    of_dense = fmean(dense)
-    return Estimate(fmean(values) / of_dense, error_of_ratio(values, dense)) if of_dense else None
+    """Return the ratio of a mask's mean to the dense model's, with its standard error.
+
+    Args:
+        values: The values of the mask, one per item.
+        dense: The values of the dense model on the same items.
+
+    Returns:
+        The ratio; None if the dense model's mean is 0.
+    """
+    dense_mean = fmean(dense)
+    return Estimate(fmean(values) / dense_mean, error_of_ratio(values, dense)) if dense_mean else None
 
 
 def error_of_ratio(values: Sequence[float], dense: npt.ArrayLike) -> float | None:
-    """Return the standard error of the ratio of two means over the same items; None with less than two."""
+    """Return the standard error of the ratio of two means over the same items.
+
+    Args:
+        values: The values of the numerator, one per item.
+        dense: The values of the denominator on the same items.
+
+    Returns:
+        The standard error; None with fewer than two items.
+    """
     return abs(standard_error(np.asarray(values), np.asarray(dense))) if len(values) > 1 else None

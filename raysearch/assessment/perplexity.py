@@ -1,4 +1,4 @@
-"""Perplexity on held-out text: evaluations like any other, in the ledger, in shards, masks sharing their prefixes."""
+"""Perplexity on held-out text, by the evaluations of a search: in shards, with shared prefixes, in the ledger."""
 
 from __future__ import annotations
 
@@ -30,11 +30,20 @@ _TITLES = {
     "sotu": "State of the Union",
     OWN: "the search's own data",
 }
-_FILES = ("test", "evaluation", "validation")  # of a text in a data folder, the first there is
+_FILES = ("test", "evaluation", "validation")  # the files of a text in a data folder, of which the first is used
 
 
 def text_specs(spec: AssessSpec, name: str, max_positions: int | None) -> list[CalibrationSpec]:
-    """Return the texts of an assessment, as calibrations, for a model that takes so many tokens, or any number."""
+    """Return the texts of an assessment, as calibrations.
+
+    Args:
+        spec: The texts, and the length of windows.
+        name: The name of the model, for errors.
+        max_positions: The most tokens that the model accepts; None for any number.
+
+    Raises:
+        UserError: The windows are longer than the model accepts, or a text is not read in order.
+    """
     if spec.texts and max_positions is not None and spec.seq_len > max_positions:
         raise UserError(
             f"assess.seq_len={spec.seq_len} is longer than the {max_positions} positions of {name}; "
@@ -47,8 +56,14 @@ def text_specs(spec: AssessSpec, name: str, max_positions: int | None) -> list[C
 
 
 def measure_perplexities(context: AssessContext) -> Assessed:
-    """Return the perplexity of every mask on every text; a dense model without one is refused."""
-    plan, masks, ledger = context.plan, context.masks, context.ledger
+    """Return the perplexity of every mask on every text.
+
+    Raises:
+        EvaluationError: The dense model's loss on a text is not finite, or a job failed for good.
+    """
+    plan = context.plan
+    masks = context.masks
+    ledger = context.ledger
     evaluations, computed = context.evaluate(plan.texts, "perplexity")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
     for place, (name, text) in enumerate(zip(plan.spec.texts, plan.texts, strict=True)):
@@ -57,28 +72,41 @@ def measure_perplexities(context: AssessContext) -> Assessed:
             raise EvaluationError(f"the dense model's loss on assess.texts.{name} is not finite; use another text")
         samples, weights = sample_losses(text, ledger, masks)
         for mask in masks:
-            loss, own = evaluations[mask].parts[place], samples[mask]
-            error, over_dense, items = None, None, ()
+            loss = evaluations[mask].parts[place]
+            losses = samples[mask]
+            error = None
+            over_dense = None
+            items: tuple[float, ...] = ()
             if loss is not None and text.n_samples > 1:
-                error = standard_error(own, weights)
-                over_dense = standard_error(own - samples[Mask()], weights)
-                items = tuple(contributions(own, weights).tolist())
+                error = standard_error(losses, weights)
+                over_dense = standard_error(losses - samples[Mask()], weights)
+                items = tuple(contributions(losses, weights).tolist())
             retention = _exponential(None if loss is None else loss - dense, over_dense)
             results[mask][name] = _result(name, text, loss, error, retention, items)
     return results, computed
 
 
 def local_rows(key: str, name: str, rows: Rows, data_dir: Path | None) -> Rows:
-    """Return the rows of a text or task from the data folder, if there is one and they are not local already."""
+    """Return the rows of a text or task from the data folder, if there is one and the rows are not local already.
+
+    Args:
+        key: The key of the text or task in the configuration: ``texts`` or ``generation``.
+        name: Its name.
+        rows: Its rows without a data folder.
+        data_dir: The data folder; None for none.
+
+    Raises:
+        UserError: The folder has no file of the text or task.
+    """
     if data_dir is None or rows.is_local:
         return rows
     folder = data_dir / name
     file = next((folder / f"{stem}.jsonl" for stem in _FILES if (folder / f"{stem}.jsonl").is_file()), None)
     if file is None:
-        what = key.removesuffix("s") if key == "texts" else "task"
+        kind = "text" if key == "texts" else "task"
         raise UserError(
             f"assess.data_dir={data_dir} holds no {name}/{_FILES[0]}.jsonl for assess.{key}.{name}; put it there, name "
-            f"the file with data.path=… in assess.{key}.{name}, or leave the {what} out with assess.{key}.{name}=null"
+            f"the file with data.path=… in assess.{key}.{name}, or leave the {kind} out with assess.{key}.{name}=null"
         )
     return replace(rows, path=str(file), allow_evaluation_split=True)
 
@@ -88,10 +116,10 @@ def _result(
 ) -> Result:
     """Return the perplexity, exp(loss), and its standard error: that of the loss times the perplexity."""
     description = text.description
-    what = "document" if description["sampling"] == "whole" else "window"
+    unit = "document" if description["sampling"] == "whole" else "window"
     if "rows_read" in description:
-        what = "item"
-    extent = f"{count(text.n_samples, what)}, {text.n_tokens:,} scored tokens"
+        unit = "item"
+    extent = f"{count(text.n_samples, unit)}, {text.n_tokens:,} scored tokens"
     metric = Metric(name, _TITLES.get(name, name), "perplexity", "perplexity", higher_is_better=False)
     return Result(
         metric,
@@ -117,9 +145,9 @@ def _exponential(loss: float | None, error: float | None) -> Estimate:
 
 
 def _as_assessed(name: str, data: Data, spec: AssessSpec) -> Data:
-    """Return a text as it is assessed: all of it in order, up to the limit, from the data folder if there is one."""
+    """Return the data of a text for an assessment: in order, up to the limit, from the data folder if there is one."""
     draw = data.draw
-    if data.used is not None:  # a search's own data, drawn as they are assessed
+    if data.used is not None:  # a search's own data, which are ready
         return data
     if not isinstance(draw, WindowOptions) or draw.sampling not in ("sequential", "whole"):
         raise UserError(

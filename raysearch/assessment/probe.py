@@ -1,11 +1,12 @@
-"""The arithmetic probe: whether a mask still knows the next digit, where nothing has to be generated.
+"""The arithmetic probe: whether a mask still predicts the first digit of a result, without generating text.
 
-Source: figures 4a and 5a of `On the Limits of Layer Pruning for Generative Reasoning`.
+Source: Figures 4a and 5a of "On the Limits of Layer Pruning for Generative Reasoning".
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,13 @@ LOG_P = Metric("arithmetic_log_p", "arithmetic log p", "probe", "nats", higher_i
 
 @dataclass(frozen=True)
 class ProbeJob(Job):
-    """A job that asks one mask for the next digit of some problems."""
+    """A job that predicts the first digit of the results of some problems, on one mask.
+
+    Args:
+        mask: The mask.
+        problems: The problems.
+        batch_size: The number of prompts in a batch.
+    """
 
     mask: Mask
     problems: tuple[Problem, ...]
@@ -46,35 +53,45 @@ class ProbeJob(Job):
 
     @override
     def run(self, replica: Replica) -> dict[str, list[float]]:
-        """Return ``log_p`` of each problem's digit, in nats, and ``right``: 1 where it is the likeliest of the ten."""
+        """Return ``log_p`` of each problem's digit, in nats, and ``right``: 1 if it is the likeliest digit, else 0."""
+        stack = replica.stack
         probes = [encode_probe(problem, replica.tokenizer) for problem in self.problems]
-        of_length: dict[int, list[int]] = defaultdict(list)
-        for at, probe in enumerate(probes):
-            of_length[len(probe.ids)].append(at)
-        found: dict[int, tuple[float, float]] = {}
-        stack, none = replica.stack, np.array([], dtype=np.int64)
+        places_by_length: dict[int, list[int]] = defaultdict(list)
+        for place, probe in enumerate(probes):
+            places_by_length[len(probe.ids)].append(place)
+        log_p = [math.nan] * len(probes)
+        right = [math.nan] * len(probes)
+        no_predictors = np.array([], dtype=np.int64)
         with torch.no_grad(), quiet():
-            for places in of_length.values():  # of one length, so that no prompt is padded
+            for places in places_by_length.values():  # prompts of one length need no padding
                 for start in range(0, len(places), self.batch_size):
                     batch = places[start : start + self.batch_size]
-                    ids = np.array([probes[at].ids for at in batch])
-                    hidden = stack.walk(stack.capture(Inputs(ids, None, None, none)), self.mask)
-                    logits = stack.logits(hidden[:, -1])
-                    found |= zip(batch, map(_judge, logits, [probes[at] for at in batch]), strict=True)
-        log_p, right = zip(*(found[at] for at in range(len(probes))), strict=True)
-        return {"log_p": [*log_p], "right": [*right]}
+                    ids = np.array([probes[place].ids for place in batch])
+                    hidden = stack.walk(stack.capture(Inputs(ids, None, None, no_predictors)), self.mask)
+                    for place, logits in zip(batch, stack.logits(hidden[:, -1]), strict=True):
+                        log_p[place], right[place] = _judge(logits, probes[place])
+        return {"log_p": log_p, "right": right}
 
     def __str__(self) -> str:
         return f"the arithmetic probe of {self.mask}"
 
 
 def _judge(logits: torch.Tensor, probe: Probe) -> tuple[float, float]:
+    """Return the log-probability of the right digit, and 1 if it is the likeliest of the ten, else 0."""
     log_p = torch.log_softmax(logits.double(), dim=-1)[list(probe.digits)].tolist()
     return log_p[probe.digit], float(max(range(10), key=log_p.__getitem__) == probe.digit)
 
 
 def probe_problems(options: ProbeOptions, tokenizer: Any) -> tuple[Problem, ...]:
-    """Return the problems of a probe, of a file or drawn from all; a tokenizer without tokens of digits is refused."""
+    """Return the problems of a probe, from a file or drawn from all problems of that form.
+
+    Args:
+        options: The options of the probe.
+        tokenizer: The model's tokenizer.
+
+    Raises:
+        UserError: The file cannot be read, or the tokenizer has no token for each digit.
+    """
     if options.file is None:
         problems = draw_problems(options.items, options.seed)
     else:
@@ -97,28 +114,36 @@ def _rows(file: Path) -> list[Mapping[str, Any]]:
 
 
 def ask_probe(context: AssessContext) -> Assessed:
-    """Return what the masks know of arithmetic, if that is asked."""
-    plan, masks = context.plan, context.masks
+    """Return the results of the arithmetic probe for all masks, if it is enabled."""
+    plan = context.plan
+    masks = context.masks
     if not plan.problems:
         return {mask: {} for mask in masks}, 0
     name = plan.named({"probe": [problem.prompt for problem in plan.problems], "batch_size": plan.spec.batch_size})
-    known = plan.known(context.ledger, name, masks)
-    jobs = [ProbeJob(mask, plan.problems, plan.spec.batch_size) for mask in masks if mask not in known]
-    for done, (job, found) in done_jobs(jobs, context.make_pool):
-        context.keep(name, {job.mask: found})
-        known[job.mask] = found
+    recorded = plan.recorded(context.ledger, name, masks)
+    jobs = [ProbeJob(mask, plan.problems, plan.spec.batch_size) for mask in masks if mask not in recorded]
+    for done, (job, answers) in done_jobs(jobs, context.make_pool):
+        context.record(name, {job.mask: answers})
+        recorded[job.mask] = answers
         context.on_progress(f"arithmetic probe: {done} of {count(len(jobs), 'mask')}")
-    return {mask: probe_results(known[mask], known[Mask()]) for mask in masks}, len(jobs)
+    return {mask: probe_results(recorded[mask], recorded[Mask()]) for mask in masks}, len(jobs)
 
 
-def probe_results(found: Mapping[str, Sequence[float]], dense: Mapping[str, Sequence[float]]) -> dict[str, Result]:
-    """Return a mask's accuracy and log-probability beside the dense model's, with errors over the paired items."""
-    extent = f"{count(len(found['right']), 'problem')}, first digit"
-    right, of_dense = ([100 * one for one in of["right"]] for of in (found, dense))
-    log_p, dense_log_p = ([number_of(one) for one in of["log_p"]] for of in (found, dense))
-    change = mean([one - other for one, other in zip(log_p, dense_log_p, strict=True)])
+def probe_results(answers: Mapping[str, Sequence[float]], dense: Mapping[str, Sequence[float]]) -> dict[str, Result]:
+    """Return a mask's accuracy and log-probability compared with the dense model's, with errors over the paired items.
+
+    Args:
+        answers: The return value of `ProbeJob.run` for a mask.
+        dense: The same for the dense model.
+    """
+    extent = f"{count(len(answers['right']), 'problem')}, first digit"
+    right = [100 * is_right for is_right in answers["right"]]
+    dense_right = [100 * is_right for is_right in dense["right"]]
+    log_p = [number_of(value) for value in answers["log_p"]]
+    dense_log_p = [number_of(value) for value in dense["log_p"]]
+    change = mean([value - dense_value for value, dense_value in zip(log_p, dense_log_p, strict=True)])
     detail = {"change": change.value, "change_error": change.error}
     return {
-        TOP_1.name: Result(TOP_1, mean(right), retention(right, of_dense), extent, {}, parts(right)),
+        TOP_1.name: Result(TOP_1, mean(right), retention(right, dense_right), extent, {}, parts(right)),
         LOG_P.name: Result(LOG_P, mean(log_p), None, extent, detail, parts(log_p)),
     }

@@ -1,4 +1,4 @@
-"""The assessments of masks as trackers take them: numbers and answers, kept in the ledger for a later sync."""
+"""The assessments of masks in the form of trackers: numbers and answers, stored in the ledger for a later sync."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.searching.observer import Observer
 from raysearch.searching.record import SearchRecord
 
-#: In the ledger, where others are named by a fingerprint.
-_NUMBERS, _ANSWERS = "recorded numbers", "recorded answers"
+#: The names of these results in the ledger; the names of other results are fingerprints.
+_NUMBERS = "recorded numbers"
+_ANSWERS = "recorded answers"
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,14 @@ class _Answers:
 def record_assessments(
     ledger: Ledger, searches: Sequence[SearchRecord], assessments: Assessments, observer: Observer
 ) -> None:
-    """Put the assessed numbers and the answers of searches' masks on record, and give them to the observer."""
+    """Record the assessed numbers and the answers of the masks of searches, and pass them to the observer.
+
+    Args:
+        ledger: An open ledger.
+        searches: The searches, whose masks were assessed.
+        assessments: The results of these masks and of the dense model.
+        observer: Receives all numbers and answers.
+    """
     for search in searches:
         _add(ledger, search, _ANSWERS, _answers(assessments, search.found.mask), _Answers)
     record_numbers(ledger, [(search, assessments.named(search.found.mask)) for search in searches], observer)
@@ -40,26 +48,44 @@ def record_assessments(
 
 
 def record_numbers(
-    ledger: Ledger, found: Sequence[tuple[SearchRecord, Mapping[str, float]]], observer: Observer
+    ledger: Ledger, numbers_by_search: Sequence[tuple[SearchRecord, Mapping[str, float]]], observer: Observer
 ) -> None:
-    """Put numbers, by MLflow's names, of searches' masks on record beside others, and give them to the observer."""
-    for search, numbers in found:
+    """Add numbers of the masks of searches to those recorded before, and pass them to the observer.
+
+    Args:
+        ledger: An open ledger.
+        numbers_by_search: Each search with its numbers, by the names of MLflow's metrics.
+        observer: Receives the numbers.
+    """
+    for search, numbers in numbers_by_search:
         _add(ledger, search, _NUMBERS, numbers, Number)
-    observer.assessed(found)
+    observer.assessed(numbers_by_search)
 
 
 def recorded_assessments(ledger: Ledger, search: SearchRecord) -> dict[str, float]:
-    """Return all assessed numbers of a search's mask so far, by the names of MLflow's metrics."""
-    return _known(ledger, search, _NUMBERS, Number)
+    """Return all recorded numbers of a search's mask, by the names of MLflow's metrics.
+
+    Args:
+        ledger: An open ledger.
+        search: The search.
+    """
+    return _recorded(ledger, search, _NUMBERS, Number)
 
 
 def recorded_answers(ledger: Ledger, search: SearchRecord) -> dict[str, str]:
-    """Return all answers of a search's mask so far beside the dense model's: JSON Lines, an item each, by task."""
-    found = {}
-    for name, of in _known(ledger, search, _ANSWERS, _Answers).items():
-        every = examples(of.expected, ledger.texts(of.dense, Mask()), ledger.texts(of.pruned, search.found.mask))
-        found[name] = "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in every)
-    return found
+    """Return all recorded answers of a search's mask with the dense model's: by task, JSON Lines of one item each.
+
+    Args:
+        ledger: An open ledger.
+        search: The search.
+    """
+    by_task = {}
+    for name, answers in _recorded(ledger, search, _ANSWERS, _Answers).items():
+        dense = ledger.texts(answers.dense, Mask())
+        pruned = ledger.texts(answers.pruned, search.found.mask)
+        items = examples(answers.expected, dense, pruned)
+        by_task[name] = "".join(f"{json.dumps(item, ensure_ascii=False)}\n" for item in items)
+    return by_task
 
 
 def _answers(assessments: Assessments, mask: Mask) -> dict[str, _Answers]:
@@ -71,15 +97,17 @@ def _answers(assessments: Assessments, mask: Mask) -> dict[str, _Answers]:
     }
 
 
-def _known(ledger: Ledger, search: SearchRecord, what: str, kind: Any) -> dict[str, Any]:
-    """Return what the ledger has of a search's mask by name, each of a type."""
-    mask, model = search.found.mask, search.found.fingerprints["model"]
-    found: dict[str, Any] = read_assessments(ledger, model, what, [mask], dict[str, kind]).get(mask, {})
-    return found
+def _recorded(ledger: Ledger, search: SearchRecord, name: str, kind: Any) -> dict[str, Any]:
+    """Return the recorded values of a search's mask, each of a type, under a name of the ledger."""
+    mask = search.found.mask
+    model = search.found.fingerprints["model"]
+    values: dict[str, Any] = read_assessments(ledger, model, name, [mask], dict[str, kind]).get(mask, {})
+    return values
 
 
-def _add(ledger: Ledger, search: SearchRecord, what: str, new: Mapping[str, Any], kind: Any) -> None:
-    """Put something beside what the ledger has of a search's mask."""
+def _add(ledger: Ledger, search: SearchRecord, name: str, new: Mapping[str, Any], kind: Any) -> None:
+    """Add values to those that are recorded of a search's mask under a name of the ledger."""
     if new:
-        mask, model = search.found.mask, search.found.fingerprints["model"]
-        change_assessment(ledger, model, what, mask, lambda known: {**(known or {}), **new}, dict[str, kind])
+        mask = search.found.mask
+        model = search.found.fingerprints["model"]
+        change_assessment(ledger, model, name, mask, lambda values: {**(values or {}), **new}, dict[str, kind])

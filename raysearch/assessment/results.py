@@ -1,4 +1,4 @@
-"""The results of an assessment: numbers beside those of the dense model, and what each of them is."""
+"""The results of an assessment: the numbers of masks and of the dense model, each with its description."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from raysearch.core.mask import Mask
 
 @dataclass(frozen=True)
 class Result:
-    """One number of one mask, with all that is known of it.
+    """One number of one mask, with its details.
 
     Args:
-        metric: What it is.
-        estimate: The number; infinite where the model's loss is not finite.
-        retention: It divided by the dense model's, where that is finite and not 0.
-        extent: What it was taken over, for people: ``600 items``.
-        detail: All else, plain values: every metric of lm-eval, the loss in nats, each repeat …
-        items: What each window, document or item adds to the number, or to the logarithm of a perplexity; empty where
-            that is not known. The differences of two masks' items have the error of the difference of their numbers.
-        expected: The right answers, where texts were generated.
+        metric: The metric.
+        estimate: The number; infinite if the model's loss is not finite.
+        retention: The number divided by the dense model's; None if that is not finite, or 0.
+        extent: The data on which it was measured, as a text: ``600 items``.
+        detail: Further plain values: every metric of lm-eval, the loss in nats, each repeat …
+        items: The contribution of each window, document or item to the number, or to the logarithm of a perplexity;
+            empty if it is not known. The differences of the items of two masks have the error of the difference of
+            their numbers.
+        expected: The right answers, if texts were generated.
     """
 
     metric: Metric
@@ -39,7 +40,7 @@ class Result:
 
     @model_serializer
     def _write(self) -> dict[str, Any]:
-        """Lay the metric, the estimate and the retention out as numbers side by side."""
+        """Return the fields as JSON, with the numbers of the metric, the estimate and the retention on one level."""
         retention = self.retention or Estimate(float("nan"))
         return {
             **asdict(self.metric),
@@ -54,11 +55,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Assessments:
-    """The results of masks of one model; the dense model, ``Mask()``, is always among them, and first.
+    """The results of masks of one model; the first is always the dense model, ``Mask()``.
 
     Args:
-        by_mask: By mask, by the name of the metric, in the order of the tables' columns.
-        computed: How many numbers were computed now; the ledger knew the others.
+        by_mask: The results by mask and by the name of the metric, in the order of the tables' columns.
+        computed: The number of newly computed numbers; the others were in the ledger.
     """
 
     by_mask: Mapping[Mask, Mapping[str, Result]]
@@ -71,42 +72,52 @@ class Assessments:
 
     @property
     def values(self) -> Mapping[Mask, Mapping[str, Estimate]]:
-        """The numbers alone."""
+        """The numbers, by mask and by the name of the metric."""
         return {
             mask: {name: result.estimate for name, result in results.items()} for mask, results in self.by_mask.items()
         }
 
     def named(self, mask: Mask) -> dict[str, float]:
-        """Return a mask's numbers, the dense model's and what is left of those, by the names that MLflow shows."""
-        named: dict[str, float] = {}
+        """Return a mask's numbers, the dense model's and their ratios, by the names that MLflow shows."""
+        numbers: dict[str, float] = {}
         for name, result in self.by_mask[mask].items():
-            named |= named_estimate(name, "pruned", result.estimate)
-            named |= named_estimate(name, "dense", self.by_mask[Mask()][name].estimate)
-            named |= named_estimate(name, "retention", result.retention)
-        return named
+            numbers |= named_estimate(name, "pruned", result.estimate)
+            numbers |= named_estimate(name, "dense", self.by_mask[Mask()][name].estimate)
+            numbers |= named_estimate(name, "retention", result.retention)
+        return numbers
 
 
-def named_estimate(name: str, of: str, estimate: Estimate | None) -> dict[str, float]:
+def named_estimate(name: str, kind: str, estimate: Estimate | None) -> dict[str, float]:
     """Return a number of a metric, and its standard error if known, by the names that MLflow shows.
 
-    That of the ``dense``, ``pruned`` or ``recovered`` model, or the ``retention``:
-    ``{"assess/hellaswag/pruned": 31.2, "assess/hellaswag/pruned_se": 1.4}``.
+    Args:
+        name: The name of the metric.
+        kind: ``dense``, ``pruned`` or ``recovered`` for the number of that model, or ``retention``.
+        estimate: The number; None for none.
+
+    Returns:
+        For example ``{"assess/hellaswag/pruned": 31.2, "assess/hellaswag/pruned_se": 1.4}``.
     """
     if estimate is None:
         return {}
-    key = f"assess/{name}/{of}"
-    return {key: estimate.value} | ({} if estimate.error is None else {f"{key}_se": estimate.error})
+    key = f"assess/{name}/{kind}"
+    numbers = {key: estimate.value}
+    if estimate.error is not None:
+        numbers[f"{key}_se"] = estimate.error
+    return numbers
 
 
 @dataclass(frozen=True)
 class SearchAssessment:
-    """The results of a search's mask beside the dense model.
+    """The results of a search's mask and of the dense model.
 
     Args:
+        search_id: The id of the search.
         model: The model as the user named it.
-        assessments: Of the mask and of the dense model.
-        task_files: Folders of task files by task, as lm-eval's ``--include_path`` takes them.
-        overlaps: The texts that the search's calibration was drawn from as well, in whole or in part.
+        mask: The mask.
+        assessments: The results of the mask and of the dense model.
+        task_files: The folders of task files by task, for lm-eval's ``--include_path``.
+        overlaps: The names of the texts whose data the search's calibration used as well, in whole or in part.
     """
 
     search_id: str
@@ -118,17 +129,17 @@ class SearchAssessment:
 
     @property
     def dense(self) -> Mapping[str, Result]:
-        """Of the dense model, by metric."""
+        """The results of the dense model, by the name of the metric."""
         return self.assessments.by_mask[Mask()]
 
     @property
     def pruned(self) -> Mapping[str, Result]:
-        """Of the mask, by metric."""
+        """The results of the mask, by the name of the metric."""
         return self.assessments.by_mask[self.mask]
 
     @model_serializer
     def _write(self) -> dict[str, Any]:
-        """Lay the two models' numbers side by side."""
+        """Return the fields as JSON, with the results of the two models on one level."""
         return {
             "search_id": self.search_id,
             "model": self.model,

@@ -19,12 +19,12 @@ from raysearch.errors import UserError
 
 @dataclass(frozen=True)
 class SpeedOptions(Options):
-    """How speed is measured: one sequence, as in "On the Limits of Layer Pruning …", A.9.
+    """How speed is measured: by generating one sequence, as in "On the Limits of Layer Pruning …", A.9.
 
     Args:
-        enabled: Whether it is measured at all.
-        context_tokens: Tokens of the prompt.
-        new_tokens: Tokens that are generated after it.
+        enabled: Whether speed is measured.
+        context_tokens: The number of tokens of the prompt.
+        new_tokens: The number of tokens that are generated after it.
         repeats: How often each model is timed, in turn; the median counts.
     """
 
@@ -57,13 +57,14 @@ class AnswerOptions(GenerationAccuracyObjective):
 
 @dataclass(frozen=True)
 class ProbeOptions(Options):
-    """The arithmetic probe: whether the next digit of a small problem is known.
+    """The arithmetic probe: whether the model predicts the first digit of the result of a small problem.
 
     Args:
-        enabled: Whether it is asked at all.
-        items: How many problems.
-        file: JSON lines with the problems to draw from, EleutherAI's ``arithmetic_1dc``; None for all of that form.
-        seed: Of the draw.
+        enabled: Whether the probe is measured.
+        items: The number of problems.
+        file: A file of JSON lines with the problems to draw from, as EleutherAI's ``arithmetic_1dc``; None for all
+            problems of that form.
+        seed: The seed of the draw.
     """
 
     section = "assess.probe"
@@ -79,24 +80,25 @@ class AssessSpec(Options):
     """The texts, tasks and speed measurements of an assessment.
 
     Args:
-        texts: Texts for perplexity, by name; a number of samples is the most that are taken.
-        generation: Tasks that are answered by a text, by name.
-        answers: How those texts are generated.
-        server: The address of a server of the exported checkpoint, which answers in place of the bypassed model.
-        server_model: The checkpoint's name there; None for the one model that it lists.
-        tasks: Names of lm-eval tasks.
+        texts: The texts for perplexity, by name; a number of samples is the largest number used.
+        generation: The tasks that are answered by a generated text, by name.
+        answers: How these answers are generated.
+        server: The address of a server of the exported checkpoint, which answers instead of the bypassed model.
+        server_model: The checkpoint's name on the server; None for the only model that it lists.
+        tasks: The names of lm-eval tasks.
         data_dir: A folder with the files of texts and tasks, ``hellaswag/validation.jsonl`` …; None for the hub.
         task_dir: A folder of the user's own lm-eval task files.
-        seq_len: Tokens of a window of text, and the most of a document.
-        limit: The most items of each task, and windows or documents of each text; None for all.
+        seq_len: The number of tokens of a window of text, and the largest number of a document.
+        limit: The largest number of items of each task, and of windows or documents of each text; None for all.
         share: The share of the items of each lm-eval task, in place of `limit`.
-        shots: Worked examples in a prompt; None for what each task defines, mostly none.
-        chat: Whether lm-eval's tasks are asked in the model's chat template, worked examples as turns before.
-        batch_size: Rows that a task runs at once.
+        shots: The number of worked examples in a prompt; None for the default of each task, mostly none.
+        chat: Whether the prompts of lm-eval's tasks use the model's chat template, with worked examples as earlier
+            turns.
+        batch_size: The number of rows in a batch of a task.
         probe: The arithmetic probe.
         speed: How speed is measured.
-        own_data: Whether a part of the search's own data that it has not used takes the place of State of the Union
-            addresses among the texts.
+        own_data: Whether data of the search that the search did not use replace the State of the Union addresses among
+            the texts.
     """
 
     section = "assess"
@@ -128,17 +130,17 @@ class AssessSpec(Options):
         for key in ("texts", "generation"):
             for name in getattr(self, key):
                 as_name(f"assess.{key}", name)
-        for key, other in combinations(("texts", "generation", "tasks"), 2):
-            for name in {*getattr(self, key)} & {*getattr(self, other)}:
-                raise UserError(f"assess.{key} and assess.{other} both have {name}; call the first something else")
+        for key, other_key in combinations(("texts", "generation", "tasks"), 2):
+            for name in {*getattr(self, key)} & {*getattr(self, other_key)}:
+                raise UserError(f"assess.{key} and assess.{other_key} both have {name}; call the first something else")
 
     @property
     def measures(self) -> list[str]:
-        """What each mask is measured by: the names of texts and tasks, the probe, speed."""
-        others = {"probe": self.probe.enabled, "speed": self.speed.enabled}
-        return [*self.texts, *self.generation, *self.tasks, *(name for name, enabled in others.items() if enabled)]
+        """The names of the measurements of each mask: texts, tasks, the probe, speed."""
+        switches = {"probe": self.probe.enabled, "speed": self.speed.enabled}
+        return [*self.texts, *self.generation, *self.tasks, *(name for name, enabled in switches.items() if enabled)]
 
     @property
     def task_limit(self) -> float | None:
-        """The most items of each lm-eval task, or below 1 a share of them."""
+        """The largest number of items of each lm-eval task; below 1, the share of all items."""
         return self.limit if self.share is None else self.share

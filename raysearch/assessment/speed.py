@@ -1,10 +1,10 @@
-"""Speed and memory of masks beside the dense model, by one replica in one run, taken in turn.
+"""Speed and memory of masks and of the dense model, measured in turn by one replica in one run.
 
-The dense model is timed before each mask, every time, so that what slows a machine down slows both. Errors are those of
-a median over the repeats.
+The dense model is timed again before each mask, so that a slower machine slows both. Errors are those of a median over
+the repeats.
 
-One sequence is generated, as in "On the Limits of Layer Pruning", A.9. The time to the first new token is prefill; that
-between the first and the last is decoding. Tokens do not change the time, so those of the prompt are drawn at random.
+One sequence is generated, as in "On the Limits of Layer Pruning", A.9. Prefill is the time to the first new token;
+decoding is the time from the first to the last new token. Tokens do not change the time, so the prompt is random.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from raysearch.models.devices import processor
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelInfo
 
-_LOW_TOKENS = 1000  # drawn from the low ids: special ones sit at the top
+_LOW_TOKENS = 1000  # prompts use the lowest token ids, since special tokens have the highest
 _PROC = Path("/proc/self")
 
 DECODE = Metric("decode_tokens_per_s", "decoding", "speed", "tokens/s", higher_is_better=True)
@@ -50,7 +50,12 @@ MEMORY = Metric("peak_memory_bytes", "peak memory", "speed", "bytes", higher_is_
 
 @dataclass(frozen=True)
 class SpeedJob(Job):
-    """A job that times some masks in turn, the dense model before each."""
+    """A job that times some masks in turn, the dense model before each.
+
+    Args:
+        masks: The masks.
+        options: The lengths of the prompt and of the answer, and the number of repeats.
+    """
 
     masks: tuple[Mask, ...]
     options: SpeedOptions
@@ -60,90 +65,115 @@ class SpeedJob(Job):
         """Time the masks.
 
         Returns:
-            By mask, the dense one too: the medians, in tokens/s and bytes, each repeat, the same of the dense model
-            beside it as ``dense``, and what they were measured on.
+            By mask, also for the dense one: the medians, in tokens/s and bytes; each repeat; the same numbers of the
+            dense model timed next to it as ``dense``; and the mask and the machine on which they were measured.
         """
-        stack, options = replica.stack, self.options
-        others = [mask for mask in dict.fromkeys(self.masks) if mask]
-        order = [one for mask in others for one in (Mask(), mask)] or [Mask()]
+        stack = replica.stack
+        options = self.options
+        pruned_masks = [mask for mask in dict.fromkeys(self.masks) if mask]
+        order = [turn for mask in pruned_masks for turn in (Mask(), mask)] or [Mask()]
 
         def timed(mask: Mask) -> _Timing:
             with stack.bypassed(mask) as model, explained(model, "assess.speed.enabled=false"):
                 return _time(model, stack.vocab_size, options)
 
         def memory_of(mask: Mask) -> dict[str, Any]:
-            peak = PeakMemory.of(one.device for one in stack.model.parameters())
+            peak = PeakMemory.of(parameter.device for parameter in stack.model.parameters())
             timed(mask)
             working = peak.growth()
             weights = _weights_bytes(stack.model, [stack.layers[layer] for layer in mask])
-            sizes = {MEMORY.name: weights + working, "weights_bytes": weights, "working_bytes": working}
-            return {**sizes, "memory_source": peak.source}
+            return {
+                MEMORY.name: weights + working,
+                "weights_bytes": weights,
+                "working_bytes": working,
+                "memory_source": peak.source,
+            }
 
-        timings: dict[Mask, list[_Timing]] = {mask: [] for mask in (Mask(), *others)}
-        with torch.no_grad(), quiet():  # not inference mode: what a model caches must serve a gradient too
-            for mask in order:  # to warm up
+        timings: dict[Mask, list[_Timing]] = {mask: [] for mask in (Mask(), *pruned_masks)}
+        with torch.no_grad(), quiet():  # not inference mode: tensors that a model caches may need gradients later
+            for mask in order:  # as a warm-up
                 timed(mask)
             memory = {mask: memory_of(mask) for mask in order}
             for mask in order * options.repeats:
                 timings[mask].append(timed(mask))
-        whole = timings[Mask()]
-        beside = {mask: whole[place :: len(others)] for place, mask in enumerate(others)} | {Mask(): whole}
-        about = {"machine": machine(stack.model.device), "threads": torch.get_num_threads()}
-        found = {}
-        for mask, own in timings.items():
-            dense = _summary(beside[mask], memory[Mask()], options)
-            found[mask] = {**_summary(own, memory[mask], options), "dense": dense, "measured_on": str(mask), **about}
-        return found
+        dense_timings = {Mask(): timings[Mask()]}
+        for place, mask in enumerate(pruned_masks):
+            dense_timings[mask] = timings[Mask()][place :: len(pruned_masks)]
+        environment = {"machine": machine(stack.model.device), "threads": torch.get_num_threads()}
+        summaries = {}
+        for mask, mask_timings in timings.items():
+            summaries[mask] = {
+                **_summary(mask_timings, memory[mask], options),
+                "dense": _summary(dense_timings[mask], memory[Mask()], options),
+                "measured_on": str(mask),
+                **environment,
+            }
+        return summaries
 
     def __str__(self) -> str:
         return f"the speed of {len(self.masks)} mask(s)"
 
 
 def alike(mask: Mask, info: ModelInfo) -> Mask:
-    """Return a mask of the same speed: as many of the last layers, where all have one size; else the mask itself."""
+    """Return a mask of the same speed: as many of the last layers, if all layers have one size; else the mask itself.
+
+    Args:
+        mask: The mask.
+        info: The description of the model.
+    """
     same_size = len(set(info.layer_parameters)) == 1
     return Mask.of(*range(info.n_layers - len(mask), info.n_layers)) if same_size else mask
 
 
 def measure_speeds(context: AssessContext) -> Assessed:
-    """Return the speed and memory of the masks that stand for these, if they are asked for."""
-    plan, masks, options = context.plan, context.masks, context.plan.spec.speed
+    """Return the speed and memory of the masks, if enabled; masks of the same speed are measured as one mask."""
+    plan = context.plan
+    masks = context.masks
+    options = plan.spec.speed
     if not options.enabled:
         return {mask: {} for mask in masks}, 0
     name = plan.named({"speed": vars(options), "machine": machine(torch.device(plan.info.model.device))})
     stand_ins = {mask: alike(mask, plan.info) for mask in masks}
-    asked = list(dict.fromkeys(stand_ins.values()))
-    known, measured = plan.known(context.ledger, name, asked), 0
-    if set(asked) - set(known):  # then all of them, for speeds of one run alone compare
-        context.on_progress(f"speed: {count(len(asked), 'model')} in turn")
-        ((_, (_, known)),) = done_jobs([SpeedJob(tuple(asked), options)], context.make_pool)
-        context.keep(name, known)
-        measured = len(asked)
-    return {mask: speed_results(known[stand_ins[mask]]) for mask in masks}, measured
+    models = list(dict.fromkeys(stand_ins.values()))
+    speeds = plan.recorded(context.ledger, name, models)
+    measured = 0
+    if set(models) - set(speeds):  # measure all of them, since only speeds of one run are comparable
+        context.on_progress(f"speed: {count(len(models), 'model')} in turn")
+        ((_, (_, speeds)),) = done_jobs([SpeedJob(tuple(models), options)], context.make_pool)
+        context.record(name, speeds)
+        measured = len(models)
+    return {mask: speed_results(speeds[stand_ins[mask]]) for mask in masks}, measured
 
 
-def speed_results(found: Mapping[str, Any]) -> dict[str, Result]:
-    """Return the numbers of one mask, each beside the dense model's of the same run."""
-    extent = f"{found['context_tokens']} + {found['new_tokens']} tokens, median of {found['repeats']}"
+def speed_results(summary: Mapping[str, Any]) -> dict[str, Result]:
+    """Return the speed and memory of one mask, each with its ratio to the dense model's of the same run.
+
+    Args:
+        summary: The numbers of a mask that `SpeedJob.run` returns.
+    """
+    extent = f"{summary['context_tokens']} + {summary['new_tokens']} tokens, median of {summary['repeats']}"
     results = {}
     for metric, tokens, key in (
-        (DECODE, found["new_tokens"] - 1, "decode_s"),
-        (PREFILL, found["context_tokens"], "prefill_s"),
-        (MEMORY, 0, ""),  # which is measured once
+        (DECODE, summary["new_tokens"] - 1, "decode_s"),
+        (PREFILL, summary["context_tokens"], "prefill_s"),
+        (MEMORY, 0, ""),  # measured only once, so without errors
     ):
-        value, dense = found[metric.name], found["dense"][metric.name]
-        speeds, of_dense = ([tokens / time_s for time_s in one.get(key, ())] for one in (found, found["dense"]))
-        ratios = [speed / other for speed, other in zip(speeds, of_dense, strict=True)]
-        estimate, beside = Estimate(value, error_of_median(speeds)), Estimate(value / dense, error_of_median(ratios))
-        detail = {**found, "dense": dense, "dense_error": error_of_median(of_dense)}
-        results[metric.name] = Result(metric, estimate, beside, extent, detail)
+        value = summary[metric.name]
+        dense = summary["dense"][metric.name]
+        speeds = [tokens / time_s for time_s in summary.get(key, ())]
+        dense_speeds = [tokens / time_s for time_s in summary["dense"].get(key, ())]
+        ratios = [speed / dense_speed for speed, dense_speed in zip(speeds, dense_speeds, strict=True)]
+        estimate = Estimate(value, error_of_median(speeds))
+        retention = Estimate(value / dense, error_of_median(ratios))
+        detail = {**summary, "dense": dense, "dense_error": error_of_median(dense_speeds)}
+        results[metric.name] = Result(metric, estimate, retention, extent, detail)
     return results
 
 
 def machine(device: torch.device) -> str:
-    """Return the names of this host and of its processor or GPU, for which a speed holds."""
+    """Return the names of this host and of its processor or GPU, which identify the machine of a speed."""
     if device.type == "cuda" and not torch.cuda.is_available():
-        return "a cluster with GPUs"  # unknown to this host
+        return "a cluster with GPUs"  # this host does not know their names
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return f"{platform.node()}, {name}"
 
@@ -156,7 +186,7 @@ class _Timing:
 
 @dataclass
 class _Clock(BaseStreamer):
-    """A streamer that notes the time of each new token; transformers calls it with the prompt first."""
+    """A streamer that records the time of each new token; transformers first calls it with the prompt."""
 
     device: torch.device
     ticks_s: list[float] = field(default_factory=list)
@@ -181,7 +211,7 @@ def _time(model: PreTrainedModel, vocab_size: int, options: SpeedOptions) -> _Ti
         max_new_tokens=options.new_tokens, min_new_tokens=options.new_tokens, do_sample=False, pad_token_id=0
     )
     clock = _Clock(model.device)
-    clock.put(prompt)  # the start, before transformers does so itself
+    clock.put(prompt)  # the start; transformers puts the prompt only later
     model.generate(  # type: ignore[operator]
         prompt,
         attention_mask=torch.ones_like(prompt),
@@ -194,8 +224,8 @@ def _time(model: PreTrainedModel, vocab_size: int, options: SpeedOptions) -> _Ti
 
 
 def _summary(timings: Sequence[_Timing], memory: Mapping[str, Any], options: SpeedOptions) -> dict[str, Any]:
-    prefill_s = [one.prefill_s for one in timings]
-    decode_s = [one.decode_s for one in timings]
+    prefill_s = [timing.prefill_s for timing in timings]
+    decode_s = [timing.decode_s for timing in timings]
     return {
         DECODE.name: (options.new_tokens - 1) / median(decode_s),
         PREFILL.name: options.context_tokens / median(prefill_s),
@@ -210,7 +240,13 @@ def _summary(timings: Sequence[_Timing], memory: Mapping[str, Any], options: Spe
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """The peak of memory since this was made, on all GPUs that a model is spread over; of the process without one."""
+    """The peak of memory since a start: on all GPUs of a model; without a GPU, of the process.
+
+    Args:
+        gpus: The GPUs of the model; empty without one.
+        before_bytes: The memory in use at the start, in bytes.
+        source: How the peak is measured.
+    """
 
     gpus: tuple[torch.device, ...]
     before_bytes: int
@@ -218,7 +254,7 @@ class PeakMemory:
 
     @classmethod
     def of(cls, devices: Iterable[torch.device]) -> PeakMemory:
-        """Start a measurement on a model's devices: earlier peaks are forgotten."""
+        """Start a measurement on a model's devices; earlier peaks are discarded."""
         gpus = tuple({device for device in devices if device.type == "cuda"})
         for gpu in gpus:
             torch.cuda.synchronize(gpu)
@@ -227,37 +263,37 @@ class PeakMemory:
             return cls(gpus, sum(map(torch.cuda.memory_allocated, gpus)), "torch.cuda.max_memory_allocated")
         gc.collect()
         with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)  # glibc: what was freed goes back, or its reuse would not be seen
+            ctypes.CDLL(None).malloc_trim(0)  # glibc: return freed memory, since its reuse would not count as growth
         with suppress(OSError):
-            (_PROC / "clear_refs").write_text("5")  # Linux: the peak starts anew
+            (_PROC / "clear_refs").write_text("5")  # Linux: reset the peak
             return cls(gpus, _resident("VmRSS"), "VmHWM")
         return cls(gpus, _peak_bytes(), "ru_maxrss: growth over the process's earlier peak alone, so a lower bound")
 
     def peak(self) -> int:
-        """Return the peak since then, in bytes."""
+        """Return the peak since the start, in bytes."""
         if self.gpus:
             return sum(map(torch.cuda.max_memory_allocated, self.gpus))
         return _resident("VmHWM") if self.source == "VmHWM" else _peak_bytes()
 
     def growth(self) -> int:
-        """Return the peak since then, less what was in use before, in bytes."""
+        """Return the peak since the start minus the memory in use at the start, in bytes."""
         return max(0, self.peak() - self.before_bytes)
 
 
 def _resident(name: str) -> int:
-    """Return a line of this process's memory, in bytes."""
+    """Return a value of this process's ``status`` file, as ``VmRSS``, in bytes."""
     lines = (_PROC / "status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def _peak_bytes() -> int:
-    """Return the most memory that this process has had."""
+    """Return the peak memory of this process since it started, in bytes."""
     unit = 1 if platform.system() == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _weights_bytes(model: PreTrainedModel, removed: Sequence[torch.nn.Module]) -> int:
-    """Return the bytes of weights and buffers without some layers; shared ones count once."""
-    gone = {id(tensor) for layer in removed for tensor in (*layer.parameters(), *layer.buffers())}
-    held = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in gone}
-    return sum(tensor.numel() * tensor.element_size() for tensor in held.values())
+    """Return the bytes of weights and buffers without removed layers; shared tensors count once."""
+    removed_ids = {id(tensor) for layer in removed for tensor in (*layer.parameters(), *layer.buffers())}
+    by_id = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return sum(tensor.numel() * tensor.element_size() for key, tensor in by_id.items() if key not in removed_ids)

@@ -1,4 +1,4 @@
-"""Reads MMLU's subjects from files that hold all of them, for lm-eval's task of each subject."""
+"""Reads the subjects of MMLU from files with all subjects, for lm-eval's task of each subject."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def rows_of_subject(subject: str, *, test: str, dev: str, **_: Any) -> DatasetDi
     """Return the rows of one subject, as lm-eval's `custom_dataset`.
 
     Args:
-        subject: The value of their field ``subject``.
-        test: The JSON lines of the questions that are asked.
-        dev: The JSON lines of the worked examples.
+        subject: The value of the field ``subject`` of these rows.
+        test: The file of JSON lines with the questions.
+        dev: The file of JSON lines with the worked examples.
 
     Raises:
         LookupError: A file has no row of that subject.

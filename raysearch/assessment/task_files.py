@@ -1,6 +1,6 @@
-"""The files of lm-eval's tasks: the user's own, ready ones for local data, or lm-eval's with data of the hub.
+"""The files of lm-eval's tasks: those of the user, ready ones for local data, or lm-eval's with data of the hub.
 
-Ready files hold absolute paths and lm-eval's names, so that lm-eval's own command line can use them:
+Ready files contain absolute paths and lm-eval's names of tasks, so that the command line of lm-eval can use them:
 ``lm_eval --include_path <folder> --tasks hellaswag …``.
 """
 
@@ -24,16 +24,17 @@ from raysearch.models.file_cache import sha256
 
 _TEMPLATES = Path(__file__).with_name("tasks")
 _PLACEHOLDER = "DATA_DIR"
-_NAMED = re.compile(r"""^["']?(task|group)["']? *: *["']?([\w.:/+-]+)""", re.MULTILINE)  # a line of a task's file
+_NAME_LINE = re.compile(r"""^["']?(task|group)["']? *: *["']?([\w.:/+-]+)""", re.MULTILINE)  # of a task's file
 
 
 @dataclass(frozen=True)
 class TaskSource:
-    """A task, and where lm-eval finds it.
+    """A task, and the place of its files.
 
     Args:
-        folder: Its task files; None for lm-eval's own.
-        identity: All that its results depend on besides model and options, JSON values.
+        name: The name of the task.
+        folder: The folder of its task files; None for lm-eval's own.
+        identity: All that its results depend on, besides the model and the options; JSON values.
     """
 
     name: str
@@ -42,32 +43,45 @@ class TaskSource:
 
 
 def find_tasks(spec: AssessSpec, store: Path) -> list[TaskSource]:
-    """Find each task of the specification, and write ready task files to ``tasks/…`` in the store."""
+    """Find each task of the specification, and write ready task files to ``tasks/…`` in the store.
+
+    Args:
+        spec: The names of the tasks, and the folders of data and task files.
+        store: The folder of the store.
+
+    Raises:
+        UserError: A folder or a file does not exist, or no ready file reads local data for a task.
+    """
     if not spec.tasks:
         return []
     version = importlib.metadata.version("lm_eval")
-    own = [] if spec.task_dir is None else known_tasks(spec.task_dir)
-    digest = _digest_of_folder(spec.task_dir) if spec.task_dir is not None and {*own} & {*spec.tasks} else ""
+    own_names = [] if spec.task_dir is None else known_tasks(spec.task_dir)
+    digest = _digest_of_folder(spec.task_dir) if spec.task_dir is not None and {*own_names} & {*spec.tasks} else ""
     sources = []
     for name in spec.tasks:
         identity: dict[str, Any] = {"task": name, "lm_eval": version}
         folder = None
-        if spec.task_dir is not None and name in own:
-            folder, identity["files"] = spec.task_dir, digest
+        if spec.task_dir is not None and name in own_names:
+            folder = spec.task_dir
+            identity["files"] = digest
         elif spec.data_dir is None:
             identity["source"] = "lm-eval"
         else:
-            folder, identity["files"] = _ready(name, spec.data_dir, spec, own, store)
+            folder, identity["files"] = _ready(name, spec.data_dir, spec, own_names, store)
         sources.append(TaskSource(name, folder, identity))
     return sources
 
 
 def check_names(sources: Sequence[TaskSource]) -> None:
-    """Refuse names that lm-eval does not have, and tags that stand for several tasks."""
+    """Check the names of the tasks that lm-eval is to define.
+
+    Raises:
+        UserError: lm-eval does not have a name, or it is a tag that stands for several tasks.
+    """
     for name in [source.name for source in sources if source.folder is None]:
         if name in own_files():
             continue
-        manager = task_manager(None, name) if _is_mentioned(name) else None  # which takes its time
+        manager = task_manager(None, name) if _is_mentioned(name) else None  # reading all tasks takes ten seconds
         if manager is None or name not in manager.all_tasks:
             raise UserError(f"assess.tasks has {name}, which lm-eval does not know; {_nearest(name, own_files())}")
         if name in manager.all_tags:
@@ -75,26 +89,36 @@ def check_names(sources: Sequence[TaskSource]) -> None:
 
 
 def stands_for_several(name: str, tasks: Iterable[str]) -> UserError:
-    """Return the refusal of a name that has no number of its own."""
+    """Return the error for a name that stands for several tasks and has no number itself.
+
+    Args:
+        name: The name.
+        tasks: The names of its tasks.
+    """
     return UserError(f"assess.tasks has {name}, which stands for several tasks; name them: {', '.join(sorted(tasks))}")
 
 
 def task_manager(folder: str | None, task: str) -> Any:
-    """Return lm-eval's manager that knows a task, of a folder of task files or of lm-eval's own."""
+    """Return a task manager of lm-eval that has a task.
+
+    Args:
+        folder: A folder of task files; None for lm-eval's own.
+        task: The name of the task.
+    """
     from lm_eval.tasks import TaskManager
 
     if folder is not None:  # its files may change
         return TaskManager(include_path=folder, include_defaults=False)
     if task in own_files():
-        beside = _manager_of_own(own_files()[task].parent)
-        if task in beside.all_subtasks:  # those of a group may be elsewhere
-            return beside
+        manager = _manager_of_own(own_files()[task].parent)
+        if task in manager.all_subtasks:  # the tasks of a group may be in other folders
+            return manager
     return _manager_of_own(None)
 
 
 @functools.cache
 def _manager_of_own(part: Path | None) -> Any:
-    """Return lm-eval's manager of its own tasks in a folder, or of all, whose files it reads for ten seconds."""
+    """Return lm-eval's manager of its own tasks in a folder; of None, of all tasks, which takes ten seconds to read."""
     from lm_eval.tasks import TaskManager
 
     return TaskManager() if part is None else TaskManager(include_path=str(part), include_defaults=False)
@@ -102,29 +126,33 @@ def _manager_of_own(part: Path | None) -> Any:
 
 @functools.cache
 def own_files() -> Mapping[str, Path]:
-    """Return the files of lm-eval's own tasks and groups by name, as their lines say, without reading them as YAML."""
-    found: dict[str, Path] = {}
-    for file in sorted(_own_folder().rglob("*.yaml"), key=Path.as_posix):  # in the order of lm-eval: the first counts
-        names = dict(_NAMED.findall(file.read_text("utf-8")))
+    """Return the files of lm-eval's own tasks and groups by name, found by a line of text, without reading YAML."""
+    files: dict[str, Path] = {}
+    for file in sorted(_own_folder().rglob("*.yaml"), key=Path.as_posix):  # in lm-eval's order: the first file counts
+        names = dict(_NAME_LINE.findall(file.read_text("utf-8")))
         if name := names.get("group") or names.get("task"):
-            found.setdefault(name, file)
-    return found
+            files.setdefault(name, file)
+    return files
 
 
 def _is_mentioned(name: str) -> bool:
-    """Return whether lm-eval's own files have a name, as that of a tag, or of a task that is named in another way."""
+    """Return whether lm-eval's own files contain a name anywhere, as that of a tag or of a task in another form."""
     word = re.compile(rb"(?<!\w)%b(?!\w)" % re.escape(name.encode()))
     return any(word.search(file.read_bytes()) for file in _own_folder().rglob("*yaml"))
 
 
 def _own_folder() -> Path:
-    found = importlib.util.find_spec("lm_eval")
-    assert found is not None and found.origin is not None, "it is a dependency"
-    return Path(found.origin).with_name("tasks")
+    package = importlib.util.find_spec("lm_eval")
+    assert package is not None and package.origin is not None, "it is a dependency"
+    return Path(package.origin).with_name("tasks")
 
 
 def known_tasks(folder: Path) -> list[str]:
-    """Return the tasks that a folder's files define, as lm-eval reads them; refuse a folder without any."""
+    """Return the tasks that the files of a folder define, as lm-eval reads them.
+
+    Raises:
+        UserError: The folder does not exist, or defines no task.
+    """
     if not folder.is_dir():
         raise UserError(f"assess.task_dir={folder} is not a folder; give one with lm-eval task files (.yaml)")
     names: list[str] = task_manager(str(folder), "").all_tasks
@@ -136,37 +164,47 @@ def known_tasks(folder: Path) -> list[str]:
 
 
 def ready_tasks() -> list[str]:
-    """Return the tasks for which a file is ready."""
+    """Return the names of the tasks that have a ready file."""
     return sorted(file.stem for file in _TEMPLATES.glob("*.yaml"))
 
 
 def write_task_files(data_dir: Path, store: Path) -> Path:
-    """Write a task file for each set of local data that exists, and return their folder, for ``--include_path``."""
+    """Write a task file for each set of local data that exists.
+
+    Args:
+        data_dir: The folder of the data.
+        store: The folder of the store.
+
+    Returns:
+        The folder of the task files, for ``--include_path``.
+    """
     data_dir = data_dir.resolve()
-    there = [name for name in ready_tasks() if all(file.is_file() for file in _data_files(name, data_dir))]
-    texts = {name: _filled_in(name, data_dir) for name in there}
+    available = [name for name in ready_tasks() if all(file.is_file() for file in _data_files(name, data_dir))]
+    texts = {name: _filled_in(name, data_dir) for name in available}
     digest = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:8]
     folder = store.resolve() / "tasks" / f"{data_dir.name}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock", fallback_to_soft=False):
         for name, text in texts.items():
             file = folder / f"{name}.yaml"
-            if not file.is_file() or file.read_bytes() != text.encode():  # half written by a command that was killed
+            if not file.is_file() or file.read_bytes() != text.encode():  # a killed command may have written a part
                 file.write_text(text, encoding="utf-8")
     return folder
 
 
-def _ready(name: str, data_dir: Path, spec: AssessSpec, own: Sequence[str], store: Path) -> tuple[Path, dict[str, str]]:
+def _ready(
+    name: str, data_dir: Path, spec: AssessSpec, own_names: Sequence[str], store: Path
+) -> tuple[Path, dict[str, str]]:
     """Return the folder of a ready task, and the digests of its task and data files."""
     if not data_dir.is_dir():
         raise UserError(
             f"assess.data_dir={data_dir} is not a folder; give one laid out like hellaswag/validation.jsonl"
         )
-    known = ready_tasks()
-    if name not in known:
+    ready = ready_tasks()
+    if name not in ready:
         raise UserError(
             f"assess.tasks has {name}, for which no file is ready to read assess.data_dir={data_dir}; "
-            f"{_nearest(name, [*known, *own])}; or give your own task files with assess.task_dir=…, or "
+            f"{_nearest(name, [*ready, *own_names])}; or give your own task files with assess.task_dir=…, or "
             "assess.data_dir=null for lm-eval's own and the hub"
         )
     data_files = _data_files(name, data_dir)
@@ -189,7 +227,7 @@ def _ready(name: str, data_dir: Path, spec: AssessSpec, own: Sequence[str], stor
 
 
 def _filled_in(name: str, data_dir: Path) -> str:
-    """Return a task's file with its data's absolute path, and examples for shots where there is a training split."""
+    """Return the text of a task's file with the absolute path of its data, and with examples if they have a file."""
     text = (_TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
     data_files = _data_files(name, data_dir)
     examples = _examples_file(data_files)
@@ -200,24 +238,24 @@ def _filled_in(name: str, data_dir: Path) -> str:
 
 
 def _data_files(name: str, data_dir: Path) -> list[Path]:
-    """Return the data files that a task's template names: its items, and its examples where they are apart."""
+    """Return the data files that a task's template names: its items, and its examples if they have a separate file."""
     template = (_TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
     paths = [line.split("'")[1] for line in template.splitlines() if f"'{_PLACEHOLDER}/" in line]
     return [data_dir / path.removeprefix(f"{_PLACEHOLDER}/") for path in paths]
 
 
 def _examples_file(data_files: Sequence[Path]) -> Path:
-    """Return the file of a task's worked examples: the last that its template names, or the training split."""
+    """Return the file of a task's worked examples: the last one of its template, or that of the training split."""
     return data_files[-1] if len(data_files) > 1 else data_files[0].with_name("train.jsonl")
 
 
-def _nearest(name: str, known: Collection[str]) -> str:
-    """As `did_you_mean`, but not all of lm-eval's thousands of names."""
-    found = did_you_mean(name, known)
-    return found if len(known) < 50 or found.startswith("did you mean") else "list them with: lm_eval ls tasks"
+def _nearest(name: str, names: Collection[str]) -> str:
+    """Return the remedy of `did_you_mean`, without a list of lm-eval's thousands of names."""
+    remedy = did_you_mean(name, names)
+    return remedy if len(names) < 50 or remedy.startswith("did you mean") else "list them with: lm_eval ls tasks"
 
 
 def _digest_of_folder(folder: Path) -> dict[str, str]:
-    """Return the digests of all files of a folder: task files, their helpers, and data beside them."""
+    """Return the digests of all files of a folder: task files, their helpers, and data."""
     files = (file for file in sorted(folder.rglob("*")) if file.is_file() and "__pycache__" not in file.parts)
     return {file.relative_to(folder).as_posix(): sha256(file) for file in files}

@@ -1,4 +1,4 @@
-"""Findings about calibrations: which gives the better checkpoints, M by M, as the table of calibrations has it."""
+"""Findings about calibrations: which gives the better checkpoints, M by M, as in the table of calibrations."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from raysearch.reporting.stats.frame import Quantity
 from raysearch.reporting.tables import numbers
 
 _QUESTION = "Which calibration?"
-_MOST_PAIRS = 6  # that are named one by one
+_MOST_PAIRS = 6  # the most pairs that are named one by one
 
 
 def calibration_findings(analysis: Analysis) -> Iterator[Finding]:
-    """Yield which calibrations give better checkpoints than which, by each average."""
+    """Yield for each average which calibration gives better checkpoints than which."""
     if analysis.frame["calibration"].nunique() < 2:
         verdict = "One calibration was tried: how much it matters is not measured."
         yield Finding(_QUESTION, verdict, "cannot tell", leads=True)
@@ -33,9 +33,9 @@ def calibration_findings(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _by_quantity(quantity: Quantity, effects: Sequence[CalibrationEffect], leads: bool) -> Iterator[Finding]:
-    """Yield an answer for each two calibrations that differ significantly somewhere, then one for all others.
+    """Yield an answer for each pair of calibrations that differ significantly at some M, then one for all other pairs.
 
-    Those about the calibration that is better than another most often lead.
+    The answers about the calibration that is most often the better one lead.
     """
     if effects and all(effect.p is None for effect in effects):
         verdict = f"By {quantity.title}, calibrations cannot be compared: one searcher is too little to say how sure."
@@ -59,10 +59,11 @@ def _by_quantity(quantity: Quantity, effects: Sequence[CalibrationEffect], leads
 
 
 def _pair(quantity: Quantity, effects: Sequence[CalibrationEffect], leads: bool) -> Finding:
-    """Return which of two calibrations is better at each M: the significant differences first."""
+    """Return which of two calibrations is better at each M, the significant differences first."""
     clear = [effect for effect in effects if effect.clear]
     ordered = [*clear, *(effect for effect in effects if not effect.clear)]
-    first, panels = ordered[0], [effect.panel for effect in effects]
+    first = ordered[0]
+    panels = [effect.panel for effect in effects]
     agree = all(effect.best == first.best for effect in effects)
     clauses = []
     for effect in ordered:

@@ -1,4 +1,4 @@
-"""Findings about checkpoints: the best one of each M by the number that a report opens with, and how to get it."""
+"""Findings about checkpoints: the best one of each M by the report's first number, and the command that exports it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from raysearch.studies.result import StudyResult
 
 
 def checkpoint_findings(analysis: Analysis) -> Iterator[Finding]:
-    """Yield the checkpoint to take of each model and M; of each calibration too, where only losses are known."""
+    """Yield the best checkpoint of each model and M; of each calibration, too, if only losses are known."""
     for best, n_searches in _best_searches(analysis.headline, analysis.frame):
         names = [f"calibration {best['calibration']}", f"searcher {best['searcher']}"]
         names += [f"draw {best['draw']}"] if best["draw"] else []
         names += [f"seed {best['seed']}"] if best["stochastic"] else []
         model = f" of {best['model']}" if analysis.frame["model"].nunique() > 1 else ""
         chosen = "" if n_searches == 1 else f" The best of {n_searches} searches, so it looks better than it is."
-        mask, size = Mask(best["removed"]), count(int(best["remove"]), "layer")
+        mask = Mask(best["removed"])
+        size = count(int(best["remove"]), "layer")
         verdict = f"Without {size}{model}: {mask} ({', '.join(names)}), with {_number(analysis, best)}.{chosen}"
         search = best["search_id"]
         command = f"raysearch export {search} --out pruned-model{analysis.results.option}" if search else ""
@@ -40,19 +41,21 @@ def checkpoint_findings(analysis: Analysis) -> Iterator[Finding]:
 
 
 def best_searches(results: StudyResult) -> dict[int, str]:
-    """Return by number of removed layers the search whose checkpoint to take, where there is one of them alone."""
+    """Return the id of the best search by number of removed layers, for the numbers with a single best search."""
     frame = cells_frame(results)
     ids: dict[int, list[str]] = {}
     for best, _ in _best_searches(headline(results, frame), frame):
         ids.setdefault(int(best["remove"]), []).append(best["search_id"])
-    return {size: of_size[0] for size, of_size in sorted(ids.items()) if len(of_size) == 1 and of_size[0]}
+    return {size: best_ids[0] for size, best_ids in sorted(ids.items()) if len(best_ids) == 1 and best_ids[0]}
 
 
 def _best_searches(quantity: Quantity, frame: pd.DataFrame) -> Iterator[tuple[pd.Series, int]]:
-    """Yield the best search of each model and M, and of how many; of each calibration too where only losses are known.
+    """Yield the best search of each model and M, and the number of searches from which it was chosen.
+
+    The same of each calibration, too, if the quantity is a loss, since losses of two calibrations are not comparable.
 
     Args:
-        quantity: The number that it is the best by.
+        quantity: The number by which it is the best.
         frame: The searches of a study, see `cells_frame`.
     """
     is_loss = quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS)
@@ -64,7 +67,7 @@ def _best_searches(quantity: Quantity, frame: pd.DataFrame) -> Iterator[tuple[pd
 
 
 def _number(analysis: Analysis, search: pd.Series) -> str:
-    """Return the number that a search is the best by, beside the dense model's."""
+    """Return the text of the number by which a search is the best, with the dense model's number."""
     quantity = analysis.headline
     if quantity == CALIBRATION_LOSS:
         return f"{numbers.change(search['delta'])} {_noise(search['loss_error'])}{search['unit']} over the dense model"

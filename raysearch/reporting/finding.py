@@ -1,4 +1,4 @@
-"""A finding of a study: a question, its answer in one computed sentence, and how sure the answer is."""
+"""A finding of a study: a question, its answer in one computed sentence, and the certainty of the answer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Literal
 
 from raysearch.reporting.stats.frame import Panel, Setting
 
-#: How sure a finding is: ``clear`` if a test rejects that noise explains it, ``clear in part`` if one does in some
-#: settings, ``not significant`` if none does; ``measured`` is a count or a description without noise.
+#: The certainty of a finding: ``clear`` if a test rejects that noise explains it, ``clear in part`` if that holds in
+#: some settings, ``not significant`` if none does. ``cannot tell`` if the study is too small for a test. ``measured``
+#: for a count or a description.
 Sure = Literal["clear", "clear in part", "not significant", "cannot tell", "measured"]
 
 MISSED = "would be missed more often than one time in five with these samples"
@@ -20,10 +21,12 @@ class Finding:
     """A row of the table of findings.
 
     Args:
+        question: The question.
         verdict: The answer, one sentence.
-        section: The part of the report with the evidence; empty where there is none.
-        leads: Whether it is one of the answers that a report opens with.
-        command: What to run next; empty where there is nothing to run.
+        sure: The certainty of the answer.
+        section: The part of the report with the evidence; empty for none.
+        leads: Whether it is one of the answers with which a report opens.
+        command: The command to run next; empty for none.
     """
 
     question: str
@@ -35,14 +38,25 @@ class Finding:
 
 
 def sure_of(n_significant: int, n_settings: int) -> Sure:
-    """Return how sure a finding is that was tested in so many settings, setting by setting."""
+    """Return the certainty of a finding that was tested setting by setting.
+
+    Args:
+        n_significant: The number of settings with a significant result.
+        n_settings: The number of settings.
+    """
     if not n_significant:
         return "not significant"
     return "clear" if n_significant == n_settings else "clear in part"
 
 
 def of_all(part: int, whole: int, what: str) -> str:
-    """Return a part of several in words: ``in the one setting``, ``in all 4 settings``, ``in 3 of 4 settings``."""
+    """Return a part of several in words: ``in the one setting``, ``in all 4 settings``, ``in 3 of 4 settings``.
+
+    Args:
+        part: The number of things in the part.
+        whole: The number of all things.
+        what: What is counted, in the singular: ``setting``.
+    """
     if whole == 1:
         return f"in the one {what}" if part else f"not in the one {what}"
     if part == whole:
@@ -51,8 +65,13 @@ def of_all(part: int, whole: int, what: str) -> str:
 
 
 def place_in(place: Setting | Panel, places: Sequence[Setting | Panel]) -> str:
-    """Return what tells a setting or panel from the others, in words: ``keep, M = 3``; M is always said."""
+    """Return the name of a setting or panel: its labels that differ among several, and M: ``keep, M = 3``.
+
+    Args:
+        place: The setting or panel.
+        places: All settings or panels that are to be distinguished.
+    """
     labels = place._asdict()
     remove = labels.pop("remove")
-    different = [label for name, label in labels.items() if len({getattr(other, name) for other in places}) > 1]
+    different = [label for name, label in labels.items() if len({getattr(any_place, name) for any_place in places}) > 1]
     return ", ".join([*different, f"M = {remove}"])

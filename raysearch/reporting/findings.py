@@ -1,6 +1,6 @@
-"""The findings of a study: a table of questions, each with a verdict of one computed sentence and how sure it is.
+"""The findings of a study: a table of questions, each with a verdict of one computed sentence and its certainty.
 
-The evidence stands in the tables and figures of the section that a finding names.
+The section that a finding names has the tables and figures with the evidence.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ from raysearch.studies.spec import sides_of
 
 
 def findings(analysis: Analysis) -> list[Finding]:
-    """Return the findings, named contrasts first; a study too small for one of them says so or leaves it out."""
+    """Return the findings, named contrasts first.
+
+    If the study is too small for a finding, its verdict says so, or the finding is left out.
+    """
     if not analysis.by_loss and not analysis.by_average:
         return [Finding("Which checkpoint?", "No search has found a mask yet.", "cannot tell", "searches", leads=True)]
-    leading, by_size = _parted(analysis.contrasts)
+    leading, by_size = _leading_and_by_size(analysis.contrasts)
     return [
         *_contrasts(analysis.results, leading),
         *calibration_findings(analysis),
@@ -47,27 +50,35 @@ def findings(analysis: Analysis) -> list[Finding]:
 
 
 def contrast_findings(results: StudyResult) -> list[Finding]:
-    """Return the answers to the named contrasts of a study alone; M by M only the clear ones, if there are others."""
-    leading, by_size = _parted(study_contrasts(results, cells_frame(results)))
-    return [*_contrasts(results, leading), *(one for one in map(_contrast, by_size) if one.sure == "clear")]
+    """Return only the answers to the named contrasts of a study.
+
+    Where there is an answer over all M together, an answer for a single M is given only if it is clear.
+    """
+    leading, by_size = _leading_and_by_size(study_contrasts(results, cells_frame(results)))
+    clear = (finding for finding in map(_contrast, by_size) if finding.sure == "clear")
+    return [*_contrasts(results, leading), *clear]
 
 
-def _parted(contrasts: Sequence[Contrast]) -> tuple[list[Contrast], list[Contrast]]:
-    """Return the answers of all M together, or M by M where there are none; and the rest, which are M by M."""
+def _leading_and_by_size(contrasts: Sequence[Contrast]) -> tuple[list[Contrast], list[Contrast]]:
+    """Return the leading answers, and those for a single M that have a leading answer over all M together."""
 
-    def subject(one: Contrast) -> tuple[object, ...]:
-        return one.first, one.second, one.quantity, one.setting.model, one.setting.calibration
+    def subject(contrast: Contrast) -> tuple[object, ...]:
+        return contrast.first, contrast.second, contrast.quantity, contrast.setting.model, contrast.setting.calibration
 
-    together = {subject(one) for one in contrasts if one.sizes[1:]}
-    parts: tuple[list[Contrast], list[Contrast]] = [], []
-    for one in contrasts:
-        parts[not one.sizes[1:] and subject(one) in together].append(one)
-    return parts
+    subjects_over_all = {subject(contrast) for contrast in contrasts if len(contrast.sizes) > 1}
+    leading = []
+    by_size = []
+    for contrast in contrasts:
+        if len(contrast.sizes) == 1 and subject(contrast) in subjects_over_all:
+            by_size.append(contrast)
+        else:
+            leading.append(contrast)
+    return leading, by_size
 
 
 def _contrasts(results: StudyResult, contrasts: Sequence[Contrast]) -> Iterator[Finding]:
-    """Answer every contrast of a study, those without results too."""
-    answered = {f"{one.first} - {one.second}" for one in contrasts}
+    """Yield the answer to every contrast of a study, also to those without results."""
+    answered = {f"{contrast.first} - {contrast.second}" for contrast in contrasts}
     for name in results.contrasts:
         first, second = sides_of(name)
         if (pair := f"{first} - {second}") not in answered:
@@ -77,44 +88,51 @@ def _contrasts(results: StudyResult, contrasts: Sequence[Contrast]) -> Iterator[
     yield from map(_contrast, contrasts)
 
 
-def _contrast(one: Contrast) -> Finding:
-    """Return the answer to a named contrast, and how fine a difference could have been seen."""
-    sizes = f"M = {', '.join(map(str, one.sizes))}{' together' if one.sizes[1:] else ''}"
-    where = f"by {one.quantity.title} ({one.setting.calibration}, {one.setting.model}, {sizes})"
-    samples = {0: "no draw that both have", 1: "one draw"}.get(one.gap.n_draws, f"{one.gap.n_draws} draws")
-    over = f"{samples}, {'one seed' if one.n_seeds == 1 else f'{one.n_seeds} seeds'}"
-    question = f"{one.first} - {one.second}"
-    half_width = one.gap.half_width()
+def _contrast(contrast: Contrast) -> Finding:
+    """Return the answer to a named contrast, with the smallest detectable difference."""
+    sizes = f"M = {', '.join(map(str, contrast.sizes))}{' together' if len(contrast.sizes) > 1 else ''}"
+    where = f"by {contrast.quantity.title} ({contrast.setting.calibration}, {contrast.setting.model}, {sizes})"
+    samples = {0: "no draw that both have", 1: "one draw"}.get(contrast.gap.n_draws, f"{contrast.gap.n_draws} draws")
+    over = f"{samples}, {'one seed' if contrast.n_seeds == 1 else f'{contrast.n_seeds} seeds'}"
+    question = f"{contrast.first} - {contrast.second}"
+    half_width = contrast.gap.half_width()
     if half_width is None:
-        why = "no noise is known" if one.gap.n_draws < 2 else "one draws random numbers, and the same ones in all draws"
-        if not math.isfinite(one.gain):
+        why = (
+            "no noise is known"
+            if contrast.gap.n_draws < 2
+            else "one draws random numbers, and the same ones in all draws"
+        )
+        if not math.isfinite(contrast.gain):
             why = "a mask ruins the model"
-        verdict = f"Whether {one.first} is better than {one.second} {where} cannot be told: {why} ({over})."
+        verdict = f"Whether {contrast.first} is better than {contrast.second} {where} cannot be told: {why} ({over})."
         return Finding(question, verdict, "cannot tell", "verdicts")
-    if not one.gain and not half_width:
-        verdict = f"{one.first} and {one.second} found the same {where} ({over})."
+    if not contrast.gain and not half_width:
+        verdict = f"{contrast.first} and {contrast.second} found the same {where} ({over})."
         return Finding(question, verdict, "measured", "verdicts")
-    better, noise = "better" if one.gain > 0 else "worse", f"± {numbers.figure(half_width)} {one.unit}"
-    by = f"by {numbers.figure(abs(one.gain))} {noise}"
-    found = f"{better} {by}" if one.gain else f"neither better nor worse {noise}"
-    corrected = f" corrected for {one.n_answers} answers" if one.n_answers > 1 else ""
-    test = f"95 %, {over}, {numbers.probability(one.p)}{corrected}"
-    if one.told:
-        verdict = f"{one.first} is {better} than {one.second} {where}: {by} ({test})."
-    elif one.equivalent:
-        verdict = f"{one.first} is as good as {one.second} within the margin {where}: {found} ({test})."
+    better = "better" if contrast.gain > 0 else "worse"
+    noise = f"± {numbers.figure(half_width)} {contrast.unit}"
+    by = f"by {numbers.figure(abs(contrast.gain))} {noise}"
+    result = f"{better} {by}" if contrast.gain else f"neither better nor worse {noise}"
+    corrected = f" corrected for {contrast.n_answers} answers" if contrast.n_answers > 1 else ""
+    test = f"95 %, {over}, {numbers.probability(contrast.p)}{corrected}"
+    if contrast.significant:
+        verdict = f"{contrast.first} is {better} than {contrast.second} {where}: {by} ({test})."
+    elif contrast.equivalent:
+        verdict = f"{contrast.first} is as good as {contrast.second} within the margin {where}: {result} ({test})."
     else:
         verdict = (
-            f"{one.first} and {one.second} do not differ significantly {where}: {one.first} is {found} "
-            f"({test}). A difference below {numbers.figure(one.gap.detectable)} {one.unit} {MISSED}."
+            f"{contrast.first} and {contrast.second} do not differ significantly {where}: {contrast.first} is {result} "
+            f"({test}). A difference below {numbers.figure(contrast.gap.detectable)} {contrast.unit} {MISSED}."
         )
-    if one.gap.n_draws < 2:
+    if contrast.gap.n_draws < 2:
         verdict += " With one draw this is of these masks, not of other samples."
-    return Finding(question, verdict, "clear" if one.told or one.equivalent else "not significant", "verdicts")
+    return Finding(
+        question, verdict, "clear" if contrast.significant or contrast.equivalent else "not significant", "verdicts"
+    )
 
 
 def _draws(analysis: Analysis) -> Iterator[Finding]:
-    """Whether results hold for other samples of the same calibrations."""
+    """Yield whether it was measured that results hold for other samples of the same calibrations."""
     frame = analysis.frame[analysis.frame["comparable"]]
     draws = frame.groupby(["model", "calibration"], observed=True)["draw"].nunique()
     if (draws < 2).any():
@@ -126,49 +144,63 @@ def _draws(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _variance(analysis: Analysis) -> Iterator[Finding]:
-    """How much of each average varies with the calibration and with the searcher."""
+    """Yield how much of each average varies with the calibration and with the searcher."""
     for quantity in analysis.averages:
-        parts = [one for one in analysis.splits if one.quantity == quantity]
-        if not parts:
+        splits = [split for split in analysis.splits if split.quantity == quantity]
+        if not splits:
             continue
-        shares = [(one.shares["calibration"], one.shares["searcher"]) for one in parts]
-        calibration, searcher = map(statistics.median, zip(*shares, strict=True))
-        larger = of_all(sum(mine > other for mine, other in shares), len(parts), "case")
-        medians = f" (medians; the calibration's is larger {larger})" if len(parts) > 1 else ""
-        drawn = "" if all(one.drawn for one in parts) else ", a calibration being one draw of its samples"
-        how = "more with the calibration than" if calibration > searcher else "less with the calibration than"
+        calibration = statistics.median(split.shares["calibration"] for split in splits)
+        searcher = statistics.median(split.shares["searcher"] for split in splits)
+        n_larger = sum(split.shares["calibration"] > split.shares["searcher"] for split in splits)
+        larger = of_all(n_larger, len(splits), "case")
+        medians = f" (medians; the calibration's is larger {larger})" if len(splits) > 1 else ""
+        one_draw = "" if all(split.drawn for split in splits) else ", a calibration being one draw of its samples"
+        comparison = "more with the calibration than" if calibration > searcher else "less with the calibration than"
         if math.isclose(calibration, searcher, abs_tol=1e-12):
-            how = "as much with the calibration as"
+            comparison = "as much with the calibration as"
         verdict = (
-            f"{numbers.capital(parts[0].title)} varies {how} with the searcher: "
+            f"{numbers.capital(splits[0].title)} varies {comparison} with the searcher: "
             f"{numbers.percent(calibration)} against {numbers.percent(searcher)} of the variance, noise taken off"
-            f"{medians}{drawn}."
+            f"{medians}{one_draw}."
         )
-        apart = {_larger_share(one) for one in parts}
-        sure: Sure = "clear" if len(apart) == 1 and None not in apart else "not significant"
-        if any(one.stable is None for one in parts):
+        larger_shares = {_larger_share(split) for split in splits}
+        sure: Sure = "clear" if len(larger_shares) == 1 and None not in larger_shares else "not significant"
+        if any(split.stable is None for split in splits):
             sure = "cannot tell"
-        elif sure == "clear" and drawn:
+        elif sure == "clear" and one_draw:
             sure = "measured"
         yield Finding("Calibration or searcher", verdict, sure, "variance")
-        moves = [spread_sentence(analysis.spreads, quantity, by) for by in ("calibration", "searcher")]
-        yield from (Finding("Size of the effect", move, "measured", "variance") for move in moves if move)
+        for choice in ("calibration", "searcher"):
+            if verdict := spread_sentence(analysis.spreads, quantity, choice):
+                yield Finding("Size of the effect", verdict, "measured", "variance")
 
 
 def _larger_share(split: Split) -> str | None:
-    """Which share is the larger one beyond both intervals, whichever searcher is left out; None if neither is."""
+    """Return the share that is larger whichever searcher is left out; None if neither is, or if intervals overlap."""
     if not split.stable or not {"calibration", "searcher"} <= split.intervals.keys():
         return None
-    calibration, searcher = split.intervals["calibration"], split.intervals["searcher"]
-    return "calibration" if calibration[0] > searcher[1] else "searcher" if searcher[0] > calibration[1] else None
+    calibration_low, calibration_high = split.intervals["calibration"]
+    searcher_low, searcher_high = split.intervals["searcher"]
+    if calibration_low > searcher_high:
+        return "calibration"
+    return "searcher" if searcher_low > calibration_high else None
 
 
 def spread_sentence(spreads: Sequence[Spread], quantity: Quantity, by: str) -> str:
-    """Return the most that one choice moves a quantity, as section 5.2 of arXiv 2604.24938 gives it; or nothing."""
-    members = [one for one in spreads if one.quantity == quantity and one.by == by]
+    """Return a sentence of the largest change of a quantity by one choice, as in section 5.2 of arXiv 2604.24938.
+
+    Args:
+        spreads: The spreads of the study.
+        quantity: The quantity.
+        by: The choice: ``calibration`` or ``searcher``.
+
+    Returns:
+        The sentence; an empty text without a spread.
+    """
+    members = [spread for spread in spreads if spread.quantity == quantity and spread.by == by]
     if not members:
         return ""
-    largest = max(members, key=lambda one: one.size)
+    largest = max(members, key=lambda spread: spread.size)
     size = f"up to {numbers.difference(largest.size, quantity)}"
     if quantity.ratio:
         size = f"a factor of up to {numbers.ratio_text(largest.size)}"
@@ -177,30 +209,36 @@ def spread_sentence(spreads: Sequence[Spread], quantity: Quantity, by: str) -> s
 
 
 def _predictions(analysis: Analysis) -> Iterator[Finding]:
-    """Whether a better loss means a better checkpoint, calibration by calibration."""
+    """Yield whether a better loss means a better checkpoint, calibration by calibration."""
     by_subject: dict[tuple[str, str, str], list[Correlation]] = {}
-    for one in analysis.correlations:
-        if one.rho is not None:
-            by_subject.setdefault((one.first.title, one.second.title, one.setting.calibration), []).append(one)
+    for correlation in analysis.correlations:
+        if correlation.rho is not None:
+            subject = (correlation.first.title, correlation.second.title, correlation.setting.calibration)
+            by_subject.setdefault(subject, []).append(correlation)
     for (first, second, calibration), members in by_subject.items():
-        corrected = holm([one.p for one in members])
-        told = [one.rho for one, p in zip(members, corrected, strict=True) if one.rho and p is not None and p <= LEVEL]
-        above = sum(rho > 0 for rho in told)
-        if not told:
-            means = f"Among searchers, {first} does not significantly predict {second}"
-        elif 0 < above < len(told):
-            means = f"Whether {first} predicts {second} depends on the setting"
+        corrected = holm([correlation.p for correlation in members])
+        significant_rhos = [
+            correlation.rho
+            for correlation, p in zip(members, corrected, strict=True)
+            if correlation.rho and p is not None and p <= LEVEL
+        ]
+        n_positive = sum(rho > 0 for rho in significant_rhos)
+        if not significant_rhos:
+            answer = f"Among searchers, {first} does not significantly predict {second}"
+        elif 0 < n_positive < len(significant_rhos):
+            answer = f"Whether {first} predicts {second} depends on the setting"
         else:
-            means = f"The better by {first}, the {'better' if above else 'worse'} by {second}"
-            if len(told) < len(members):
-                means += f" {of_all(len(told), len(members), 'setting')}, else not significantly"
-        verdict = f"{means} (under {calibration}): {correlation_sentence(members)}"
-        yield Finding("Does a better loss help", verdict, "clear" if told else "not significant", "correlations")
+            answer = f"The better by {first}, the {'better' if n_positive else 'worse'} by {second}"
+            if len(significant_rhos) < len(members):
+                answer += f" {of_all(len(significant_rhos), len(members), 'setting')}, else not significantly"
+        verdict = f"{answer} (under {calibration}): {correlation_sentence(members)}"
+        sure: Sure = "clear" if significant_rhos else "not significant"
+        yield Finding("Does a better loss help", verdict, sure, "correlations")
 
 
 def correlation_sentence(members: Sequence[Correlation]) -> str:
-    """Return median, range and signs of some correlations, as section 5.3 of arXiv 2604.24938 gives them."""
-    rhos = [one.rho for one in members if one.rho is not None]
+    """Return a text of the median, range and signs of correlations, as in section 5.3 of arXiv 2604.24938."""
+    rhos = [correlation.rho for correlation in members if correlation.rho is not None]
     signs = Counter("positive" if rho > 0 else "negative" for rho in rhos if rho)
     counts = " and ".join(f"{number} {sign}" for sign, number in sorted(signs.items(), reverse=True)) or "none but zero"
     return (
@@ -210,7 +248,7 @@ def correlation_sentence(members: Sequence[Correlation]) -> str:
 
 
 def _seeds(analysis: Analysis) -> Iterator[Finding]:
-    """Whether it is known how far a searcher's random numbers move its loss."""
+    """Yield the searchers for which the effect of their random numbers was not measured."""
     frame = analysis.frame[analysis.frame["comparable"]]
     seeds = frame[frame["stochastic"]].groupby("searcher", observed=True)["seed"].nunique()
     if (seeds == 1).any():
@@ -226,7 +264,7 @@ def _seeds(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _ruined(analysis: Analysis) -> Iterator[Finding]:
-    """How many masks the averages leave out."""
+    """Yield how many masks the averages leave out."""
     masks = {
         (cell.model, tuple(cell.outcome.removed)): is_ruined(cell.outcome, analysis.results)
         for cell in analysis.results.cells
@@ -241,7 +279,7 @@ def _ruined(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _unfinished(analysis: Analysis) -> Iterator[Finding]:
-    """How many searches the findings leave out."""
+    """Yield how many searches the findings leave out."""
     if missing := int((~analysis.frame["state"].isin(["finished", "stopped"])).sum()):
         verb = "is" if missing == 1 else "are"
         verdict = f"{missing} of {len(analysis.frame)} searches {verb} not finished; the findings are about the others."

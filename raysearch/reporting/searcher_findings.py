@@ -1,4 +1,4 @@
-"""Findings about searchers: which is best setting by setting, as the tables of verdicts have it, and over settings."""
+"""Findings about searchers: which is best in each setting, as in the tables of verdicts, and over all settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from raysearch.reporting.stats.frame import Quantity
 from raysearch.reporting.stats.ranking import Ranking
 from raysearch.reporting.tables import numbers
 
-_MOST_PLACES = 3  # that are named one by one
+_MOST_PLACES = 3  # the most settings that are named one by one
 
 
 def searcher_findings(analysis: Analysis) -> Iterator[Finding]:
-    """Yield which searchers are best by each number that did not choose the masks: over settings, and in each."""
+    """Yield which searchers are best by each number that did not choose the masks: in each setting, and over all."""
     comparisons = [*analysis.by_fresh_loss, *analysis.by_average]
     compared = [comparison for comparison in comparisons if len(comparison.rivals) > 1]
     if not compared:
@@ -34,7 +34,7 @@ def searcher_findings(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _in_settings(quantity: Quantity, comparisons: Sequence[Comparison], leads: bool) -> Iterator[Finding]:
-    """Yield which searchers are significantly worse than the best, and where nobody can tell."""
+    """Yield which searchers are significantly worse than the best, and in how many settings this is unknown."""
     decided = [comparison for comparison in comparisons if comparison.verdict != "cannot tell"]
     question = "Which searcher?"
     if decided:
@@ -60,7 +60,7 @@ def _best(comparisons: Sequence[Comparison]) -> str:
 
 
 def _worse(comparisons: Sequence[Comparison]) -> str:
-    """Return which searchers are significantly worse than the best, and where; what is too small to be seen."""
+    """Return which searchers are significantly worse than the best, and where; else the least detectable difference."""
     settings = [comparison.setting for comparison in comparisons]
     worse: dict[str, list[str]] = {}
     for comparison in comparisons:
@@ -78,7 +78,7 @@ def _worse(comparisons: Sequence[Comparison]) -> str:
 
 
 def _smallest_seen(comparisons: Sequence[Comparison]) -> str:
-    """Return how small a difference would have been seen, in each unit, to follow a sentence."""
+    """Return the smallest detectable difference in each unit, as the end of a sentence."""
     sizes: dict[str, list[float]] = {}
     for comparison in comparisons:
         if comparison.detectable:
@@ -91,13 +91,14 @@ def _smallest_seen(comparisons: Sequence[Comparison]) -> str:
 
 
 def _span(least: str, most: str, unit: str) -> str:
-    """Return sizes in words, from the least to the largest of several settings."""
+    """Return the range of detectable differences over several settings, in words."""
     return f"{most} {unit}".rstrip() if least == most else f"{least} to {most} {unit}, by the setting,"
 
 
 def _over_settings(ranking: Ranking) -> Finding:
     """Return the searcher of the best mean rank, and which are significantly worse."""
-    best, worse = ranking.best, ranking.behind(ranking.best)
+    best = ranking.best
+    worse = ranking.behind(best)
     lead = (
         f"{numbers.capital(best)} has the best mean rank by {ranking.quantity.title}, "
         f"{numbers.figure(ranking.ranks[best])} of {len(ranking.ranks)} over {count(ranking.n_sets, 'set')} of samples"

@@ -1,4 +1,4 @@
-"""The parts of a report in order, each with its tables and figures: what the page and the Markdown are both made of."""
+"""The parts of a report in order, each with its tables and figures; the page and the Markdown have the same parts."""
 
 from __future__ import annotations
 
@@ -39,10 +39,14 @@ class Section:
     """A part of a report.
 
     Args:
-        name: Its anchor.
-        short: Its title where there is little room.
-        needs: What it would take, where there is nothing to show; empty where that is not worth a word.
-        folded: Whether its tables are folded away until they are asked for.
+        name: Its anchor on the page.
+        short: A short title for the navigation.
+        title: Its title.
+        intro: The text under its title; empty for none.
+        needs: A sentence that says what a study needs to fill the part; empty to leave an empty part out.
+        pictures: Its figures.
+        tables: Its tables.
+        folded: Whether the page hides its tables until the reader opens them.
     """
 
     name: str
@@ -61,11 +65,13 @@ class Section:
 
 
 def sections(analysis: Analysis) -> list[Section]:
-    """Every part that follows the findings; empty ones too, if there is a word to say of them."""
-    results, frame, palette = analysis.results, analysis.frame, Palette.of(analysis.results)
+    """Return the parts that follow the findings, without empty ones unless their `Section.needs` is to be shown."""
+    results = analysis.results
+    frame = analysis.frame
+    palette = Palette.for_study(results)
     quality = analysis.averages[-1] if analysis.averages else None
     unfinished = frame[frame["state"] != "finished"]
-    every = [
+    parts = [
         Section(
             "leaderboard", "Leaderboard", "At a glance",
             needs="No search has found a mask.",
@@ -162,9 +168,9 @@ def sections(analysis: Analysis) -> list[Section]:
             folded=True,
         ),
     ]  # fmt: skip
-    return [one for one in every if one.needs or not one.empty]
+    return [part for part in parts if part.needs or not part.empty]
 
 
 def _states(frame: pd.DataFrame) -> str:
-    words = ", ".join(f"{number} {state}" for state, number in frame["state"].value_counts().items())
-    return f"{len(frame)} searches: {words}. † marks one that its budget stopped."
+    counts = ", ".join(f"{number} {state}" for state, number in frame["state"].value_counts().items())
+    return f"{len(frame)} searches: {counts}. † marks one that its budget stopped."

@@ -1,4 +1,4 @@
-"""Writes a study's report: one HTML page that needs nothing but itself, and Markdown, tables and figures as files."""
+"""Writes the report of a study: one self-contained HTML page, and Markdown, tables and figures as files."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from raysearch.studies.result import StudyResult
 def write_report(results: StudyResult, out: Path) -> list[Path]:
     """Write the page, ``report.md``, all numbers as tables, ``tables/*.csv``, ``figures/*.svg`` and ``*.png``.
 
-    ``cells.csv`` has a line for each search, ``items.csv`` for each mask and number that it was assessed by: what each
-    item adds to it, by which masks are compared. ``dense.csv`` has the assessed numbers of the dense models.
+    ``cells.csv`` has a line for each search. ``items.csv`` has a line for each mask and assessed number: the
+    contribution of each item, by which masks are compared. ``dense.csv`` has the assessed numbers of the dense models.
 
     The page needs no other file and no network. The same results give the same bytes.
 
     Args:
-        results: What the study found.
-        out: Where; made if it does not exist. Files of the same names are replaced, others stay.
+        results: The results of the study.
+        out: The folder of the files; created if it does not exist. Files of the same names are replaced, others stay.
 
     Returns:
         The files, the page first.
@@ -48,13 +48,13 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
     pictures = [picture for part in parts for picture in part.pictures]
     drawn = {picture.name: svg(picture.figure, picture.name) for picture in pictures}
     script = f"\n{_text('page.js')}"
-    shown = {
+    values = {
         "results": results,
         "extent": _extent(analysis.frame),
         "findings": findings(analysis),
         "sections": parts,
         "drawn": drawn,
-        "swatches": Palette.of(results).colours,
+        "swatches": Palette.for_study(results).colours,
         "facts": {"study": results.study_id, **results.facts},
         "method": [line for line in _text("method.txt").splitlines() if line],
         "style": _text("page.css"),
@@ -62,8 +62,8 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
         "script_hash": f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
     }
     texts = {
-        "report.html": _rendered("page.html.j2", shown),
-        "report.md": _rendered("page.md.j2", shown),
+        "report.html": _rendered("page.html.j2", values),
+        "report.md": _rendered("page.md.j2", values),
         "cells.csv": _csv(_cells(analysis.frame)),
         "items.csv": _csv(_items(results)),
         "dense.csv": _csv(_dense(results)),
@@ -80,33 +80,38 @@ def _csv(frame: pd.DataFrame) -> str:
 
 
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the searches with layers and losses by draw as JSON, without what a line cannot hold or nobody knows."""
-    losses = frame["held_out_by_draw"].map(lambda of: json.dumps(of) if of else None)
+    """Return the searches with layers and losses by draw as JSON, without columns that do not fit in a line."""
+    losses = frame["held_out_by_draw"].map(lambda by_draw: json.dumps(by_draw) if by_draw else None)
     return frame.drop(columns=["items", "measure", "source", HELD_OUT_LOSS.error]).assign(
         removed=frame["removed"].map(list), held_out_by_draw=losses
     )
 
 
 def _items(results: StudyResult) -> pd.DataFrame:
-    """Return what each item adds to an assessed number of a mask, as JSON of six digits; see `Outcome.items`."""
-    found = {
-        (cell.model, json.dumps(cell.outcome.removed), metric): json.dumps([float(f"{one:.6g}") for one in items])
-        for cell in results.cells
-        if cell.outcome is not None
-        for metric, items in cell.outcome.items.items()
-    }
-    columns = ["model", "removed", "metric", "items"]
-    return pd.DataFrame([(*key, items) for key, items in found.items()], columns=columns)
+    """Return the contributions of items to each assessed number of a mask, in six digits; see `Outcome.items`."""
+    by_mask_and_metric: dict[tuple[str, str, str], str] = {}
+    for cell in results.cells:
+        if cell.outcome is None:
+            continue
+        removed = json.dumps(cell.outcome.removed)
+        for metric, items in cell.outcome.items.items():
+            rounded = [float(f"{item:.6g}") for item in items]
+            by_mask_and_metric[cell.model, removed, metric] = json.dumps(rounded)
+    rows = [(*labels, items) for labels, items in by_mask_and_metric.items()]
+    return pd.DataFrame(rows, columns=["model", "removed", "metric", "items"])
 
 
 def _dense(results: StudyResult) -> pd.DataFrame:
-    """Return the assessed numbers of the dense models, which `cells.csv` is compared with."""
-    assessed = ((model, *one) for model, found in results.dense.items() for one in found.items())
-    rows = [(model, name, one.value, one.error) for model, name, one in assessed]
+    """Return the assessed numbers of the dense models, for comparison with ``cells.csv``."""
+    rows = [
+        (model, name, estimate.value, estimate.error)
+        for model, estimates in results.dense.items()
+        for name, estimate in estimates.items()
+    ]
     return pd.DataFrame(rows, columns=["model", "metric", "value", "error"])
 
 
-def _rendered(template: str, shown: Mapping[str, Any]) -> str:
+def _rendered(template: str, values: Mapping[str, Any]) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -117,7 +122,7 @@ def _rendered(template: str, shown: Mapping[str, Any]) -> str:
         keep_trailing_newline=template.endswith(".md.j2"),
     )
     environment.filters |= {"md": markdown, "code": markdown_code, "table": as_markdown, "view": _view}
-    return environment.from_string(_text(template)).render(shown)
+    return environment.from_string(_text(template)).render(values)
 
 
 def _text(name: str) -> str:
@@ -125,31 +130,38 @@ def _text(name: str) -> str:
 
 
 def _extent(frame: pd.DataFrame) -> str:
+    """Return the size of the study's grid in one line."""
     sizes = ", ".join(map(str, sorted(frame["remove"].unique())))
-    parts = [count(frame[what].nunique(), what) for what in ("model", "calibration", "searcher")]
-    parts += [f"M ∈ {{{sizes}}}" if "," in sizes else f"M = {sizes}"]
-    parts += [count(frame["draw"].nunique(), "draw")] if frame["draw"].nunique() > 1 else []
+    parts = [count(frame[label].nunique(), label) for label in ("model", "calibration", "searcher")]
+    parts.append(f"M ∈ {{{sizes}}}" if "," in sizes else f"M = {sizes}")
+    if frame["draw"].nunique() > 1:
+        parts.append(count(frame["draw"].nunique(), "draw"))
     n_seeds = frame.groupby(["model", "calibration", "searcher", "remove", "draw"], observed=True)["seed"].nunique()
-    parts += [count(max(n_seeds, default=0), "seed")]
+    parts.append(count(max(n_seeds, default=0), "seed"))
     finished = int((frame["state"] == "finished").sum())
     return f"{' × '.join(parts)}: {count(len(frame), 'search', 'searches')}, {finished} finished"
 
 
 def _view(table: Table) -> dict[str, Any]:
-    """A table as the page shows it: a line above each group, and no column for a label that is always the same."""
-    kept = [place for place in range(len(table.columns)) if not _is_idle(table, place)]
-    heads = [table.columns[place] for place in kept]
+    """Return a table as the page shows it: a line above each group, and no column without information."""
+    shown_places = [place for place in range(len(table.columns)) if not _is_redundant(table, place)]
+    heads = [table.columns[place] for place in shown_places]
     rows: list[dict[str, Any]] = []
     labels: list[str] | None = None
     for number, row in enumerate(table.rows):
-        cells = [row[place] for place in kept]
-        before, labels = labels, [cell.text for head, cell in zip(heads, cells, strict=True) if head.groups]
-        kind = "dense" if table.has_dense and not number else "first" if before not in (None, labels) else "plain"
+        cells = [row[place] for place in shown_places]
+        labels_above = labels
+        labels = [cell.text for head, cell in zip(heads, cells, strict=True) if head.groups]
+        kind = "plain"
+        if table.has_dense and number == 0:
+            kind = "dense"
+        elif labels_above not in (None, labels):
+            kind = "first"
         rows.append({"kind": kind, "cells": list(zip(heads, cells, strict=True))})
     return {"heads": heads, "rows": rows}
 
 
-def _is_idle(table: Table, place: int) -> bool:
-    """Return whether a column says nothing: a label that is always the same, or a number that is nowhere known."""
+def _is_redundant(table: Table, place: int) -> bool:
+    """Return whether a column has no information: a label that is always the same, or no number at all."""
     texts = {row[place].text for row in table.rows[table.has_dense :]}
     return texts <= {UNKNOWN, ""} or (table.columns[place].may_hide and len(texts) == 1)

@@ -1,4 +1,4 @@
-"""A tiny model on disk with a finished search, words to assess it by, and items for lm-eval's tasks."""
+"""A tiny model on disk with a finished search, overrides to assess it, and items for lm-eval's tasks."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def items(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """An empty one."""
+    """An empty ledger."""
     opened = Ledger(tmp_path / "store" / "ledger.db")
     yield opened
     opened.close()
@@ -130,19 +130,19 @@ INLINE = ClusterOptions("inline")
 
 
 def read(words: Iterable[str], folder: Path, ledger: Path, cluster: ClusterOptions = INLINE) -> AssessmentPlan:
-    """A model and what it is to be assessed by, from words under ``assess``."""
+    """Return the plan of an assessment from overrides under ``assess``."""
     spec = assess_spec(compose("assess", ["assess=none", *words]))
     return plan_assessment(spec, ModelSpec("tiny", str(folder)), cluster, ledger)
 
 
 def without_layers(folder: Path, mask: Mask) -> PreTrainedModel:
-    """A model by plain transformers, its layers deleted."""
+    """Return a model of plain transformers without some layers."""
     model = AutoModelForCausalLM.from_pretrained(folder).float().eval()
-    kept = [layer for number, layer in enumerate(model.model.layers) if number not in mask]
-    model.model.layers = type(model.model.layers)(kept)
-    for number, layer in enumerate(kept):
+    remaining = [layer for number, layer in enumerate(model.model.layers) if number not in mask]
+    model.model.layers = type(model.model.layers)(remaining)
+    for number, layer in enumerate(remaining):
         layer.self_attn.layer_idx = number
-    model.config.num_hidden_layers = len(kept)
+    model.config.num_hidden_layers = len(remaining)
     return model
 
 
@@ -155,39 +155,40 @@ def first_layers(folder: Path, n: int, out: Path) -> Path:
 
 
 def of_text(name: str, file: Path, sampling: str = "sequential", samples: object = "all") -> str:
-    """The word of a text to assess by."""
+    """Return the override that adds a text to an assessment."""
     return f"assess.texts.{name}=data=file data.path={file} data.samples={samples} data.sampling={sampling}"
 
 
 def no_pool() -> Pool:
-    """For what is known already."""
-    raise AssertionError("everything is known")
+    """Return no pool, where all results are recorded."""
+    raise AssertionError("everything is recorded")
 
 
-def assert_known(assess: Assess, mask: Mask, words: list[str], computed: int) -> None:
-    """Assert that so many numbers are computed, and then known without a model."""
+def assert_recorded(assess: Assess, mask: Mask, words: list[str], computed: int) -> None:
+    """Assert that so many numbers are computed, and that a second call reads them from the ledger."""
     first = assess([mask], *words)
     assert first.computed == computed
-    again = assess([mask], *words, make_pool=no_pool)
-    assert again.values == first.values and again.computed == 0
+    second = assess([mask], *words, make_pool=no_pool)
+    assert second.values == first.values and second.computed == 0
 
 
 class Stopping:
-    """A pool that is interrupted before one of its jobs, and notes those that it has run."""
+    """A pool that is interrupted before one of its jobs, and records the jobs that it has run."""
 
     n_replicas = 1
 
     def __init__(self, folder: Path, done: list[Any], after: int) -> None:
         self.inside = INLINE.open(describe(ModelSpec("tiny", str(folder))), 1)
         self.stats = self.inside.stats
-        self.done, self.after = done, after
+        self.done = done
+        self.after = after
 
-    def run(self, jobs: Any, *others: Any) -> Any:
+    def run(self, jobs: Any, *args: Any) -> Any:
         for number, job in enumerate(jobs):
             if number == self.after:
                 raise KeyboardInterrupt
             self.done.append(job)
-            yield from self.inside.run([job], *others)
+            yield from self.inside.run([job], *args)
 
     def close(self) -> None:
         """Nothing to free."""
@@ -195,7 +196,7 @@ class Stopping:
 
 @pytest.fixture
 def assess(world: World, ledger: Ledger) -> Assess:
-    """Assesses masks of the tiny model by words under ``assess``, inline unless told otherwise."""
+    """A function that assesses masks of the tiny model by overrides under ``assess``, inline by default."""
 
     def call(masks: list[Mask], *words: str, folder: Path = world.model, **options: Any) -> Assessments:
         return assess_masks(read(words, folder, ledger.path), ledger, masks, **options)
@@ -211,7 +212,7 @@ def replica(world: World) -> Replica:
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Documents of different length, a row each, one of them empty."""
+    """Documents of different lengths, a row each, one of them empty."""
     file = tmp_path_factory.mktemp("text") / "rows.jsonl"
     documents = [prose(length) for length in (60, 12, 36, 144, 24)]
     rows = [*documents[:2], "", *documents[2:], "the"]

@@ -1,4 +1,4 @@
-"""raysearch assess: a search's mask beside the dense model, in a table, as JSON and in MLflow."""
+"""raysearch assess: the mask of a search and the dense model, in a table, as JSON and in MLflow."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_table_and_json(run: Run, searched: str, words: list[str], here: Path) -
     assert "4 windows, 60 scored tokens" in shown.out and "4 items, acc_norm" in shown.out
     assert "4 numbers computed now" in shown.out
     assert f"lm_eval --include_path {here / 'mlruns' / 'tasks'}" in shown.out
-    again = run("assess", searched, *words, "--json")
-    value = json.loads(again.out)
+    outcome = run("assess", searched, *words, "--json")
+    value = json.loads(outcome.out)
     assert value["computed"] == 0 and len(value["removed"]) == 2
     mine = value["pruned"]["mine"]
     assert mine["retention"] == pytest.approx(mine["value"] / value["dense"]["mine"]["value"])
@@ -50,8 +50,8 @@ def test_table_and_json(run: Run, searched: str, words: list[str], here: Path) -
 
 
 def test_a_text_that_was_calibrated_on_is_named(run: Run, searched: str, words: list[str], text: Path) -> None:
-    other = of_text("apart", text, "whole")
-    assert json.loads(run("assess", "latest", *words, other, "--json").out)["overlaps"] == ["mine"]
+    by_document = of_text("apart", text, "whole")
+    assert json.loads(run("assess", "latest", *words, by_document, "--json").out)["overlaps"] == ["mine"]
     assert "Warning: the search calibrated on samples of the same text: mine" in run("assess", "latest", *words).out
 
 
@@ -69,13 +69,14 @@ def test_python(searched: str, world: World) -> None:
         def assessing(self, line: str) -> None:
             lines.append(line)
 
-    text, how = of_text("mine", world.text), {"seq_len": 16, "limit": 2}
+    text = of_text("mine", world.text)
+    how = {"seq_len": 16, "limit": 2}
     done = api.assess(searched, "assess=none", text, assess=how, observer=Lines())
     assert isinstance(done, SearchAssessment) and done.search_id == searched
     assert done.assessments.computed == 2 and lines
     assert done.pruned["mine"].estimate.value > 0 and done.dense["mine"].detail["n_samples"] == 2
-    again = api.assess(searched, "assess=none", assess={**how, "texts": {"mine": text.partition("=")[2]}})
-    assert isinstance(again, SearchAssessment) and again.assessments.computed == 0
+    second = api.assess(searched, "assess=none", assess={**how, "texts": {"mine": text.partition("=")[2]}})
+    assert isinstance(second, SearchAssessment) and second.assessments.computed == 0
 
 
 @pytest.mark.usefixtures("tables", "blank_figures")
@@ -86,8 +87,8 @@ def test_mlflow_shows_it(run: Run, world: World, words: list[str], here: Path) -
     (here / "asked.jsonl").write_text(
         '{"question": "what is", "answer": "the"}\n{"question": "peace", "answer": "war"}\n'
     )
-    asked = "data=generation data.path=asked.jsonl data.samples=all data.max_new_tokens=4 data.seq_len=32"
-    value = json.loads(run("assess", "latest", *words, f"assess.generation.asked={asked}", "--json").out)
+    options = "data=generation data.path=asked.jsonl data.samples=all data.max_new_tokens=4 data.seq_len=32"
+    value = json.loads(run("assess", "latest", *words, f"assess.generation.asked={options}", "--json").out)
     client = MlflowClient(f"sqlite:///{here / 'mlruns' / 'mlflow.db'}")
     metrics = client.get_run(result["mlflow_run_id"]).data.metrics
     file = Path(client.download_artifacts(result["mlflow_run_id"], "answers/asked.jsonl"))
@@ -101,11 +102,11 @@ def test_mlflow_shows_it(run: Run, world: World, words: list[str], here: Path) -
 
 
 def test_mlflow_that_cannot_be_reached_only_warns(tmp_path: Path) -> None:
-    said: list[str] = []
+    warnings: list[str] = []
     options = TrackingOptions("mlflow", f"http://127.0.0.1:{closed_port()}", "tests", tmp_path)
     search: Any = SimpleNamespace(mlflow_run_id="x")
-    open_tracker(options, said.append).assessed([(search, {"assess.a": 1.0})])
-    assert len(said) == 1 and said[0].startswith("the assessment is not recorded in MLflow")
+    open_tracker(options, warnings.append).assessed([(search, {"assess.a": 1.0})])
+    assert len(warnings) == 1 and warnings[0].startswith("the assessment is not recorded in MLflow")
 
 
 MISTAKES: list[tuple[list[str], str]] = [
@@ -141,7 +142,9 @@ MISTAKES: list[tuple[list[str], str]] = [
 ]
 
 
-def test_mistakes_are_told_in_a_sentence(run: Run, searched: str, words: list[str], subtests: pytest.Subtests) -> None:
+def test_mistakes_are_reported_in_a_sentence(
+    run: Run, searched: str, words: list[str], subtests: pytest.Subtests
+) -> None:
     for changed, message in MISTAKES:
         with subtests.test(message):
             outcome = run("assess", "latest", *words, *changed)

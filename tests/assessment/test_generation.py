@@ -1,4 +1,4 @@
-"""Answers of a tiny model: the same from any pool, kept, never generated twice, and from a server too."""
+"""Answers of a tiny model: the same from any pool, recorded, never generated twice, and from a server, too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from raysearch.generation.decoding import generate
 from raysearch.generation.prompt import Prompt
 from raysearch.generation.score import ScoredText
 from raysearch.ledger.ledger import Ledger
-from tests.assessment.conftest import Assess, Stopping, assert_known, no_pool, of_text, read, without_layers
+from tests.assessment.conftest import Assess, Stopping, assert_recorded, no_pool, of_text, read, without_layers
 from tests.cases import assert_refused
 from tests.cli.conftest import World
 
@@ -33,7 +33,7 @@ ASKED = ["the people of the", "the army and the", "what is", "peace", "every cit
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("data") / "questions.jsonl"
-    rows = [{"question": asked, "answer": "the"} for asked in ASKED]
+    rows = [{"question": question, "answer": "the"} for question in ASKED]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return file
 
@@ -49,27 +49,27 @@ def texts(ledger: Ledger, words: list[str], world: World) -> list[ScoredText]:
     return ledger.texts(what.tasks[0].fingerprint, MASK)
 
 
-def test_texts_are_kept_and_those_of_the_model_without_the_layers(
+def test_texts_are_recorded_and_those_of_the_model_without_the_layers(
     assess: Assess, world: World, ledger: Ledger, words: list[str]
 ) -> None:
     result = assess([MASK], *words).by_mask[MASK]["mine"]
     model = without_layers(world.model, MASK)
     tokenizer = AutoTokenizer.from_pretrained(world.model)
-    found = texts(ledger, words, world)
-    assert len(found) == len(ASKED)
+    scored = texts(ledger, words, world)
+    assert len(scored) == len(ASKED)
     alone = {
-        generate(model, tokenizer, [Prompt(tuple(tokenizer(f"{asked}\n\n")["input_ids"]), 6)])[0][0].text
-        for asked in ASKED
+        generate(model, tokenizer, [Prompt(tuple(tokenizer(f"{question}\n\n")["input_ids"]), 6)])[0][0].text
+        for question in ASKED
     }
-    assert {one.text for one in found} == alone
-    assert result.estimate.value == pytest.approx(100 * sum(one.score.value for one in found) / len(found))
-    assert result.items == tuple(100 * one.score.value / len(found) for one in found)
-    assert result.detail["tokens"] == sum(one.n_tokens for one in found) / len(found)
+    assert {answer.text for answer in scored} == alone
+    assert result.estimate.value == pytest.approx(100 * sum(answer.score.value for answer in scored) / len(scored))
+    assert result.items == tuple(100 * answer.score.value / len(scored) for answer in scored)
+    assert result.detail["tokens"] == sum(answer.n_tokens for answer in scored) / len(scored)
     assert result.metric.group == "generation" and result.extent.startswith("6 items")
 
 
 def test_nothing_is_generated_twice(assess: Assess, words: list[str]) -> None:
-    assert_known(assess, MASK, words, computed=2)
+    assert_recorded(assess, MASK, words, computed=2)
     assert assess([MASK], *words, "assess.answers.temperature=0.8").computed == 2, "other texts"
 
 
@@ -81,9 +81,9 @@ def test_a_stop_loses_only_what_was_in_flight(
         assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=2))
     assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=99))
     assert len(done) == len(set(done)) == 6, "three shards of two masks"
-    with closing(Ledger(tmp_path / "other.db")) as other:
-        assess_masks(read(words, world.model, other.path), other, [MASK])
-        assert texts(other, words, world) == texts(ledger, words, world)
+    with closing(Ledger(tmp_path / "other.db")) as other_ledger:
+        assess_masks(read(words, world.model, other_ledger.path), other_ledger, [MASK])
+        assert texts(other_ledger, words, world) == texts(ledger, words, world)
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def server(world: World) -> Iterator[str]:
             self.answer({"data": [{"id": "tiny"}]})
 
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            prompt = Prompt(tuple(tokenizer(asked["prompt"])["input_ids"]), asked["max_tokens"])
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            prompt = Prompt(tuple(tokenizer(request["prompt"])["input_ids"]), request["max_tokens"])
             with lock:
                 (written,), _ = generate(model, tokenizer, [prompt])
             choice = {"text": written.text, "finish_reason": "length" if written.cut_off else "stop"}
@@ -121,8 +121,8 @@ def server(world: World) -> Iterator[str]:
 
 def test_a_server_answers_for_the_mask(assess: Assess, words: list[str], server: str) -> None:
     """It serves the dense model here, so its answers are the dense model's."""
-    found = assess([MASK], *words, f"assess.server={server}")
-    dense, served = (found.by_mask[mask]["mine"] for mask in (Mask(), MASK))
+    assessments = assess([MASK], *words, f"assess.server={server}")
+    dense, served = (assessments.by_mask[mask]["mine"] for mask in (Mask(), MASK))
     assert served.estimate == dense.estimate
     assert served.detail["tokens"] == dense.detail["tokens"]
     assert served.detail["fingerprint"] != dense.detail["fingerprint"]
@@ -146,7 +146,8 @@ def test_refusals_come_before_anything_is_computed(assess: Assess, words: list[s
         ("assess.texts.mine=data=sotu", "assess.texts and assess.generation both have mine"),
     ]
     assert_refused(
-        lambda more: assess([MASK], *words, more, make_pool=no_pool), [(more, re.escape(said)) for more, said in cases]
+        lambda more: assess([MASK], *words, more, make_pool=no_pool),
+        [(more, re.escape(message)) for more, message in cases],
     )
 
 
@@ -165,7 +166,7 @@ def test_bad_tasks_are_refused(assess: Assess, questions: Path) -> None:
         ("data.opening={word}", "has no word, which data.opening uses"),
         ("data.check=code data.tests={answer}", "assess.answers.run_code=false, but these data are checked by running"),
     ]
-    assert_refused(lambda keys: assess([], f"{data} {keys}"), [(keys, re.escape(said)) for keys, said in cases])
+    assert_refused(lambda keys: assess([], f"{data} {keys}"), [(keys, re.escape(message)) for keys, message in cases])
 
 
 @pytest.mark.slow
@@ -178,12 +179,14 @@ def test_two_replicas_of_ray_read_and_write_the_same(
         *(of_text("whole", text), of_text("apart", text, "whole"), "assess.seq_len=16"),
     ]
     masks = [Mask.of(1), Mask.of(1, 2), MASK]
-    here = assess(masks, *words)
-    assert [*here.by_mask] == [Mask(), *masks] and here.computed == 3 * 4
-    assert {metric.name for metric in here.metrics} >= {"mine", "whole", "apart"}
+    inline = assess(masks, *words)
+    assert [*inline.by_mask] == [Mask(), *masks] and inline.computed == 3 * 4
+    assert {metric.name for metric in inline.metrics} >= {"mine", "whole", "apart"}
     with closing(Ledger(tmp_path / "ray" / "ledger.db")) as ledger:
         what = read(words, world.model, ledger.path, ClusterOptions("ray", replicas=2))
-        there = assess_masks(what, ledger, masks)
-    details = [{name: one.detail for name, one in found.by_mask[MASK].items()} for found in (here, there)]
+        on_ray = assess_masks(what, ledger, masks)
+    details = [
+        {name: result.detail for name, result in assessments.by_mask[MASK].items()} for assessments in (inline, on_ray)
+    ]
     assert details[0] == details[1]
-    assert there.values == here.values and there.computed == here.computed
+    assert on_ray.values == inline.values and on_ray.computed == inline.computed

@@ -1,4 +1,4 @@
-"""lm-eval's tasks on a resident model: the accuracies are lm-eval's own, of the model with the layers deleted."""
+"""lm-eval's tasks on a resident model: the accuracies are those of lm-eval for the model without the layers."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from raysearch.assessment.harness import task_result
 from raysearch.assessment.task_files import own_files, ready_tasks, task_manager, write_task_files
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from tests.assessment.conftest import ROWS, Assess, Stopping, assert_known, without_layers
+from tests.assessment.conftest import ROWS, Assess, Stopping, assert_recorded, without_layers
 from tests.cli.conftest import World
 
 MASK = Mask.of(0, 2)
 
 
 def by_lm_eval(world: World, mask: Mask, tasks: list[str], folder: Path, **options: Any) -> dict[str, Any]:
-    """What lm-eval says of a model whose layers are deleted, without any of our code."""
+    """Return the results of lm-eval for a model without some layers, without any code of this package."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(world.model)
-    found = simple_evaluate(
+    output = simple_evaluate(
         model=HFLM(pretrained=without_layers(world.model, mask), tokenizer=tokenizer, batch_size=1),
         tasks=tasks,
         task_manager=TaskManager(include_path=str(folder), include_defaults=False),
         bootstrap_iters=0,
         **options,
     )
-    return found["results"]
+    return output["results"]
 
 
 def rows_of(task: str) -> str:
@@ -46,10 +46,10 @@ def rows_of(task: str) -> str:
 
 def test_accuracies_are_those_of_lm_eval(assess: Assess, world: World, items: Path, tmp_path: Path) -> None:
     tasks = ["piqa", "boolq", "winogrande", "lambada_openai"]  # one of each kind of prompt and metric
-    found = assess([MASK], f"assess.tasks=[{','.join(tasks)}]", f"assess.data_dir={items}", "assess.batch_size=3")
+    assessments = assess([MASK], f"assess.tasks=[{','.join(tasks)}]", f"assess.data_dir={items}", "assess.batch_size=3")
     expected = by_lm_eval(world, MASK, tasks, write_task_files(items, tmp_path))
     for task in tasks:
-        result = found.by_mask[MASK][task]
+        result = assessments.by_mask[MASK][task]
         of_metrics = {key.partition(",")[0]: value for key, value in expected[task].items() if "," in key}
         for metric in ("acc", "acc_norm"):
             assert result.detail["metrics"].get(metric) == of_metrics.get(metric), (task, metric)
@@ -57,13 +57,13 @@ def test_accuracies_are_those_of_lm_eval(assess: Assess, world: World, items: Pa
         assert result.estimate.value == 100 * of_metrics[headline]
         assert (result.metric.unit, result.metric.group) == ("%", "accuracy")
         assert result.detail["n_items"] == len(ROWS[rows_of(task)])
-    assert found.values[MASK]["piqa"].error is not None, "an accuracy's error has a formula"
+    assert assessments.values[MASK]["piqa"].error is not None, "an accuracy's error has a formula"
 
 
 def test_what_is_in_percent_already_stays_as_it_is() -> None:
     for task, f1, shown in (("squadv2", 64.2, 64.2), ("squadv2", 0.5, 0.5), ("drop", 0.642, 64.2)):
-        found = {"metrics": {"f1": f1, "f1_stderr": f1 / 10}, "higher_is_better": {"f1": True}, "n_items": 9}
-        result = task_result(task, found, found)
+        output = {"metrics": {"f1": f1, "f1_stderr": f1 / 10}, "higher_is_better": {"f1": True}, "n_items": 9}
+        result = task_result(task, output, output)
         assert (result.estimate.value, result.estimate.error) == pytest.approx((shown, shown / 10))
         assert result.metric.unit == "%"
 
@@ -81,26 +81,26 @@ def test_chat_models_are_asked_in_their_template(assess: Assess, world: World, i
     world = replace(world, model=tmp_path / "model")
     (folder := tmp_path / "tasks").mkdir()
     files = write_task_files(items, folder)
-    found = {}
+    by_chat = {}
     for chat in (False, True):
         (world.model / "chat_template.jinja").write_text(template.replace("YEAR", "'2024'"))
         expected = by_lm_eval(world, Mask(), ["piqa"], files, apply_chat_template=chat)["piqa"]
         (world.model / "chat_template.jinja").write_text(template.replace("YEAR", "strftime_now( '%Y' )"))
-        found[chat] = assess([], *words, f"assess.chat={str(chat).lower()}", folder=world.model)
-        assert found[chat].computed == 1
-        assert found[chat].values[Mask()]["piqa"].value == 100 * expected["acc_norm,none"]
-    items_of = [one.by_mask[Mask()]["piqa"].items for one in found.values()]
+        by_chat[chat] = assess([], *words, f"assess.chat={str(chat).lower()}", folder=world.model)
+        assert by_chat[chat].computed == 1
+        assert by_chat[chat].values[Mask()]["piqa"].value == 100 * expected["acc_norm,none"]
+    items_of = [assessments.by_mask[Mask()]["piqa"].items for assessments in by_chat.values()]
     assert items_of[0] != items_of[1]
 
 
-def test_known_tasks_load_no_model(assess: Assess, items: Path) -> None:
+def test_recorded_tasks_load_no_model(assess: Assess, items: Path) -> None:
     words = ["assess.tasks=[piqa,boolq]", f"assess.data_dir={items}"]
-    assert_known(assess, MASK, words, computed=4)
+    assert_recorded(assess, MASK, words, computed=4)
     assert assess([MASK, Mask.of(3)], *words).computed == 2, "a new mask alone"
 
 
 @pytest.mark.parametrize("change", ["limit", "shots", "data"])
-def test_what_a_result_depends_on_is_computed_anew(assess: Assess, items: Path, tmp_path: Path, change: str) -> None:
+def test_what_a_result_depends_on_is_computed_again(assess: Assess, items: Path, tmp_path: Path, change: str) -> None:
     data = tmp_path / "data"
     shutil.copytree(items, data)
     shutil.copy(data / "piqa" / "validation.jsonl", data / "piqa" / "train.jsonl")
@@ -109,9 +109,9 @@ def test_what_a_result_depends_on_is_computed_anew(assess: Assess, items: Path, 
     if change == "data":
         lines = (data / "piqa" / "validation.jsonl").read_text().splitlines()
         (data / "piqa" / "validation.jsonl").write_text("\n".join(lines[:3]) + "\n")
-    again = assess([], *words, *([] if change == "data" else [f"assess.{change}=2"]))
-    assert again.computed == 1
-    detail = again.by_mask[Mask()]["piqa"].detail
+    second = assess([], *words, *([] if change == "data" else [f"assess.{change}=2"]))
+    assert second.computed == 1
+    detail = second.by_mask[Mask()]["piqa"].detail
     assert (detail["n_items"], detail["shots"]) == {"limit": (2, 0), "shots": (6, 2), "data": (3, 0)}[change]
 
 
@@ -120,8 +120,8 @@ def test_a_stop_loses_nothing_that_was_done(assess: Assess, world: World, items:
     done: list[Any] = []
     with pytest.raises(KeyboardInterrupt):
         assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=3))
-    found = assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=99))
-    assert found.computed == 1 and len(done) == len({str(job) for job in done}) == 4
+    assessments = assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=99))
+    assert assessments.computed == 1 and len(done) == len({str(job) for job in done}) == 4
 
 
 TASK = """
@@ -138,36 +138,38 @@ metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
 """
 
 
-def own_tasks(folder: Path, *names: str, asked: str = "the army") -> Path:
-    """Write files of tasks, and their one row beside them."""
+def own_tasks(folder: Path, *names: str, question: str = "the army") -> Path:
+    """Write files of tasks, and a file with their single row."""
     folder.mkdir(exist_ok=True)
     rows = folder / "rows.jsonl"
-    rows.write_text(json.dumps({"q": asked, "a": ["war", "peace"], "right": 1}) + "\n")
+    rows.write_text(json.dumps({"q": question, "a": ["war", "peace"], "right": 1}) + "\n")
     for name in names:
         (folder / f"{name}.yaml").write_text(TASK.format(name=name, rows=rows))
     return folder
 
 
 def test_own_task_files_come_first(assess: Assess, items: Path, tmp_path: Path) -> None:
-    own = own_tasks(tmp_path / "own", "mine")
-    words = ["assess.tasks=[mine,piqa]", f"assess.task_dir={own}", f"assess.data_dir={items}"]
-    found = assess([], *words)
-    assert [*found.values[Mask()]] == ["mine", "piqa"] and found.computed == 2
-    own_tasks(own, asked="the navy")
-    assert assess([], *words).computed == 1, "the data beside the file are part of what it is kept by"
+    folder = own_tasks(tmp_path / "own", "mine")
+    words = ["assess.tasks=[mine,piqa]", f"assess.task_dir={folder}", f"assess.data_dir={items}"]
+    assessments = assess([], *words)
+    assert [*assessments.values[Mask()]] == ["mine", "piqa"] and assessments.computed == 2
+    own_tasks(folder, question="the navy")
+    assert assess([], *words).computed == 1, "the data next to the file are a part of its name in the ledger"
 
 
 def test_a_group_has_a_number_where_its_file_says_how(assess: Assess, tmp_path: Path) -> None:
-    own = own_tasks(tmp_path / "own", "first", "second")
+    folder = own_tasks(tmp_path / "own", "first", "second")
     parts = "task: [first, second]\n"
-    (own / "whole.yaml").write_text(f"group: whole\n{parts}aggregate_metric_list: [{{metric: acc}}]\n")
-    (own / "bare.yaml").write_text(f"group: bare\n{parts}")
-    found = assess([], "assess.tasks=[first,whole]", f"assess.task_dir={own}").by_mask[Mask()]
-    assert found["whole"].estimate.value == found["first"].estimate.value and found["whole"].extent == "2 items, acc"
+    (folder / "whole.yaml").write_text(f"group: whole\n{parts}aggregate_metric_list: [{{metric: acc}}]\n")
+    (folder / "bare.yaml").write_text(f"group: bare\n{parts}")
+    results = assess([], "assess.tasks=[first,whole]", f"assess.task_dir={folder}").by_mask[Mask()]
+    assert (
+        results["whole"].estimate.value == results["first"].estimate.value and results["whole"].extent == "2 items, acc"
+    )
     for name in ("bare", "of_war"):
-        said = f"assess.tasks has {name}, which stands for several tasks; name them: first, second"
-        with pytest.raises(UserError, match=said):
-            assess([], f"assess.tasks=[{name}]", f"assess.task_dir={own}")
+        message = f"assess.tasks has {name}, which stands for several tasks; name them: first, second"
+        with pytest.raises(UserError, match=message):
+            assess([], f"assess.tasks=[{name}]", f"assess.task_dir={folder}")
 
 
 def _as_on_the_hub(name: str, row: dict[str, Any]) -> dict[str, Any]:
@@ -193,18 +195,19 @@ def test_ready_tasks_ask_as_lm_eval_does(name: str, items: Path, tmp_path: Path)
     assert theirs["task"] == name
     rows = {"ours": ROWS[rows_of(name)], "theirs": [_as_on_the_hub(name, row) for row in ROWS[rows_of(name)]]}
 
-    def made(config: dict[str, Any], of: list[dict[str, Any]]) -> ConfigurableTask:
+    def task_on(config: dict[str, Any], data_rows: list[dict[str, Any]]) -> ConfigurableTask:
         split = ours.get("validation_split") or ours["test_split"]
-        kept = {key: value for key, value in config.items() if "split" not in key and not key.startswith("dataset")}
-        data: Callable[..., Any] = lambda **_: {split: Dataset.from_list(of)}  # noqa: E731
-        return ConfigurableTask(config={**kept, "test_split": split, "custom_dataset": data})
+        settings = {key: value for key, value in config.items() if "split" not in key and not key.startswith("dataset")}
+        data: Callable[..., Any] = lambda **_: {split: Dataset.from_list(data_rows)}  # noqa: E731
+        return ConfigurableTask(config={**settings, "test_split": split, "custom_dataset": data})
 
-    one, other = made(ours, rows["ours"]), made(theirs, rows["theirs"])
-    for mine, its in zip(one.test_docs(), other.test_docs(), strict=True):
-        assert one.doc_to_text(mine) == other.doc_to_text(its)
-        assert one.doc_to_target(mine) == _plain(other.doc_to_target(its))
+    our_task = task_on(ours, rows["ours"])
+    their_task = task_on(theirs, rows["theirs"])
+    for our_row, their_row in zip(our_task.test_docs(), their_task.test_docs(), strict=True):
+        assert our_task.doc_to_text(our_row) == their_task.doc_to_text(their_row)
+        assert our_task.doc_to_target(our_row) == _plain(their_task.doc_to_target(their_row))
         if ours["output_type"] == "multiple_choice":
-            assert one.doc_to_choice(mine) == other.doc_to_choice(its)
+            assert our_task.doc_to_choice(our_row) == their_task.doc_to_choice(their_row)
     assert ours["output_type"] == theirs["output_type"]
     assert [metric["metric"] for metric in ours["metric_list"]] == [
         metric["metric"] for metric in theirs["metric_list"]
@@ -243,14 +246,14 @@ metric_list: [{{metric: !function passing.pass_at_1, aggregation: mean, higher_i
 
 
 def test_a_task_that_runs_code_needs_permission(assess: Assess, tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "rows.jsonl").write_text("".join(json.dumps({"q": q, "a": "x"}) + "\n" for q in ("the army", "the navy")))
-    (own / "passing.py").write_text(
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text("".join(json.dumps({"q": q, "a": "x"}) + "\n" for q in ("the army", "the navy")))
+    (folder / "passing.py").write_text(
         "import os\n\n\ndef pass_at_1(references, predictions):\n    return float(os.environ['HF_ALLOW_CODE_EVAL'])\n"
     )
-    (own / "sums.yaml").write_text(CODE.format(rows=own / "rows.jsonl"))
-    words = ["assess.tasks=[sums]", f"assess.task_dir={own}"]
+    (folder / "sums.yaml").write_text(CODE.format(rows=folder / "rows.jsonl"))
+    words = ["assess.tasks=[sums]", f"assess.task_dir={folder}"]
     with pytest.raises(UserError, match="run_code=false, but sums of assess.tasks runs the code that the model writes"):
         assess([], *words)
     result = assess([], *words, "assess.answers.run_code=true").by_mask[Mask()]["sums"]

@@ -1,4 +1,4 @@
-"""raysearch assess after a search on data of the user's own: on the part of them that the search has not used."""
+"""raysearch assess after a search on the user's own data: on the part of them that the search has not used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASSESS = ["assess=offline", "assess.seq_len=16", "assess.speed.enabled=false"]
 
 
 def assessed(run: Run, *words: str) -> tuple[dict[str, Any], str]:
-    """What is measured after the last search, and what is said of it."""
+    """Return the results of an assessment of the last search, and the messages on standard error."""
     outcome = run("assess", "latest", *ASSESS, *words, "--json")
     assert outcome.code == 0, outcome.err
     value: dict[str, Any] = json.loads(outcome.out)
@@ -46,11 +46,11 @@ def texts_of(calibration: Calibration, folder: Path) -> list[str]:
 
 def test_the_text_is_a_part_of_the_searched_file_that_the_search_has_not_used(run: Run, world: World) -> None:
     search(run, world.search())
-    value, said = assessed(run)
+    value, messages = assessed(run)
     (name,) = value["pruned"]
-    own = value["pruned"][name]["detail"]
-    assert name == "own" and own["data"]["path"] == str(world.text) and own["data"]["part"] == "held_out"
-    assert value["overlaps"] == [] and "warning" not in said
+    detail = value["pruned"][name]["detail"]
+    assert name == "own" and detail["data"]["path"] == str(world.text) and detail["data"]["part"] == "held_out"
+    assert value["overlaps"] == [] and "warning" not in messages
     assert "the search's own data (perplexity" in run("assess", "latest", *ASSESS).out
 
 
@@ -64,8 +64,8 @@ def test_no_window_has_words_in_a_row_in_common_with_a_sample(part: str, world: 
     )
     (samples,) = prepare_data(search.evaluation, info).calibrations
     used = "\n".join(texts_of(samples, world.model))
-    (own,) = plan.texts
-    windows = texts_of(own, world.model)
+    (unused_text,) = plan.texts
+    windows = texts_of(unused_text, world.model)
     assert len(windows) >= 4 and len(used.splitlines()) == 20
     runs = [words[at : at + 13] for words in map(str.split, windows) for at in range(len(words) - 12)]
     assert runs and not [run for run in runs if " ".join(run) in used]
@@ -77,8 +77,8 @@ def test_questions_that_were_searched_on_are_left_out(run: Run, world: World, he
     (here / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     changed = {"data": "questions", "data.path": "asked.jsonl", "data.seq_len": 32, "data.samples": 40}
     search(run, world.search(**changed, **{"data.prompt": "{question}"}))
-    own, said = assessed(run)
-    detail = own["pruned"]["own"]
+    value, messages = assessed(run)
+    detail = value["pruned"]["own"]
     assert detail["extent"].startswith(("4 items", "5 items", "6 items", "20 items")), detail["extent"]
     searched = build.recorded_search(json.loads(run("show", "latest", "--json").out)["config"])
     spec = build.assess_spec(compose("assess", ASSESS))
@@ -87,18 +87,18 @@ def test_questions_that_were_searched_on_are_left_out(run: Run, world: World, he
     )
     (used,) = prepare_data(searched.evaluation, plan.info).calibrations
     assert not {*texts_of(used, world.model)} & {*texts_of(plan.texts[0], world.model)}
-    assert "warning" not in said
+    assert "warning" not in messages
 
 
-def test_a_sentence_says_which_text_is_taken_where_the_search_took_all(run: Run, world: World, here: Path) -> None:
+def test_a_sentence_says_which_text_is_used_if_the_search_used_all(run: Run, world: World, here: Path) -> None:
     (here / "small.txt").write_text(world.text.read_text()[:600])
     search(run, world.search(**{"data.path": "small.txt", "data.samples": "all", "data.sampling": "sequential"}))
-    value, said = assessed(run)
+    value, messages = assessed(run)
     assert [*value["pruned"]] == ["sotu"] and np.isfinite(value["pruned"]["sotu"]["value"])
-    assert "the search's own data cannot be assessed" in said and "is of assess.texts.sotu" in said
+    assert "the search's own data cannot be assessed" in messages and "is measured on assess.texts.sotu" in messages
 
 
-def test_addresses_are_assessed_where_they_were_searched_on_or_are_asked_for(run: Run, world: World) -> None:
+def test_addresses_are_assessed_if_they_were_searched_on_or_requested(run: Run, world: World) -> None:
     search(run, world.search())
     assert [*assessed(run, "assess.own_data=false")[0]["pruned"]] == ["sotu"]
     search(run, world.search(data="sotu", **{"data.path": None, "data.part": "rest"}))
@@ -106,7 +106,7 @@ def test_addresses_are_assessed_where_they_were_searched_on_or_are_asked_for(run
     assert [*value["pruned"]] == ["sotu"] and value["pruned"]["sotu"]["detail"]["data"]["part"] == "held_out"
 
 
-def test_other_texts_stay_beside_it(run: Run, world: World) -> None:
+def test_other_texts_stay_in_addition(run: Run, world: World) -> None:
     search(run, world.search())
     mine = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
     assert [*assessed(run, mine, "assess.limit=4")[0]["pruned"]] == ["own", "mine"]

@@ -1,4 +1,4 @@
-"""Perplexity as an independent script computes it: plain transformers, the layers deleted, no code of ours."""
+"""Perplexity is that of an independent script: plain transformers without the layers, no code of this package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
-from tests.assessment.conftest import Assess, assert_known, of_text, without_layers
+from tests.assessment.conftest import Assess, assert_recorded, of_text, without_layers
 from tests.cli.conftest import World
 
 MASK = Mask.of(1, 3)
@@ -26,7 +26,8 @@ SEQ_LEN = 16
 
 def plain_losses(folder: Path, mask: Mask, rows: list[list[int]]) -> list[tuple[float, int]]:
     """Nats and predicted tokens of each row, one row at a time."""
-    model, losses = without_layers(folder, mask), []
+    model = without_layers(folder, mask)
+    losses = []
     for row in rows:
         ids = torch.tensor([row])
         with torch.inference_mode():
@@ -46,49 +47,50 @@ def windows(folder: Path, text: Path) -> list[list[int]]:
 
 def whole_documents(folder: Path, text: Path) -> list[list[int]]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    return [ids for one in documents(text) if len(ids := tokenizer(one)["input_ids"][:SEQ_LEN]) > 1]
+    return [ids for document in documents(text) if len(ids := tokenizer(document)["input_ids"][:SEQ_LEN]) > 1]
 
 
 @pytest.mark.parametrize(("sampling", "rows_of"), [("sequential", windows), ("whole", whole_documents)])
 @pytest.mark.parametrize("limit", [None, 3])
 def test_is_that_of_a_plain_script(assess: Assess, world: World, text: Path, sampling, rows_of, limit) -> None:
     words = [of_text("mine", text, sampling), *([] if limit is None else [f"assess.limit={limit}"])]
-    found = assess([MASK], f"assess.seq_len={SEQ_LEN}", *words)
+    assessments = assess([MASK], f"assess.seq_len={SEQ_LEN}", *words)
     rows = rows_of(world.model, text)[:limit]
     perplexity = {}
     for mask in (Mask(), MASK):
         losses = plain_losses(world.model, mask, rows)
         perplexity[mask] = math.exp(sum(nats for nats, _ in losses) / sum(tokens for _, tokens in losses))
-        result = found.by_mask[mask]["mine"]
+        result = assessments.by_mask[mask]["mine"]
         assert result.estimate.value == pytest.approx(perplexity[mask], rel=1e-6)
         assert result.detail["n_samples"] == len(rows)
         assert result.detail["n_tokens"] == sum(tokens for _, tokens in losses)
         kind = "document" if sampling == "whole" else "window"
         assert result.extent.startswith(f"{len(rows)} {kind}s, ")
-    retention = found.by_mask[MASK]["mine"].retention
+    retention = assessments.by_mask[MASK]["mine"].retention
     assert retention and retention.value == pytest.approx(perplexity[MASK] / perplexity[Mask()])
 
 
 def test_error_is_carried_over_from_the_loss(assess: Assess, world: World, text: Path) -> None:
-    found = assess([MASK], of_text("mine", text), f"assess.seq_len={SEQ_LEN}")
+    assessments = assess([MASK], of_text("mine", text), f"assess.seq_len={SEQ_LEN}")
     losses = plain_losses(world.model, MASK, windows(world.model, text))
     means = torch.tensor([nats / tokens for nats, tokens in losses], dtype=torch.float64)
-    result = found.values[MASK]["mine"]
+    result = assessments.values[MASK]["mine"]
     assert result.error == pytest.approx(result.value * float(means.std()) / math.sqrt(len(means)), rel=1e-5)
-    dense = found.by_mask[Mask()]["mine"].retention
+    dense = assessments.by_mask[Mask()]["mine"].retention
     assert dense and dense.value == 1 and dense.error == 0
 
 
 def test_a_number_of_samples_is_the_most_that_are_taken(assess: Assess, text: Path) -> None:
-    few, many = of_text("few", text, samples=2), of_text("many", text, samples=1000)
-    found = assess([], few, many, f"assess.seq_len={SEQ_LEN}")
-    counts = {name: result.detail["n_samples"] for name, result in found.by_mask[Mask()].items()}
+    few = of_text("few", text, samples=2)
+    many = of_text("many", text, samples=1000)
+    assessments = assess([], few, many, f"assess.seq_len={SEQ_LEN}")
+    counts = {name: result.detail["n_samples"] for name, result in assessments.by_mask[Mask()].items()}
     assert counts["few"] == 2 < counts["many"] < 1000
 
 
-def test_known_perplexities_load_no_model(assess: Assess, text: Path) -> None:
+def test_recorded_perplexities_load_no_model(assess: Assess, text: Path) -> None:
     words = [of_text("mine", text, "whole"), f"assess.seq_len={SEQ_LEN}"]
-    assert_known(assess, MASK, words, computed=2)
+    assert_recorded(assess, MASK, words, computed=2)
     assert assess([MASK], *words, of_text("other", text)).computed == 2, "the text that is new, of two models"
 
 
@@ -103,5 +105,5 @@ def test_a_pool_that_is_offered_is_handed_the_texts_and_stays(assess: Assess, re
     closed = []
     pool = InlinePool(lambda: replica)
     pool.close = lambda: closed.append(True)  # type: ignore[method-assign]
-    found = assess([MASK], of_text("mine", text), f"assess.seq_len={SEQ_LEN}", make_pool=lambda: pool)
-    assert found.computed == 2 and not closed and len(replica.calibrations) == 1
+    assessments = assess([MASK], of_text("mine", text), f"assess.seq_len={SEQ_LEN}", make_pool=lambda: pool)
+    assert assessments.computed == 2 and not closed and len(replica.calibrations) == 1

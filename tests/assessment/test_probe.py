@@ -1,4 +1,4 @@
-"""The arithmetic probe on the real model: as the model without the layers says it, kept, and never asked twice."""
+"""The arithmetic probe on the real model: equal to that of the model without the layers, and computed only once."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def test_the_probe_is_what_the_model_without_the_layers_says(
     folder = first_layers(smollm2_folder, 10, tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     words = ["assess.probe.enabled=true", f"assess.probe.items={ITEMS}", "assess.batch_size=2"]
-    found, again = (assess([MASK], *words, folder=folder) for _ in range(2))
-    assert (found.computed, again.computed) == (2, 0)
-    assert found.values == again.values
+    first, second = (assess([MASK], *words, folder=folder) for _ in range(2))
+    assert (first.computed, second.computed) == (2, 0)
+    assert first.values == second.values
 
     expected = {}
     for mask in (Mask(), MASK):
         plain = without_layers(folder, mask)
-        log_p, right = [], []
+        log_p = []
+        right = []
         for problem in draw_problems(ITEMS, seed=42):
             ids = tokenizer(problem.prompt)["input_ids"]
             tokens = [tokenizer(f"{problem.prompt}{digit}")["input_ids"][-1] for digit in range(10)]
@@ -45,17 +46,17 @@ def test_the_probe_is_what_the_model_without_the_layers_says(
             right.append(float(all_log_p[tokens].argmax() == problem.digit))
         expected[mask] = {"log_p": log_p, "right": right}
     for mask in (Mask(), MASK):
-        results = found.by_mask[mask]
+        results = first.by_mask[mask]
         log_p_mean, top_1 = (sum(expected[mask][name]) / ITEMS for name in ("log_p", "right"))
         assert results["arithmetic_log_p"].estimate.value == pytest.approx(log_p_mean, rel=1e-4)
         assert results["arithmetic_top1"].estimate.value == pytest.approx(100 * top_1)
-    change = found.by_mask[MASK]["arithmetic_log_p"].detail["change"]
+    change = first.by_mask[MASK]["arithmetic_log_p"].detail["change"]
     differences = torch.tensor(expected[MASK]["log_p"]) - torch.tensor(expected[Mask()]["log_p"])
     assert change == pytest.approx(float(differences.mean()), rel=1e-3)
 
 
 @pytest.mark.real
-def test_smollm2s_digits_are_tokens_of_their_own(smollm2_tokenizer) -> None:
+def test_smollm2s_digits_are_separate_tokens(smollm2_tokenizer) -> None:
     for problem in draw_problems(20, seed=0):
         probe = encode_probe(problem, smollm2_tokenizer)
         assert smollm2_tokenizer.decode(probe.ids) == problem.prompt
@@ -77,7 +78,7 @@ def test_retention_and_change_count_the_items_as_pairs() -> None:
     assert probe_results(dense, {**dense, "right": [0.0] * 3})["arithmetic_top1"].retention is None
 
 
-def test_a_job_says_what_it_is() -> None:
+def test_a_job_has_a_readable_name() -> None:
     assert str(ProbeJob(Mask.of(9, 20), (), 8)) == "the arithmetic probe of {9,20}"
 
 

@@ -1,4 +1,4 @@
-"""What was assessed of a mask stands on record beside what was assessed before."""
+"""The assessed numbers of a mask are added to those recorded before."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -22,5 +22,5 @@ def test_commands_that_assess_a_mask_at_once_lose_none_of_its_numbers(tmp_path: 
     with ThreadPoolExecutor(3) as commands:
         list(commands.map(assess, "abc"))
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
-        found = recorded_assessments(ledger, search)
-    assert found == {f"{name}.{number}": float(number) for name in "abc" for number in range(20)}
+        numbers = recorded_assessments(ledger, search)
+    assert numbers == {f"{name}.{number}": float(number) for name in "abc" for number in range(20)}

@@ -26,7 +26,8 @@ WORDS = [f"assess.speed.{key}={value}" for key, value in vars(OPTIONS).items()]
 
 
 def test_dense_and_masks_are_timed_in_turn(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, times = [], iter(range(1, 100))
+    turns = []
+    times = iter(range(1, 100))
     fewer = Mask.of(1, 2)
 
     def timed(model, vocab_size, options):
@@ -36,12 +37,12 @@ def test_dense_and_masks_are_timed_in_turn(replica: Replica, monkeypatch: pytest
 
     monkeypatch.setattr(speed, "_time", timed)
     options = dataclasses.replace(OPTIONS, repeats=3)
-    found = speed.SpeedJob((fewer,), options).run(replica)
+    summaries = speed.SpeedJob((fewer,), options).run(replica)
     assert turns == [Mask(), fewer] * 5, "one turn to warm up, one for memory, then three"
-    assert found[Mask()]["decode_s"] == [5, 7, 9] and found[fewer]["decode_s"] == [6, 8, 10]
-    assert found[fewer]["decode_tokens_per_s"] == pytest.approx(5 / 8)
-    assert found[fewer]["prefill_tokens_per_s"] == pytest.approx(8 / 0.5)
-    results = speed.speed_results(found[fewer])
+    assert summaries[Mask()]["decode_s"] == [5, 7, 9] and summaries[fewer]["decode_s"] == [6, 8, 10]
+    assert summaries[fewer]["decode_tokens_per_s"] == pytest.approx(5 / 8)
+    assert summaries[fewer]["prefill_tokens_per_s"] == pytest.approx(8 / 0.5)
+    results = speed.speed_results(summaries[fewer])
     retention = results["decode_tokens_per_s"].retention
     assert retention and retention.value == pytest.approx(7 / 8)
     ratios = [5 / 6, 7 / 8, 9 / 10]
@@ -71,28 +72,31 @@ def test_each_mask_is_compared_with_the_dense_model_just_before_it(
 ) -> None:
     times = iter([1.0] * 8 + [2.0, 4.0, 10.0, 5.0] * 2)  # dense, a mask, dense on a slower machine, another mask
     monkeypatch.setattr(speed, "_time", lambda *rest: speed._Timing(prefill_s=0.5, decode_s=next(times)))
-    one, other = Mask.of(1), Mask.of(1, 2)
-    found = speed.SpeedJob((one, other), OPTIONS).run(replica)
-    retentions = {mask: speed.speed_results(found[mask])["decode_tokens_per_s"].retention for mask in (one, other)}
-    assert [found.value for found in retentions.values() if found] == pytest.approx([0.5, 2.0])
+    first = Mask.of(1)
+    second = Mask.of(1, 2)
+    summaries = speed.SpeedJob((first, second), OPTIONS).run(replica)
+    retentions = {
+        mask: speed.speed_results(summaries[mask])["decode_tokens_per_s"].retention for mask in (first, second)
+    }
+    assert [retention.value for retention in retentions.values() if retention] == pytest.approx([0.5, 2.0])
 
 
 def test_weights_of_removed_layers_do_not_count(replica: Replica) -> None:
-    found = speed.SpeedJob((Mask.of(0, 3),), OPTIONS).run(replica)
+    summaries = speed.SpeedJob((Mask.of(0, 3),), OPTIONS).run(replica)
     model = replica.stack.model
     held = [*model.parameters(), *model.buffers()]
-    assert found[Mask()]["weights_bytes"] == sum(one.numel() * one.element_size() for one in held)
-    layer = sum(one.numel() * one.element_size() for one in replica.stack.layers[0].parameters())
-    assert found[Mask()]["weights_bytes"] - found[Mask.of(0, 3)]["weights_bytes"] == 2 * layer
-    one = found[Mask.of(0, 3)]
-    assert one["peak_memory_bytes"] == one["weights_bytes"] + one["working_bytes"]
-    assert len(one["decode_s"]) == 2 and min(one["decode_s"] + one["prefill_s"]) > 0
+    assert summaries[Mask()]["weights_bytes"] == sum(tensor.numel() * tensor.element_size() for tensor in held)
+    layer = sum(parameter.numel() * parameter.element_size() for parameter in replica.stack.layers[0].parameters())
+    assert summaries[Mask()]["weights_bytes"] - summaries[Mask.of(0, 3)]["weights_bytes"] == 2 * layer
+    pruned = summaries[Mask.of(0, 3)]
+    assert pruned["peak_memory_bytes"] == pruned["weights_bytes"] + pruned["working_bytes"]
+    assert len(pruned["decode_s"]) == 2 and min(pruned["decode_s"] + pruned["prefill_s"]) > 0
 
 
 def test_memory_has_a_fallback_that_says_so(replica: Replica, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(speed, "_PROC", tmp_path / "nothing")
-    found = speed.SpeedJob((), OPTIONS).run(replica)
-    assert "lower bound" in found[Mask()]["memory_source"]
+    summaries = speed.SpeedJob((), OPTIONS).run(replica)
+    assert "lower bound" in summaries[Mask()]["memory_source"]
 
 
 def test_growth_of_memory_is_seen() -> None:
@@ -107,12 +111,12 @@ def test_masks_of_one_size_are_measured_once(assess: Assess, world: World) -> No
     assert speed.alike(Mask.of(0, 2), info) == Mask.of(N_LAYERS - 2, N_LAYERS - 1)
     unlike = dataclasses.replace(info, layer_parameters=(1, 2, 2, 2, 2))
     assert speed.alike(Mask.of(0, 2), unlike) == Mask.of(0, 2)
-    found = assess([Mask.of(0, 2), Mask.of(1, 3), Mask.of(4)], *WORDS)
-    assert found.computed == 3, "the dense model, and two sizes"
-    assert found.values[Mask.of(0, 2)] == found.values[Mask.of(1, 3)]
-    assert {metric.unit for metric in found.metrics} == {"tokens/s", "bytes"}
-    again = assess([Mask.of(1, 2)], *WORDS)
-    assert again.computed == 0 and again.values[Mask.of(1, 2)] == found.values[Mask.of(0, 2)]
+    assessments = assess([Mask.of(0, 2), Mask.of(1, 3), Mask.of(4)], *WORDS)
+    assert assessments.computed == 3, "the dense model, and two sizes"
+    assert assessments.values[Mask.of(0, 2)] == assessments.values[Mask.of(1, 3)]
+    assert {metric.unit for metric in assessments.metrics} == {"tokens/s", "bytes"}
+    repeated = assess([Mask.of(1, 2)], *WORDS)
+    assert repeated.computed == 0 and repeated.values[Mask.of(1, 2)] == assessments.values[Mask.of(0, 2)]
 
 
 def test_speeds_that_stand_side_by_side_are_of_one_run(assess: Assess) -> None:
@@ -120,23 +124,27 @@ def test_speeds_that_stand_side_by_side_are_of_one_run(assess: Assess) -> None:
     more = assess([Mask.of(4), Mask.of(3, 4)], *WORDS)
     assert more.computed == 3 and more.values[Mask.of(4)] != first.values[Mask.of(4)]
     for results in more.by_mask.values():
-        one = results["decode_tokens_per_s"]
-        assert one.retention and one.retention.value == pytest.approx(one.estimate.value / one.detail["dense"])
+        decoding = results["decode_tokens_per_s"]
+        assert decoding.retention and decoding.retention.value == pytest.approx(
+            decoding.estimate.value / decoding.detail["dense"]
+        )
 
 
 def test_a_gpu_is_waited_for_and_counts_its_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No GPU is here: what is asked of torch.cuda is looked at instead."""
-    gpu, asked, values = torch.device("cuda", 0), list[str](), {"memory_allocated": 1000, "max_memory_allocated": 1250}
+    """There is no GPU, so the calls of torch.cuda are recorded instead."""
+    gpu = torch.device("cuda", 0)
+    calls = list[str]()
+    values = {"memory_allocated": 1000, "max_memory_allocated": 1250}
 
     def answer(name: str, device: torch.device) -> int | None:
-        asked.append(name)
+        calls.append(name)
         return values.get(name)
 
     for name in ("synchronize", "reset_peak_memory_stats", *values):
         monkeypatch.setattr(torch.cuda, name, partial(answer, name))
     clock = speed._Clock(gpu)
     clock.put(torch.tensor([1]))
-    assert asked == ["synchronize"] and len(clock.ticks_s) == 1
+    assert calls == ["synchronize"] and len(clock.ticks_s) == 1
     memory = speed.PeakMemory.of([gpu] * 3)
-    assert asked[1:] == ["synchronize", "reset_peak_memory_stats", "memory_allocated"]
+    assert calls[1:] == ["synchronize", "reset_peak_memory_stats", "memory_allocated"]
     assert memory.growth() == 250

@@ -24,10 +24,10 @@ def outcome(loss: float = 1.0, **changes: object) -> Outcome:
 
 
 def cell(
-    searcher: str, found: Outcome | None, calibration: str = "c", remove: int = 2, seed: int = 0, **more: Any
+    searcher: str, result: Outcome | None, calibration: str = "c", remove: int = 2, seed: int = 0, **more: Any
 ) -> CellResult:
-    state = "waiting" if found is None else "finished"
-    return CellResult("m", calibration, searcher, remove, seed, "", state=state, outcome=found, **more)  # type: ignore[arg-type]
+    state = "waiting" if result is None else "finished"
+    return CellResult("m", calibration, searcher, remove, seed, "", state=state, outcome=result, **more)  # type: ignore[arg-type]
 
 
 def study(*cells: CellResult, metrics: tuple[Metric, ...] = ()) -> StudyResult:
@@ -35,9 +35,9 @@ def study(*cells: CellResult, metrics: tuple[Metric, ...] = ()) -> StudyResult:
 
 
 def compared(*cells: CellResult, margin: float | None = None, by: Metric | None = None) -> Comparison:
-    """The searchers of one setting, by their loss or by a metric."""
-    ((setting, found),) = settings(cells_frame(study(*cells, metrics=(by,) if by else ())))
-    comparison = compare(setting, found, quantity_of(by) if by else CALIBRATION_LOSS, margin)
+    """Return the comparison of the searchers of one setting, by their loss or by a metric."""
+    ((setting, searches),) = settings(cells_frame(study(*cells, metrics=(by,) if by else ())))
+    comparison = compare(setting, searches, quantity_of(by) if by else CALIBRATION_LOSS, margin)
     assert comparison is not None
     return comparison
 
@@ -45,7 +45,7 @@ def compared(*cells: CellResult, margin: float | None = None, by: Metric | None 
 def grid(values: dict[tuple[str, str], list[float]], metric: Metric = ACCURACY, axis: str = "seed") -> StudyResult:
     place: type = {"seed": int, "draw": str}[axis]
     searchers = list(dict.fromkeys(searcher for _, searcher in values))
-    made = [
+    cells = [
         cell(
             searcher,
             outcome(removed=(0, 1 + searchers.index(searcher)), assessed={metric.name: Estimate(value)}),
@@ -55,4 +55,4 @@ def grid(values: dict[tuple[str, str], list[float]], metric: Metric = ACCURACY, 
         for (calibration, searcher), several in values.items()
         for number, value in enumerate(several)
     ]
-    return study(*made, metrics=(metric,))
+    return study(*cells, metrics=(metric,))

@@ -1,4 +1,4 @@
-"""The published tables of arXiv 2604.24938, fed through the report's own types.
+"""The published tables of arXiv 2604.24938 as the types of a report.
 
 The files hold Tables 1 to 4, 6 and 7 as printed. Neither masks nor calibration losses are in the text, so a search here
 has none: no removed layers, and a loss that is not a number.
@@ -18,7 +18,8 @@ from tests.reporting.cells import outcome
 FOLDER = Path(__file__).parent / "data"
 PERPLEXITIES = ("W2", "C4", "LMB")
 ACCURACIES = ("Hella", "Wino", "ARC-E", "ARC-C", "PIQA", "BoolQ")
-MARGIN, CALIBRATED_PERPLEXITY = "Task likelihood margin", "Perplexity"
+MARGIN = "Task likelihood margin"
+CALIBRATED_PERPLEXITY = "Perplexity"
 #: Which file of accuracies belongs to which calibration.
 ACCURACY_FILES = {
     "table2_margin_accuracy": MARGIN,
@@ -35,12 +36,12 @@ INDEX = ["calibration", "model", "method", "remove"]
 
 
 def printed(name: str) -> pd.DataFrame:
-    """A file's rows, as texts."""
+    """Return the rows of a file, as texts."""
     return pd.read_csv(FOLDER / f"{name}.csv", dtype=str)
 
 
 def assessed() -> pd.DataFrame:
-    """Every printed perplexity and accuracy, a row a search, and both averages as ``Avg …``."""
+    """Return every printed perplexity and accuracy, a row per search, and both averages as ``Avg …``."""
     perplexities = printed("table1_perplexity").rename(columns={"Avg": "Avg perplexity"}).set_index(INDEX)
     files = [printed(file).assign(calibration=calibration) for file, calibration in ACCURACY_FILES.items()]
     accuracies = pd.concat(files).rename(columns={"Avg": "Avg accuracy"}).set_index(INDEX)
@@ -48,7 +49,7 @@ def assessed() -> pd.DataFrame:
 
 
 def published_study() -> StudyResult:
-    """The paper's study, as far as it is printed; search times are there for one setting (Table 4)."""
+    """Return the printed part of the paper's study; search times are printed for one setting (Table 4)."""
     seconds = printed("table4_time").set_index("method")["seconds"].astype(float)
     cells = []
     dense: dict[str, dict[str, Estimate]] = {}
@@ -60,8 +61,8 @@ def published_study() -> StudyResult:
         timed = (calibration, model, remove) == (MARGIN, "LLaMA3 8B", 7)
         unknown = dict.fromkeys(("dense_loss", "layer_forwards_alone", "layer_forwards_naive"), math.nan)
         spent = float(seconds[method]) if timed else math.nan
-        found = outcome(math.nan, removed=(), evaluations=0, seconds=spent, assessed=estimates, **unknown)
-        cells.append(CellResult(model, calibration, method, remove, 0, "", math.nan, state="finished", outcome=found))
+        result = outcome(math.nan, removed=(), evaluations=0, seconds=spent, assessed=estimates, **unknown)
+        cells.append(CellResult(model, calibration, method, remove, 0, "", math.nan, state="finished", outcome=result))
     models = dict.fromkeys(cell.model for cell in cells)
     n_layers = {model: 36 if "Qwen3" in model else 32 for model in models}
     facts = {"source": "arXiv 2604.24938v3, Tables 1, 2, 3, 4, 6, 7"}

@@ -1,4 +1,4 @@
-"""A made-up study with everything in it that a real one may have, small enough to look through."""
+"""A small synthetic study with every feature that a real one may have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from raysearch.studies.result import CellResult, Outcome, State, StudyResult
 
 N_LAYERS = 32
 MARGIN = Measure("nats of margin per question", "sample", "margin")
-PPL, TASK = "perplexity on C4", "task margin <b>on</b> Commonsense & co, 64 questions, seed 0"
+PPL = "perplexity on C4"
+TASK = "task margin <b>on</b> Commonsense & co, 64 questions, seed 0"
 SEARCHERS = {
     # name: (random, layer-forwards alone, skill)
     "one_shot": (False, 527, 0.9),
@@ -53,7 +54,7 @@ def synthetic_study(
     assessed: bool = True,
     flaws: bool = True,
 ) -> StudyResult:
-    """A study of that grid, the same numbers every time; random searchers alone have more than one seed.
+    """Return a study of that grid, always with the same numbers; only random searchers have more than one seed.
 
     Losses of all calibrations but `PPL` are negative margins. With `flaws` a search failed, one was stopped, one has
     not run, and one searcher has no standard errors.
@@ -82,7 +83,7 @@ def synthetic_study(
 
 
 def waiting_study() -> StudyResult:
-    """A study of which nothing has run."""
+    """Return a study of which no search has run."""
     cells = [CellResult("m", "c", searcher, 3, 0, "") for searcher in ("greedy", "one_shot")]
     return StudyResult("st-0", "Nothing yet", cells, {"m": 12}, METRICS, {}, {})
 
@@ -98,13 +99,13 @@ def _cell(
             state = "stopped" if seed == 1 else "waiting"
     failure = FAILURE if state == "failed" else None
     run = None if state == "waiting" else f"{searcher.split()[0]}-{remove}-{seed}-{abs(len(calibration)) % 97:02d}"
-    found = None
+    result = None
     if state in ("finished", "stopped"):
-        found = _outcome(model, calibration, searcher, remove, seed, assessed, flaws)
+        result = _outcome(model, calibration, searcher, remove, seed, assessed, flaws)
     link = None if run is None else f"http://127.0.0.1:5000/#/experiments/1/runs/{run}?a=1&b=<2>"
-    shared = found.layer_forwards_alone * (1.0 if searcher == "one_shot" else 0.55) if found else 0.0
+    shared = result.layer_forwards_alone * (1.0 if searcher == "one_shot" else 0.55) if result else 0.0
     labels = model, calibration, searcher, remove, seed
-    return CellResult(*labels, run or "", shared, state=state, failure=failure, link=link, outcome=found)
+    return CellResult(*labels, run or "", shared, state=state, failure=failure, link=link, outcome=result)
 
 
 def _outcome(
@@ -149,14 +150,14 @@ def _assessed(by_perplexity: bool, remove: int, skill: float, rng: np.random.Gen
     hurt = remove / 7 * (1 + 0.2 * skill)
     factor = math.exp(hurt * (0.8 if by_perplexity else 2.6 + 0.5 * rng.normal()))
     drop = hurt * (21 if by_perplexity else 17) + 1.6 * rng.normal()
-    found = {}
+    estimates = {}
     for metric in METRICS:
         dense = DENSE[metric.name]
         if metric.group == "perplexity":
             value = dense.value * factor * math.exp(0.05 * rng.normal())
-            found[metric.name] = Estimate(value, None if dense.error is None else 0.01 * value)
+            estimates[metric.name] = Estimate(value, None if dense.error is None else 0.01 * value)
         elif metric.group == "accuracy":
-            found[metric.name] = Estimate(dense.value - drop + 0.8 * rng.normal(), dense.error)
+            estimates[metric.name] = Estimate(dense.value - drop + 0.8 * rng.normal(), dense.error)
         else:
-            found[metric.name] = Estimate(1000 * N_LAYERS / (N_LAYERS - remove), 6.0)
-    return found
+            estimates[metric.name] = Estimate(1000 * N_LAYERS / (N_LAYERS - remove), 6.0)
+    return estimates

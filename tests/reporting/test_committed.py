@@ -1,4 +1,4 @@
-"""The committed study: what pooling baselines hides, and the findings that hold."""
+"""The committed study: the effect of baselines on shares of variance, and its main findings."""
 
 from __future__ import annotations
 
@@ -28,10 +28,13 @@ def committed() -> Analysis:
     return analyse(study(RESULTS / "cells.csv"))
 
 
-def raw_shares(found: Sequence[Split]):
+def raw_shares(every_split: Sequence[Split]):
     return {
-        (one.panel.remove, one.quantity.group): (round(one.raw["calibration"], 2), round(one.raw["searcher"], 2))
-        for one in found
+        (split.panel.remove, split.quantity.group): (
+            round(split.raw["calibration"], 2),
+            round(split.raw["searcher"], 2),
+        )
+        for split in every_split
     }
 
 
@@ -45,29 +48,33 @@ def test_shares_of_variance_as_by_hand(committed: Analysis) -> None:
 
 
 def test_ga_is_not_the_searcher_to_use(committed: Analysis) -> None:
-    first = next(one for one in findings(committed) if one.question == "Searchers over all settings")
+    first = next(finding for finding in findings(committed) if finding.question == "Searchers over all settings")
     assert first.verdict.startswith("Beam has the best mean rank by calibration loss")
     assert "over 4 sets of samples" in first.verdict, "M = 5 and 7 on the same samples are one"
     assert "GA" in first.verdict.partition("Worse by every set")[2]
 
 
 def test_the_main_result_is_found(committed: Analysis) -> None:
-    """Perplexity gives far better perplexities than the margin, on whatever data, in both M."""
-    verdicts = [one.verdict for one in findings(committed) if one.question == "Which calibration?"]
-    found = [one for one in verdicts if one.startswith("By average perplexity, perplexity on C4 gives better")]
+    """Perplexity gives far better perplexities than the margin, on all data, at both M."""
+    verdicts = [finding.verdict for finding in findings(committed) if finding.question == "Which calibration?"]
+    expected_verdicts = [
+        verdict for verdict in verdicts if verdict.startswith("By average perplexity, perplexity on C4 gives better")
+    ]
     worse = {"margin on Commonsense": ("1,100 times", "659 times"), "margin on C4": ("296 times", "65.5 times")}
-    for (calibration, (five, seven)), verdict in zip(worse.items(), found, strict=True):
+    for (calibration, (five, seven)), verdict in zip(worse.items(), expected_verdicts, strict=True):
         assert f"than {calibration}: significantly at M = 5 ({five}, p = " in verdict
         assert f"; significantly at M = 7 ({seven}, p = " in verdict
-    assert any("do not differ significantly: perplexity on C4 and perplexity on Commonsense" in one for one in verdicts)
+    assert any(
+        "do not differ significantly: perplexity on C4 and perplexity on Commonsense" in verdict for verdict in verdicts
+    )
 
 
 def test_one_draw_is_warned_of(committed: Analysis) -> None:
-    assert any("Every calibration was drawn once" in one.verdict for one in findings(committed))
+    assert any("Every calibration was drawn once" in finding.verdict for finding in findings(committed))
 
 
 def test_no_ruined_mask_is_called_as_good(committed: Analysis) -> None:
-    assert not any(rival.equivalent for one in committed.by_average for rival in one.rivals)
+    assert not any(rival.equivalent for comparison in committed.by_average for rival in comparison.rivals)
 
 
 @pytest.mark.parametrize(
@@ -101,19 +108,20 @@ def test_every_number_in_a_table_of_the_readme_is_one_of_its_claims() -> None:
         lines = [line for name in names for line in (RESULTS.parent / name).read_text(encoding="utf-8").splitlines()]
         body = re.sub(r"^\|.*\n(?=\|-)", "", section, flags=re.MULTILINE)  # without the heads of tables
         for row in re.findall(r"^\|[^|]*(\|.*\d.*)\|$", body, flags=re.MULTILINE) if names else ():
-            said = [verdict for verdict in VERDICTS if verdict in row]
-            told = [line for line in lines if len(said) != 1 or said[0] in line]
-            known = [float(one) for line in told for one in _numbers(line)]
-            for one in _numbers(row):
-                if not any(round(abs(number), len(one.partition(".")[2])) == float(one) for number in known):
-                    offenders.append((one, row))
+            row_verdicts = [verdict for verdict in VERDICTS if verdict in row]
+            matching_lines = [line for line in lines if len(row_verdicts) != 1 or row_verdicts[0] in line]
+            claimed = [abs(float(number)) for line in matching_lines for number in _numbers(line)]
+            for number in _numbers(row):
+                digits = len(number.partition(".")[2])
+                if not any(round(claim, digits) == float(number) for claim in claimed):
+                    offenders.append((number, row))
     assert not offenders
 
 
 def _numbers(text: str) -> list[str]:
-    """The numbers of a text without their signs; those of a mask are none."""
-    found = re.findall(r"(?<![\w.,{])(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?![\w}])", re.sub(r"\{[\d,]+\}", "", text))
-    return [one.replace(",", "") for one in found]
+    """Return the numbers of a text without their signs and without the layers of masks."""
+    numbers = re.findall(r"(?<![\w.,{])(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?![\w}])", re.sub(r"\{[\d,]+\}", "", text))
+    return [number.replace(",", "") for number in numbers]
 
 
 def test_items_add_up_to_the_numbers_of_their_masks() -> None:
@@ -121,12 +129,14 @@ def test_items_add_up_to_the_numbers_of_their_masks() -> None:
     cells = pd.read_csv(folder / "cells.csv").set_index("removed")
     items = list(pd.read_csv(folder / "items.csv").itertuples())
     assert len(items) == 5 * cells.index.nunique()
-    for one in items:
-        said, added = cells.loc[[one.removed], f"assessed.{one.metric}"].iloc[0], sum(json.loads(one.items))
-        assert (math.exp(added) if one.metric in ("wikitext2", "c4") else added) == pytest.approx(said, rel=1e-4)
+    for item_row in items:
+        recorded = cells.loc[[item_row.removed], f"assessed.{item_row.metric}"].iloc[0]
+        total = sum(json.loads(item_row.items))
+        number = math.exp(total) if item_row.metric in ("wikitext2", "c4") else total
+        assert number == pytest.approx(recorded, rel=1e-4)
 
 
 def test_what_another_device_found_is_what_the_documents_say() -> None:
-    found = runpy.run_path(str(FOLDER / "another_device.py"))["pairs"]()
-    said = (FOLDER.parents[1] / "docs" / "gpus.md").read_text(encoding="utf-8")
-    assert f"{found['same'].sum()} of its {len(found)} searches" in said
+    pairs = runpy.run_path(str(FOLDER / "another_device.py"))["pairs"]()
+    document = (FOLDER.parents[1] / "docs" / "gpus.md").read_text(encoding="utf-8")
+    assert f"{pairs['same'].sum()} of its {len(pairs)} searches" in document

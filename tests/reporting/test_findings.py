@@ -1,4 +1,4 @@
-"""What findings say of small, equal and unfinished studies."""
+"""The findings of small, equal and unfinished studies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MARGIN = Measure("nats of margin per question", "sample", "margin")
 
 
 def verdicts(results: StudyResult, question: str) -> list[str]:
-    return [one.verdict for one in findings(analyse(results)) if one.question == question]
+    return [finding.verdict for finding in findings(analyse(results)) if finding.question == question]
 
 
 def test_one_seed_of_a_searcher_that_draws_random_numbers_is_warned_of() -> None:
@@ -42,9 +42,9 @@ def test_what_would_be_missed_is_the_least_of_the_rivals_in_its_unit() -> None:
         cell(name, outcome(loss, delta_error=error))
         for name, loss, error in zip("abc", (1.0, 1.001, 1.1), (0.01, 0.01, 3.0), strict=True)
     ]
-    found = compared(*losses)
-    _, second, third = (rival.detectable for rival in found.rivals)
-    assert second is not None and third is not None and found.detectable == second < third
+    comparison = compared(*losses)
+    _, second, third = (rival.detectable for rival in comparison.rivals)
+    assert second is not None and third is not None and comparison.detectable == second < third
     margins = [
         cell(name, outcome(loss, delta_error=0.2, measure=MARGIN), "questions")
         for name, loss in (("a", -1.0), ("b", -1.1))
@@ -53,52 +53,54 @@ def test_what_would_be_missed_is_the_least_of_the_rivals_in_its_unit() -> None:
     assert "a difference below 0.03962 nats per token or 0.7924 nats of margin per question would be missed" in verdict
 
 
-def test_each_setting_is_told_by_held_out_loss_or_else_by_that_on_the_calibration() -> None:
-    made = [
+def test_each_setting_is_compared_by_held_out_loss_or_else_by_that_on_the_calibration() -> None:
+    cells = [
         cell(name, outcome(loss + 0.1 * draw), "drawn", draw=str(draw), held_out=loss + 0.1 * draw)
         for (name, loss), draw in itertools.product((("a", 1.0), ("b", 2.0)), range(3))
     ]
-    made += [cell(name, outcome(loss, delta_error=0.1), "once", draw="0") for name, loss in (("a", 1.0), ("b", 2.0))]
-    results = replace(study(*made), contrasts=["a - b"])
-    of = {one.setting.calibration: one.quantity.key for one in analyse(results).contrasts}
-    assert of == {"drawn": "held_out", "once": "loss"}
-    found = verdicts(results, "Which searcher?")
-    assert ["By held-out calibration loss" in one for one in found] == [True, False]
+    cells += [cell(name, outcome(loss, delta_error=0.1), "once", draw="0") for name, loss in (("a", 1.0), ("b", 2.0))]
+    results = replace(study(*cells), contrasts=["a - b"])
+    keys = {contrast.setting.calibration: contrast.quantity.key for contrast in analyse(results).contrasts}
+    assert keys == {"drawn": "held_out", "once": "loss"}
+    answers = verdicts(results, "Which searcher?")
+    assert ["By held-out calibration loss" in answer for answer in answers] == [True, False]
     assert len(contrast_findings(results)) == 2
 
 
 def test_a_contrast_is_by_calibration_loss_where_one_side_has_no_held_out_loss() -> None:
     mine = [cell("a", outcome(1.0), draw=draw, held_out=1.1, held_out_by_draw={"2": 1.1}) for draw in "01"]
     theirs = [cell("b", outcome(1.5 + 0.01 * int(draw)), draw=draw) for draw in "01"]
-    (found,) = analyse(replace(study(*mine, *theirs), contrasts=["a - b"])).contrasts
-    assert found.quantity.key == "loss" and found.gain == pytest.approx(0.505)
+    (contrast,) = analyse(replace(study(*mine, *theirs), contrasts=["a - b"])).contrasts
+    assert contrast.quantity.key == "loss" and contrast.gain == pytest.approx(0.505)
 
 
 def test_a_searcher_without_held_out_losses_is_compared_all_the_same() -> None:
-    made = [cell(name, outcome(loss), draw=draw) for name, loss in (("a", 1.0), ("b", 2.0)) for draw in "01"]
-    made = [replace(one, held_out=1.5) if one.searcher == "a" else one for one in made]
-    assert not any("Only one searcher" in one for one in verdicts(study(*made), "Which searcher?"))
+    cells = [cell(name, outcome(loss), draw=draw) for name, loss in (("a", 1.0), ("b", 2.0)) for draw in "01"]
+    cells = [replace(search, held_out=1.5) if search.searcher == "a" else search for search in cells]
+    assert not any("Only one searcher" in verdict for verdict in verdicts(study(*cells), "Which searcher?"))
 
 
 def test_ruined_models_are_counted() -> None:
     repeats = Metric("bleu", "Self-BLEU", "degeneration", "%", higher_is_better=False)
-    made = [
-        cell(name, outcome(removed=removed, assessed=found))
+    cells = [
+        cell(name, outcome(removed=removed, assessed=estimates))
         for name, removed, perplexity in (("a", (1, 2), 20.0), ("b", (3, 4), math.inf), ("c", (3, 4), math.inf))
-        for found in [{"ppl": Estimate(perplexity), "bleu": Estimate(math.nan)}]
+        for estimates in [{"ppl": Estimate(perplexity), "bleu": Estimate(math.nan)}]
     ]
-    made.append(cell("d", outcome()))
-    results = study(*made, metrics=(PERPLEXITY_METRIC, repeats))
+    cells.append(cell("d", outcome()))
+    results = study(*cells, metrics=(PERPLEXITY_METRIC, repeats))
     assert verdicts(results, "Completeness")[0].startswith("1 of 2 assessed masks ruins the model")
 
 
 def test_equal_losses_are_those_of_one_mask_or_neither_better_nor_worse() -> None:
     same = [cell(name, outcome(delta_error=0.1), error_to_best=0.0) for name in "ab"]
-    other = [cell(name, outcome(delta_error=0.1, removed=(i, 9))) for i, name in enumerate("ab")]
-    (one,), (two,) = (contrast_findings(replace(study(*of), contrasts=["a - b"])) for of in (same, other))
-    assert one.verdict == "a and b found the same by calibration loss (c, m, M = 2) (one draw, one seed)."
-    assert one.sure == "measured"
-    assert "a is neither better nor worse ± 0.2772 nats per token" in two.verdict
+    different = [cell(name, outcome(delta_error=0.1, removed=(i, 9))) for i, name in enumerate("ab")]
+    (first,), (second,) = (
+        contrast_findings(replace(study(*cells), contrasts=["a - b"])) for cells in (same, different)
+    )
+    assert first.verdict == "a and b found the same by calibration loss (c, m, M = 2) (one draw, one seed)."
+    assert first.sure == "measured"
+    assert "a is neither better nor worse ± 0.2772 nats per token" in second.verdict
 
 
 def test_searchers_that_are_equal_in_every_set_do_not_differ_significantly() -> None:
@@ -114,12 +116,12 @@ def test_equal_shares_are_as_much() -> None:
 
 
 def test_rankings_without_any_correlation_are_counted_too() -> None:
-    made = [
+    cells = [
         cell(name, outcome(loss, removed=(0, i + 1), assessed={"acc": Estimate(value)}))
         for i, (name, loss, value) in enumerate(zip("abcd", (1, 2, 3, 4), (2.0, 4.0, 1.0, 3.0), strict=True))
     ]
-    (found,) = verdicts(study(*made, metrics=(ACCURACY,)), "Does a better loss help")
-    assert found.endswith("range +0.00 to +0.00, none but zero of 1.")
+    (verdict,) = verdicts(study(*cells, metrics=(ACCURACY,)), "Does a better loss help")
+    assert verdict.endswith("range +0.00 to +0.00, none but zero of 1.")
 
 
 def test_a_stopped_search_is_one_of_those_that_findings_are_about() -> None:
@@ -130,12 +132,12 @@ def test_a_stopped_search_is_one_of_those_that_findings_are_about() -> None:
 
 
 def test_a_study_of_which_each_searcher_has_done_another_draw_has_findings() -> None:
-    made = [cell(name, outcome(), draw=draw) for name, draw in zip("ab", "01", strict=True)]
-    assert findings(analyse(study(*made)))
+    cells = [cell(name, outcome(), draw=draw) for name, draw in zip("ab", "01", strict=True)]
+    assert findings(analyse(study(*cells)))
 
 
 def paired(levels: Mapping[str, tuple[float, ...]], calibration: str, remove: int) -> list[CellResult]:
-    """Searches by the losses of each searcher's draws, which stand for its perplexities, too."""
+    """Return searches from the losses of each searcher's draws; the perplexities are exp(loss)."""
     return [
         cell(
             searcher,
@@ -149,13 +151,19 @@ def paired(levels: Mapping[str, tuple[float, ...]], calibration: str, remove: in
     ]
 
 
-NOISY, FAR = {"a": (1.0, 1.2, 1.1), "b": (1.1, 1.0, 1.3)}, {"a": (1.0, 1.2, 1.1), "b": (1.5, 1.71, 1.6)}
+NOISY = {"a": (1.0, 1.2, 1.1), "b": (1.1, 1.0, 1.3)}
+FAR = {"a": (1.0, 1.2, 1.1), "b": (1.5, 1.71, 1.6)}
 GRIDS = {
     "nowhere": study(*paired(NOISY, "x", 2), *paired(NOISY, "x", 3), metrics=(PERPLEXITY_METRIC,)),
     "in part": study(*paired(NOISY, "x", 2), *paired(FAR, "x", 3), metrics=(PERPLEXITY_METRIC,)),
     "everywhere": study(*paired(FAR, "x", 2), *paired(FAR, "x", 3), metrics=(PERPLEXITY_METRIC,)),
     "two calibrations": study(
-        *(one for name, part in (("x", NOISY), ("y", FAR)) for size in (2, 3) for one in paired(part, name, size)),
+        *(
+            search
+            for name, part in (("x", NOISY), ("y", FAR))
+            for size in (2, 3)
+            for search in paired(part, name, size)
+        ),
         metrics=(PERPLEXITY_METRIC,),
     ),
     "all kinds": synthetic_study(),
@@ -166,20 +174,24 @@ GRIDS = {
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_findings_about_searchers_are_the_rows_of_the_tables(name: str) -> None:
-    """Each rival that a row has as worse is named with its p, no other is, and how sure follows from the rows."""
+    """A finding names exactly the rivals that a row has as worse, with their p; its certainty follows from the rows."""
     analysis = analyse(GRIDS[name])
-    said = findings(analysis)
+    every_finding = findings(analysis)
     by_table = {
         table.name: table for table in present(*verdict_tables([*analysis.by_fresh_loss, *analysis.by_average]))
     }
     assert by_table
-    for quantity in dict.fromkeys(one.quantity for one in (*analysis.by_fresh_loss, *analysis.by_average)):
+    for quantity in dict.fromkeys(
+        comparison.quantity for comparison in (*analysis.by_fresh_loss, *analysis.by_average)
+    ):
         table = by_table[f"verdicts_{quantity.key}"]
         places = {column.title: place for place, column in enumerate(table.columns)}
         rows = [{title: row[place].text for title, place in places.items()} for row in table.rows]
         decided = [row for row in rows if row["How sure"] not in ("cannot tell", "one searcher")]
         about = [
-            one for one in said if one.question == "Which searcher?" and one.verdict.startswith(f"By {quantity.title},")
+            finding
+            for finding in every_finding
+            if finding.question == "Which searcher?" and finding.verdict.startswith(f"By {quantity.title},")
         ]
         assert len(about) == bool(decided)
         if not decided:
@@ -204,12 +216,12 @@ def test_findings_about_calibrations_are_the_rows_of_the_table() -> None:
     better = {"a": (1.0, 1.02, 1.01), "b": (1.0, 1.01, 1.02)}
     worse = {name: tuple(loss + 0.5 for loss in losses) for name, losses in better.items()}
     noisy = dict.fromkeys("ab", (1.0, 1.6, 1.3))
-    made = [
+    cells = [
         *(*paired(better, "keep", 3), *paired(worse, "prose", 3)),
         *(*paired(better, "keep", 2), *paired(noisy, "prose", 2)),
     ]
-    analysis = analyse(study(*made, metrics=(PERPLEXITY_METRIC,)))
-    (finding,) = (one for one in findings(analysis) if one.question == "Which calibration?")
+    analysis = analyse(study(*cells, metrics=(PERPLEXITY_METRIC,)))
+    (finding,) = (candidate for candidate in findings(analysis) if candidate.question == "Which calibration?")
     table = effect_table(analysis.effects)
     assert table is not None and finding.sure == "clear in part" and finding.leads
     places = {column.title: place for place, column in enumerate(table.columns)}

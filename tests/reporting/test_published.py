@@ -1,4 +1,4 @@
-"""The published study through the report's own code: its tables hold together, and give the numbers of its text."""
+"""The published study in this report's code: its tables are consistent, and give the numbers of its text."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def published() -> Analysis:
 
 
 def test_every_combination_is_there_once() -> None:
-    found = assessed()
-    assert found.shape == (2 * 3 * (1 + 2 * 7), len(PERPLEXITIES) + len(ACCURACIES) + 2)
-    assert found.index.is_unique and found.notna().all(axis=None)
+    rows = assessed()
+    assert rows.shape == (2 * 3 * (1 + 2 * 7), len(PERPLEXITIES) + len(ACCURACIES) + 2)
+    assert rows.index.is_unique and rows.notna().all(axis=None)
 
 
 def test_dense_models_are_the_same_by_both_calibrations() -> None:
@@ -38,7 +38,7 @@ def test_dense_models_are_the_same_by_both_calibrations() -> None:
 
 
 def test_methods_with_equal_perplexities_have_equal_accuracies() -> None:
-    """The same mask shows in every column, so a slip in transcribing one of them would show here."""
+    """Equal masks have equal numbers in every column, so a transcription error in one column is found."""
     for setting, methods in assessed().groupby(["calibration", "model", "remove"]):
         alike = [methods.duplicated(list(group), keep=False) for group in (PERPLEXITIES, ACCURACIES)]
         assert alike[0].equals(alike[1]), setting
@@ -53,8 +53,8 @@ def test_averages_by_our_code_are_the_printed_ones(published: Analysis) -> None:
 
 def test_time_table_repeats_the_averages_of_its_setting() -> None:
     times = printed("table4_time").set_index("method")["Avg"].astype(float)
-    found = assessed()["Avg accuracy"].xs((MARGIN, "LLaMA3 8B", 7), level=("calibration", "model", "remove"))
-    assert times.to_dict() == found[times.index].to_dict()
+    accuracies = assessed()["Avg accuracy"].xs((MARGIN, "LLaMA3 8B", 7), level=("calibration", "model", "remove"))
+    assert times.to_dict() == accuracies[times.index].to_dict()
 
 
 @pytest.mark.parametrize(
@@ -65,21 +65,23 @@ def test_rank_correlations_of_section_5_3(
     published: Analysis, calibration: str, median: str, low: str, high: str, positive: int
 ) -> None:
     """Average perplexity, lower being better, with average accuracy; ties share ranks."""
-    found = [one for one in published.correlations if one.setting.calibration == calibration]
-    rhos = [one.rho for one in found if one.rho is not None]
+    of_calibration = [
+        correlation for correlation in published.correlations if correlation.setting.calibration == calibration
+    ]
+    rhos = [correlation.rho for correlation in of_calibration if correlation.rho is not None]
     assert len(rhos) == 6
-    assert {one.n for one in found} == {7}
+    assert {correlation.n for correlation in of_calibration} == {7}
     assert f"{statistics.median(rhos):+.2f}" == median
     assert (f"{min(rhos):+.2f}", f"{max(rhos):+.2f}") == (low, high)
     assert sum(rho > 0 for rho in rhos) == positive
-    sentence = correlation_sentence(found)
+    sentence = correlation_sentence(of_calibration)
     assert sentence.startswith(f"median ρ {median}, range {low} to {high}, {positive} positive")
 
 
 def test_no_single_correlation_is_clear_of_zero_as_section_5_3_warns(published: Analysis) -> None:
-    intervals = [(one.low, one.high) for one in published.correlations]
+    intervals = [(correlation.low, correlation.high) for correlation in published.correlations]
     assert all(low is not None and high is not None and low <= 0 <= high for low, high in intervals)
-    assert min(one.p for one in published.correlations if one.p is not None) > 0.03
+    assert min(correlation.p for correlation in published.correlations if correlation.p is not None) > 0.03
 
 
 def test_spreads_of_section_5_2(published: Analysis) -> None:
@@ -92,8 +94,12 @@ def test_spreads_of_section_5_2(published: Analysis) -> None:
 
 def test_calibration_shifts_perplexity_by_up_to_three_orders_of_magnitude(published: Analysis) -> None:
     largest = max(
-        (one for one in published.spreads if one.quantity.group == "perplexity" and one.by == "calibration"),
-        key=lambda one: one.size,
+        (
+            spread
+            for spread in published.spreads
+            if spread.quantity.group == "perplexity" and spread.by == "calibration"
+        ),
+        key=lambda spread: spread.size,
     )
     assert (*largest.panel, largest.fixed) == ("Qwen3 8B", 9, "One-shot")
     assert 3 < math.log10(largest.size) < 4
@@ -102,7 +108,9 @@ def test_calibration_shifts_perplexity_by_up_to_three_orders_of_magnitude(publis
 def test_calibration_dominates_perplexity_but_not_accuracy(published: Analysis) -> None:
     shares = {
         group: [
-            (one.raw["calibration"], one.raw["searcher"]) for one in published.splits if one.quantity.group == group
+            (split.raw["calibration"], split.raw["searcher"])
+            for split in published.splits
+            if split.quantity.group == group
         ]
         for group in ("perplexity", "accuracy")
     }

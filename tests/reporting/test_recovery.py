@@ -1,4 +1,4 @@
-"""What a report says of masks that were trained again."""
+"""The parts of a report on recovered masks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ PIQA = Metric("piqa", "PIQA", "accuracy", "%", True)
 
 
 def recovered(found_by: str, *layers: int, pruned: float, after: float) -> RecoveredMask:
-    """A mask whose perplexity was 10 in the dense model; its accuracy goes the other way."""
+    """Return a mask of a model with a dense perplexity of 10; its accuracy is lower if its perplexity is higher."""
     points = (LossPoint(1, 100, 3.0, None), LossPoint(1, 100, None, 2.5), LossPoint(2, 200, None, 2.25))
-    mask, kept = Mask.of(*layers), Estimate(pruned / 10, 0.01)
-    dense, before, now = (Estimate(one, 0.5) for one in (10.0, pruned, after))
-    numbers = [ThreeNumbers(PROSE, dense, before, now, kept, Estimate(after / 10))]
+    mask = Mask.of(*layers)
+    pruned_ratio = Estimate(pruned / 10, 0.01)
+    dense, before, now = (Estimate(value, 0.5) for value in (10.0, pruned, after))
+    numbers = [ThreeNumbers(PROSE, dense, before, now, pruned_ratio, Estimate(after / 10))]
     numbers.append(ThreeNumbers(PIQA, Estimate(70.0), Estimate(80 - pruned), Estimate(80 - after), None, None))
     record = RecoveryRecord(
         f"recover-{found_by}", "search", mask, "distilled", 20, {}, Training(points, 2, 2, 200, 64, 9.0, 4),
@@ -36,52 +37,52 @@ def recovered(found_by: str, *layers: int, pruned: float, after: float) -> Recov
 
 
 def results() -> StudyResult:
-    """Three masks, of which training changes the order but not the best, and the dense model."""
+    """Return three masks whose order, but not the best, is changed by training, and the dense model."""
     every = [
         recovered("dense", pruned=10.0, after=9.5),
         recovered("greedy", 1, 2, pruned=12.0, after=11.0),
         recovered("random", 0, 4, pruned=3000.0, after=15.0),
         recovered("reverse", 6, 7, pruned=20.0, after=16.0),
     ]
-    cells = [cell(one.found_by[0], outcome()) for one in every[1:]]
+    cells = [cell(mask.found_by[0], outcome()) for mask in every[1:]]
     return replace(study(*cells), recovered=every)
 
 
 def test_three_models_stand_side_by_side_with_ranks_and_costs() -> None:
     numbers, ranks, costs = recovery_tables(results())
     assert len(numbers.rows) == 8
-    greedy = [one.text for one in numbers.rows[2]]
+    greedy = [shown.text for shown in numbers.rows[2]]
     assert greedy == ["m", "greedy", "2", "distilled", "Prose (perplexity)", "10", "12", "11", "120.0 %", "110.0 %"]
-    assert [one.text for one in numbers.rows[4]][-2:] == ["300 ×", "150.0 %"]
-    assert [one.text for one in ranks.rows[0]] == ["m", "2", "distilled", "Prose", "3", "+0.50", "yes"]
-    assert [one.text for one in costs.rows[0]][4:] == ["20", "2", "200", "64", "2.5000 → 2.2500", "9.0 s", "10 s"]
+    assert [shown.text for shown in numbers.rows[4]][-2:] == ["300 ×", "150.0 %"]
+    assert [shown.text for shown in ranks.rows[0]] == ["m", "2", "distilled", "Prose", "3", "+0.50", "yes"]
+    assert [shown.text for shown in costs.rows[0]][4:] == ["20", "2", "200", "64", "2.5000 → 2.2500", "9.0 s", "10 s"]
     assert "Dense: standard error" in as_csv(numbers)
     assert as_csv(ranks).splitlines()[1].startswith("m,2,distilled,Prose,3,0.5,")
 
 
 def test_losses_are_drawn_by_tokens() -> None:
-    (picture,) = recovery_pictures(results(), Palette.of(results()))
+    (picture,) = recovery_pictures(results(), Palette.for_study(results()))
     course = np.asarray(picture.figure.axes[0].get_lines()[1].get_xydata())
     assert course[0, 1] == 2.5 and course[-1].tolist() == [200, 2.25]
     assert "distilled" in svg(picture.figure, picture.name)
 
 
 def test_labels_that_look_like_formulas_are_drawn() -> None:
-    named = [replace(one, found_by=["a$_$b"]) for one in results().recovered]
-    (picture,) = recovery_pictures(replace(results(), recovered=named), Palette.of(results()))
+    named = [replace(mask, found_by=["a$_$b"]) for mask in results().recovered]
+    (picture,) = recovery_pictures(replace(results(), recovered=named), Palette.for_study(results()))
     assert "a$_$b, M = 2" in svg(picture.figure, picture.name)
 
 
 def test_a_study_without_recoveries_has_nothing_of_them() -> None:
     nothing = study(cell("greedy", outcome()))
-    assert recovery_tables(nothing) == [] and recovery_pictures(nothing, Palette.of(nothing)) == []
+    assert recovery_tables(nothing) == [] and recovery_pictures(nothing, Palette.for_study(nothing)) == []
 
 
 def test_what_describes_texts_has_no_best_mask_and_no_number_is_a_dash():
     length = Metric("length", "length", "degeneration", "tokens", higher_is_better=False)
     unknown = ThreeNumbers(length, Estimate(float("nan")), Estimate(2.0), Estimate(3.0), None, None)
-    records = [(one, replace(one.record, numbers=(*one.record.numbers, unknown))) for one in results().recovered]
-    whole = replace(results(), recovered=[replace(one, record=record) for one, record in records])
-    tables = {one.name: as_csv(one) for one in recovery_tables(whole)}
+    records = [(mask, replace(mask.record, numbers=(*mask.record.numbers, unknown))) for mask in results().recovered]
+    whole = replace(results(), recovered=[replace(mask, record=record) for mask, record in records])
+    tables = {table.name: as_csv(table) for table in recovery_tables(whole)}
     assert "length" in tables["recovery"] and "nan" not in tables["recovery"]
     assert "length" not in tables["recovery_ranks"]

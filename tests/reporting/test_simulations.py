@@ -1,4 +1,4 @@
-"""The tests behind verdicts, on 400 simulated studies whose truth is known.
+"""The statistical tests of verdicts, on 400 simulated studies whose truth is known.
 
 Where searchers or calibrations are alike, noise is rejected in one of twenty studies at most, give or take; a
 difference of two standard errors is found as often as it should be. experiments/simulated_studies does this with whole
@@ -43,34 +43,34 @@ def rate(rejects: Callable[[np.random.Generator], bool]) -> float:
 
 
 def p_of(cells: pd.DataFrame, quantity: Quantity) -> float:
-    """That of the difference of searchers a and b."""
-    one, other = (Side(cells[cells["searcher"] == name], quantity) for name in "ab")
-    p = difference(one, other, quantity).p
+    """Return the p of the difference of searchers a and b."""
+    first, second = (Side(cells[cells["searcher"] == name], quantity) for name in "ab")
+    p = difference(first, second, quantity).p
     assert p is not None
     return p
 
 
 def frame_of(calibrations: str, searchers: str, draws: int) -> pd.DataFrame:
-    """A study of that grid, whose numbers are to be filled in."""
-    made = [
+    """Return the searches of a study of that grid, whose numbers the caller replaces."""
+    cells = [
         cell(name, outcome(removed=(0, 1 + i), assessed={"acc": Estimate(1.0)}), calibration, draw=str(draw))
         for calibration, (i, name), draw in itertools.product(calibrations, enumerate(searchers), range(draws))
     ]
-    return cells_frame(study(*made, metrics=(ACCURACY,)))
+    return cells_frame(study(*cells, metrics=(ACCURACY,)))
 
 
 (AVERAGE,) = averages(study(metrics=(ACCURACY,)))
 
 
 def held_out(rng: np.random.Generator, draws: int, masks: float, samples: float, rest: float) -> np.ndarray:
-    """Held-out losses of two searchers, [2, draws, draws]: each draw's masks on the samples of all others.
+    """Return held-out losses of two searchers, [2, draws, draws]: the masks of each draw on the samples of all others.
 
     Args:
-        rng: Where noise is from.
-        draws: How many.
-        masks: How far the masks of one searcher differ.
-        samples: How far one draw's samples suit all masks of a searcher.
-        rest: How far they suit one mask.
+        rng: The source of the noise.
+        draws: The number of draws.
+        masks: The standard deviation between the masks of one searcher.
+        samples: The standard deviation between draws of samples, shared by all masks of a searcher.
+        rest: The standard deviation of a single mask on a single draw.
     """
     losses = masks * rng.normal(size=(2, draws, 1)) + samples * rng.normal(size=(2, 1, draws))
     losses = losses + rng.normal(size=draws) + rest * rng.normal(size=(2, draws, draws))
@@ -83,28 +83,29 @@ def held_out(rng: np.random.Generator, draws: int, masks: float, samples: float,
     ids=["masks", "both", "samples", "means alone"],
 )
 @pytest.mark.parametrize("draws", [2, 3, 6])
-def test_a_contrast_of_searchers_that_are_alike_is_rarely_told(
-    draws: int, noise: tuple[float, float, float], kept: bool
+def test_a_contrast_of_searchers_that_are_alike_is_rarely_significant(
+    draws: int, noise: tuple[float, float, float], keeps_draws: bool
 ) -> None:
-    """The design is tested on ten times as many studies; the report's own answer is that test."""
+    """The design is tested on ten times as many studies; the report's answer is the same test."""
     studies = np.array([held_out(np.random.default_rng(seed), draws, *noise) for seed in range(10 * STUDIES)])
     gaps = studies[:, 0] - studies[:, 1]
-    rows, columns = np.nanmean(gaps, axis=2), np.nanmean(gaps, axis=1)
+    rows = np.nanmean(gaps, axis=2)
+    columns = np.nanmean(gaps, axis=1)
     of_rows, of_columns = (means.var(axis=1, ddof=1) / draws for means in (rows, columns))
-    error = np.sqrt(of_rows + of_columns if kept else of_rows * (draws - 1) ** 2)
+    error = np.sqrt(of_rows + of_columns if keeps_draws else of_rows * (draws - 1) ** 2)
     p = 2 * stats.t.sf(abs(rows.mean(axis=1)) / error, draws - 1)
     assert np.mean(p <= LEVEL) <= MOST
     frame = frame_of("c", "ab", draws)
     for values, expected in zip(studies[:5], p, strict=False):
         losses = values.reshape(2 * draws, draws)
-        by_draw = [{str(i): loss for i, loss in enumerate(row) if kept and loss == loss} for row in losses]
+        by_draw = [{str(i): loss for i, loss in enumerate(row) if keeps_draws and loss == loss} for row in losses]
         cells = frame.assign(held_out=np.nanmean(losses, axis=1), held_out_by_draw=by_draw)
-        (one,) = contrasts(cells, ["a - b"], [(HELD_OUT_LOSS, None)])
-        assert one.p == pytest.approx(expected)
+        (contrast,) = contrasts(cells, ["a - b"], [(HELD_OUT_LOSS, None)])
+        assert contrast.p == pytest.approx(expected)
 
 
 def test_a_small_error_by_item_lends_no_freedom_to_a_spread_over_three_draws() -> None:
-    """With it, noise is never rejected where the paired t test of the draws alone does not reject it."""
+    """Noise is never rejected if the paired t test of the draws alone does not reject it."""
     frame = frame_of("c", "ab", 3).assign(**{AVERAGE.error: 0.1})
     for seed in range(STUDIES):
         values = np.random.default_rng(seed).normal(size=(2, 3))
@@ -125,24 +126,24 @@ def test_a_difference_of_two_standard_errors_is_found_as_often_as_it_should_be(d
     assert rate(rejects) == pytest.approx(power, abs=3 * np.sqrt(power * (1 - power) / STUDIES))
 
 
-def test_among_searchers_that_are_alike_none_is_told_from_the_best() -> None:
+def test_among_searchers_that_are_alike_none_is_significantly_worse() -> None:
     frame = frame_of("c", "abcde", 1).assign(loss_error=1.0)
     ((setting, _),) = settings(frame)
 
     def rejects(rng: np.random.Generator) -> bool:
-        found = compare(setting, frame.assign(loss=rng.normal(size=5)), CALIBRATION_LOSS)
-        assert found is not None
-        return found.verdict != "no significant difference"
+        comparison = compare(setting, frame.assign(loss=rng.normal(size=5)), CALIBRATION_LOSS)
+        assert comparison is not None
+        return comparison.verdict != "no significant difference"
 
     assert rate(rejects) <= MOST
 
 
 @pytest.mark.parametrize("quantity", [CALIBRATION_LOSS, HELD_OUT_LOSS], ids=["calibration", "held out"])
 @pytest.mark.parametrize(("calibrations", "draws"), [("c", 3), ("xyz", 2)])
-def test_over_settings_searchers_that_are_alike_are_not_told_apart(
+def test_over_settings_searchers_that_are_alike_rarely_differ_significantly(
     calibrations: str, draws: int, quantity: Quantity
 ) -> None:
-    """What a draw's samples happen to favour, they favour at every M, and in held-out losses in every draw."""
+    """The samples of a draw favour a searcher at every M, and in held-out losses in every draw."""
     sizes = range(1, 6)
     frame = pd.concat([frame_of(calibrations, "abcdef", draws).assign(remove=size) for size in sizes])
     shape = len(sizes), len(calibrations), 6, draws
@@ -150,9 +151,11 @@ def test_over_settings_searchers_that_are_alike_are_not_told_apart(
     def rejects(rng: np.random.Generator) -> bool:
         of_draws = rng.normal(size=shape[1:] if quantity == CALIBRATION_LOSS else (*shape[1:3], 1))
         values = of_draws + 0.3 * rng.normal(size=shape)
-        found = ranking(frame.assign(**{quantity.key: values.ravel()}), quantity)
-        assert found is not None and found.n_sets == len(calibrations) * (draws if quantity == CALIBRATION_LOSS else 1)
-        return any(pair.told for pair in found.pairs)
+        ranked = ranking(frame.assign(**{quantity.key: values.ravel()}), quantity)
+        assert ranked is not None and ranked.n_sets == len(calibrations) * (
+            draws if quantity == CALIBRATION_LOSS else 1
+        )
+        return any(pair.significant for pair in ranked.pairs)
 
     assert rate(rejects) <= MOST
 
@@ -163,21 +166,21 @@ def test_luck_that_is_the_same_in_all_draws_is_not_taken_for_a_searchers_skill()
     random = frame["searcher"].isin(["d", "e"])
     luck = 2.0 * random.to_numpy().reshape(2, 5, 6)
 
-    def told(rng: np.random.Generator, frame: pd.DataFrame) -> bool:
+    def rejects(rng: np.random.Generator, frame: pd.DataFrame) -> bool:
         values = (luck * rng.normal(size=(1, 5, 1)) + rng.normal(size=(2, 5, 6))).ravel()
-        found = ranking(frame.assign(loss=values), CALIBRATION_LOSS)
-        assert found is not None
-        return any(pair.told for pair in found.pairs)
+        ranked = ranking(frame.assign(loss=values), CALIBRATION_LOSS)
+        assert ranked is not None
+        return any(pair.significant for pair in ranked.pairs)
 
     seeded = frame.assign(stochastic=random)
-    assert rate(lambda rng: told(rng, seeded)) <= MOST
-    assert told(np.random.default_rng(0), frame), "as if nobody drew random numbers"
+    assert rate(lambda rng: rejects(rng, seeded)) <= MOST
+    assert rejects(np.random.default_rng(0), frame), "as if nobody drew random numbers"
     assert {*by_own_luck(seeded)["searcher"]} == {*"abc"}
     assert {*by_own_luck(seeded.assign(seed=frame["draw"].astype(int)))["searcher"]} == {*"abcde"}
 
 
 @pytest.mark.parametrize("n", [6, 10])
-def test_rankings_that_have_nothing_to_do_with_each_other_are_not_seen_to(n: int) -> None:
+def test_independent_rankings_are_rarely_significant(n: int) -> None:
     assert rate(lambda rng: permutation_p(rng.normal(size=n), rng.normal(size=n)) <= LEVEL) <= MOST
 
 
@@ -190,38 +193,39 @@ def test_a_mask_that_searchers_have_in_common_is_not_a_ranking_that_two_quantiti
     frame = frame_of("c", "abcdefgh", 3)
 
     def rejects(rng: np.random.Generator) -> bool:
-        found = rng.integers(5, size=(8, 3)) if recurs else rng.integers([0, 4, 8], [4, 8, 12], size=(8, 3))
-        loss, accuracy = rng.normal(size=(2, 12))[:, found.ravel()]
-        masks = pd.Series([(0, 1 + mask) for mask in found.ravel()])
+        mask_of = rng.integers(5, size=(8, 3)) if recurs else rng.integers([0, 4, 8], [4, 8, 12], size=(8, 3))
+        loss, accuracy = rng.normal(size=(2, 12))[:, mask_of.ravel()]
+        masks = pd.Series([(0, 1 + mask) for mask in mask_of.ravel()])
         cells = frame.assign(removed=masks, loss=loss, **{AVERAGE.key: accuracy})
         return any(
-            one.p is not None and one.p <= LEVEL for one in correlation.correlations(cells, [CALIBRATION_LOSS, AVERAGE])
+            result.p is not None and result.p <= LEVEL
+            for result in correlation.correlations(cells, [CALIBRATION_LOSS, AVERAGE])
         )
 
     assert rate(rejects) <= MOST
 
 
-def test_calibrations_that_are_alike_are_not_told_apart_by_their_draws() -> None:
-    """The draws differ, and all searchers of a draw with them."""
+def test_calibrations_that_are_alike_rarely_differ_significantly_over_draws() -> None:
+    """The draws differ, and all searchers of a draw differ in the same way."""
     frame = frame_of("xyz", "abcd", 3)
 
     def rejects(rng: np.random.Generator) -> bool:
         values = rng.normal(size=(3, 1, 3)) + 0.3 * rng.normal(size=(3, 4, 3))
-        found = calibration_effects(frame.assign(**{AVERAGE.key: values.ravel()}), AVERAGE)
-        return any(one.clear for one in found)
+        effects = calibration_effects(frame.assign(**{AVERAGE.key: values.ravel()}), AVERAGE)
+        return any(effect.clear for effect in effects)
 
     assert rate(rejects) <= MOST
 
 
 @pytest.mark.parametrize("noise", [(1, 1, 1), (1, 1, 10)], ids=["equal noise", "much by one calibration"])
-def test_shares_of_variance_of_nothing_are_rarely_told_from_none(noise, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_of_variance_of_nothing_are_rarely_significant(noise, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variance, "RESAMPLES", 999)
     frame = frame_of("xyz", "ab", 3)
-    told = []
+    rejections = []
     for seed in range(STUDIES):
         rng = np.random.default_rng(seed)
         values = rng.normal(size=(3, 1, 3)) + 0.3 * rng.normal(size=(3, 2, 3))
         values = values * np.array(noise)[:, None, None]
-        (one,) = variance.splits(frame.assign(**{AVERAGE.key: values.ravel()}), [AVERAGE])
-        told.append([p is not None and p <= LEVEL for p in one.p.values()])
-    assert max(np.mean(told, axis=0)) <= MOST
+        (split,) = variance.splits(frame.assign(**{AVERAGE.key: values.ravel()}), [AVERAGE])
+        rejections.append([p is not None and p <= LEVEL for p in split.p.values()])
+    assert max(np.mean(rejections, axis=0)) <= MOST

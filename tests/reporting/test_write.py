@@ -42,7 +42,7 @@ SECTIONS = {
 
 
 class Page(HTMLParser):
-    """What a browser would take from a page."""
+    """The elements of a page that a browser reads."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -80,13 +80,13 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def no_png(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page has the figures as SVG; as PNG they take as long again."""
+    """Do not write PNG files, which take as long as the SVG figures of the page."""
     monkeypatch.setattr("raysearch.reporting.write.png", lambda figure: b"")
 
 
 @pytest.fixture
 def blank_figures(no_png: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are drawn, but not written, which takes most of the time."""
+    """Draw figures, but do not write them, which takes most of the time."""
     monkeypatch.setattr("raysearch.reporting.write.svg", lambda figure, name: "<svg ></svg>")
 
 
@@ -150,7 +150,7 @@ def test_the_page_of_168_searches_is_small(tmp_path: Path) -> None:
 
 def test_no_two_searchers_look_alike() -> None:
     names = [f"searcher {number}" for number in range(60)]
-    palette = Palette.of(StudyResult("s", "s", [make_cell(name, None) for name in names], {"m": 12}, (), {}, {}))
+    palette = Palette.for_study(StudyResult("s", "s", [make_cell(name, None) for name in names], {"m": 12}, (), {}, {}))
     assert len({(palette.colours[name], palette.shapes[name]) for name in names}) == 60
     assert len({palette.shapes[name] for name in names[:15]}) == 15
 
@@ -192,8 +192,8 @@ def test_ruined_models_do_not_flatten_the_others() -> None:
 
 
 def test_losses_of_several_draws_stand_beside_the_mean_of_their_dense_losses() -> None:
-    found = [outcome(loss, dense_loss=dense) for loss, dense in ((4.0, 3.8), (3.5, 3.2))]
-    results = study(*(make_cell("greedy", one, draw=str(draw)) for draw, one in enumerate(found)))
+    outcomes = [outcome(loss, dense_loss=dense) for loss, dense in ((4.0, 3.8), (3.5, 3.2))]
+    results = study(*(make_cell("greedy", result, draw=str(draw)) for draw, result in enumerate(outcomes)))
     (losses,) = result_tables(analyse(results))
     dense, greedy = losses.rows
     shown = {column.title: place for place, column in enumerate(losses.columns)}
@@ -206,21 +206,21 @@ def test_losses_of_several_draws_stand_beside_the_mean_of_their_dense_losses() -
 def test_a_study_assessed_by_texts_too_has_a_report(tmp_path: Path) -> None:
     kinds: tuple[Group, ...] = ("perplexity", "accuracy", "generation", "degeneration", "probe")
     metrics = tuple(Metric(kind, kind, kind, "%", True) for kind in kinds)
-    found = []
+    cells = []
     for place, searcher in enumerate(("one_shot", "greedy")):
         assessed = {kind: Estimate(5.0 + place) for kind in kinds}
-        of = outcome(3.0 + place, removed=(place, 2), assessed=assessed, items={"accuracy": [1 / 3, place]})
-        found.append(make_cell(searcher, of, held_out_by_draw={"1": 3.5} if place else {}))
-    results = replace(study(*found, metrics=metrics), dense={"m": {kind: Estimate(9.0) for kind in kinds}})
+        result = outcome(3.0 + place, removed=(place, 2), assessed=assessed, items={"accuracy": [1 / 3, place]})
+        cells.append(make_cell(searcher, result, held_out_by_draw={"1": 3.5} if place else {}))
+    results = replace(study(*cells, metrics=metrics), dense={"m": {kind: Estimate(9.0) for kind in kinds}})
     names = {file.relative_to(tmp_path).as_posix() for file in write_report(results, tmp_path)}
     assert names >= {"figures/tradeoff_1.svg", "figures/probe_1.svg", "tables/texts_1.csv"}
     assert set(pd.read_csv(tmp_path / "dense.csv")["metric"]) == {*kinds}
     assert pd.read_csv(tmp_path / "items.csv").drop(columns="model").values.tolist() == [
         *(["[0, 2]", "accuracy", "[0.333333, 0.0]"], ["[1, 2]", "accuracy", "[0.333333, 1.0]"])
     ]
-    cells = pd.read_csv(tmp_path / "cells.csv")
-    assert cells["held_out_by_draw"].fillna("").tolist() == ["", '{"1": 3.5}']
-    assert "held_out_error" not in cells, "which is never known"
+    written = pd.read_csv(tmp_path / "cells.csv")
+    assert written["held_out_by_draw"].fillna("").tolist() == ["", '{"1": 3.5}']
+    assert "held_out_error" not in written, "which is never known"
 
 
 def test_every_figure_has_words(page: Page) -> None:
@@ -233,12 +233,12 @@ def test_labels_that_look_like_formulas_or_references_are_drawn_as_they_are(tmp_
     odd = ["a$_$b", 'href="#x" id="q"', "url(#x)", "plain"]
     metrics = replace(ACCURACY, title="a$_$c"), replace(PERPLEXITY_METRIC, title="$\\foo$")
     courses = {"path": {1: 0.6, 2: 1.0}, "best_so_far": ((1, 2.0), (10, 1.0))}
-    found = []
+    cells = []
     for (place, searcher), (row, calibration) in itertools.product(enumerate(odd), enumerate(odd[:2])):
         assessed = {"acc": Estimate(50.0 - place, 1.0), "ppl": Estimate(10.0 + place, 0.1)}
-        of = outcome(1.0 + place, removed=(place, 9 - row), assessed=assessed, **courses)
-        found.append(make_cell(searcher, of, calibration))
-    write_report(study(*found, metrics=metrics), tmp_path)
+        result = outcome(1.0 + place, removed=(place, 9 - row), assessed=assessed, **courses)
+        cells.append(make_cell(searcher, result, calibration))
+    write_report(study(*cells, metrics=metrics), tmp_path)
     drawn = Page((tmp_path / "figures" / "cost_1.svg").read_text(encoding="utf-8")).texts
     assert {*odd} <= {*drawn}
 
@@ -329,9 +329,10 @@ def small(**changes: object) -> StudyResult:
 
 
 def published_in_part() -> StudyResult:
-    """One of the three models, that of Table 4; no mask, loss or error is known."""
-    whole, model = published_study(), "LLaMA3 8B"
-    cells = [one for one in whole.cells if one.model == model]
+    """Return the study of the model of Table 4; no mask, loss or error is known."""
+    whole = published_study()
+    model = "LLaMA3 8B"
+    cells = [cell for cell in whole.cells if cell.model == model]
     return replace(whole, cells=cells, n_layers={model: 32}, dense={model: whole.dense[model]})
 
 
@@ -364,18 +365,18 @@ def test_study_of_no_searches_is_a_page_too(tmp_path: Path) -> None:
 
 
 def test_findings_say_what_differs_and_how_sure() -> None:
-    found = findings(analyse(synthetic_study()))
-    over = next(finding for finding in found if finding.question == "Searchers over all settings")
+    every_finding = findings(analyse(synthetic_study()))
+    over = next(finding for finding in every_finding if finding.question == "Searchers over all settings")
     assert over.verdict.startswith("Beam width=5 has the best mean rank by calibration loss")
     assert over.sure == "measured" and over.verdict.endswith("over 2 sets of samples, which are too few for a test.")
-    titles = " ".join(finding.verdict for finding in found)
+    titles = " ".join(finding.verdict for finding in every_finding)
     assert "By average perplexity, perplexity on C4 gives better checkpoints than" in titles
     assert "2 of 44 searches are not finished" in titles
 
 
 def test_searchers_that_do_not_differ_significantly_are_said_not_to_and_how_fine_that_is() -> None:
     results = synthetic_study(calibrations=(PPL,), searchers=("greedy", "beam width=5"), flaws=False)
-    finding = next(one for one in findings(analyse(results)) if one.question == "Which searcher?")
+    finding = next(candidate for candidate in findings(analyse(results)) if candidate.question == "Which searcher?")
     assert finding.sure == "not significant"
     assert "best in both settings. No searcher is significantly worse than the best; a difference" in finding.verdict
     assert "nats per token would be missed more often than one time in five" in finding.verdict
@@ -392,16 +393,16 @@ def test_a_report_opens_with_the_calibration_the_searcher_and_the_command_of_a_c
     best = frame.loc[frame.loc[frame["remove"] == 5, "perplexity_average"].idxmin()]
     assert commands[0] == f"raysearch export {best.search_id} --out pruned-model"
     elsewhere = findings(analyse(replace(synthetic_study(), option=" --store other")))
-    assert all(one.command.endswith(" --store other") for one in elsewhere if one.command)
+    assert all(finding.command.endswith(" --store other") for finding in elsewhere if finding.command)
 
 
 def test_contrasts_are_answered_first() -> None:
     results = synthetic_study(calibrations=(PPL,), sizes=(7,), flaws=False)
-    asked = analyse(replace(results, contrasts=["greedy - one_shot"]))
-    found = findings(asked)
-    assert [one.question for one in found[:2]] == ["greedy - one_shot"] * 2
-    assert "With one draw this is of these masks, not of other samples." in found[0].verdict
-    table = contrast_table(asked.contrasts)
+    analysis = analyse(replace(results, contrasts=["greedy - one_shot"]))
+    every_finding = findings(analysis)
+    assert [finding.question for finding in every_finding[:2]] == ["greedy - one_shot"] * 2
+    assert "With one draw this is of these masks, not of other samples." in every_finding[0].verdict
+    table = contrast_table(analysis.contrasts)
     assert table is not None and {row[0].text for row in table.rows} == {"greedy - one_shot"}
 
 

@@ -1,4 +1,4 @@
-"""How losses moved: with each layer removed, with the evaluations of a search, and with the tokens of a training."""
+"""Figures of losses by number of layers removed, by evaluations of a search, and by tokens of a training."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from raysearch.studies.result import RecoveredMask, StudyResult
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_Paths = tuple[str, str, Mapping[str, Mapping[int, float]]]  # calibration, unit, by searcher losses by size, 0 too
+_Paths = tuple[str, str, Mapping[str, Mapping[int, float]]]  # calibration, unit, losses by searcher and size, from 0
 _Courses = tuple[int, str, pd.DataFrame]  # M, calibration, the searches
 
 
 def path_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
-    """For each model the lowest loss by number of layers removed, a panel a calibration, a line a searcher.
+    """Return for each model the lowest loss by number of layers removed, a panel per calibration, a line per searcher.
 
-    Of a searcher's searches the one with the largest M is drawn, its draws and seeds together as their mean.
+    A line shows the searches of a searcher with the largest M, as the mean over draws and seeds.
+
+    Args:
+        results: The study.
+        palette: The looks of its searchers.
     """
     panels: list[tuple[str, _Paths]] = []
     for (model, calibration), cells in _recorded(results, "path").groupby(["model", "calibration"], sort=False):
@@ -36,7 +40,12 @@ def path_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
 
 
 def progress_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
-    """For each model the best loss so far by evaluations, a panel a setting, a line a search."""
+    """Return for each model the best loss so far by evaluations, a panel per setting, a line per search.
+
+    Args:
+        results: The study.
+        palette: The looks of its searchers.
+    """
     recorded = _recorded(results, "best_so_far")
     panels = (
         (model, (remove, calibration, cells))
@@ -46,18 +55,18 @@ def progress_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
 
 
 def _recorded(results: StudyResult, course: str) -> pd.DataFrame:
-    """The searches that have recorded a course, a row each."""
+    """Return the searches that have recorded a course, an attribute of their outcomes, a row each."""
     cells = [vars(cell) for cell in results.cells if cell.outcome and getattr(cell.outcome, course)]
     return pd.DataFrame(cells, columns=["model", "calibration", "searcher", "remove", "seed", "outcome"])
 
 
 def _paths(cells: pd.DataFrame) -> dict[str, dict[int, float]]:
-    """By searcher the mean over draws and seeds of the loss at each size that all of them have, 0 too."""
+    """Return by searcher the mean loss over draws and seeds, at size 0 and each size that all of them have."""
     paths = {}
-    for searcher, mine in cells.groupby("searcher", sort=False):
-        largest = mine.loc[mine["remove"] == mine["remove"].max(), "outcome"]
-        every = [{0: outcome.dense_loss, **outcome.path} for outcome in largest]
-        path = pd.DataFrame(every).dropna(axis="columns").mean().sort_index()
+    for searcher, searches in cells.groupby("searcher", sort=False):
+        largest = searches.loc[searches["remove"] == searches["remove"].max(), "outcome"]
+        losses = [{0: outcome.dense_loss, **outcome.path} for outcome in largest]
+        path = pd.DataFrame(losses).dropna(axis="columns").mean().sort_index()
         paths[searcher] = path[np.isfinite(path)].to_dict()
     return paths
 
@@ -94,7 +103,8 @@ def _progress_picture(palette: Palette, name: str, model: str, panels: list[_Cou
             course = [(count, loss) for count, loss in cell.outcome.best_so_far if math.isfinite(loss)]
             if not course:
                 continue
-            (count, loss), colour = course[-1], palette.colours[cell.searcher]
+            colour = palette.colours[cell.searcher]
+            count, loss = course[-1]
             course.append((max(cell.outcome.evaluations, count), loss))
             axes.step(*zip(*course, strict=True), where="post", lw=1.4, color=colour, ls=palette.lines[cell.searcher])
             axes.plot(count, loss, palette.shapes[cell.searcher], color=colour, ms=5)
@@ -115,27 +125,39 @@ def _progress_picture(palette: Palette, name: str, model: str, panels: list[_Cou
 
 
 def recovery_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
-    """Return for each model the loss by tokens, a panel a way of training, a line a mask."""
-    trained = ((one.model, one) for one in results.recovered if one.record.training.held_out)
+    """Return for each model the loss by tokens, a panel per recovery method, a line per mask.
+
+    Args:
+        results: The study.
+        palette: The looks of its searchers.
+    """
+    trained = ((mask.model, mask) for mask in results.recovered if mask.record.training.held_out)
     return pictures("recovery", trained, partial(_recovery_picture, palette))
 
 
 def _recovery_picture(palette: Palette, name: str, model: str, trained: list[RecoveredMask]) -> Picture:
     from matplotlib.lines import Line2D
 
-    ways = dict.fromkeys(one.record.way for one in trained)
-    figure, places = grid(len(ways), 2.9)
+    methods = dict.fromkeys(mask.record.way for mask in trained)
+    figure, places = grid(len(methods), 2.9)
     looks: dict[str, dict[str, Any]] = {}
     markers = itertools.cycle(style.MARKERS)
-    for axes, way in zip(places, ways, strict=True):
-        for one in (mask for mask in trained if mask.record.way == way):
-            label = f"{one.searchers}, M = {one.remove}" if one.remove else "dense"
+    for axes, method in zip(places, methods, strict=True):
+        for mask in trained:
+            if mask.record.way != method:
+                continue
+            label = f"{mask.searchers}, M = {mask.remove}" if mask.remove else "dense"
             if label not in looks:
-                first = one.found_by[0]
-                colour, line = palette.colours.get(first, style.GREY), palette.lines.get(first, "--")
-                looks[label] = {"color": colour, "ls": line, "marker": next(markers), "ms": 4, "lw": 1.4}
-            axes.plot(*zip(*one.record.training.held_out, strict=True), **looks[label])
-        _finish(axes, way, "tokens", "held-out loss (nats per token)")
+                searcher = mask.found_by[0]
+                looks[label] = {
+                    "color": palette.colours.get(searcher, style.GREY),
+                    "ls": palette.lines.get(searcher, "--"),
+                    "marker": next(markers),
+                    "ms": 4,
+                    "lw": 1.4,
+                }
+            axes.plot(*zip(*mask.record.training.held_out, strict=True), **looks[label])
+        _finish(axes, method, "tokens", "held-out loss (nats per token)")
     style.legend(figure, [Line2D([], [], label=label, **look) for label, look in looks.items()])
     caption = (
         "The loss on held-out rows by the tokens that a model was trained on, a panel a way of training. Losses of "

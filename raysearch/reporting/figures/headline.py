@@ -1,4 +1,4 @@
-"""The figure that a report opens with: what came of each calibration and searcher, beside the dense model.
+"""The figure with which a report opens: the results of each calibration and searcher, and those of the dense model.
 
 Source: Kim et al. 2026 (arXiv 2604.24938), Figure 2 (in version 1: between methods, by calibration).
 """
@@ -24,12 +24,12 @@ from raysearch.reporting.tables import numbers
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SPREAD = 0.62  # of a calibration's row, over which its searchers are laid out
+_SPREAD = 0.62  # the share of a row's height over which the searchers of a calibration are spread
 
 
 @dataclass(frozen=True)
 class _Point:
-    """The mean of a searcher in a setting, and its standard error; None where that is not known."""
+    """The mean of a searcher in a setting, and its standard error; None if it is not known."""
 
     calibration: str
     searcher: str
@@ -44,11 +44,13 @@ class _Point:
 
 @dataclass(frozen=True)
 class _Panel:
-    """The points of an M; of one calibration where losses are drawn, whose units differ.
+    """The points of one M; for losses, whose units differ, those of one calibration.
 
     Args:
+        remove: M.
+        points: The points.
         dense: The dense model's number; None if it is not known.
-        scale: Panels with the same one have the same axis.
+        scale: A label; panels with the same label have the same axis.
     """
 
     remove: int
@@ -58,17 +60,21 @@ class _Panel:
 
 
 def headline_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
-    """For each model a row of points a calibration, a point a searcher, a panel an M; none without a mask.
+    """Return for each model a figure of `Analysis.headline`: a panel per M, a row per calibration, points of searchers.
 
-    They show `Analysis.headline`. Of a loss there is a panel a calibration too, as these have different units.
+    A loss has a panel for each calibration, too, since their units differ. A model without a mask has no figure.
+
+    Args:
+        analysis: The study and its statistics.
+        palette: The looks of its searchers.
     """
     return pictures("headline", _panels(analysis), partial(_headline, analysis.headline, palette))
 
 
 def _panels(analysis: Analysis) -> Iterator[tuple[str, _Panel]]:
     quantity = analysis.headline
-    every = (*analysis.by_loss, *analysis.by_held_out, *analysis.by_average)
-    compared = [comparison for comparison in every if comparison.quantity == quantity]
+    comparisons = (*analysis.by_loss, *analysis.by_held_out, *analysis.by_average)
+    compared = [comparison for comparison in comparisons if comparison.quantity == quantity]
     if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS):
         for comparison in compared:
             setting = comparison.setting
@@ -76,16 +82,20 @@ def _panels(analysis: Analysis) -> Iterator[tuple[str, _Panel]]:
             if points:
                 yield setting.model, _Panel(setting.remove, points, _dense_loss(comparison), setting.calibration)
         return
-    compared.sort(key=lambda comparison: (comparison.setting.model, comparison.setting.remove))
-    for (model, remove), members in itertools.groupby(compared, lambda one: (one.setting.model, one.setting.remove)):
+    compared.sort(key=_model_and_size)
+    for (model, remove), members in itertools.groupby(compared, _model_and_size):
         points = [point for comparison in members for point in _points(comparison)]
         dense = by_column(analysis.results.dense.get(model, {}), analysis.results).get(quantity.key)
         if points:
             yield model, _Panel(remove, points, None if dense is None else dense.value, "")
 
 
+def _model_and_size(comparison: Comparison) -> tuple[str, int]:
+    return comparison.setting.model, comparison.setting.remove
+
+
 def _points(comparison: Comparison) -> list[_Point]:
-    """Return the searchers that have a finite number; of a calibration loss, by what it is over the dense model's."""
+    """Return the searchers that have a finite number; a calibration loss is shown minus the dense model's."""
     over_dense = comparison.quantity == CALIBRATION_LOSS
     points = [
         _Point(
@@ -100,7 +110,7 @@ def _points(comparison: Comparison) -> list[_Point]:
 
 
 def _dense_loss(comparison: Comparison) -> float:
-    """Return where the dense model is: at 0 of a loss over its own, else at its mean loss over the draws."""
+    """Return the dense model's place on the axis: 0 for a loss minus its own, else its mean loss over the draws."""
     if comparison.quantity == CALIBRATION_LOSS:
         return 0.0
     return float(comparison.best.cells.drop_duplicates("draw")["dense_loss"].mean())
@@ -110,18 +120,18 @@ def _headline(quantity: Quantity, palette: Palette, name: str, model: str, panel
     from matplotlib.lines import Line2D
 
     of_losses = quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS)
-    what = "loss over the dense model's" if quantity is CALIBRATION_LOSS else quantity.title
+    label = "loss over the dense model's" if quantity is CALIBRATION_LOSS else quantity.title
     calibrations = list(dict.fromkeys(point.calibration for panel in panels for point in panel.points))
     searchers = list(dict.fromkeys(point.searcher for panel in panels for point in panel.points))
     figure, places = grid(len(panels), 0.75 + 0.5 * (1 if of_losses else len(calibrations)), sharey=not of_losses)
     for axes, panel in zip(places, panels, strict=True):
-        low, high = _ends(quantity, [other for other in panels if other.scale == panel.scale])
+        low, high = _ends(quantity, [similar for similar in panels if similar.scale == panel.scale])
         axes.set_xlim(low, high)
         rows = [panel.points[0].calibration] if of_losses else calibrations
         _draw(axes, panel, rows, searchers, palette, high)
         better = "right" if quantity.higher_is_better else "left"
         scale = " (log scale)" if quantity.ratio else ""
-        style.name_axes(axes, f"M = {panel.remove}", f"{what}{scale}; better: {better}")
+        style.name_axes(axes, f"M = {panel.remove}", f"{label}{scale}; better: {better}")
         if quantity.ratio:
             log_scale(axes)
         style.finish(axes, "x")
@@ -168,14 +178,15 @@ def _draw(
 
 
 def _ends(quantity: Quantity, panels: Sequence[_Panel]) -> tuple[float, float]:
-    """Return the ends of the axis of some panels: with the dense model and errors, without what would flatten others.
+    """Return the ends of the axis of some panels: with the dense model and errors, but without outliers.
 
-    Of shares of right answers none flattens the others.
+    An outlier would compress the other points. Shares of right answers have no outliers.
     """
     values = [point.value for panel in panels for point in panel.points]
     levels = [panel.dense for panel in panels if panel.dense is not None]
     if quantity.higher_is_better:
-        low, high = min([*values, *levels]), max([*values, *levels])
+        low = min([*values, *levels])
+        high = max([*values, *levels])
     elif quantity.ratio:
         low, high = np.exp(style.within(np.log([*values, *levels])))
     else:

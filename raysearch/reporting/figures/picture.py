@@ -1,4 +1,4 @@
-"""The parts of figures: a study's palette, their words, several panels in one, and their bytes."""
+"""The parts that figures share: a study's palette, grids of panels, scales and labels, and the bytes of a figure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,15 @@ _Panel = TypeVar("_Panel")
 
 @dataclass(frozen=True)
 class Palette:
-    """The colour, shape and line of each searcher and the filling of each calibration, in every figure.
+    """The colour, shape and line of each searcher and the filling of each calibration, the same in every figure.
 
-    Points and lines differ without their colours too; no two of 240 searchers have colour and shape in common.
+    Points and lines can be distinguished without their colours. No two of 240 searchers share both colour and shape.
+
+    Args:
+        colours: The colour of each searcher.
+        shapes: The marker of each searcher's points.
+        lines: The line style of each searcher.
+        fillings: The fill style of the points of each calibration.
     """
 
     colours: Mapping[str, str]
@@ -34,8 +40,8 @@ class Palette:
     fillings: Mapping[str, Any]
 
     @classmethod
-    def of(cls, results: StudyResult) -> Palette:
-        """Take them in the study's order, so that they stay where a search is added at the end."""
+    def for_study(cls, results: StudyResult) -> Palette:
+        """Return the palette of a study, in its order, so that a search added at the end changes no other look."""
         searchers = dict.fromkeys(cell.searcher for cell in results.cells)
         calibrations = dict.fromkeys(cell.calibration for cell in results.cells)
         return cls(
@@ -54,7 +60,13 @@ class Palette:
         return {**self.point(searcher), "ls": self.lines[searcher]}
 
     def point_keys(self, searchers: Iterable[str], calibrations: Sequence[str] = (), dense: bool = False) -> list[Any]:
-        """Return the entries of a legend: searchers, fillings of calibrations if there are several, the dense model."""
+        """Return the entries of a legend of points.
+
+        Args:
+            searchers: The searchers.
+            calibrations: The calibrations, whose fillings are shown if there are several.
+            dense: Whether the dense model has an entry.
+        """
         from matplotlib.lines import Line2D
 
         entry = partial(Line2D, [], [], ls="", ms=7)
@@ -81,8 +93,10 @@ class Picture:
     """A figure with its title and caption.
 
     Args:
-        name: Of its files.
-        caption: Under it: how to read it.
+        name: The name of its files, without the suffix.
+        title: Its title.
+        caption: The text under it, which explains how to read it.
+        figure: The figure.
     """
 
     name: str
@@ -97,14 +111,14 @@ def pictures(
     """Return a picture for each model.
 
     Args:
-        name: What the pictures' names begin with; a number follows.
-        panels: What to show, each with the label of its model.
-        draw: Makes a picture from its name, the model and what to show of it.
+        name: The first part of the pictures' names; a number follows.
+        panels: The data of the panels, each with the label of its model.
+        draw: Makes a picture from its name, the model and the panels of the model.
     """
     by_model: dict[str, list[_Panel]] = {}
     for model, panel in panels:
         by_model.setdefault(model, []).append(panel)
-    return [draw(f"{name}_{number}", *one) for number, one in enumerate(by_model.items(), 1)]
+    return [draw(f"{name}_{number}", model, of_model) for number, (model, of_model) in enumerate(by_model.items(), 1)]
 
 
 def grid(
@@ -113,12 +127,12 @@ def grid(
     """Return a figure of panels, and the panels row by row.
 
     Args:
-        n_panels: How many.
-        height: Of a panel, in inches.
-        width: Of the figure, in inches; None for the usual one of so many columns.
-        columns: The most in a row.
-        foot: What is left for a legend, in inches.
-        options: More of ``Figure.subplots``.
+        n_panels: The number of panels.
+        height: The height of a panel, in inches.
+        width: The width of the figure, in inches; None for the usual width of so many columns.
+        columns: The most panels in a row.
+        foot: The height of the legend, in inches.
+        options: Other arguments of ``Figure.subplots``.
     """
     from matplotlib.figure import Figure
 
@@ -133,20 +147,34 @@ def grid(
 
 
 def log_scale(axes: Axes) -> None:
-    """Set a logarithmic scale with ticks at 1, 2 and 5 of each power of ten; on a short one at even steps."""
+    """Set a logarithmic x scale with ticks at 1, 2 and 5 of each power of ten; a short scale has even steps."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    parts = (1.0, 2.0, 3.0, 5.0, 7.0) if high / low < 8 else (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
+    steps: tuple[float, ...] = (1.0,)
+    if high / low < 8:
+        steps = (1.0, 2.0, 3.0, 5.0, 7.0)
+    elif high / low < 200:
+        steps = (1.0, 2.0, 5.0)
     is_short = high / low < 3
-    axes.xaxis.set_major_locator(MaxNLocator(5) if is_short else LogLocator(10, subs=parts, numticks=5))
+    axes.xaxis.set_major_locator(MaxNLocator(5) if is_short else LogLocator(10, subs=steps, numticks=5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: numbers.amount(number)))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def stack(axes: Axes, row: int, parts: Mapping[str, float], colours: Mapping[str, str]) -> list[float]:
-    """Draw the parts of a whole as one bar, in the order of their colours, and return where each begins."""
+    """Draw the parts of a whole as one horizontal bar, in the order of their colours.
+
+    Args:
+        axes: The panel.
+        row: The place of the bar.
+        parts: The size of each part.
+        colours: The colour of each part.
+
+    Returns:
+        The place at which each part begins.
+    """
     sizes = [parts[part] for part in colours]
     starts = [0.0, *itertools.accumulate(sizes[:-1])]
     axes.barh(row, sizes, left=starts, color=[*colours.values()], height=0.7)
@@ -154,22 +182,32 @@ def stack(axes: Axes, row: int, parts: Mapping[str, float], colours: Mapping[str
 
 
 def name_rows(axes: Axes, labels: Sequence[str]) -> None:
-    """Write the labels of rows from the top down."""
+    """Write the labels of rows from the top to the bottom.
+
+    Args:
+        axes: The panel.
+        labels: The labels.
+    """
     axes.set_yticks(range(len(labels)), [style.plain(label) for label in labels])
     axes.set_ylim(len(labels) - 0.4, -0.6)
 
 
 def png(figure: Figure) -> bytes:
-    """A figure as PNG; the same figure gives the same bytes."""
+    """Return a figure as PNG; the same figure gives the same bytes."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
     return buffer.getvalue()
 
 
 def svg(figure: Figure, name: str) -> str:
-    """A figure as SVG, its words as text; the same figure gives the same SVG.
+    """Return a figure as SVG, its labels as text; the same figure gives the same SVG.
 
-    Several may stand on one page, so ids hang on the name of the figure, and those that all figures have are left out.
+    A page may have several figures. So ids depend on the name of the figure, and ids that all figures have are left
+    out.
+
+    Args:
+        figure: The figure.
+        name: Its name, which is unique on the page.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -179,7 +217,7 @@ def svg(figure: Figure, name: str) -> str:
         style.place(figure, FigureCanvasSVG)
         figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
-    text = re.sub(r'(?<= d=")[^"]+', lambda found: " ".join(found[0].split()), text)
-    text = re.sub(r"-?\d+\.\d{3,}(?=[^<>]*>)", lambda found: f"{float(found[0]):.2f}", text)  # 1/100 of a point
+    text = re.sub(r'(?<= d=")[^"]+', lambda match: " ".join(match[0].split()), text)
+    text = re.sub(r"-?\d+\.\d{3,}(?=[^<>]*>)", lambda match: f"{float(match[0]):.2f}", text)  # 1/100 of a point
     text = re.sub(r">\s*\n\s*<", ">\n<", text)
     return re.sub(r'(<(?:g|image)\b[^<>]*?) id="[^"]+"', r"\1", text)

@@ -33,42 +33,52 @@ _PART_NAMES = {
     "interaction": "both together (interaction)",
     "residual": "the rest: seeds or noise",
 }
-_Points = tuple[int, pd.DataFrame]  # M, and a row a searcher of a calibration
+_Points = tuple[int, pd.DataFrame]  # M, and a row per searcher and calibration
 
 
 def tradeoff_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
-    """For each model the average perplexity against the average accuracy, a panel an M; none unless both are there."""
-    both = [one for one in analysis.averages if one.group in ("perplexity", "accuracy")]
-    if len(both) < 2:
+    """Return for each model the average perplexity against the average accuracy, a panel per M.
+
+    None without both averages.
+
+    Args:
+        analysis: The study and its statistics.
+        palette: The looks of its searchers.
+    """
+    quantities = [average for average in analysis.averages if average.group in ("perplexity", "accuracy")]
+    if len(quantities) < 2:
         return []
-    perplexity, accuracy = both
+    perplexity, accuracy = quantities
     columns = {perplexity.key: "perplexity", accuracy.key: "accuracy", accuracy.error: "error"}
     means = searcher_means(analysis.frame, perplexity)[[*columns]].rename(columns=columns)
     points = means.dropna(subset=["perplexity", "accuracy"]).reset_index()
-    found = ((model, (remove, of)) for (model, remove), of in points.groupby(["model", "remove"], observed=True))
-    return pictures("tradeoff", found, partial(_tradeoff, analysis.results, both, palette))
+    by_size = points.groupby(["model", "remove"], observed=True)
+    panels = ((model, (remove, panel)) for (model, remove), panel in by_size)
+    return pictures("tradeoff", panels, partial(_tradeoff, analysis.results, quantities, palette))
 
 
 def _tradeoff(
-    results: StudyResult, both: Sequence[Quantity], palette: Palette, name: str, model: str, found: list[_Points]
+    results: StudyResult, quantities: Sequence[Quantity], palette: Palette, name: str, model: str, panels: list[_Points]
 ) -> Picture:
-    of_dense = by_column(results.dense.get(model, {}), results)
-    dense = [of_dense[one.key].value for one in both if one.key in of_dense]
-    perplexity, accuracy = both
-    figure, places = grid(len(found), 3.6, sharey=True, sharex=True)
-    for axes, (remove, points) in zip(places, found, strict=True):
-        for one in points.itertuples():
-            look = {**palette.point(one.searcher), "fillstyle": palette.fillings[one.calibration], "ms": 7, "mew": 1.2}
-            error = one.error if one.error >= 0 else None
-            axes.errorbar(one.perplexity, one.accuracy, yerr=error, elinewidth=0.9, ls="", **look)
+    estimates = by_column(results.dense.get(model, {}), results)
+    dense = [estimates[quantity.key].value for quantity in quantities if quantity.key in estimates]
+    perplexity, accuracy = quantities
+    figure, places = grid(len(panels), 3.6, sharey=True, sharex=True)
+    for axes, (remove, points) in zip(places, panels, strict=True):
+        for point in points.itertuples():
+            filling = palette.fillings[point.calibration]
+            look = {**palette.point(point.searcher), "fillstyle": filling, "ms": 7, "mew": 1.2}
+            error = point.error if point.error >= 0 else None
+            axes.errorbar(point.perplexity, point.accuracy, yerr=error, elinewidth=0.9, ls="", **look)
         if len(dense) == 2:
             axes.plot(*dense, "*", color=style.INK, ms=13)
         style.name_axes(axes, f"M = {remove}", f"{perplexity.title} (log scale)", f"{accuracy.title} ({accuracy.unit})")
         log_scale(axes)
         style.finish(axes)
-    every = pd.concat([points for _, points in found])
-    names = every["searcher"].unique(), every["calibration"].unique()
-    style.legend(figure, palette.point_keys(*names, dense=len(dense) == 2))
+    all_points = pd.concat([points for _, points in panels])
+    searchers = all_points["searcher"].unique()
+    calibrations = all_points["calibration"].unique()
+    style.legend(figure, palette.point_keys(searchers, calibrations, dense=len(dense) == 2))
     caption = (
         "Up and to the left is better. Colour and shape: searcher; filling: calibration; bars: one standard error of "
         "accuracy."
@@ -77,16 +87,21 @@ def _tradeoff(
 
 
 def cost_pictures(comparisons: Sequence[Comparison], palette: Palette) -> list[Picture]:
-    """For each model the loss against what a search costs, a panel a setting; hollow where significantly worse."""
-    priced = [one for one in comparisons if any(rival.cost > 0 for rival in one.rivals)]
-    return pictures("cost", ((one.setting.model, one) for one in priced), partial(_cost, palette))
+    """Return for each model the loss against the cost of a search, a panel per setting; hollow if significantly worse.
+
+    Args:
+        comparisons: The comparisons by calibration loss.
+        palette: The looks of the searchers.
+    """
+    priced = [comparison for comparison in comparisons if any(rival.cost > 0 for rival in comparison.rivals)]
+    return pictures("cost", ((comparison.setting.model, comparison) for comparison in priced), partial(_cost, palette))
 
 
 def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]) -> Picture:
     from matplotlib.lines import Line2D
 
     figure, places = grid(len(comparisons), 2.8)
-    ordered = sorted(comparisons, key=lambda one: one.setting.remove)
+    ordered = sorted(comparisons, key=lambda comparison: comparison.setting.remove)
     for axes, comparison in zip(places, ordered, strict=True):
         bottom, top = style.within(rival.mean for rival in comparison.rivals)
         for rival in comparison.rivals:
@@ -105,7 +120,8 @@ def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]
         title = f"{style.short(comparison.setting.calibration, 34)}, M = {comparison.setting.remove}"
         style.name_axes(axes, title, "layer-forwards of the search alone (log scale)", "calibration loss")
         style.finish(axes)
-    keys = palette.point_keys(dict.fromkeys(rival.searcher for one in comparisons for rival in one.rivals))
+    searchers = dict.fromkeys(rival.searcher for comparison in comparisons for rival in comparison.rivals)
+    keys = palette.point_keys(searchers)
     keys.append(Line2D([], [], ls="", marker="o", mfc=style.WHITE, mec=style.INK, label="hollow: significantly worse"))
     style.legend(figure, keys)
     caption = (
@@ -117,32 +133,36 @@ def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]
 
 
 def correlation_pictures(correlations: Sequence[Correlation]) -> list[Picture]:
-    """Rank correlations with their intervals, a panel a pair of quantities, a line a setting; none without any."""
-    known = [one for one in correlations if one.rho is not None]
-    if not known:
+    """Return the figure of rank correlations with their intervals: a panel per pair of quantities, a line per setting.
+
+    None without a correlation.
+    """
+    defined = [correlation for correlation in correlations if correlation.rho is not None]
+    if not defined:
         return []
-    pairs = list(dict.fromkeys((one.first.title, one.second.title) for one in known))
-    places = list(dict.fromkeys(one.setting for one in known))
-    several = len({place.model for place in places}) > 1
-    figure, every = grid(len(pairs), 0.3 * len(places), 10.4, columns=len(pairs), foot=1.6, sharey=True)
-    panels: dict[tuple[str, str], Any] = dict(zip(pairs, every, strict=True))
-    for one in known:
-        axes, row = panels[one.first.title, one.second.title], places.index(one.setting)
-        if one.low is not None and one.high is not None:
-            axes.plot([one.low, one.high], [row, row], color=style.STEEL, lw=2.2, solid_capstyle="round")
-        axes.plot(one.rho, row, "o", color=style.INK, ms=6)
+    pairs = list(dict.fromkeys((correlation.first.title, correlation.second.title) for correlation in defined))
+    settings = list(dict.fromkeys(correlation.setting for correlation in defined))
+    has_several_models = len({setting.model for setting in settings}) > 1
+    figure, grid_axes = grid(len(pairs), 0.3 * len(settings), 10.4, columns=len(pairs), foot=1.6, sharey=True)
+    panels: dict[tuple[str, str], Any] = dict(zip(pairs, grid_axes, strict=True))
+    for correlation in defined:
+        axes = panels[correlation.first.title, correlation.second.title]
+        row = settings.index(correlation.setting)
+        if correlation.low is not None and correlation.high is not None:
+            interval = [correlation.low, correlation.high]
+            axes.plot(interval, [row, row], color=style.STEEL, lw=2.2, solid_capstyle="round")
+        axes.plot(correlation.rho, row, "o", color=style.INK, ms=6)
     for titles, axes in panels.items():
         axes.axvline(0, color=style.GREY, lw=0.9)
         axes.set_xlim(-1.08, 1.08)
         axes.set_xticks([-1, -0.5, 0, 0.5, 1])
         style.name_axes(axes, "\nand ".join(style.short(title, 40) for title in titles), "Spearman's ρ")
         style.finish(axes, "x")
-    labels = [
-        (f"{style.short(place.model, 18)}, " if several else "")
-        + f"{style.short(place.calibration, 26)}, M = {place.remove}"
-        for place in places
-    ]
-    name_rows(every[0], labels)
+    labels = []
+    for setting in settings:
+        model = f"{style.short(setting.model, 18)}, " if has_several_models else ""
+        labels.append(f"{model}{style.short(setting.calibration, 26)}, M = {setting.remove}")
+    name_rows(grid_axes[0], labels)
     caption = (
         "Right of the line, the searcher that is better by the one is better by the other too; left of it, worse. Bars "
         "are 95 % bootstrap intervals."
@@ -151,31 +171,32 @@ def correlation_pictures(correlations: Sequence[Correlation]) -> list[Picture]:
 
 
 def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
-    """Shares of variance as bars; none without any."""
+    """Return the figure of the shares of variance as bars; none without a share."""
     from matplotlib.patches import Patch
 
     if not splits:
         return []
     figure, (axes,) = grid(1, 0.36 * len(splits), 8.6, foot=1.3)
-    several = len({one.panel.model for one in splits}) > 1
-    for row, one in enumerate(splits):
-        shares = {part: one.shares.get(part, 0.0) for part in _PARTS}
-        for (part, share), left in zip(shares.items(), stack(axes, row, shares, _PARTS), strict=True):
+    has_several_models = len({split.panel.model for split in splits}) > 1
+    for row, split in enumerate(splits):
+        shares = {part: split.shares.get(part, 0.0) for part in _PARTS}
+        for (part, share), start in zip(shares.items(), stack(axes, row, shares, _PARTS), strict=True):
             if share > 0.06:
                 colour = style.WHITE if part == "calibration" else style.INK
-                middle, label = left + share / 2, numbers.percent(share)
-                axes.text(middle, row, label, color=colour, fontsize=style.TEXT, ha="center", va="center")
-    labels = [
-        (f"{style.short(one.panel.model, 20)}, " if several else "")
-        + f"{style.short(one.title, 40)}, M = {one.panel.remove}"
-        for one in splits
-    ]
+                middle = start + share / 2
+                axes.text(
+                    middle, row, numbers.percent(share), color=colour, fontsize=style.TEXT, ha="center", va="center"
+                )
+    labels = []
+    for split in splits:
+        model = f"{style.short(split.panel.model, 20)}, " if has_several_models else ""
+        labels.append(f"{model}{style.short(split.title, 40)}, M = {split.panel.remove}")
     name_rows(axes, labels)
     axes.set_xlim(0, 1)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
     style.name_axes(axes, "", "share of the variance (ω²)")
     style.finish(axes, "x")
-    used = [part for part in _PARTS if any(part in one.shares for one in splits)]
+    used = [part for part in _PARTS if any(part in split.shares for split in splits)]
     style.legend(figure, [Patch(color=_PARTS[part], label=_PART_NAMES.get(part, part)) for part in used])
     caption = (
         "What the differences between checkpoints of one model and M go back to. With one seed the interaction cannot "

@@ -1,4 +1,4 @@
-"""A sweep as a picture and a table: every calibration a panel, over the same layers."""
+"""A sweep as a picture and tables: a panel per calibration, over the same layers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BAR, _FIRST, _TIED = style.LINE, style.ORANGE, style.LIGHT_ORANGE
-_MOST_RANGE = 8  # the largest bar over the middle one, beyond which an axis is logarithmic
+_BAR = style.LINE
+_FIRST = style.ORANGE
+_TIED = style.LIGHT_ORANGE
+_MOST_RANGE = 8  # the largest bar over the median one, beyond which an axis is logarithmic
 
 
 def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
-    """Write ``sweep.png`` and ``sweep.csv``, and ``texts.csv`` where texts were generated, and return the files.
+    """Write ``sweep.png`` and ``sweep.csv``, and ``texts.csv`` if texts were generated, and return the files.
 
     Args:
-        sweep: What to write.
-        n_remove: M, how many layers to mark in each panel: those that are missed least.
-        folder: Where; made if it does not exist.
+        sweep: The sweep.
+        n_remove: M, the number of layers to mark in each panel: those whose removal adds the least loss.
+        folder: The folder of the files; created if it does not exist.
 
     Raises:
         UserError: The folder cannot be written to.
@@ -44,29 +46,33 @@ def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
 
 
 def _losses(sweep: Sweep) -> pd.DataFrame:
-    """Return the losses with their standard errors, a row a layer after the dense model's."""
+    """Return the losses with their standard errors: the dense model's row, then a row per layer."""
     columns: dict[str, Sequence[object]] = {"layer": ["dense", *range(len(sweep.calibrations[0].losses))]}
-    for one in sweep.calibrations:
-        columns[csv_cell(one.calibration)] = [one.dense_loss, *one.losses]
-        columns[csv_cell(f"standard error of {one.calibration} over dense")] = [None, *one.standard_errors]
+    for profile in sweep.calibrations:
+        columns[csv_cell(profile.calibration)] = [profile.dense_loss, *profile.losses]
+        columns[csv_cell(f"standard error of {profile.calibration} over dense")] = [None, *profile.standard_errors]
     return pd.DataFrame(columns)
 
 
 def _texts(sweep: Sweep) -> pd.DataFrame:
-    """Return what texts show, a row a calibration and layer; -1 is the dense model."""
+    """Return the descriptions of texts, a row per calibration and layer; layer -1 is the dense model."""
     rows = [
-        {"calibration": csv_cell(one.calibration), "layer": layer, **shown}
-        for one in sweep.calibrations
-        for layer, shown in enumerate(one.texts, start=-1)
+        {"calibration": csv_cell(profile.calibration), "layer": layer, **description}
+        for profile in sweep.calibrations
+        for layer, description in enumerate(profile.texts, start=-1)
     ]
     return pd.DataFrame(rows, columns=["calibration", "layer", *(key for key, *_ in DESCRIBED)], dtype=object)
 
 
 def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:
-    """Draw the loss that each layer's removal adds, a panel for each calibration, with the cheapest layers marked.
+    """Draw the loss that the removal of each layer adds, a panel for each calibration, with the cheapest layers marked.
 
-    Whiskers are one standard error, by the choice of samples. Losses may grow by orders of magnitude where a layer is
-    needed; then an axis is logarithmic beyond the middle value.
+    Whiskers are one standard error, by the choice of samples. The removal of an essential layer may add orders of
+    magnitude more; then an axis is logarithmic beyond the median.
+
+    Args:
+        sweep: The sweep.
+        n_remove: M, the number of layers to mark in each panel.
     """
     from matplotlib.patches import Patch
 
@@ -93,9 +99,9 @@ def _draw(axes: Axes, profile: Profile, n_remove: int) -> None:
     axes.bar(range(len(added)), added, color=_colours(profile, n_remove), width=0.8, yerr=errors, error_kw=whiskers)
     failed = [layer for layer, loss in enumerate(profile.losses) if loss is None]
     axes.plot(failed, [0] * len(failed), "x", color=style.INK)
-    middle = statistics.median(map(abs, added))
-    if 0 < _MOST_RANGE * middle < max(added) and min(added) > -middle:
-        axes.set_yscale("symlog", linthresh=middle)
+    median = statistics.median(map(abs, added))
+    if 0 < _MOST_RANGE * median < max(added) and min(added) > -median:
+        axes.set_yscale("symlog", linthresh=median)
     axes.axhline(0, color=style.GREY, lw=0.8)
     title = f"{profile.calibration} (dense {numbers.loss(profile.dense_loss)})"
     style.name_axes(axes, title, y=f"over dense\n({profile.measure.unit})")
@@ -103,8 +109,15 @@ def _draw(axes: Axes, profile: Profile, n_remove: int) -> None:
 
 
 def _colours(profile: Profile, n_remove: int) -> list[str]:
-    """By layer: whether it is among the first, or one of several that share the last of their places."""
+    """Return the colour of each layer's bar: among the first M, tied for the last of these places, or neither."""
     ranks = profile.ranks
     last = sorted(ranks)[min(n_remove, len(ranks)) - 1]
     all_fit = sum(rank <= last for rank in ranks) <= n_remove
-    return [_BAR if rank > last else _FIRST if rank < last or all_fit else _TIED for rank in ranks]
+    colour_of_last = _FIRST if all_fit else _TIED
+    colours = []
+    for rank in ranks:
+        if rank > last:
+            colours.append(_BAR)
+        else:
+            colours.append(_FIRST if rank < last else colour_of_last)
+    return colours

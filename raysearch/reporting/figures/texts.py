@@ -1,6 +1,6 @@
-"""The figures of generated texts and arithmetic: why code fails, and what is still known of small problems.
+"""The figures of generated texts: why code fails, and how well the model still solves small arithmetic problems.
 
-Source: figures 4 and 5b of `On the Limits of Layer Pruning for Generative Reasoning`.
+Source: Figures 4 and 5b of "On the Limits of Layer Pruning for Generative Reasoning".
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ _COLOURS = {
     "assertion": style.LIGHT_GREY,
 }
 _Task = tuple[str, Mapping[str, Mapping[str, float]]]  # its title, and its bars by label: percent by reason
-_Probe = tuple[Quantity, float, pd.Series]  # what, the dense model's, and the masks' by searcher, calibration and M
+_Probe = tuple[Quantity, float, pd.Series]  # the dense model's value, then the masks' by searcher, calibration and M
 
 
 def failure_pictures(results: StudyResult, frame: pd.DataFrame) -> list[Picture]:
-    """Return for each model why its code fails, a panel a task and calibration; none where no code was assessed."""
+    """Return for each model the reasons why its code fails, a panel per task and calibration; none without code.
+
+    Args:
+        results: The study.
+        frame: Its searches, see `cells_frame`.
+    """
     tasks: dict[str, dict[str, str]] = {}
     for metric in results.metrics:
         if metric.group == "failures":
@@ -51,8 +56,8 @@ def failure_pictures(results: StudyResult, frame: pd.DataFrame) -> list[Picture]
 def _failure_picture(name: str, model: str, tasks: Sequence[_Task]) -> Picture:
     from matplotlib.patches import Patch
 
-    most = max(len(bars) for _, bars in tasks)
-    figure, places = grid(len(tasks), 0.9 + 0.3 * most, 8.6, columns=1, foot=0.8)
+    most_bars = max(len(bars) for _, bars in tasks)
+    figure, places = grid(len(tasks), 0.9 + 0.3 * most_bars, 8.6, columns=1, foot=0.8)
     for axes, (title, bars) in zip(places, tasks, strict=True):
         for row, bar in enumerate(bars.values()):
             stack(axes, row, bar, _COLOURS)
@@ -60,21 +65,27 @@ def _failure_picture(name: str, model: str, tasks: Sequence[_Task]) -> Picture:
         axes.set_xlim(0, 100)
         style.name_axes(axes, title, "answers that fail (%)")
         style.finish(axes, "x")
-    style.legend(figure, [Patch(color=colour, label=_words(reason)) for reason, colour in _COLOURS.items()])
+    style.legend(figure, [Patch(color=colour, label=_reason_text(reason)) for reason, colour in _COLOURS.items()])
     caption = "The share of all answers that fail for each reason; what is missing to 100 % passes."
     return Picture(name, f"Why the code of {model} fails", caption, figure)
 
 
-def _words(reason: str) -> str:
+def _reason_text(reason: str) -> str:
     return "failed assertion" if reason == "assertion" else reason.replace("_", " ")
 
 
 def probe_pictures(results: StudyResult, frame: pd.DataFrame, palette: Palette) -> list[Picture]:
-    """Return for each model the arithmetic probe by M, a line a searcher; none where it was not asked."""
+    """Return for each model the arithmetic probe by M, a line per searcher; none if it was not measured.
+
+    Args:
+        results: The study.
+        frame: Its searches, see `cells_frame`.
+        palette: The looks of its searchers.
+    """
     panels: list[tuple[str, _Probe]] = []
-    asked = [metric for metric in results.metrics if metric.group == "probe"]
+    metrics = [metric for metric in results.metrics if metric.group == "probe"]
     for model, cells in frame[frame["comparable"]].groupby("model", observed=True, sort=False):
-        for metric in asked:
+        for metric in metrics:
             quantity = quantity_of(metric)
             means = cells.groupby(["searcher", "calibration", "remove"], observed=True)[quantity.key].mean().dropna()
             if len(means):
@@ -86,14 +97,15 @@ def _probe_picture(palette: Palette, name: str, model: str, panels: Sequence[_Pr
     figure, places = grid(len(panels), 2.9)
     for axes, (quantity, dense, means) in zip(places, panels, strict=True):
         for (searcher, calibration), values in means.groupby(level=[0, 1], observed=True):
-            points = [0, *values.index.get_level_values("remove")], [dense, *values]
-            axes.plot(*points, fillstyle=palette.fillings[calibration], ms=5, lw=1.4, **palette.line(searcher))
+            sizes = [0, *values.index.get_level_values("remove")]
+            filling = palette.fillings[calibration]
+            axes.plot(sizes, [dense, *values], fillstyle=filling, ms=5, lw=1.4, **palette.line(searcher))
         axes.axhline(dense, color=style.GREY, lw=0.9, ls="--")
         axes.set_xticks([0, *sorted(set(means.index.get_level_values("remove")))])
         style.name_axes(axes, quantity.title, "layers removed (0: dense)", quantity.unit)
         style.finish(axes)
-    every = panels[0][2].index
-    style.legend(figure, palette.point_keys(every.unique("searcher"), list(every.unique("calibration"))))
+    labels = panels[0][2].index
+    style.legend(figure, palette.point_keys(labels.unique("searcher"), list(labels.unique("calibration"))))
     caption = (
         "The first digit of small problems such as (9 + 8) * 2: how often it is the likeliest of the ten, and its mean "
         "log-probability; the mean over draws and seeds. Dashed: the dense model."

@@ -1,6 +1,6 @@
-"""How far searchers agree on which layers go: Jaccard similarities of their masks.
+"""How far searchers agree on which layers to remove: Jaccard similarities of their masks.
 
-Only searchers that use the objective count: a baseline finds the same mask by every objective.
+Only searchers that use the objective count, since a baseline finds the same mask for every objective.
 
 Source: Kim et al. 2026 (arXiv 2604.24938), Table 5 and Appendix A.2.
 """
@@ -20,14 +20,20 @@ from raysearch.reporting.stats.frame import Panel, Setting, panels, settings
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far the searchers of a setting agree, and each with itself.
+    """How far the searchers of a setting agree with each other, and each with itself.
 
     Args:
-        mean: Mean Jaccard similarity over pairs of searchers on the same draw; None where there is one.
-        chance: What two masks drawn at random from those allowed would have on average.
-        between_seeds: Mean over pairs of seeds of the same searcher and draw; None where no searcher has two.
-        between_draws: Mean over pairs of draws of the same searcher: how alike masks are that only samples tell apart;
-            None where there is one draw.
+        setting: The setting.
+        n_searchers: The number of its searchers.
+        mean: The mean Jaccard similarity over pairs of searchers on the same draw; None if there is one searcher.
+        lowest: The lowest similarity of such a pair.
+        highest: The highest similarity of such a pair.
+        removed_by_all: The number of layers that every mask removes.
+        removed_by_any: The number of layers that at least one mask removes.
+        chance: The mean similarity of two masks drawn at random from those allowed.
+        between_seeds: The mean over pairs of seeds of the same searcher and draw; None if no searcher has two seeds.
+        between_draws: The mean over pairs of draws of the same searcher: how alike masks are that differ only by their
+            samples; None if there is one draw.
     """
 
     setting: Setting
@@ -49,7 +55,17 @@ class Agreement:
 
 @dataclass(frozen=True)
 class CrossAgreement:
-    """How far two calibrations agree: Jaccard similarities of what the same searcher removes by each."""
+    """How far two calibrations agree: Jaccard similarities of the masks of the same searcher on both.
+
+    Args:
+        panel: The model and M.
+        first: The one calibration.
+        second: The other calibration.
+        mean: The mean similarity over searchers.
+        lowest: The lowest similarity of a searcher.
+        highest: The highest similarity of a searcher.
+        n_searchers: The number of searchers with masks on both.
+    """
 
     panel: Panel
     first: str
@@ -61,41 +77,67 @@ class CrossAgreement:
 
 
 def agreements(frame: pd.DataFrame, n_layers: Mapping[str, int]) -> list[Agreement]:
-    """The agreement of each setting with two searchers of the same draw, or two draws or seeds of a searcher."""
-    known = frame[frame["uses_objective"] & frame["removed"].map(bool)]
-    found = [_agreement(setting, cells, n_layers[setting.model]) for setting, cells in settings(known)]
-    return [one for one in found if {one.mean, one.between_seeds, one.between_draws} != {None}]
+    """Return the agreement of each setting with two searchers on one draw, or two draws or seeds of one searcher.
+
+    Args:
+        frame: The searches, see `cells_frame`.
+        n_layers: The number of removable layers of each model, for searches that did not record it.
+    """
+    searches = frame[frame["uses_objective"] & frame["removed"].map(bool)]
+    every = (_agreement(setting, cells, n_layers[setting.model]) for setting, cells in settings(searches))
+    return [agreement for agreement in every if _has_pairs(agreement)]
+
+
+def _has_pairs(agreement: Agreement) -> bool:
+    similarities = (agreement.mean, agreement.between_seeds, agreement.between_draws)
+    return any(value is not None for value in similarities)
 
 
 def cross_agreements(frame: pd.DataFrame) -> list[CrossAgreement]:
-    """The agreement of each two calibrations, by model and M."""
-    found = []
+    """Return the agreement of each pair of calibrations, by model and M."""
+    between_calibrations = []
     for panel, cells in panels(frame[frame["uses_objective"]]):
         by_calibration = masks_of(cells, "calibration", "searcher").unstack("calibration")
         for first, second in itertools.combinations(by_calibration, 2):
-            both = by_calibration[[first, second]].dropna()
-            pairs = [similarity(*masks) for masks in both.itertuples(index=False)]
+            shared = by_calibration[[first, second]].dropna()
+            pairs = [similarity(*masks) for masks in shared.itertuples(index=False)]
             if pairs:
-                found.append(CrossAgreement(panel, first, second, fmean(pairs), min(pairs), max(pairs), len(pairs)))
-    return found
+                between_calibrations.append(
+                    CrossAgreement(panel, first, second, fmean(pairs), min(pairs), max(pairs), len(pairs))
+                )
+    return between_calibrations
 
 
 def masks_of(cells: pd.DataFrame, *by: str) -> pd.Series:
-    """Return the masks that are known, as lists by some labels of their searches."""
-    known = cells[cells["removed"].map(bool)]
-    return known["removed"].map(Mask).groupby([known[label] for label in by], observed=True).agg(list)
+    """Return the known masks, as lists by labels of their searches.
+
+    Args:
+        cells: The searches, see `cells_frame`.
+        by: The columns of the labels by which the masks are grouped.
+    """
+    searches = cells[cells["removed"].map(bool)]
+    return searches["removed"].map(Mask).groupby([searches[label] for label in by], observed=True).agg(list)
 
 
-def similarity(some: Sequence[Mask], others: Sequence[Mask] | None = None) -> float:
-    """The mean Jaccard similarity over pairs of a mask of the one and a mask of the other, or of two of the one."""
-    pairs = itertools.combinations(some, 2) if others is None else itertools.product(some, others)
-    return fmean(a.jaccard(b) for a, b in pairs)
+def similarity(masks: Sequence[Mask], other_masks: Sequence[Mask] | None = None) -> float:
+    """Return the mean Jaccard similarity over pairs of masks.
+
+    Args:
+        masks: The first mask of each pair; both masks if there are no others.
+        other_masks: The second mask of each pair.
+    """
+    pairs = itertools.combinations(masks, 2) if other_masks is None else itertools.product(masks, other_masks)
+    return fmean(mask.jaccard(other_mask) for mask, other_mask in pairs)
 
 
 def expected_jaccard(n_layers: int, n_remove: int) -> float:
-    """The mean Jaccard similarity of two masks that remove M of N removable layers at random.
+    """Return the mean Jaccard similarity of two masks that remove M of N removable layers at random.
 
-    The size k of their intersection is hypergeometric; each k weighs k / (2 M - k).
+    The size k of their intersection is hypergeometric; for each k the similarity is k / (2 M - k).
+
+    Args:
+        n_layers: N.
+        n_remove: M.
     """
     from scipy.stats import hypergeom
 
@@ -103,16 +145,17 @@ def expected_jaccard(n_layers: int, n_remove: int) -> float:
 
 
 def _agreement(setting: Setting, cells: pd.DataFrame, n_layers: int) -> Agreement:
-    found = masks_of(cells, "draw", "searcher")
-    by_draw = [list(of) for _, of in found.groupby(level="draw")]
-    pairs = [similarity(some, others) for masks in by_draw for some, others in itertools.combinations(masks, 2)]
-    seeded = [similarity(masks) for masks in found if len(masks) > 1]
-    redrawn = [
-        similarity(some, others)
-        for _, of in found.groupby(level="searcher", observed=True)
-        for some, others in itertools.combinations(of, 2)
+    # an entry is the masks of one searcher on one draw, a mask for each seed
+    by_place = masks_of(cells, "draw", "searcher")
+    by_draw = [list(of_draw) for _, of_draw in by_place.groupby(level="draw")]
+    pairs = [similarity(first, second) for masks in by_draw for first, second in itertools.combinations(masks, 2)]
+    between_seeds = [similarity(masks) for masks in by_place if len(masks) > 1]
+    between_draws = [
+        similarity(first, second)
+        for _, of_searcher in by_place.groupby(level="searcher", observed=True)
+        for first, second in itertools.combinations(of_searcher, 2)
     ]
-    every = [set(layers) for layers in cells["removed"]]
+    removed = [set(layers) for layers in cells["removed"]]
     n_free = cells["n_free"].fillna(n_layers).iloc[0]
     return Agreement(
         setting=setting,
@@ -120,9 +163,9 @@ def _agreement(setting: Setting, cells: pd.DataFrame, n_layers: int) -> Agreemen
         mean=fmean(pairs) if pairs else None,
         lowest=min(pairs, default=None),
         highest=max(pairs, default=None),
-        removed_by_all=len(set.intersection(*every)),
-        removed_by_any=len(set.union(*every)),
+        removed_by_all=len(set.intersection(*removed)),
+        removed_by_any=len(set.union(*removed)),
         chance=expected_jaccard(int(n_free), setting.remove),
-        between_seeds=fmean(seeded) if seeded else None,
-        between_draws=fmean(redrawn) if redrawn else None,
+        between_seeds=fmean(between_seeds) if between_seeds else None,
+        between_draws=fmean(between_draws) if between_draws else None,
     )

@@ -1,4 +1,4 @@
-"""Everything that is computed from a study, once, for tables, figures and sentences alike."""
+"""Everything that a report computes from a study, once, for its tables, figures and sentences."""
 
 from __future__ import annotations
 
@@ -29,15 +29,23 @@ from raysearch.studies.spec import Margin
 
 @dataclass(frozen=True)
 class Analysis:
-    """A study, and what follows from it.
+    """A study and its statistics.
 
     Args:
+        results: The study.
         frame: Its searches, see `cells_frame`.
-        averages: The averages that some search was assessed by.
+        averages: The averages that at least one search has.
         by_loss: The searchers of each setting compared by their loss on the calibration.
-        by_held_out: The same by their loss on the samples of other draws; empty where there are none.
+        by_held_out: The same by their loss on the samples of other draws; empty if there are none.
         by_average: The same by each average.
         rankings: The searchers over all settings, by each of these quantities.
+        contrasts: The answers to the named contrasts of the study.
+        effects: The comparisons of two calibrations by each average.
+        agreements: How far the masks of a setting agree.
+        cross: How far the masks on two calibrations agree.
+        correlations: The rank correlations of each two quantities.
+        splits: The shares of the variance of each average.
+        spreads: The largest differences that one choice makes.
     """
 
     results: StudyResult
@@ -57,23 +65,26 @@ class Analysis:
 
     @property
     def headline(self) -> Quantity:
-        """The number that a report opens with, see `raysearch.reporting.stats.frame.headline`."""
+        """The number with which a report opens, see `raysearch.reporting.stats.frame.headline`."""
         return headline(self.results, self.frame)
 
     @property
     def by_fresh_loss(self) -> Sequence[Comparison]:
-        """In each setting by held-out loss where all have it, which flatters nobody; else that on the calibration."""
-        known = {(one.setting, len(one.rivals)): one for one in self.by_held_out}
-        return [known.get((one.setting, len(one.rivals)), one) for one in self.by_loss]
+        """The comparison of each setting by held-out loss if all its searchers have one, else by calibration loss.
+
+        A held-out loss flatters no searcher.
+        """
+        held_out = {(comparison.setting, len(comparison.rivals)): comparison for comparison in self.by_held_out}
+        return [held_out.get((comparison.setting, len(comparison.rivals)), comparison) for comparison in self.by_loss]
 
 
 def analyse(results: StudyResult) -> Analysis:
-    """Compute everything; what a study is too small for comes out empty."""
+    """Compute all statistics of a study; those for which it is too small are empty."""
     frame = cells_frame(results)
-    assessed = [one for one in averages(results) if has(frame, one)]
+    assessed = [average for average in averages(results) if has(frame, average)]
     compared = {
-        one: comparisons(frame, one, margin_of(one, results.margin))
-        for one in (CALIBRATION_LOSS, HELD_OUT_LOSS, *assessed)
+        quantity: comparisons(frame, quantity, margin_of(quantity, results.margin))
+        for quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS, *assessed)
     }
     return Analysis(
         results=results,
@@ -81,26 +92,40 @@ def analyse(results: StudyResult) -> Analysis:
         averages=assessed,
         by_loss=compared[CALIBRATION_LOSS],
         by_held_out=compared[HELD_OUT_LOSS],
-        by_average=[found for one in assessed for found in compared[one]],
-        rankings=[found for one in compared if (found := ranking(frame, one))],
+        by_average=[comparison for quantity in assessed for comparison in compared[quantity]],
+        rankings=[of_quantity for quantity in compared if (of_quantity := ranking(frame, quantity))],
         contrasts=study_contrasts(results, frame),
-        effects=[found for one in assessed for found in calibration_effects(frame, one)],
+        effects=[effect for quantity in assessed for effect in calibration_effects(frame, quantity)],
         agreements=agreements(frame, results.n_layers),
         cross=cross_agreements(frame),
         correlations=correlations(frame, [CALIBRATION_LOSS, *assessed]),
         splits=splits(frame, assessed),
-        spreads=[found for one in assessed for found in spreads(frame[frame["uses_objective"]], one)],
+        spreads=[spread for quantity in assessed for spread in spreads(frame[frame["uses_objective"]], quantity)],
     )
 
 
 def study_contrasts(results: StudyResult, frame: pd.DataFrame) -> list[Contrast]:
-    """Answer the contrasts of a study by its losses and averages."""
-    asked = [one for one in (HELD_OUT_LOSS, CALIBRATION_LOSS, *averages(results)) if has(frame, one)]
-    return contrasts(frame, results.contrasts, [(one, margin_of(one, results.margin)) for one in asked])
+    """Answer the contrasts of a study by its losses and averages.
+
+    Args:
+        results: The study.
+        frame: Its searches, see `cells_frame`.
+    """
+    quantities = (HELD_OUT_LOSS, CALIBRATION_LOSS, *averages(results))
+    margins = [(quantity, margin_of(quantity, results.margin)) for quantity in quantities if has(frame, quantity)]
+    return contrasts(frame, results.contrasts, margins)
 
 
 def margin_of(quantity: Quantity, margin: Margin) -> float | None:
-    """Return the difference below which searches are as good as each other by a quantity; None if nobody has said."""
+    """Return the difference below which searches are as good as each other by a quantity.
+
+    Args:
+        quantity: The quantity.
+        margin: The margins of the study.
+
+    Returns:
+        The difference; None if the study has no margin for the quantity.
+    """
     if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) or quantity.group == "perplexity":
         return margin.loss
     return margin.points if quantity.group == "accuracy" else None

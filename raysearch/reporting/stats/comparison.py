@@ -1,9 +1,9 @@
 """Which searcher is best in a setting, and which others are significantly worse.
 
 The best is chosen among all, so each pair of searchers is tested (see `difference`), and the p values are corrected for
-the number of pairs by Holm's method: where searchers are alike, some other is significantly worse than the best in one
-of twenty settings at most. That a searcher is not significantly worse does not show that it is as good. Only a margin,
-below which a difference does not matter, lets two searchers tie: by two one-sided tests.
+the number of pairs by Holm's method. Where searchers are alike, at most one setting of twenty has a searcher that is
+significantly worse than the best. A searcher that is not significantly worse is not shown to be as good. That takes a
+margin, below which a difference does not matter, and two one-sided tests.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ Verdict = Literal["no significant difference", "some are worse", "one is best", 
 
 @dataclass(frozen=True)
 class Rival:
-    """A searcher's numbers in a setting, over its draws and seeds, and how it stands beside the best one.
+    """The numbers of a searcher in a setting, over its draws and seeds, and its difference from the best searcher.
 
     Args:
+        searcher: Its label.
         cells: Its searches that are compared, see `on_shared_draws`.
-        mean: Over draws and seeds; the geometric one of quantities that are compared by ratios.
-        spread: Standard deviation over seeds of a draw, the first with several; None with one seed.
-        error: Standard error: of a loss over the dense model's by the choice of samples, over draws where there are
-            several; of what was assessed by the choice of items and, where there are several, of draws.
-        cost: Layer-forwards that it takes alone, the mean over searches.
-        behind: By how much it is worse than the best: a difference, or one of logarithms for quantities that are
-            compared by ratios; 0 for the best itself. Infinite where both numbers are: nothing is best.
-        noise: How large a difference noise alone explains in 19 of 20 cases; None if it is not known.
-        p: That noise alone explains the difference, corrected for the number of pairs; None if it is not known.
-        detectable: A difference that would be detected four times in five, before correction; None if not known.
-        equivalent: Whether it is shown to be within the margin, corrected likewise; None without a margin.
+        mean: The mean over draws and seeds; the geometric mean of quantities that are compared by ratios.
+        spread: The standard deviation over the seeds of the first draw that has several; None with one seed.
+        error: The standard error. That of a loss over the dense model's is by the choice of samples, or over draws if
+            there are several. That of an assessed number is by the choice of items, and of draws if there are several.
+        cost: The layer-forwards of a search alone, the mean over searches.
+        behind: By how much it is worse than the best: a difference, of logarithms for quantities that are compared by
+            ratios; 0 for the best itself. Infinite if both numbers are infinite: then no searcher is best.
+        noise: The difference below which noise alone keeps 19 of 20 differences; None if it is not known.
+        p: The p of the test that noise alone explains the difference, corrected for the number of pairs; None if it is
+            not known.
+        detectable: The difference that would be detected four times in five, before correction; None if not known.
+        equivalent: Whether it is shown to be within the margin, after the same correction; None without a margin.
     """
 
     searcher: str
@@ -57,7 +59,7 @@ class Rival:
 
     @property
     def tied(self) -> bool | None:
-        """Whether it is not significantly worse than the best; None if that is not known."""
+        """Whether it is not significantly worse than the best; None if this is not known."""
         return None if self.p is None else self.p > LEVEL
 
 
@@ -66,7 +68,10 @@ class Comparison:
     """The searchers of a setting by one quantity, best first.
 
     Args:
-        unit: Of differences: ``nats per token``, ``points``; nats of logarithms.
+        setting: The setting.
+        quantity: The quantity by which the searchers are compared.
+        rivals: The searchers, best first.
+        unit: The unit of differences: ``nats per token``, ``points``; nats for logarithms.
     """
 
     setting: Setting
@@ -80,71 +85,99 @@ class Comparison:
         return self.rivals[0]
 
     def rival(self, searcher: str) -> Rival | None:
-        """Return a searcher beside the best; None if it has no number."""
+        """Return a searcher as it compares with the best; None if it has no number."""
         return next((rival for rival in self.rivals if rival.searcher == searcher), None)
 
     @property
     def detectable(self) -> float | None:
-        """Of any rival that differs the least difference that would be told four times in five, before correction."""
-        return min((one.detectable for one in self.rivals[1:] if one.detectable), default=None)
+        """The least difference from the best that would be detected four times in five, before correction."""
+        return min((rival.detectable for rival in self.rivals[1:] if rival.detectable), default=None)
 
     @property
     def verdict(self) -> Verdict:
-        """How sure the best is, by the rivals that differ from it beyond noise."""
+        """How sure the best is, by the number of rivals that are significantly worse."""
         if len(self.rivals) == 1:
             return "one searcher"
         ties = [rival.tied for rival in self.rivals[1:]]
         if False in ties:
             return "some are worse" if True in ties or None in ties else "one is best"
-        return "no significant difference" if all(ties) else "cannot tell"  # where noise is not known of some
+        return "no significant difference" if all(ties) else "cannot tell"  # if the noise of some rival is not known
 
 
 def compare(
     setting: Setting, cells: pd.DataFrame, quantity: Quantity, margin: float | None = None
 ) -> Comparison | None:
-    """Compare a setting's searchers by its comparable searches; None if none of these has the quantity.
+    """Compare the searchers of a setting, by the searches of `on_shared_draws`.
 
-    See `on_shared_draws`. A tie of means goes to the cheaper, then to the first. Searchers are as good as each other
-    below a `margin`.
+    Of two searchers with equal means the cheaper one is first, then the first one of the study.
+
+    Args:
+        setting: The setting.
+        cells: Its comparable searches.
+        quantity: The quantity by which they are compared.
+        margin: The difference below which two searchers are as good as each other; None for no margin.
+
+    Returns:
+        The comparison; None if no search has the quantity.
     """
     measured = dict(iter(on_shared_draws(cells, quantity).groupby("searcher", observed=True)))
     if not measured:
         return None
-    sides = {name: Side(mine, quantity) for name, mine in measured.items()}
-    rivals = [_rival(name, mine, sides[name], quantity) for name, mine in measured.items()]
-    rivals.sort(key=lambda one: (tidy(-quantity.sign * sides[one.searcher].score), math.isnan(one.cost), one.cost))
+    sides = {name: Side(searches, quantity) for name, searches in measured.items()}
+    rivals = [_rival(name, searches, sides[name], quantity) for name, searches in measured.items()]
+    rivals.sort(
+        key=lambda rival: (tidy(-quantity.sign * sides[rival.searcher].score), math.isnan(rival.cost), rival.cost)
+    )
     pairs = itertools.combinations([sides[rival.searcher] for rival in rivals], 2)
-    gaps = [difference(one, other, quantity) for one, other in pairs]
+    gaps = [difference(side, other_side, quantity) for side, other_side in pairs]
     corrected = holm([gap.p for gap in gaps]), holm([gap.equivalence_p(margin) for gap in gaps])
-    best, *others = rivals
-    beside = [best if math.isfinite(best.mean) else replace(best, behind=math.inf, p=None)]
-    for one, gap, p, equivalence_p in zip(others, gaps, *corrected, strict=False):  # the pairs of the best come first
+    best, *rest = rivals
+    ordered = [best if math.isfinite(best.mean) else replace(best, behind=math.inf, p=None)]
+    for rival, gap, p, equivalence_p in zip(rest, gaps, *corrected, strict=False):  # the pairs of the best come first
         behind = math.inf if math.isnan(gap.value) else max(0.0, quantity.sign * gap.value)
-        noise, detectable = gap.half_width(), gap.detectable
-        equivalent = None if equivalence_p is None else equivalence_p <= LEVEL
-        beside.append(replace(one, behind=behind, noise=noise, p=p, detectable=detectable, equivalent=equivalent))
-    return Comparison(setting, quantity, beside, quantity.difference_unit or str(cells["unit"].iloc[0]))
+        tested = replace(
+            rival,
+            behind=behind,
+            noise=gap.half_width(),
+            p=p,
+            detectable=gap.detectable,
+            equivalent=None if equivalence_p is None else equivalence_p <= LEVEL,
+        )
+        ordered.append(tested)
+    return Comparison(setting, quantity, ordered, quantity.difference_unit or str(cells["unit"].iloc[0]))
 
 
 def on_shared_draws(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:
-    """Return the searches of a setting that have a quantity, of the draws that all searchers have; of all without one.
+    """Return the searches of a setting that have a quantity, of those draws that all searchers have.
 
-    Draws differ by far more than searchers do.
+    Without such a draw, return those of all draws. Draws differ by far more than searchers do.
+
+    Args:
+        cells: The searches of the setting.
+        quantity: The quantity.
     """
-    known = cells[cells[quantity.key].notna()]
-    n_searchers = known.groupby("draw")["searcher"].transform("nunique")
-    complete = known[n_searchers == known["searcher"].nunique()]
-    return complete if len(complete) else known
+    measured = cells[cells[quantity.key].notna()]
+    n_searchers = measured.groupby("draw")["searcher"].transform("nunique")
+    complete = measured[n_searchers == measured["searcher"].nunique()]
+    return complete if len(complete) else measured
 
 
 def comparisons(frame: pd.DataFrame, quantity: Quantity, margin: float | None = None) -> list[Comparison]:
-    """Every setting's comparison by a quantity, where there is one."""
-    return [one for setting, cells in settings(frame) if (one := compare(setting, cells, quantity, margin))]
+    """Return the comparison of each setting by a quantity, without the settings that do not have it.
+
+    Args:
+        frame: The searches, see `cells_frame`.
+        quantity: The quantity by which searchers are compared.
+        margin: The difference below which two searchers are as good as each other; None for no margin.
+    """
+    return [
+        comparison for setting, cells in settings(frame) if (comparison := compare(setting, cells, quantity, margin))
+    ]
 
 
 def _rival(searcher: str, cells: pd.DataFrame, side: Side, quantity: Quantity) -> Rival:
-    several = len(cells) > len(side.by_draw)  # seeds of a draw
-    spreads = cells.groupby("draw")[quantity.key].std().dropna() if several else ()
+    has_several_seeds = len(cells) > len(side.by_draw)
+    spreads = cells.groupby("draw")[quantity.key].std().dropna() if has_several_seeds else ()
     return Rival(
         searcher=searcher,
         cells=cells,
@@ -157,11 +190,12 @@ def _rival(searcher: str, cells: pd.DataFrame, side: Side, quantity: Quantity) -
 
 def _error(cells: pd.DataFrame, side: Side, quantity: Quantity) -> float | None:
     """Return the standard error of a searcher's mean; None if it is not known."""
-    several = len(side.by_draw) > 1
-    if quantity == CALIBRATION_LOSS and several:
+    has_several_draws = len(side.by_draw) > 1
+    if quantity == CALIBRATION_LOSS and has_several_draws:
         return float(cells.groupby("draw")["delta"].mean().sem())
     if side.error is None or not math.isfinite(side.score):
         return None
     means = [float(values.mean()) for values in side.by_draw.values()]
-    error = math.hypot(side.error, statistics.stdev(means) / math.sqrt(len(means)) if several else 0.0)
+    error_over_draws = statistics.stdev(means) / math.sqrt(len(means)) if has_several_draws else 0.0
+    error = math.hypot(side.error, error_over_draws)
     return error * math.exp(side.score) if quantity.ratio else error

@@ -14,17 +14,21 @@ from raysearch.studies.spec import sides_of
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two searchers beside each other in a setting, or in all of a model and calibration together.
+    """The comparison of two searchers in a setting, or in all settings of a model and calibration together.
 
     Args:
-        setting: The setting; of several the first.
-        sizes: M, or all M whose mean difference within each draw this is.
+        setting: The setting; the first of several.
+        sizes: M; several M if `gap` is the mean difference over them.
+        quantity: The quantity by which the searchers are compared.
+        first: The first searcher of the contrast.
+        second: The second searcher.
         gap: By how much the first is above the second.
-        p: That noise alone explains it, corrected for `n_answers`; None if noise is not known.
-        equivalence_p: That it is beyond the margin, corrected likewise; None without a margin, too.
-        n_answers: How many answers, of all contrasts for all M together or M by M, p is corrected for.
-        unit: Of differences: ``nats per token``, ``points``; nats of logarithms.
-        n_seeds: The most seeds that a draw has.
+        unit: The unit of differences: ``nats per token``, ``points``; nats for logarithms.
+        n_seeds: The largest number of seeds of a draw.
+        p: The p of the test that noise alone explains the gap, corrected for `n_answers`; None if noise is not known.
+        equivalence_p: The p of the test that the gap is beyond the margin, corrected in the same way; None if noise is
+            not known, or without a margin.
+        n_answers: The number of answers for which p is corrected: all those over all M, or all those for a single M.
     """
 
     setting: Setting
@@ -45,8 +49,8 @@ class Contrast:
         return self.quantity.sign * self.gap.value + 0.0
 
     @property
-    def told(self) -> bool:
-        """Whether noise is rejected as the cause."""
+    def significant(self) -> bool:
+        """Whether noise is rejected as the cause of the difference."""
         return self.p is not None and self.p <= LEVEL
 
     @property
@@ -58,49 +62,57 @@ class Contrast:
 def contrasts(
     frame: pd.DataFrame, names: Sequence[str], quantities: Sequence[tuple[Quantity, float | None]]
 ) -> list[Contrast]:
-    """Answer each contrast by each quantity; by calibration loss where a side has no held-out loss.
+    """Answer each contrast by each quantity; by calibration loss only where a side has no held-out loss.
 
-    First comes the answer of all M together, where there are several M and draws: the samples of a draw favour a
-    searcher at every M alike, so that answers M by M do not add up.
+    Where there are several M and draws, the first answer is over all M together. The samples of a draw favour a
+    searcher at every M, so answers for single M are not independent.
 
     Args:
         frame: The study's searches.
         names: The contrasts, as ``greedy - one_shot``.
         quantities: Each with the margin below which a difference does not matter.
+
+    Returns:
+        The answers, in the order of the contrasts.
     """
-    whole, apart = list[Contrast](), list[Contrast]()
+    over_all_sizes: list[Contrast] = []
+    by_size: list[Contrast] = []
     for pair in map(sides_of, names):
         mine = _without_used_loss(frame[frame["searcher"].isin(pair)])
         for quantity, margin in quantities:
-            known = mine[mine[quantity.key].notna()]
-            of_both = (cells for _, cells in settings(known) if cells["searcher"].nunique() > 1)
-            apart += [_contrast(cells, quantity, margin, *pair) for cells in of_both]
-            whole += [_contrast(cells, quantity, margin, *pair) for cells in _all_sizes(known)]
+            measured = mine[mine[quantity.key].notna()]
+            with_both_sides = (cells for _, cells in settings(measured) if cells["searcher"].nunique() > 1)
+            by_size += [_contrast(cells, quantity, margin, *pair) for cells in with_both_sides]
+            over_all_sizes += [_contrast(cells, quantity, margin, *pair) for cells in _all_sizes(measured)]
     places = {pair: place for place, pair in enumerate(map(sides_of, names))}
-    return sorted([*_corrected(whole), *_corrected(apart)], key=lambda one: places[one.first, one.second])
+    answers = [*_corrected(over_all_sizes), *_corrected(by_size)]
+    return sorted(answers, key=lambda answer: places[answer.first, answer.second])
 
 
 def _all_sizes(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The searches of each model and calibration with several M and draws, of M and draws that both searchers have."""
-    for _, of in cells[cells["comparable"]].groupby(["model", "calibration"], observed=True):
-        both = of[of.groupby(["remove", "draw"])["searcher"].transform("nunique") > 1]
-        if both["remove"].nunique() > 1 and both["draw"].nunique() > 1:
-            yield both
+    """Yield the searches of each model and calibration on those M and draws that both searchers have.
+
+    Only where there are several such M and several such draws.
+    """
+    for _, group in cells[cells["comparable"]].groupby(["model", "calibration"], observed=True):
+        shared = group[group.groupby(["remove", "draw"])["searcher"].transform("nunique") > 1]
+        if shared["remove"].nunique() > 1 and shared["draw"].nunique() > 1:
+            yield shared
 
 
 def _corrected(answers: Sequence[Contrast]) -> list[Contrast]:
-    """Correct the p of some answers for their number."""
-    corrected = holm([one.gap.p for one in answers]), holm([one.equivalence_p for one in answers])
+    """Return answers with their p values corrected for the number of answers."""
+    corrected = holm([answer.gap.p for answer in answers]), holm([answer.equivalence_p for answer in answers])
     return [
-        replace(one, p=p, equivalence_p=equivalence_p, n_answers=len(answers))
-        for one, p, equivalence_p in zip(answers, *corrected, strict=True)
+        replace(answer, p=p, equivalence_p=equivalence_p, n_answers=len(answers))
+        for answer, p, equivalence_p in zip(answers, *corrected, strict=True)
     ]
 
 
 def _without_used_loss(cells: pd.DataFrame) -> pd.DataFrame:
-    """Leave out the calibration loss of two searchers in the settings in which both have a held-out loss."""
+    """Return the searches of two searchers, without calibration losses where both have a held-out loss."""
     held_out = cells["searcher"].where(cells["held_out"].notna() & cells["comparable"])
-    sides = held_out.groupby([cells[one] for one in Setting._fields], observed=True).transform("nunique")
+    sides = held_out.groupby([cells[label] for label in Setting._fields], observed=True).transform("nunique")
     return cells.assign(loss=cells["loss"].where(sides < 2))
 
 
@@ -116,5 +128,5 @@ def _contrast(cells: pd.DataFrame, quantity: Quantity, margin: float | None, fir
         gap=gap,
         equivalence_p=gap.equivalence_p(margin),
         unit=quantity.difference_unit or str(cells["unit"].iloc[0]),
-        n_seeds=int(max(one.groupby("draw")["seed"].nunique().max() for one in (mine, theirs))),
+        n_seeds=int(max(side.groupby("draw")["seed"].nunique().max() for side in (mine, theirs))),
     )

@@ -1,4 +1,4 @@
-"""Which calibration gives the better checkpoints: every two of them, paired by searcher or tested over draws."""
+"""Which calibration gives the better checkpoints: each pair of them, paired by searcher or tested over draws."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ from raysearch.reporting.stats.frame import Panel, Quantity, by_own_luck, panels
 
 @dataclass(frozen=True)
 class CalibrationEffect:
-    """Two calibrations beside each other, the better one first.
+    """The comparison of two calibrations, the better one first.
 
     Args:
-        best: The calibration with the better mean over the searchers that have a result by both.
-        gain: How much better, at least 0: the mean difference; the mean ratio, at least 1, of a quantity that is
-            compared by ratios.
-        low: Lower end of the 95 % interval of the gain; None with one searcher and draw.
-        p: Corrected by Holm's method for the pairs of the panel. By Welch's test over draws, where each calibration has
-            several, with the noise of the items, and without it as well; else by Wilcoxon's signed ranks over
-            searchers, which holds for these samples and items. None if not known.
-        n_better: How many of the searchers are better by the first.
-        n_draws: The fewest draws of the two.
+        panel: The model and M.
+        quantity: The quantity by which they are compared.
+        best: The calibration with the better mean over the searchers that have a result on both.
+        second: The other calibration.
+        gain: By how much the first is better: the mean difference, at least 0; for a quantity that is compared by
+            ratios the mean ratio, at least 1.
+        low: The lower end of the 95 % interval of the gain; None with one searcher and draw.
+        high: The upper end of the interval.
+        p: The p of the test of no difference, corrected by Holm's method for the pairs of the panel. If each
+            calibration has several draws, the larger p of Welch's tests over draws with and without the noise of the
+            items. Else Wilcoxon's signed ranks over searchers, which hold for these samples and items alone. None if
+            it is not known.
+        n_searchers: The number of searchers that have a result on both.
+        n_better: The number of those searchers that are better on the first.
+        n_draws: The number of draws of the calibration with fewer draws.
     """
 
     panel: Panel
@@ -50,54 +56,75 @@ class CalibrationEffect:
 
 
 def calibration_effects(frame: pd.DataFrame, quantity: Quantity) -> list[CalibrationEffect]:
-    """Every two calibrations by a quantity, for each model and M; see `by_own_luck` for the searchers that count."""
-    found = []
+    """Return the comparison of each pair of calibrations by a quantity, for each model and M.
+
+    Args:
+        frame: The searches, see `cells_frame`. Only those of `by_own_luck` count.
+        quantity: The quantity.
+    """
+    effects = []
     for panel, cells in panels(by_own_luck(frame)):
-        known = cells[cells[quantity.key].notna()]
-        pairs = list(_pairs(panel, known, quantity))
-        found += [replace(one, p=p) for one, p in zip(pairs, holm([one.p for one in pairs]), strict=True)]
-    return found
+        measured = cells[cells[quantity.key].notna()]
+        uncorrected = list(_pairs(panel, measured, quantity))
+        corrected = holm([effect.p for effect in uncorrected])
+        effects += [replace(effect, p=p) for effect, p in zip(uncorrected, corrected, strict=True)]
+    return effects
 
 
 def _pairs(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Iterator[CalibrationEffect]:
     from scipy.stats import ttest_rel
 
     places = [cells[name] for name in ("calibration", "draw", "searcher")]
-    by_draw = (quantity.sign * quantity.of(cells)).groupby(places, observed=True).mean()
+    by_draw = (quantity.sign * quantity.values_of(cells)).groupby(places, observed=True).mean()
     calibrations = cells["calibration"].drop_duplicates().sort_values()
-    tables = {one: by_draw[one].unstack("searcher").dropna(axis="columns") for one in calibrations}
-    found = cells.groupby(["calibration", "searcher"], observed=True)["removed"].agg(frozenset)
-    # of a searcher with an unknown mask its name, so that it is like no other
-    masks = {place: of if all(of) else place[1] for place, of in found.items()}
+    tables = {name: by_draw[name].unstack("searcher").dropna(axis="columns") for name in calibrations}
+    removed = cells.groupby(["calibration", "searcher"], observed=True)["removed"].agg(frozenset)
+    # a searcher with an unknown mask is represented by its name, so that it equals no other searcher
+    masks = {place: of_searcher if all(of_searcher) else place[1] for place, of_searcher in removed.items()}
     for pair in itertools.combinations(tables, 2):
         common = tables[pair[0]].columns.intersection(tables[pair[1]].columns)
         if not len(common):
             continue
-        best, second = sorted(pair, key=lambda one: -tables[one][common].to_numpy().mean())
-        better, worse = tables[best][common], tables[second][common]
+        best, second = sorted(pair, key=lambda calibration: -tables[calibration][common].to_numpy().mean())
+        better = tables[best][common]
+        worse = tables[second][common]
         by_searcher = better.mean() - worse.mean()
-        gain, n_draws = tidy(float(by_searcher.mean())), min(len(better), len(worse))
-        p, ends = None, (math.nan, math.nan)
+        gain = tidy(float(by_searcher.mean()))
+        n_draws = min(len(better), len(worse))
+        p = None
+        ends = (math.nan, math.nan)
         if n_draws > 1:
-            mine = cells[cells["searcher"].isin(common)]
-            items = by_item(*(Side(mine[mine["calibration"] == one], quantity) for one in (best, second)))
-            draws = [of_mean(of.mean(axis=1).to_numpy()) for of in (better, worse)]
+            shared = cells[cells["searcher"].isin(common)]
+            items = by_item(*(Side(shared[shared["calibration"] == name], quantity) for name in (best, second)))
+            draws = [of_mean(table.mean(axis=1).to_numpy()) for table in (better, worse)]
             noise = Difference(gain, n_draws, [total([*draws, *items]), total(draws)])
-            p, half = noise.p, noise.half_width() or 0.0
-            ends = gain - half, gain + half
+            p = noise.p
+            half_width = noise.half_width() or 0.0
+            ends = (gain - half_width, gain + half_width)
         elif len(common) > 1:
             ends = ttest_rel(better.mean(), worse.mean()).confidence_interval(1 - LEVEL)
-            alike = pd.Series([(masks[best, one], masks[second, one]) for one in common]).duplicated()
-            gaps = tidy(by_searcher[~alike.to_numpy()]).to_numpy()
+            mask_pairs = pd.Series([(masks[best, searcher], masks[second, searcher]) for searcher in common])
+            gaps = tidy(by_searcher[~mask_pairs.duplicated().to_numpy()]).to_numpy()
             p = signed_rank_p(gaps[gaps != 0])
-        read = math.exp if quantity.ratio else float
-        low, high = map(read, ends) if math.isfinite(ends[0]) else (None, None)
-        n_better = int((by_searcher > 0).sum())
-        yield CalibrationEffect(panel, quantity, best, second, read(gain), low, high, p, len(common), n_better, n_draws)
+        as_gain = math.exp if quantity.ratio else float
+        low, high = map(as_gain, ends) if math.isfinite(ends[0]) else (None, None)
+        yield CalibrationEffect(
+            panel=panel,
+            quantity=quantity,
+            best=best,
+            second=second,
+            gain=as_gain(gain),
+            low=low,
+            high=high,
+            p=p,
+            n_searchers=len(common),
+            n_better=int((by_searcher > 0).sum()),
+            n_draws=n_draws,
+        )
 
 
 def signed_rank_p(gaps: npt.NDArray[np.float64]) -> float:
-    """Return the two-sided p of Wilcoxon's signed ranks, of all 2^n signs; equal sizes share the mean of their ranks.
+    """Return the two-sided p of Wilcoxon's signed ranks over all 2^n signs; equal sizes share the mean of their ranks.
 
     Args:
         gaps: Differences other than 0, [n].
@@ -105,9 +132,9 @@ def signed_rank_p(gaps: npt.NDArray[np.float64]) -> float:
     from scipy.stats import rankdata
 
     ranks = np.rint(2 * rankdata(np.abs(gaps))).astype(int)  # whole numbers, so few sums are possible
-    shares = np.ones(1)  # of the signs, by the sum of the ranks of positive ones
+    shares = np.ones(1)  # of all signs, by the sum of the ranks of positive differences
     for rank in ranks:
         shares = (np.pad(shares, (0, rank)) + np.pad(shares, (rank, 0))) / 2
     middle = ranks.sum() / 2
-    far = np.abs(np.arange(len(shares)) - middle) >= abs(ranks[gaps > 0].sum() - middle)
-    return float(shares[far].sum())
+    is_as_far = np.abs(np.arange(len(shares)) - middle) >= abs(ranks[gaps > 0].sum() - middle)
+    return float(shares[is_as_far].sum())

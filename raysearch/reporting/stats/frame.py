@@ -1,4 +1,4 @@
-"""A study's searches as one tidy table, a row each, from which statistics, tables and figures are made."""
+"""The searches of a study as one tidy table, a row each, from which statistics, tables and figures are made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.mask import Mask
 from raysearch.studies.result import CellResult, Outcome, StudyResult
 
-#: Contributions of items to a number, whose sum it is, by text or task.
+#: The contributions of items to a number, which is their sum: an array for each text or task.
 Items = Sequence[npt.NDArray[np.float64]]
 
 _AVERAGED: tuple[Group, ...] = ("perplexity", "accuracy", "generation")
@@ -31,7 +31,13 @@ _NUMBERS = (
 
 
 class Setting(NamedTuple):
-    """The searches of one model, calibration and M, in which searchers have the same task and unit of loss."""
+    """The labels of the searches of one model, calibration and M: searchers have the same task and unit of loss.
+
+    Args:
+        model: The model.
+        calibration: The calibration.
+        remove: M, the number of removed layers.
+    """
 
     model: str
     calibration: str
@@ -39,7 +45,12 @@ class Setting(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """The searches of one model and M, by whatever calibration: what averages are compared in."""
+    """The labels of the searches of one model and M, of all calibrations; averages are compared within a panel.
+
+    Args:
+        model: The model.
+        remove: M, the number of removed layers.
+    """
 
     model: str
     remove: int
@@ -47,12 +58,16 @@ class Panel(NamedTuple):
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number that every search has, by which searches are compared.
+    """A number by which searches are compared.
 
     Args:
-        key: Its column; that of its standard error is ``key + "_error"``.
+        key: Its column. The column of its standard error is ``key + "_error"``.
+        title: Its name in tables and sentences.
+        unit: Its unit; empty for losses, whose unit depends on the setting.
+        higher_is_better: Whether a higher number is better.
         ratio: Whether it is compared by ratios rather than by differences, as perplexities are.
-        metrics: The names of the metrics that it is the mean of; none for a metric itself.
+        metrics: The names of the metrics of which it is the mean; empty for a metric itself.
+        group: The group of its metric or metrics; None for a loss.
     """
 
     key: str
@@ -70,63 +85,74 @@ class Quantity:
 
     @property
     def sign(self) -> int:
-        """Times this, more is better."""
+        """The factor by which the number is multiplied so that more is better: 1 or -1."""
         return 1 if self.higher_is_better else -1
 
     @property
     def difference_unit(self) -> str:
-        """The unit of differences, of logarithms where it is compared by ratios; empty where the setting decides."""
-        return "nats" if self.ratio else "points" if self.unit == "%" else self.unit
+        """The unit of differences, of logarithms for ratios; empty for losses, whose unit depends on the setting."""
+        if self.ratio:
+            return "nats"
+        return "points" if self.unit == "%" else self.unit
 
-    def of(self, cells: pd.DataFrame) -> pd.Series:
-        """Return the numbers of some searches; their logarithms where it is compared by ratios."""
+    def values_of(self, cells: pd.DataFrame) -> pd.Series:
+        """Return the numbers of some searches; their logarithms if the quantity is compared by ratios."""
         return np.log(cells[self.key]) if self.ratio else cells[self.key]
 
 
-#: The loss on the samples of the other draws of the calibration, which the search has not seen.
+#: The loss on the samples of the other draws of the calibration. The search has not seen them.
 HELD_OUT_LOSS = Quantity("held_out", "held-out calibration loss", "", higher_is_better=False)
 
-#: The loss on the calibration itself; its unit is the calibration's, so it is compared within a setting alone.
+#: The loss on the calibration itself. Its unit depends on the calibration, so it is compared only within a setting.
 CALIBRATION_LOSS = Quantity("loss", "calibration loss", "", higher_is_better=False)
 
 
 def column_of(metric: str) -> str:
-    """The column of a metric by its name; the prefix keeps it apart from a search's own columns."""
+    """Return the column of a metric by its name; the prefix avoids clashes with the other columns of a search."""
     return f"assessed.{metric}"
 
 
 def quantity_of(metric: Metric) -> Quantity:
-    """A metric as a quantity."""
-    key, ratio = column_of(metric.name), metric.group == "perplexity"
-    return Quantity(key, metric.title, metric.unit, metric.higher_is_better, ratio, group=metric.group)
+    """Return a metric as a quantity."""
+    return Quantity(
+        column_of(metric.name),
+        metric.title,
+        metric.unit,
+        metric.higher_is_better,
+        ratio=metric.group == "perplexity",
+        group=metric.group,
+    )
 
 
 def averages(results: StudyResult) -> list[Quantity]:
-    """The averages of the groups that were assessed, over the metrics of the unit and direction that most have."""
-    found = []
+    """Return the averages of the groups that were assessed.
+
+    An average is over those metrics of its group that have the most frequent unit and direction.
+    """
+    quantities = []
     for group in _AVERAGED:
-        if members := [one for one in results.metrics if one.group == group]:
-            unit, higher_is_better = mode((one.unit, one.higher_is_better) for one in members)
-            alike = [one for one in members if (one.unit, one.higher_is_better) == (unit, higher_is_better)]
+        if members := [metric for metric in results.metrics if metric.group == group]:
+            unit, higher_is_better = mode((metric.unit, metric.higher_is_better) for metric in members)
+            alike = [metric for metric in members if (metric.unit, metric.higher_is_better) == (unit, higher_is_better)]
             title = f"average {group}" if len(alike) > 1 else f"{group} on {alike[0].title}"
-            names = tuple(one.name for one in alike)
-            found.append(
+            names = tuple(metric.name for metric in alike)
+            quantities.append(
                 Quantity(f"{group}_average", title, unit, higher_is_better, group == "perplexity", names, group)
             )
-    return found
+    return quantities
 
 
 def cells_frame(results: StudyResult) -> pd.DataFrame:
-    """One row a search, in the study's order; a number that is not known is NaN.
+    """Return a table of one row per search, in the study's order; an unknown number is NaN.
 
     Returns:
-        Columns of labels (``model`` … ``link``), ``comparable`` (it found a mask of the size asked for), ``removed`` (a
+        Columns of labels (``model`` … ``link``), ``comparable`` (its mask has the requested size), ``removed`` (a
         tuple), ``measure``, ``held_out_by_draw`` (a mapping), numbers of the search (``loss``, ``delta`` over dense,
         ``layer_forwards_alone`` …), every metric as ``assessed.<name>`` and the averages, each with its standard error
-        as ``…_error``. Models, calibrations and searchers are categories, so groups come out in the study's order.
+        as ``…_error``. Models, calibrations and searchers are categories, so groups are in the study's order.
     """
     quantities = [*map(quantity_of, results.metrics), *averages(results)]
-    numbers = [*_NUMBERS, *(name for one in quantities for name in (one.key, one.error))]
+    numbers = [*_NUMBERS, *(name for quantity in quantities for name in (quantity.key, quantity.error))]
     rows = [_row(cell, results) for cell in results.cells]
     frame = pd.DataFrame(rows, columns=[*_LABELS, *_DECLARED, *_FOUND, *numbers], dtype=object)
     types = {
@@ -139,13 +165,13 @@ def cells_frame(results: StudyResult) -> pd.DataFrame:
 
 
 def settings(frame: pd.DataFrame) -> Iterator[tuple[Setting, pd.DataFrame]]:
-    """The comparable searches of each setting; models and calibrations in the study's order, M ascending."""
+    """Yield the comparable searches of each setting; models and calibrations in the study's order, M ascending."""
     for labels, cells in _comparable(frame).groupby([*Setting._fields], observed=True):
         yield Setting(*labels), cells
 
 
 def panels(frame: pd.DataFrame) -> Iterator[tuple[Panel, pd.DataFrame]]:
-    """The comparable searches of each model and M, of all calibrations together; models in the study's order."""
+    """Yield the comparable searches of each model and M, of all calibrations; models in the study's order."""
     for labels, cells in _comparable(frame).groupby([*Panel._fields], observed=True):
         yield Panel(*labels), cells
 
@@ -153,35 +179,47 @@ def panels(frame: pd.DataFrame) -> Iterator[tuple[Panel, pd.DataFrame]]:
 def searcher_means(frame: pd.DataFrame, *quantities: Quantity) -> pd.DataFrame:
     """Return the mean over draws and seeds of every number, by model, calibration, M and searcher.
 
-    That of a quantity named is its `mean_of`, of all others the arithmetic one.
+    Args:
+        frame: The searches, see `cells_frame`.
+        quantities: The quantities whose mean is that of `mean_of`. All other numbers have the arithmetic mean.
     """
     groups = _comparable(frame).groupby([*Setting._fields, "searcher"], observed=True)
-    own = {one.key: groups[one.key].agg(partial(mean_of, one)) for one in quantities}
-    return groups.mean(numeric_only=True).assign(**own)
+    named_means = {quantity.key: groups[quantity.key].agg(partial(mean_of, quantity)) for quantity in quantities}
+    return groups.mean(numeric_only=True).assign(**named_means)
 
 
 def mean_of(quantity: Quantity, values: pd.Series) -> float:
-    """Return the mean; the geometric one of quantities that are compared by ratios."""
+    """Return the mean of a quantity's values; the geometric mean if it is compared by ratios.
+
+    Args:
+        quantity: The quantity.
+        values: Its values.
+    """
     return float(np.exp(np.log(values).mean()) if quantity.ratio else values.mean())
 
 
 def tidy(values: Any) -> Any:
-    """Round numbers, or tables of them, to where only the order of additions parts them: 12 digits after the point."""
+    """Round numbers, or tables of them, to 12 decimals, so that the order of additions does not matter."""
     return round(values, 12)
 
 
 def fresh_loss(frame: pd.DataFrame) -> Quantity:
-    """Return the held-out loss if all comparable searches have one, which flatters nobody; else the calibration's."""
+    """Return the held-out loss if all comparable searches have one, since it flatters none; else the calibration's."""
     return HELD_OUT_LOSS if _comparable(frame)["held_out"].notna().all() else CALIBRATION_LOSS
 
 
 def has(frame: pd.DataFrame, quantity: Quantity) -> bool:
-    """Return whether any comparable search has this quantity."""
+    """Return whether any comparable search has a quantity.
+
+    Args:
+        frame: The searches, see `cells_frame`.
+        quantity: The quantity.
+    """
     return bool(_comparable(frame)[quantity.key].notna().any())
 
 
 def headline(results: StudyResult, frame: pd.DataFrame) -> Quantity:
-    """Return the number that a report opens with: the first average; where nothing was assessed, a loss of a setting.
+    """Return the number with which a report opens: the first average; `fresh_loss` if nothing was assessed.
 
     Args:
         results: The study.
@@ -191,31 +229,40 @@ def headline(results: StudyResult, frame: pd.DataFrame) -> Quantity:
 
 
 def by_column(values: Mapping[str, Estimate], results: StudyResult) -> dict[str, Estimate]:
-    """A checkpoint's metrics and averages by their columns, with standard errors where those are known.
+    """Return the metrics and averages of a checkpoint by their columns, with standard errors where these are known.
 
-    Metrics are of different data, so the errors of an average's are independent. An average is there only if every
-    metric is: those over different sets of tasks do not compare.
+    Metrics are measured on different data, so their errors are independent in an average. An average is given only if
+    every one of its metrics is: averages over different sets of tasks are not comparable.
+
+    Args:
+        values: The metrics of the checkpoint, by name.
+        results: The study, which defines the averages.
     """
-    found = {column_of(name): one for name, one in values.items()}
+    estimates = {column_of(name): estimate for name, estimate in values.items()}
     for quantity in averages(results):
         members = [values[name] for name in quantity.metrics if name in values and math.isfinite(values[name].value)]
         if len(members) == len(quantity.metrics):
-            errors = [one.error for one in members if one.error is not None]
+            errors = [estimate.error for estimate in members if estimate.error is not None]
             error = math.hypot(*errors) / len(errors) if len(errors) == len(members) else None
-            found[quantity.key] = Estimate(fmean(one.value for one in members), error)
-    return found
+            estimates[quantity.key] = Estimate(fmean(estimate.value for estimate in members), error)
+    return estimates
 
 
-def is_ruined(found: Outcome, results: StudyResult) -> bool:
-    """Whether a number that would be part of an average is not finite."""
-    averaged = {name for one in averages(results) for name in one.metrics}
-    return any(name in averaged and not math.isfinite(one.value) for name, one in found.assessed.items())
+def is_ruined(outcome: Outcome, results: StudyResult) -> bool:
+    """Return whether a number that would be part of an average is not finite.
+
+    Args:
+        outcome: The outcome of a search.
+        results: The study, which defines the averages.
+    """
+    averaged = {name for quantity in averages(results) for name in quantity.metrics}
+    return any(name in averaged and not math.isfinite(estimate.value) for name, estimate in outcome.assessed.items())
 
 
 def of_shared_luck(frame: pd.DataFrame) -> list[str]:
-    """The searchers that had the same random numbers in several draws of a calibration.
+    """Return the searchers that had the same random numbers in several draws of a calibration.
 
-    A test over draws would take their luck, which is the same in each, for the searcher's doing.
+    Their luck is the same in each draw, so a test over draws would take it for an effect of the searcher.
     """
     by_seed = _comparable(frame[frame["stochastic"]]).groupby([*Setting._fields, "searcher", "seed"], observed=True)
     n_draws = by_seed["draw"].nunique()
@@ -223,7 +270,7 @@ def of_shared_luck(frame: pd.DataFrame) -> list[str]:
 
 
 def by_own_luck(frame: pd.DataFrame) -> pd.DataFrame:
-    """The searches by searchers that use the objective and that had other luck, if any, in each draw."""
+    """Return the searches of the searchers that use the objective, without those of `of_shared_luck`."""
     return frame[frame["uses_objective"] & ~frame["searcher"].isin(of_shared_luck(frame))]
 
 
@@ -232,39 +279,39 @@ def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
-    found = cell.outcome
-    if found is None:
+    outcome = cell.outcome
+    if outcome is None:
         labels = {name: vars(cell)[name] for name in (*_LABELS, *_DECLARED)}
         return {**labels, "comparable": False, "removed": (), "items": {}, "held_out_by_draw": {}, "source": ""}
-    of_size = len(found.removed) in (0, cell.remove)  # nothing removed: the mask is not known, its numbers are
     derived = {
-        "comparable": of_size,
-        "removed": Mask.of(*found.removed).layers,
-        "unit": found.measure.unit,
-        "items": _items(found, results),
-        "loss_error": found.delta_error,
-        "delta": found.loss - found.dense_loss,
+        # nothing removed: the mask is unknown, but its numbers are known
+        "comparable": len(outcome.removed) in (0, cell.remove),
+        "removed": Mask.of(*outcome.removed).layers,
+        "unit": outcome.measure.unit,
+        "items": _items(outcome, results),
+        "loss_error": outcome.delta_error,
+        "delta": outcome.loss - outcome.dense_loss,
     }
-    estimates = by_column(found.assessed, results)
-    values = {key: one.value for key, one in estimates.items()}
-    errors = {f"{key}_error": one.error for key, one in estimates.items()}
-    return vars(cell) | vars(found) | derived | values | errors
+    estimates = by_column(outcome.assessed, results)
+    values = {key: estimate.value for key, estimate in estimates.items()}
+    errors = {f"{key}_error": estimate.error for key, estimate in estimates.items()}
+    return vars(cell) | vars(outcome) | derived | values | errors
 
 
-def _items(found: Outcome, results: StudyResult) -> dict[str, Items]:
-    """The contributions of items to each number of a search, by its column; those of an average, task by task.
+def _items(outcome: Outcome, results: StudyResult) -> dict[str, Items]:
+    """Return the contributions of items to each number of a search, by its column; for an average, task by task.
 
-    They add up to the number, or to its logarithm where it is compared by ratios, so the differences of two searches'
-    contributions have the error of the difference of their numbers.
+    They add up to the number, or to its logarithm if it is compared by ratios. So the differences of the contributions
+    of two searches have the error of the difference of their numbers.
     """
-    own = {name: np.asarray(parts) for name, parts in found.items.items() if len(parts)}
-    items: dict[str, Items] = {column_of(name): (parts,) for name, parts in own.items()}
+    contributions = {name: np.asarray(parts) for name, parts in outcome.items.items() if len(parts)}
+    items: dict[str, Items] = {column_of(name): (parts,) for name, parts in contributions.items()}
     for quantity in averages(results):
-        if {*quantity.metrics} <= own.keys() & found.assessed.keys():
-            values = [found.assessed[name].value for name in quantity.metrics]
-            # the logarithm of a mean of perplexities moves with each as its share of their sum
+        if {*quantity.metrics} <= contributions.keys() & outcome.assessed.keys():
+            values = [outcome.assessed[name].value for name in quantity.metrics]
+            # the derivative of the logarithm of a mean by the logarithm of one perplexity is its share of the sum
             weights = [value / sum(values) if quantity.ratio else 1 / len(values) for value in values]
             items[quantity.key] = tuple(
-                weight * own[name] for weight, name in zip(weights, quantity.metrics, strict=True)
+                weight * contributions[name] for weight, name in zip(weights, quantity.metrics, strict=True)
             )
     return items

@@ -1,8 +1,9 @@
-"""How much of a result is the calibration's doing, how much the searcher's: analysis of variance, and plain spreads.
+"""How much a result varies with the calibration and with the searcher: analysis of variance, and plain spreads.
 
-Only what all calibrations share is split: averages of assessed metrics. A calibration's own loss has its own unit, so
-losses of two calibrations are never put on one scale. Searchers that do not use the objective are left out, as they
-would dilute the calibration's share, and so are those whose luck is the same in several draws (`by_own_luck`).
+Only averages of assessed metrics are split, since all calibrations share them. The unit of a loss depends on the
+calibration, so losses of two calibrations are never put on one scale. Searchers that do not use the objective are left
+out, since they would dilute the calibration's share. Searchers with the same random numbers in several draws are left
+out, too (`by_own_luck`).
 """
 
 from __future__ import annotations
@@ -24,28 +25,32 @@ _Numbers = npt.NDArray[np.float64]
 RESAMPLES = 9999
 _DUST = 1e-9  # relative; differences below it come from the order of additions
 
-#: Shares of a variance, together 1: ``calibration``, ``searcher``, and the rest as ``residual``. Where it is separated
-#: from the rest, ``interaction``, what one calibration does to one searcher alone; with several draws also ``draw``.
+#: Shares of a variance, together 1: ``calibration``, ``searcher``, and the rest as ``residual``. If it is separated
+#: from the rest, ``interaction``: the effect of one calibration on one searcher. With several draws, ``draw``.
 Shares = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Shares of the variance of one quantity among the searches of one model and M.
+    """The shares of the variance of one quantity among the searches of one model and M.
 
     Args:
-        quantity: Of what; perplexities enter by their logarithm.
-        shares: Omega squared: what is left of sums of squares after noise. Source: Hays, Statistics, 1963.
-        raw: Eta squared: sums of squares over their sum. They favour the factor with more levels.
+        panel: The model and M.
+        quantity: The quantity; perplexities are used by their logarithm.
+        shares: Omega squared: the sums of squares without noise, as shares. Source: Hays, Statistics, 1963.
+        raw: Eta squared: the sums of squares over their sum. They favour the factor with more levels.
         intervals: The 95 % interval of each share in `shares` that is tested, by its name. From the noncentral F
-            distribution, the other components held.
-        p: That calibrations, and searchers, do not differ. Where each calibration has several draws, one may have more
-            noise than another: by Welch's tests of the means of draws, corrected for the pairs of calibrations, and by
-            permutations of the searchers within each draw. Else by F tests; None without a residual to test against.
+            distribution, with the other components held fixed.
+        p: The p of the tests that calibrations, and searchers, do not differ. If each calibration has several draws,
+            one may have more noise than another. Then the p are from Welch's tests of the means of draws, corrected for
+            the pairs of calibrations, and from permutations of the searchers within each draw. Else they are from F
+            tests; None without a residual to test against.
         stable: Whether the larger of the two shares stays the larger whichever searcher is left out; None with fewer
-            than three.
-        n_searchers: How many searchers have a result by every calibration and draw; others are left out.
-        n_draws: Of all calibrations together.
+            than three searchers.
+        n_searches: The number of searches.
+        n_searchers: The number of searchers with a result on every calibration and draw; others are left out.
+        n_calibrations: The number of calibrations.
+        n_draws: The number of draws of all calibrations together.
     """
 
     panel: Panel
@@ -76,9 +81,11 @@ class Spread:
     """The largest difference that one choice makes while the other is held fixed.
 
     Args:
-        by: Which choice is changed.
-        fixed: The label of the other.
-        size: The difference between the best and the worst; their ratio where the quantity is compared by ratios.
+        panel: The model and M.
+        quantity: The quantity.
+        by: The choice that is changed: ``calibration`` or ``searcher``.
+        fixed: The label of the choice that is held fixed.
+        size: The difference between the best and the worst; their ratio if the quantity is compared by ratios.
     """
 
     panel: Panel
@@ -91,39 +98,49 @@ class Spread:
 def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
     """Split each quantity's variance for each model and M with at least two calibrations and two searchers.
 
-    By least squares, with type II sums of squares. Where calibrations have several draws, a searcher counts by its mean
-    over seeds, and the draws are a random factor nested in calibrations: the F of the calibration is against the
-    draws, the others against searchers times draws. With one draw, against the seeds where some searcher has several,
-    else against what both together do.
+    By least squares, with type II sums of squares. If calibrations have several draws, a searcher counts by its mean
+    over seeds, and the draws are a random factor nested in calibrations: the calibration is tested against the draws,
+    the other parts against searchers times draws. With one draw, all are tested against the seeds if some searcher has
+    several, else against the interaction.
+
+    Args:
+        frame: The searches, see `cells_frame`.
+        quantities: The quantities.
     """
-    return [
-        found
-        for panel, cells in panels(by_own_luck(frame))
-        for one in quantities
-        if (found := _split(panel, cells, one))
-    ]
+    split_by_panel = []
+    for panel, cells in panels(by_own_luck(frame)):
+        for quantity in quantities:
+            if (split := _split(panel, cells, quantity)) is not None:
+                split_by_panel.append(split)
+    return split_by_panel
 
 
 def spreads(frame: pd.DataFrame, quantity: Quantity) -> list[Spread]:
-    """For each model and M the most that calibrations differ by at a fixed searcher, and searchers at a calibration.
+    """Return for each model and M the largest difference of calibrations with one searcher, and of searchers on one.
+
+    Args:
+        frame: The searches, see `cells_frame`.
+        quantity: The quantity.
 
     Source: Kim et al. 2026 (arXiv 2604.24938), section 5.2.
     """
-    found = []
+    largest = []
     for panel, cells in panels(frame):
         means = cells.pivot_table(quantity.key, "searcher", "calibration", partial(mean_of, quantity), observed=True)
         for by, table in (("calibration", means), ("searcher", means.T)):
             several = table[table.count(axis=1) > 1]
-            high, low = several.max(axis=1), several.min(axis=1)
+            high = several.max(axis=1)
+            low = several.min(axis=1)
             sizes = high / low if quantity.ratio else high - low
             if len(sizes):
-                found.append(Spread(panel, quantity, by, sizes.idxmax(), float(sizes.max())))
-    return found
+                largest.append(Spread(panel, quantity, by, sizes.idxmax(), float(sizes.max())))
+    return largest
 
 
 def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | None:
     data = _complete(cells, quantity)
-    n_calibrations, n_searchers = data["calibration"].nunique(), data["searcher"].nunique()
+    n_calibrations = data["calibration"].nunique()
+    n_searchers = data["searcher"].nunique()
     values = data["value"]
     if n_calibrations < 2 or n_searchers < 2 or np.ptp(values) <= 1e-12 * np.abs(values).max():
         return None
@@ -145,90 +162,101 @@ def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | Non
 
 
 def _analysis_of_variance(data: pd.DataFrame) -> pd.DataFrame:
-    """The parts of the variance, a row each: what a fit without the part leaves over more than one with it.
+    """Return the parts of the variance, a row each: by how much the residual of a fit is larger without the part.
 
-    Searchers are complete in every draw of a calibration, so its draws are orthogonal to them.
+    Every searcher has a result in every draw of a calibration, so the draws are orthogonal to the searchers.
 
     Returns:
-        Columns ``sum_sq``, ``df``; ``error``, the mean square that it is tested against, NaN where nothing is left, and
+        Columns ``sum_sq``, ``df``; ``error``, the mean square against which it is tested, NaN without a residual, and
         ``error_df``; ``F``, and ``p`` of the test that there is no such part.
     """
     from scipy.special import fdtrc
 
     calibration, draw, searcher = (pd.factorize(data[name])[0] for name in ("calibration", "draw", "searcher"))
     left_over = partial(_left_over, data["value"].to_numpy() - data["value"].mean())
-    apart, together = left_over(calibration, searcher), left_over(len(data) * calibration + searcher)
-    of_calibrations = left_over(calibration)
-    of_draws = of_calibrations - left_over(len(data) * calibration + draw)
-    sums = {"calibration": left_over(searcher) - apart, "searcher": of_calibrations - apart, "residual": apart}
-    if together[1] > 0:  # several draws or seeds, which tell the interaction from noise
-        sums |= {"interaction": apart - together, "residual": together - of_draws}
+    without_calibration = left_over(searcher)
+    without_searcher = left_over(calibration)
+    additive = left_over(calibration, searcher)
+    with_interaction = left_over(len(data) * calibration + searcher)
+    of_draws = without_searcher - left_over(len(data) * calibration + draw)
+    sums = {
+        "calibration": without_calibration - additive,
+        "searcher": without_searcher - additive,
+        "residual": additive,
+    }
+    if with_interaction[1] > 0:  # there are several draws or seeds, which separate the interaction from noise
+        sums |= {"interaction": additive - with_interaction, "residual": with_interaction - of_draws}
     if of_draws[1] > 0:
         sums["draw"] = of_draws
     parts = pd.DataFrame(sums, ["sum_sq", "df"]).T
     parts["sum_sq"] = parts["sum_sq"].clip(lower=0)
-    against = parts.loc[["draw" if "draw" in sums and name == "calibration" else "residual" for name in sums]]
-    parts["error_df"] = against["df"].to_numpy()
-    parts["error"] = (against["sum_sq"] / against["df"]).where(against["df"] > 0).to_numpy()
+    noise = parts.loc[["draw" if "draw" in sums and name == "calibration" else "residual" for name in sums]]
+    parts["error_df"] = noise["df"].to_numpy()
+    parts["error"] = (noise["sum_sq"] / noise["df"]).where(noise["df"] > 0).to_numpy()
     parts["F"] = parts["sum_sq"] / parts["df"] / parts["error"]
     return parts.assign(p=fdtrc(parts["df"], parts["error_df"], parts["F"]))
 
 
 def _tests(data: pd.DataFrame, parts: pd.DataFrame) -> dict[str, float | None]:
-    """The p of calibration and searcher; see `Split`."""
+    """Return the p of calibration and searcher, see `Split`."""
     table = data.pivot_table("value", ["calibration", "draw"], "searcher")
-    means = [of.to_numpy() for _, of in table.mean(axis=1).groupby("calibration")]
+    means = [of_calibration.to_numpy() for _, of_calibration in table.mean(axis=1).groupby("calibration")]
     if min(map(len, means)) < 2:
         return {name: finite(float(parts["p"][name])) for name in ("calibration", "searcher")}
-    pairs = [
-        Difference(
-            float(one.mean() - other.mean()), min(len(one), len(other)), [total([of_mean(one), of_mean(other)])]
-        ).p
-        for one, other in itertools.combinations(means, 2)
-    ]
+    pairs = [_welch_p(first, second) for first, second in itertools.combinations(means, 2)]
     permuted = np.random.default_rng(0).permuted(np.tile(table, (RESAMPLES, 1, 1)), axis=2)
     further = permuted.mean(axis=1).var(axis=1) >= table.mean().var(ddof=0) * (1 - _DUST)
     of_calibrations = min((p for p in holm(pairs) if p is not None), default=None)
     return {"calibration": of_calibrations, "searcher": float((1 + further.sum()) / (1 + RESAMPLES))}
 
 
+def _welch_p(first: _Numbers, second: _Numbers) -> float | None:
+    error = total([of_mean(first), of_mean(second)])
+    return Difference(float(first.mean() - second.mean()), min(len(first), len(second)), [error]).p
+
+
 def _left_over(values: _Numbers, *factors: npt.NDArray[np.int_]) -> _Numbers:
-    """The sum of squares, and its degrees of freedom, that effects of factors leave of values whose mean is 0, [n]."""
-    design = np.hstack([np.equal.outer(places, np.unique(places)) for places in factors]).astype(float)
+    """Return the residual sum of squares after effects of factors, and its degrees of freedom.
+
+    Args:
+        values: The values, whose mean is 0, [n].
+        factors: The level of each value for each factor, [n].
+    """
+    design = np.hstack([np.equal.outer(levels, np.unique(levels)) for levels in factors]).astype(float)
     effects, _, rank, _ = np.linalg.lstsq(design.T @ design, design.T @ values)
     return np.array([((values - design @ effects) ** 2).sum(), len(values) - rank])
 
 
 def _components(parts: pd.DataFrame, n: int) -> pd.Series:
-    """The variance that each part adds to one value beyond noise, at least 0."""
+    """Return the variance that each part adds to one value beyond noise, at least 0."""
     noise = parts["error"].fillna(0)
-    found = ((parts["sum_sq"] - noise * parts["df"]) / n).clip(lower=0)
-    found["residual"] = noise["residual"]
-    if "draw" in found:  # a random factor: its variance, not that of the draws at hand
-        found["draw"] *= n / (parts["df"]["draw"] * (parts["df"]["searcher"] + 1))
-    return found
+    components = ((parts["sum_sq"] - noise * parts["df"]) / n).clip(lower=0)
+    components["residual"] = noise["residual"]
+    if "draw" in components:  # a random factor: the variance of all possible draws, not that of these draws
+        components["draw"] *= n / (parts["df"]["draw"] * (parts["df"]["searcher"] + 1))
+    return components
 
 
 def _omega(parts: pd.DataFrame, n: int) -> Shares:
-    found = _components(parts, n)
-    if not found.any():
-        found = parts["sum_sq"]
-    return (found / found.sum()).to_dict()
+    components = _components(parts, n)
+    if not components.any():
+        components = parts["sum_sq"]
+    return (components / components.sum()).to_dict()
 
 
 def _intervals(parts: pd.DataFrame, shares: Shares, n: int) -> dict[str, tuple[float, float]]:
-    """Intervals of the shares that are tested, by the noncentrality of their F."""
+    """Return the intervals of the shares that are tested, by the noncentrality of their F."""
     from statsmodels.stats.oneway import confint_noncentrality
 
     components = _components(parts, n)
-    found = {}
+    intervals = {}
     for name, part in parts[np.isfinite(parts["F"]) & (parts["error"] > 0)].iterrows():
         if name in ("calibration", "searcher", "interaction"):
             ends = confint_noncentrality(part["F"], (part["df"], part["error_df"]), alpha=0.05)
-            own = np.nan_to_num(np.asarray(ends)) * part["error"] / n
-            low, high = own / (components.sum() - components[name] + own)
-            found[name] = float(min(low, shares[name])), float(max(high, shares[name]))
-    return found
+            explained = np.nan_to_num(np.asarray(ends)) * part["error"] / n
+            low, high = explained / (components.sum() - components[name] + explained)
+            intervals[name] = float(min(low, shares[name])), float(max(high, shares[name]))
+    return intervals
 
 
 def _is_stable(data: pd.DataFrame, shares: Shares) -> bool | None:
@@ -236,16 +264,19 @@ def _is_stable(data: pd.DataFrame, shares: Shares) -> bool | None:
     if len(searchers) < 3:
         return None
     larger = shares["calibration"] > shares["searcher"]
-    rest = (data[data["searcher"] != name] for name in searchers)
-    without = (_omega(_analysis_of_variance(some), len(some)) for some in rest)
-    return all((one["calibration"] > one["searcher"]) == larger for one in without)
+    for searcher in searchers:
+        rest = data[data["searcher"] != searcher]
+        shares_of_rest = _omega(_analysis_of_variance(rest), len(rest))
+        if (shares_of_rest["calibration"] > shares_of_rest["searcher"]) != larger:
+            return False
+    return True
 
 
 def _complete(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:
-    """The searches of the searchers that have a result by every calibration and draw, so that nothing is empty."""
-    known = cells[cells[quantity.key].notna()]
-    data = known[["calibration", "draw", "searcher"]].astype(str)
-    data["value"] = quantity.of(known)
+    """Return the searches of those searchers that have a result on every calibration and draw."""
+    measured = cells[cells[quantity.key].notna()]
+    data = measured[["calibration", "draw", "searcher"]].astype(str)
+    data["value"] = quantity.values_of(measured)
     place = data.groupby(["calibration", "draw"]).ngroup()
     complete = data[place.groupby(data["searcher"]).transform("nunique") == place.nunique()]
     if place.nunique() == data["calibration"].nunique():

@@ -1,6 +1,6 @@
-"""The tables of agreement: of masks, of rankings, and of what layers cost together with what they cost apart.
+"""The tables of agreement: of masks, of rankings, and of the cost of joint removals with the sum of single ones.
 
-Source: Kim et al. 2026 (arXiv 2604.24938), section 3.3, of the latter.
+Source of the last: Kim et al. 2026 (arXiv 2604.24938), section 3.3.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raysearch.reporting.tables.table import Cell, Column, Table, labels, number
 from raysearch.searching.trial import JointRemoval
 from raysearch.studies.result import StudyResult
 
-_FEW = 5  # masks, below which there is no line
+_FEWEST = 5  # masks that a line needs
 _UNIONS_NOTE = (
     "Δ is the loss over the dense model's. Every mask that a search of the calibration scored and whose layers it also "
     "scored one by one: CBO measures all pairs. Above the sum: the share of masks that cost more than their layers "
@@ -29,18 +29,21 @@ _UNIONS_NOTE = (
 _SIMILARITIES = (
     number("Searchers", "n_searchers"),
     number("Mean", "mean", numbers.similarity),
-    Column("Range", lambda one: Cell(_range(one))),
+    Column("Range", lambda agreement: Cell(_range(agreement))),
 )
 
 
 def agreement_table(agreements: Sequence[Agreement]) -> Table | None:
-    """Pairwise Jaccard similarities within each setting."""
+    """Return the table of pairwise Jaccard similarities within each setting."""
     columns = [
         *labels("setting."),
         *_SIMILARITIES,
         Column(
             "Full overlap",
-            lambda one: Cell(f"{one.removed_by_all}/{one.removed_by_any}", small=numbers.similarity(one.full_overlap)),
+            lambda agreement: Cell(
+                f"{agreement.removed_by_all}/{agreement.removed_by_any}",
+                small=numbers.similarity(agreement.full_overlap),
+            ),
         ),
         number("By chance", "chance", numbers.similarity),
         number("Between seeds", "between_seeds", numbers.similarity),
@@ -56,7 +59,7 @@ def agreement_table(agreements: Sequence[Agreement]) -> Table | None:
 
 
 def cross_table(cross: Sequence[CrossAgreement]) -> Table | None:
-    """Jaccard similarities between calibrations."""
+    """Return the table of Jaccard similarities between calibrations."""
     pair = words("One calibration", "first"), words("Another", "second")
     columns = [*labels("panel.", calibration=False), *pair, *_SIMILARITIES]
     note = "Jaccard similarity of what the same searcher removes by the one calibration and by the other."
@@ -64,7 +67,7 @@ def cross_table(cross: Sequence[CrossAgreement]) -> Table | None:
 
 
 def correlation_table(correlations: Sequence[Correlation]) -> Table | None:
-    """Rank correlations with their intervals."""
+    """Return the table of rank correlations with their intervals."""
     columns = [
         *labels("setting."),
         words("One", "first.title"),
@@ -84,44 +87,46 @@ def correlation_table(correlations: Sequence[Correlation]) -> Table | None:
     return tabulate("correlations", "Rank correlations over searchers", columns, correlations, note)
 
 
-def _range(one: Agreement | CrossAgreement) -> str:
-    if one.lowest is None:
+def _range(agreement: Agreement | CrossAgreement) -> str:
+    if agreement.lowest is None:
         return numbers.UNKNOWN
-    return f"{numbers.similarity(one.lowest)} to {numbers.similarity(one.highest)}"
+    return f"{numbers.similarity(agreement.lowest)} to {numbers.similarity(agreement.highest)}"
 
 
-def _interval(one: Correlation) -> Cell:
-    if one.low is None or one.high is None:
-        return Cell(numbers.UNKNOWN, small="constant" if one.rho is None else "too few")
-    return Cell(f"{numbers.rho(one.low)} to {numbers.rho(one.high)}")
+def _interval(correlation: Correlation) -> Cell:
+    if correlation.low is None or correlation.high is None:
+        return Cell(numbers.UNKNOWN, small="constant" if correlation.rho is None else "too few")
+    return Cell(f"{numbers.rho(correlation.low)} to {numbers.rho(correlation.high)}")
 
 
 class _Unions(NamedTuple):
-    """The masks of one number of layers on one calibration."""
+    """The joint removals of one number of layers on one calibration."""
 
     setting: Setting
-    masks: Sequence[JointRemoval]
+    joints: Sequence[JointRemoval]
 
 
 def additivity_table(results: StudyResult) -> Table | None:
-    """Return joint removals against sums, by calibration and number of layers; None where too few are known."""
-    found: dict[Setting, dict[JointRemoval, None]] = defaultdict(dict)
+    """Return the table of joint removals and sums, by calibration and number of layers; None if too few are known."""
+    by_setting: dict[Setting, dict[JointRemoval, None]] = defaultdict(dict)
     for cell in results.cells:
         for joint in cell.outcome.joint_removals if cell.outcome else ():
-            found[Setting(cell.model, cell.calibration, joint.size)][joint] = None
+            by_setting[Setting(cell.model, cell.calibration, joint.size)][joint] = None
     order = list(dict.fromkeys((cell.model, cell.calibration) for cell in results.cells))
-    lines = [_Unions(setting, list(masks)) for setting, masks in found.items() if len(masks) >= _FEW]
+    lines = [_Unions(setting, list(joints)) for setting, joints in by_setting.items() if len(joints) >= _FEWEST]
     lines.sort(key=lambda line: (order.index(line.setting[:2]), line.setting.remove))
     columns = [
         *labels("setting."),
-        number("Masks", lambda line: len(line.masks), "{:,}".format),
-        number("Median Δ", lambda line: median(one.delta for one in line.masks), numbers.change),
-        number("Median sum", lambda line: median(one.summed for one in line.masks), numbers.change),
-        number("Above the sum", lambda line: fmean(one.delta > one.summed for one in line.masks), numbers.percent),
+        number("Masks", lambda line: len(line.joints), "{:,}".format),
+        number("Median Δ", lambda line: median(joint.delta for joint in line.joints), numbers.change),
+        number("Median sum", lambda line: median(joint.summed for joint in line.joints), numbers.change),
+        number(
+            "Above the sum", lambda line: fmean(joint.delta > joint.summed for joint in line.joints), numbers.percent
+        ),
         number("ρ", _rho, numbers.rho),
     ]
     return tabulate("additivity", "What layers cost together and apart", columns, lines, _UNIONS_NOTE)
 
 
 def _rho(line: _Unions) -> float | None:
-    return rank_correlation([one.delta for one in line.masks], [one.summed for one in line.masks])
+    return rank_correlation([joint.delta for joint in line.joints], [joint.summed for joint in line.joints])

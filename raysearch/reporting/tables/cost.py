@@ -1,4 +1,4 @@
-"""The tables of searches: what each cost, what others had found at that cost, and every one with its run."""
+"""The tables of searches: their costs, their losses at equal cost, and a list of all with their runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ _BUDGET_NOTE = (
 
 
 def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
-    """The cost and the loss of each searcher, mean over draws and seeds."""
+    """Return the table of the cost and the loss of each searcher, the mean over draws and seeds.
+
+    Args:
+        frame: The searches, see `cells_frame`.
+        quality: An assessed number to show next to the cost; None for none.
+    """
     columns = [
         *labels(),
         words("Searcher", "searcher", kind="who"),
@@ -50,42 +55,52 @@ def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
     return tabulate("costs", "What searches cost, and what came of it", columns, records, note)
 
 
-def _full_forwards(one: Any) -> Cell:
-    naive, alone = one.layer_forwards_naive, one.layer_forwards_alone
+def _full_forwards(searcher: Any) -> Cell:
+    naive = searcher.layer_forwards_naive
+    alone = searcher.layer_forwards_alone
     times = f"× {numbers.ratio_text(naive / alone)}" if alone > 0 else ""
     return Cell(numbers.amount(naive), finite(naive), small=times)
 
 
 def searches_table(name: str, title: str, frame: pd.DataFrame) -> Table | None:
-    """Searches, one a row, each linked to its run, and why it failed if it did; None if there are none."""
+    """Return a table of searches, one per row, each linked to its run, with the reason if it failed.
+
+    Args:
+        name: The name of its CSV file.
+        title: The title of the table.
+        frame: The searches, see `cells_frame`.
+
+    Returns:
+        The table; None if there are no searches.
+    """
     columns = [
         *labels(),
         words("Searcher", "searcher", kind="who"),
         number("Seed", "seed"),
         words("Draw", "draw", may_hide=True),
-        Column("State", lambda one: Cell(one.state, small=one.failure or ""), kind="w"),
-        Column("Loss", lambda one: Cell(numbers.loss(one.loss), finite(one.loss), link=one.link)),
+        Column("State", lambda search: Cell(search.state, small=search.failure or ""), kind="w"),
+        Column("Loss", lambda search: Cell(numbers.loss(search.loss), finite(search.loss), link=search.link)),
         Column("Over dense", _over_dense),
         number("Evaluations", "evaluations", numbers.amount),
-        Column("Removed layers", lambda one: layers(one.removed), kind="layers"),
-        Column("Run", lambda one: Cell(one.search_id or "", link=one.link), kind="w"),
+        Column("Removed layers", lambda search: layers(search.removed), kind="layers"),
+        Column("Run", lambda search: Cell(search.search_id or "", link=search.link), kind="w"),
     ]
     return tabulate(name, title, columns, frame.itertuples())
 
 
-def _over_dense(one: Any) -> Cell:
-    error = finite(one.loss_error)
-    return Cell(numbers.change(one.delta), finite(one.delta), error, small=plus_minus(error))
+def _over_dense(search: Any) -> Cell:
+    error = finite(search.loss_error)
+    return Cell(numbers.change(search.delta), finite(search.delta), error, small=plus_minus(error))
 
 
 def totals_table(frame: pd.DataFrame) -> Table | None:
-    """The layer-forwards of the whole study, with and without sharing."""
-    ways = {
+    """Return the table of the layer-forwards of the whole study, with and without sharing."""
+    titles = {
         "layer_forwards_shared": "Shared: the study as it ran",
         "layer_forwards_alone": "Separate: each search by itself",
         "layer_forwards_naive": "Naive: a full forward per mask",
     }
-    totals = frame[list(ways)].dropna().sum().rename(ways).rename("total").rename_axis("way").reset_index()
+    totals = frame[list(titles)].dropna().sum().rename(titles).rename("total").rename_axis("way").reset_index()
     shared = totals["total"].iloc[0]
     totals["ratio"] = totals["total"] / shared
     columns = [
@@ -98,11 +113,13 @@ def totals_table(frame: pd.DataFrame) -> Table | None:
 
 
 class _Budget(NamedTuple):
-    """A searcher of a setting beside those that may be stopped at any time.
+    """A searcher of a setting, and the random searchers, which have a best mask at any time.
 
     Args:
-        spent: The masks that each searcher asked for in all.
-        losses: Its own loss, and those of the others after as many masks; None where one of its searches had none.
+        setting: The setting.
+        searcher: The label of the searcher.
+        spent: The number of masks that each searcher requested in total.
+        losses: Its loss, and those of the random searchers after as many masks; None if a search had none by then.
     """
 
     setting: Setting
@@ -112,20 +129,24 @@ class _Budget(NamedTuple):
 
 
 def budget_table(results: StudyResult) -> Table | None:
-    """Return what each random searcher had found at the cost of each other; None where there is none beside others."""
-    found: dict[Setting, dict[str, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
+    """Return the table of the loss of each random searcher at the cost of each other searcher.
+
+    Returns:
+        The table; None without a random searcher, or without another searcher.
+    """
+    by_setting: dict[Setting, dict[str, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
     anytime: dict[str, None] = {}
     for cell in results.cells:
         if cell.outcome and cell.uses_objective and len(cell.outcome.removed) == cell.remove:
-            found[Setting(cell.model, cell.calibration, cell.remove)][cell.searcher].append(cell.outcome)
+            by_setting[Setting(cell.model, cell.calibration, cell.remove)][cell.searcher].append(cell.outcome)
             if cell.stochastic:
                 anytime[cell.searcher] = None
     lines = []
-    for setting, searchers in found.items():
-        spent = {name: fmean(one.evaluations for one in of) for name, of in searchers.items()}
-        for searcher, own in searchers.items():
+    for setting, searchers in by_setting.items():
+        spent = {name: fmean(outcome.evaluations for outcome in outcomes) for name, outcomes in searchers.items()}
+        for searcher, outcomes in searchers.items():
             losses = {name: _loss_by(spent[searcher], searchers[name]) for name in anytime if name in searchers}
-            losses[searcher] = fmean(one.loss for one in own)
+            losses[searcher] = fmean(outcome.loss for outcome in outcomes)
             if len(losses) > 1:
                 lines.append(_Budget(setting, searcher, spent, losses))
     columns = [
@@ -138,8 +159,8 @@ def budget_table(results: StudyResult) -> Table | None:
     return tabulate("budgets", "At equal budget", columns, lines, _BUDGET_NOTE)
 
 
-def _loss_by(evaluations: float, found: Sequence[Outcome]) -> float | None:
-    reached = [[loss for spent, loss in one.best_so_far if spent <= evaluations] for one in found]
+def _loss_by(evaluations: float, outcomes: Sequence[Outcome]) -> float | None:
+    reached = [[loss for spent, loss in outcome.best_so_far if spent <= evaluations] for outcome in outcomes]
     return fmean(losses[-1] for losses in reached) if all(reached) else None
 
 
@@ -153,5 +174,5 @@ def _loss(searcher: str, line: _Budget) -> Cell:
         return Cell(numbers.UNKNOWN)
     ended = line.spent[searcher]
     small = f"ended after {numbers.amount(ended)}" if ended < line.spent[line.searcher] else ""
-    best = all(other is None or loss <= other for other in line.losses.values())
+    best = all(rival_loss is None or loss <= rival_loss for rival_loss in line.losses.values())
     return Cell(numbers.loss(loss), finite(loss), small=small, best=best)

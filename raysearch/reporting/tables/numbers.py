@@ -1,4 +1,4 @@
-"""Numbers as a report prints them: as many digits as mean something, and the same in every table and sentence."""
+"""Numbers as a report prints them: only significant digits, and the same format in every table and sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNKNOWN = "–"
 
 
 def _if_known(write: Callable[..., str]) -> Callable[..., str]:
-    """Let a function write `UNKNOWN` for a number that is None or not finite."""
+    """Return a function that writes `UNKNOWN` for a number that is None or not finite."""
 
     @wraps(write)
     def written(number: float | None, *more: Any, **options: Any) -> str:
@@ -25,7 +25,12 @@ def _if_known(write: Callable[..., str]) -> Callable[..., str]:
 
 @_if_known
 def loss(value: float, sign: str = "") -> str:
-    """A loss on a calibration."""
+    """Return the text of a loss on a calibration.
+
+    Args:
+        value: The loss.
+        sign: ``+`` to write the sign of positive numbers, too.
+    """
     return f"{value:{sign}z.4f}" if abs(value) < 1000 else f"{value:{sign},.1f}"
 
 
@@ -45,23 +50,35 @@ time = _if_known(formatting.short_duration)
 
 @_if_known
 def value(number: float, quantity: Quantity) -> str:
-    """An assessed number, as papers print it."""
+    """Return the text of an assessed number, as papers print it, without its unit.
+
+    Args:
+        number: The number.
+        quantity: Its quantity, which determines the digits.
+    """
     if quantity.group in ("accuracy", "generation", "probe") or (quantity.group == "perplexity" and abs(number) < 1000):
         return f"{number:.2f}"
     if quantity.group in ("degeneration", "failures"):
         return f"{number:.1f}"
     if quantity.unit == "bytes":
         return f"{number / 1e6:,.1f}"
-    return figure(number) if quantity.group != "perplexity" else f"{number:,.{1 if number < 10_000 else 0}f}"
+    if quantity.group != "perplexity":
+        return figure(number)
+    return f"{number:,.1f}" if number < 10_000 else f"{number:,.0f}"
 
 
 def unit(quantity: Quantity) -> str:
-    """The unit of `value`."""
+    """Return the unit in which `value` writes a quantity."""
     return "MB" if quantity.unit == "bytes" else quantity.unit
 
 
 def difference(number: float, quantity: Quantity) -> str:
-    """A difference, or a ratio, of an assessed number in a sentence: ``2.1 points``, ``1.4 times``."""
+    """Return the text of a difference, or a ratio, of assessed numbers: ``2.1 points``, ``1.4 times``.
+
+    Args:
+        number: The difference; the ratio if the quantity is compared by ratios.
+        quantity: The quantity.
+    """
     if quantity.ratio:
         return f"{ratio_text(number)} times"
     return f"{number:.2f} points" if quantity.unit == "%" else f"{figure(number)} {quantity.unit}".strip()
@@ -69,31 +86,38 @@ def difference(number: float, quantity: Quantity) -> str:
 
 @_if_known
 def ratio_text(ratio: float) -> str:
-    """A ratio in two or three digits: ``1.42``, ``12.3``, ``1,200``."""
-    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.1f}" if ratio < 100 else f"{float(f'{ratio:.3g}'):,.0f}"
+    """Return the text of a ratio, in three digits: ``1.42``, ``12.3``, ``1,200``."""
+    if ratio < 10:
+        return f"{ratio:.2f}"
+    if ratio < 100:
+        return f"{ratio:.1f}"
+    rounded = float(f"{ratio:.3g}")
+    return f"{rounded:,.0f}"
 
 
 @_if_known
 def rho(number: float) -> str:
-    """A correlation: ``+0.55``."""
+    """Return the text of a correlation: ``+0.55``."""
     return f"{number + 0.0:+.2f}"
 
 
 @_if_known
 def percent(share: float) -> str:
-    """A share as whole percents."""
+    """Return the text of a share in whole percent."""
     return f"{100 * share:.0f} %"
 
 
 @_if_known
 def probability(p: float) -> str:
-    """The p of a test: ``p = 0.03``."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+    """Return the text of the p of a test: ``p = 0.03``."""
+    if p < 0.001:
+        return "p < 0.001"
+    return f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
 @_if_known
 def amount(number: float) -> str:
-    """A count that may be large, in three or four digits: ``5,712``, ``1.23 million``."""
+    """Return the text of a count that may be large, in three or four digits: ``5,712``, ``1.23 million``."""
     for size, name in ((1e9, "billion"), (1e6, "million")):
         if abs(number) >= size:
             return f"{number / size:.3g} {name}"
@@ -101,5 +125,5 @@ def amount(number: float) -> str:
 
 
 def capital(text: str) -> str:
-    """A text that begins with a capital letter, the others as they are."""
+    """Return a text with its first letter as a capital; the other letters do not change."""
     return text[:1].upper() + text[1:]

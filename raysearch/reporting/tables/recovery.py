@@ -1,4 +1,4 @@
-"""The tables of recoveries: what came back, what it cost, and whether the best mask before is still the best after."""
+"""The tables of recoveries: what was regained, its cost, and whether the best mask before is still the best after."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, present, tabulate, words
 from raysearch.studies.result import RecoveredMask, StudyResult
 
-_MANY = 10  # times as much, from which on no share is written in percent
-_FEW = 3  # masks, below which there is no rank correlation
+_LARGE_RATIO = 10  # ratios from here on are written as "12 ×" rather than in percent
+_FEWEST = 3  # masks that a rank correlation needs
 
 
 class _Number(NamedTuple):
-    of: RecoveredMask
+    """A number of a recovered mask."""
+
+    mask: RecoveredMask
     numbers: ThreeNumbers
 
 
 class _Ranks(NamedTuple):
-    """The masks of one size, recovered in one way, by one number."""
+    """The values of one number before and after the recovery, for masks of one size and one method."""
 
     model: str
     remove: int
-    way: str
+    method: str
     metric: Metric
     before: list[float]
     after: list[float]
@@ -42,30 +44,30 @@ def recovery_tables(results: StudyResult) -> list[Table]:
 
 def _numbers_table(results: StudyResult) -> Table | None:
     columns = [
-        *_whose(),
-        words("Number", lambda one: f"{one.numbers.metric.title} ({one.numbers.metric.unit})"),
-        Column("Dense", lambda one: _cell(one.numbers.dense)),
-        Column("Pruned", lambda one: _cell(one.numbers.pruned)),
-        Column("Recovered", lambda one: _cell(one.numbers.recovered)),
-        Column("Pruned / dense", lambda one: _share(one.numbers.kept)),
-        Column("Recovered / dense", lambda one: _share(one.numbers.regained)),
+        *_labels("mask."),
+        words("Number", lambda row: f"{row.numbers.metric.title} ({row.numbers.metric.unit})"),
+        Column("Dense", lambda row: _cell(row.numbers.dense)),
+        Column("Pruned", lambda row: _cell(row.numbers.pruned)),
+        Column("Recovered", lambda row: _cell(row.numbers.recovered)),
+        Column("Pruned / dense", lambda row: _share(row.numbers.kept)),
+        Column("Recovered / dense", lambda row: _share(row.numbers.regained)),
     ]
     note = (
         "Small: one standard error, by the choice of windows, documents or items; of a ratio by the same ones of both "
         "models. The dense model, trained in the same way, tells what the data alone do."
     )
-    records = [_Number(one, of) for one in results.recovered for of in one.record.numbers]
+    records = [_Number(mask, three) for mask in results.recovered for three in mask.record.numbers]
     return tabulate("recovery", "What training gave back", columns, records, note)
 
 
 def _ranks_table(results: StudyResult) -> Table | None:
     columns = [
         *labels(calibration=False),
-        words("Way", "way"),
+        words("Way", "method"),
         words("Number", "metric.title"),
-        number("Masks", lambda one: len(one.before)),
-        number("ρ", lambda one: rank_correlation(one.before, one.after), numbers.rho),
-        words("Best before is best after", lambda one: "yes" if _is_best_before_and_after(one) else "no"),
+        number("Masks", lambda ranks: len(ranks.before)),
+        number("ρ", lambda ranks: rank_correlation(ranks.before, ranks.after), numbers.rho),
+        words("Best before is best after", lambda ranks: "yes" if _best_stays_best(ranks) else "no"),
     ]
     note = "ρ: the rank correlation of what masks of one size do before and after the same training."
     return tabulate("recovery_ranks", "Is the best mask still the best?", columns, _ranks(results), note)
@@ -73,14 +75,14 @@ def _ranks_table(results: StudyResult) -> Table | None:
 
 def _costs_table(results: StudyResult) -> Table | None:
     columns = [
-        *_whose(""),
+        *_labels(),
         number("Rows", "record.rows", numbers.amount),
         number("Steps", "record.training.steps", numbers.amount),
         number("Tokens", "record.training.tokens", numbers.amount),
         number("Parameters", "record.training.parameters", numbers.amount),
-        Column("Held-out loss", lambda one: _course(one.record)),
-        number("Training", lambda one: one.record.seconds.get("training"), numbers.time),
-        number("All", lambda one: sum(one.record.seconds.values()), numbers.time),
+        Column("Held-out loss", lambda mask: _course(mask.record)),
+        number("Training", lambda mask: mask.record.seconds.get("training"), numbers.time),
+        number("All", lambda mask: sum(mask.record.seconds.values()), numbers.time),
     ]
     note = (
         "Held-out loss: the first and the lowest, in nats per token; of distillation it is the distance from the dense "
@@ -89,7 +91,8 @@ def _costs_table(results: StudyResult) -> Table | None:
     return tabulate("recovery_costs", "What training cost", columns, results.recovered, note)
 
 
-def _whose(path: str = "of.") -> list[Column]:
+def _labels(path: str = "") -> list[Column]:
+    """Return the columns of model, mask, M and method, which are attributes of the record named by `path`."""
     return [
         words("Model", f"{path}model", groups=True, may_hide=True),
         words("Mask of", f"{path}searchers", groups=True),
@@ -99,36 +102,43 @@ def _whose(path: str = "of.") -> list[Column]:
 
 
 def _ranks(results: StudyResult) -> Iterator[_Ranks]:
-    found: dict[tuple[str, int, str], list[dict[str, ThreeNumbers]]] = defaultdict(list)
-    for one in results.recovered:
-        if one.remove:
-            found[one.model, one.remove, one.record.way].append({of.metric.name: of for of in one.record.numbers})
-    for place, masks in found.items():
+    by_group: dict[tuple[str, int, str], list[dict[str, ThreeNumbers]]] = defaultdict(list)
+    for mask in results.recovered:
+        if mask.remove:
+            by_metric = {three.metric.name: three for three in mask.record.numbers}
+            by_group[mask.model, mask.remove, mask.record.way].append(by_metric)
+    for group, masks in by_group.items():
         for name, first in masks[0].items():
             of_masks = [mask[name] for mask in masks if name in mask]
-            described = first.metric.group in ("degeneration", "failures")
-            if len(of_masks) == len(masks) >= _FEW and not described:
-                before, after = [one.pruned.value for one in of_masks], [one.recovered.value for one in of_masks]
-                yield _Ranks(*place, first.metric, before, after)
+            is_description = first.metric.group in ("degeneration", "failures")  # of which no value is the best
+            if len(of_masks) == len(masks) >= _FEWEST and not is_description:
+                before = [three.pruned.value for three in of_masks]
+                after = [three.recovered.value for three in of_masks]
+                yield _Ranks(*group, first.metric, before, after)
 
 
-def _is_best_before_and_after(one: _Ranks) -> bool:
-    """Return whether a mask is the best before and after, alone or of several that are as good."""
-    best = max if one.metric.higher_is_better else min
-    return (best(one.before), best(one.after)) in zip(one.before, one.after, strict=True)
+def _best_stays_best(ranks: _Ranks) -> bool:
+    """Return whether a mask is the best both before and after; it may share that place with equal masks."""
+    best = max if ranks.metric.higher_is_better else min
+    return (best(ranks.before), best(ranks.after)) in zip(ranks.before, ranks.after, strict=True)
 
 
-def _cell(one: Estimate) -> Cell:
-    text = numbers.UNKNOWN if math.isnan(one.value) else figure(one.value)
-    return Cell(text, finite(one.value), one.error, plus_minus(one.error))
+def _cell(estimate: Estimate) -> Cell:
+    text = numbers.UNKNOWN if math.isnan(estimate.value) else figure(estimate.value)
+    return Cell(text, finite(estimate.value), estimate.error, plus_minus(estimate.error))
 
 
-def _share(one: Estimate | None) -> Cell:
-    if one is None:
+def _share(estimate: Estimate | None) -> Cell:
+    if estimate is None:
         return Cell(numbers.UNKNOWN)
-    if one.value >= _MANY:
-        return Cell(f"{one.value:,.0f} ×", finite(one.value), one.error, plus_minus(one.error))
-    return Cell(f"{100 * one.value:.1f} %", finite(one.value), one.error, plus_minus(one.error and 100 * one.error))
+    if estimate.value >= _LARGE_RATIO:
+        return Cell(f"{estimate.value:,.0f} ×", finite(estimate.value), estimate.error, plus_minus(estimate.error))
+    return Cell(
+        f"{100 * estimate.value:.1f} %",
+        finite(estimate.value),
+        estimate.error,
+        plus_minus(estimate.error and 100 * estimate.error),
+    )
 
 
 def _course(record: RecoveryRecord) -> Cell:

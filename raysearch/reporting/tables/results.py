@@ -1,6 +1,6 @@
-"""The tables of results: the leaderboard, losses on the calibration, and what checkpoints were assessed by.
+"""The tables of results: the leaderboard, losses on the calibration, and assessed numbers of checkpoints.
 
-The latter two are in the shape of the papers'. Source: Kim et al. 2026 (arXiv 2604.24938), Tables 1 to 3, 6 and 7.
+The last two have the shape of the paper's. Source: Kim et al. 2026 (arXiv 2604.24938), Tables 1 to 3, 6 and 7.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -74,17 +74,23 @@ def leaderboard_tables(frame: pd.DataFrame, options: Mapping[str, Mapping[str, A
         options: The options of each searcher, by its label.
     """
     groups = frame[frame["comparable"]].groupby("model", observed=True)
-    return present(*(_leaderboard(place, str(of), cells, options) for place, (of, cells) in enumerate(groups, 1)))
+    tables = (_leaderboard(place, str(model), cells, options) for place, (model, cells) in enumerate(groups, 1))
+    return present(*tables)
 
 
 def _leaderboard(place: int, model: str, cells: pd.DataFrame, options: Mapping[str, Mapping[str, Any]]) -> Table | None:
     """Return a model's table, by held-out loss if all have one, else by the loss over the dense model's."""
-    quantity, column, form, what = fresh_loss(cells), HELD_OUT_LOSS.key, numbers.loss, HELD_OUT_LOSS.title
+    quantity = fresh_loss(cells)
+    column = HELD_OUT_LOSS.key
+    name = HELD_OUT_LOSS.title
+    form: Callable[[float], str] = numbers.loss
     if quantity is CALIBRATION_LOSS:
-        column, form, what = "delta", numbers.change, "loss over the dense model's on the calibration"
-    shared = pd.concat(on_shared_draws(of, quantity) for _, of in settings(cells))
+        column = "delta"
+        name = "loss over the dense model's on the calibration"
+        form = numbers.change
+    shared = pd.concat(on_shared_draws(of_setting, quantity) for _, of_setting in settings(cells))
     if shared.empty:
-        return None  # searches of which only assessed numbers are known
+        return None  # only assessed numbers of the searches are known
     means = searcher_means(shared).xs(model)
     losses = tidy(means[column].dropna().unstack("searcher"))  # a row a setting
     ranks = ranks_of(losses).mean()
@@ -98,24 +104,29 @@ def _leaderboard(place: int, model: str, cells: pd.DataFrame, options: Mapping[s
         number("Evaluations", "evaluations", numbers.amount),
     ]
     ordered = sorted(lines.itertuples(), key=lambda line: (line.rank, line.searcher))
-    title = f"{model}: searchers by mean rank of the {what}"
+    title = f"{model}: searchers by mean rank of the {name}"
     return tabulate(f"leaderboard_{place}", title, columns, ordered, LEADERBOARD_NOTE)
 
 
 def _loss_of(losses: pd.Series, form: Callable[[float], str], line: Any) -> Cell:
-    """Return a searcher's loss in a setting whose losses these are."""
+    """Return the loss of a line's searcher, among the losses of a setting."""
     loss = losses[line.searcher]
     return Cell(form(loss), finite(loss), best=loss == losses.min())
 
 
 def _options(options: Mapping[str, Any]) -> str:
-    """Return a searcher's options as they are typed; its type is in its label."""
+    """Return the options of a searcher as a user types them, without its type, which is in its label."""
     return ", ".join(f"{name}={as_typed(value)}" for name, value in options.items() if name != "type")
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A searcher's searches in a setting, and it beside the others by each quantity that it has."""
+class _Row:
+    """One searcher's results in a setting, and its comparison with the others by each available quantity.
+
+    Args:
+        cells: Its searches.
+        compared: By quantity the comparison of all searchers, and the searcher in it.
+    """
 
     setting: Setting
     searcher: str
@@ -124,58 +135,68 @@ class _Found:
 
     @property
     def rival(self) -> Rival:
-        """It beside the others, by the loss."""
+        """The searcher as compared with the others by the loss on the calibration."""
         return self.compared[CALIBRATION_LOSS][1]
 
     @property
     def only_link(self) -> str | None:
-        """Its run, if it is one."""
+        """The link of its run; None if it has several searches, or no run."""
         return self.cells["link"].iloc[0] if len(self.cells) == 1 else None
 
 
 def degeneration_tables(analysis: Analysis) -> list[Table]:
-    """For each model and calibration what the generated texts show besides their scores; M below M."""
-    quantities = [one for one in _quantities(analysis) if one.group == "degeneration"]
-    found = (
+    """Return a table of descriptions of the generated texts for each model and calibration, M by M."""
+    quantities = [quantity for quantity in _quantities(analysis) if quantity.group == "degeneration"]
+    tables = (
         _assessed_table(f"texts_{place}", f"{title}: written texts", panels, quantities, dense, TEXTS_NOTE)
         for place, title, panels, dense in _by_calibration(analysis)
     )
-    return present(*found)
+    return present(*tables)
 
 
 def result_tables(analysis: Analysis) -> list[Table]:
-    """For each model and calibration the losses on it, then what the checkpoints were assessed by; M below M."""
-    quantities = [one for one in _quantities(analysis) if one.group not in ("degeneration", "failures")]
-    found = []
+    """Return for each model and calibration a table of losses and one of assessed checkpoints, M by M."""
+    quantities = [quantity for quantity in _quantities(analysis) if quantity.group not in ("degeneration", "failures")]
+    tables = []
     for place, title, panels, dense in _by_calibration(analysis):
-        compared = [one for one in analysis.by_loss if one.setting in dict(panels)]
-        found += [
+        compared = [comparison for comparison in analysis.by_loss if comparison.setting in dict(panels)]
+        tables += [
             _loss_table(f"losses_{place}", title, pd.concat(cells for _, cells in panels), compared),
             _assessed_table(f"results_{place}", f"{title}: assessed checkpoints", panels, quantities, dense),
         ]
-    return present(*found)
+    return present(*tables)
 
 
-def _by_calibration(analysis: Analysis) -> Iterator[tuple[int, str, _Panels, dict[str, Estimate]]]:
-    """Yield a number, a title, the settings and the dense model's results of each model and calibration."""
+class _Group(NamedTuple):
+    """The settings of a model and calibration, and the assessed numbers of the dense model by column."""
+
+    number: int  # in the names of tables
+    title: str
+    panels: _Panels
+    dense: Mapping[str, Estimate]
+
+
+def _by_calibration(analysis: Analysis) -> Iterator[_Group]:
+    """Yield the settings of each model and calibration."""
     groups = itertools.groupby(settings(analysis.frame), key=lambda pair: pair[0][:2])
     for place, ((model, calibration), panels) in enumerate(groups, 1):
         dense = by_column(analysis.results.dense.get(model, {}), analysis.results)
-        yield place, f"{model}, calibrated by {calibration}", list(panels), dense
+        yield _Group(place, f"{model}, calibrated by {calibration}", list(panels), dense)
 
 
 def _quantities(analysis: Analysis) -> list[Quantity]:
-    """The metrics that some search has, each group followed by its average."""
-    found: list[Quantity] = []
+    """Return the metrics that at least one search has, each group followed by its average."""
+    quantities: list[Quantity] = []
     for group, metrics in itertools.groupby(analysis.results.metrics, key=lambda metric: metric.group):
-        found += map(quantity_of, metrics)
-        found += [one for one in analysis.averages if one.group == group and len(one.metrics) > 1]
-    return [one for one in dict.fromkeys(found) if has(analysis.frame, one)]
+        quantities += map(quantity_of, metrics)
+        quantities += [average for average in analysis.averages if average.group == group and len(average.metrics) > 1]
+    return [quantity for quantity in dict.fromkeys(quantities) if has(analysis.frame, quantity)]
 
 
 def _loss_table(name: str, title: str, cells: pd.DataFrame, compared: Sequence[Comparison]) -> Table | None:
-    """Losses on the calibration, the best first."""
-    measure, dense = cells["measure"].iloc[0], fmean(cells.drop_duplicates("draw")["dense_loss"])
+    """Return the table of losses on the calibration, the best first."""
+    measure = cells["measure"].iloc[0]
+    dense = fmean(cells.drop_duplicates("draw")["dense_loss"])
     columns = [
         *_SEARCHER,
         Column(
@@ -190,15 +211,15 @@ def _loss_table(name: str, title: str, cells: pd.DataFrame, compared: Sequence[C
         Column("Removed layers", _removed, kind="layers"),
     ]
     records = [
-        _Found(one.setting, rival.searcher, rival.cells, {CALIBRATION_LOSS: (one, rival)})
-        for one in compared
-        for rival in one.rivals
+        _Row(comparison.setting, rival.searcher, rival.cells, {CALIBRATION_LOSS: (comparison, rival)})
+        for comparison in compared
+        for rival in comparison.rivals
     ]
     return tabulate(name, f"{title}: losses", columns, records, LOSS_NOTE, has_dense=True)
 
 
-def _loss(measure: Measure, one: _Found) -> Cell:
-    rival = one.rival
+def _loss(measure: Measure, row: _Row) -> Cell:
+    rival = row.rival
     spread = "" if rival.spread is None else f"sd {numbers.loss(rival.spread)}"
     return Cell(
         numbers.loss(rival.mean),
@@ -206,35 +227,41 @@ def _loss(measure: Measure, one: _Found) -> Cell:
         small="\n".join(filter(None, (_reading(measure, rival.mean), spread))),
         best=rival.behind == 0,
         tied=bool(rival.tied),
-        link=one.only_link,
+        link=row.only_link,
     )
 
 
-def _over_dense(one: _Found) -> Cell:
-    delta, error = float(one.cells["delta"].mean()), one.rival.error
-    return Cell(numbers.change(delta), delta, error, small=plus_minus(error), link=one.only_link)
+def _over_dense(row: _Row) -> Cell:
+    delta = float(row.cells["delta"].mean())
+    error = row.rival.error
+    return Cell(numbers.change(delta), delta, error, small=plus_minus(error), link=row.only_link)
 
 
-def _behind(one: _Found) -> Cell:
-    rival = one.rival
+def _behind(row: _Row) -> Cell:
+    rival = row.rival
     behind = "best" if rival.behind == 0 else numbers.change(rival.behind).removeprefix("+")
-    noise = "noise not known" if rival.noise is None else f"noise {numbers.loss(rival.noise)}" if rival.noise else ""
+    noise = ""
+    if rival.noise is None:
+        noise = "noise not known"
+    elif rival.noise:
+        noise = f"noise {numbers.loss(rival.noise)}"
     return Cell(behind, rival.behind, small=noise, tied=bool(rival.tied))
 
 
-def _held_out(one: _Found) -> Cell:
-    loss = float(one.cells["held_out"].mean(skipna=False))
+def _held_out(row: _Row) -> Cell:
+    loss = float(row.cells["held_out"].mean(skipna=False))
     return Cell(numbers.loss(loss), finite(loss))
 
 
-def _removed(one: _Found) -> Cell:
-    best, n_masks = one.cells.loc[one.cells["delta"].idxmin()], len({*one.cells["removed"]} - {()})
-    small = f"{count(len(one.cells), 'search', 'searches')} found {count(n_masks, 'mask')}" if n_masks > 1 else ""
+def _removed(row: _Row) -> Cell:
+    best = row.cells.loc[row.cells["delta"].idxmin()]
+    n_masks = len({*row.cells["removed"]} - {()})
+    small = f"{count(len(row.cells), 'search', 'searches')} found {count(n_masks, 'mask')}" if n_masks > 1 else ""
     return layers(best["removed"], small=small, link=best["link"])
 
 
 def _reading(measure: Measure, loss: float) -> str:
-    """The readout of a loss: ``perplexity 11.35``."""
+    """Return the readout of a loss: ``perplexity 11.35``; an empty text if there is none."""
     if measure.readout is None or not math.isfinite(loss):
         return ""
     return f"{measure.readout} {numbers.figure(measure.read(loss))}"
@@ -249,36 +276,42 @@ def _assessed_table(
     note: str = RESULT_NOTE,
 ) -> Table | None:
     """Return the table of assessed checkpoints, searchers in the study's order."""
-    columns = [*_SEARCHER, *(_assessed_column(one, dense.get(one.key)) for one in quantities)]
+    columns = [*_SEARCHER, *(_assessed_column(quantity, dense.get(quantity.key)) for quantity in quantities)]
     records = []
     for setting, cells in panels:
-        compared = [found for one in quantities if (found := compare(setting, cells, one))]
+        compared = [comparison for quantity in quantities if (comparison := compare(setting, cells, quantity))]
         for searcher, mine in cells.groupby("searcher", observed=True):
-            if own := {found.quantity: (found, rival) for found in compared if (rival := found.rival(searcher))}:
-                records.append(_Found(setting, searcher, mine, own))
+            of_searcher = {
+                comparison.quantity: (comparison, rival)
+                for comparison in compared
+                if (rival := comparison.rival(searcher))
+            }
+            if of_searcher:
+                records.append(_Row(setting, searcher, mine, of_searcher))
     return tabulate(name, title, columns, records, note, has_dense=bool(dense))
 
 
 def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
-    """The column of a quantity; an arrow says which way is better."""
-    described = quantity.group == "degeneration"
+    """Return the column of a quantity; the arrow in its title shows whether more or less is better."""
+    is_description = quantity.group == "degeneration"  # of which no value is the best
 
-    def show(one: _Found) -> Cell:
-        if quantity not in one.compared:
+    def show(row: _Row) -> Cell:
+        if quantity not in row.compared:
             return Cell(numbers.UNKNOWN)
-        found, rival = one.compared[quantity]
-        alike = quantity.group == "speed" and all(one.behind == 0 for one in found.rivals)  # one time for each M
-        ranked = not alike and not described
+        comparison, rival = row.compared[quantity]
+        # all masks of one M may share one measured time
+        all_are_equal = quantity.group == "speed" and all(rival.behind == 0 for rival in comparison.rivals)
+        is_ranked = not all_are_equal and not is_description
         spread = "" if rival.spread is None else f"sd {numbers.value(rival.spread, quantity)}"
-        lines = [plus_minus(rival.error), spread, _kept(rival.mean, quantity, dense)]
+        lines = [plus_minus(rival.error), spread, _relative_to_dense(rival.mean, quantity, dense)]
         return Cell(
             numbers.value(rival.mean, quantity),
             rival.mean,
             rival.error,
             small="\n".join(filter(None, lines)),
-            best=rival.behind == 0 and ranked,
-            tied=bool(rival.tied) and ranked,
-            link=one.only_link,
+            best=rival.behind == 0 and is_ranked,
+            tied=bool(rival.tied) and is_ranked,
+            link=row.only_link,
         )
 
     top = Cell(numbers.UNKNOWN)
@@ -286,30 +319,30 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
         top = Cell(numbers.value(dense.value, quantity), dense.value, dense.error, small=plus_minus(dense.error))
     arrow = "↑" if quantity.higher_is_better else "↓"
     title = numbers.capital(quantity.title)
-    return Column(title if described else f"{title}\u00a0{arrow}", show, small=numbers.unit(quantity), dense=top)
+    return Column(title if is_description else f"{title}\u00a0{arrow}", show, small=numbers.unit(quantity), dense=top)
 
 
-def _kept(mean: float, quantity: Quantity, dense: Estimate | None) -> str:
-    """The share of the dense model's accuracy that is kept, or the ratio to its speed or perplexity."""
+def _relative_to_dense(mean: float, quantity: Quantity, dense: Estimate | None) -> str:
+    """Return the share of the dense model's accuracy, or the ratio to its speed or average perplexity."""
     if dense is None or dense.value <= 0:
         return ""
     if quantity.group in ("accuracy", "generation", "probe"):
         return numbers.percent(mean / dense.value)
-    alone = quantity.group == "perplexity" and len(quantity.metrics) < 2
-    return "" if alone else f"× {numbers.ratio_text(mean / dense.value)}"
+    is_single_perplexity = quantity.group == "perplexity" and len(quantity.metrics) < 2
+    return "" if is_single_perplexity else f"× {numbers.ratio_text(mean / dense.value)}"
 
 
-def _searcher(one: _Found) -> Cell:
-    return Cell(f"{one.searcher} †" if (one.cells["state"] == "stopped").any() else one.searcher)
+def _searcher(row: _Row) -> Cell:
+    return Cell(f"{row.searcher} †" if (row.cells["state"] == "stopped").any() else row.searcher)
 
 
-def _seeds(one: _Found) -> Cell:
-    in_draws = one.cells.groupby("draw")["seed"].nunique()
-    n_seeds = int(in_draws.max())
-    return Cell(str(n_seeds), n_seeds, small=f"in each of {len(in_draws)} draws" if len(in_draws) > 1 else "")
+def _seeds(row: _Row) -> Cell:
+    by_draw = row.cells.groupby("draw")["seed"].nunique()
+    n_seeds = int(by_draw.max())
+    return Cell(str(n_seeds), n_seeds, small=f"in each of {len(by_draw)} draws" if len(by_draw) > 1 else "")
 
 
-#: What both tables begin with.
+#: The first columns of the tables of losses and of assessed checkpoints.
 _SEARCHER = (
     number("M", "setting.remove", groups=True, dense=Cell("0", 0)),
     Column("Searcher", _searcher, kind="who", dense=Cell("Dense")),

@@ -1,4 +1,4 @@
-"""A table as values, written as Markdown and as CSV; the page's template writes it as HTML."""
+"""A table as values, with functions that write it as Markdown and as CSV; the page's template writes it as HTML."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Cell:
     """One cell of a table.
 
     Args:
-        text: What people read.
-        value: What the CSV file holds, in full precision; None for the text.
-        error: Its standard error, a column of its own in the CSV file.
-        small: Smaller lines under the text: the error, what is kept of the dense model.
+        text: The text that readers see.
+        value: The value in the CSV file, in full precision; None for the text.
+        error: Its standard error, a separate column in the CSV file.
+        small: Smaller lines under the text: the error, the share of the dense model's value.
         best: Whether it is the best of its group.
         tied: Whether it is not significantly worse than the best.
-        link: Where it leads.
+        link: The address of its link; None for no link.
     """
 
     text: str
@@ -39,19 +39,21 @@ class Cell:
     link: str | None = None
 
 
-#: What a column holds, and its class on the page: numbers, words, searchers, the name of one among words, layers.
+#: The kind of a column, and its class on the page: numbers, texts, searchers, a searcher's name in a text, layers.
 Kind = Literal["n", "w", "who", "name", "layers"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its head, and how it shows a record.
+    """A column: its head, and the function that makes its cells.
 
     Args:
-        show: Makes a cell of a record.
-        small: What stands under the title: the unit.
-        groups: Whether the page rules off the rows that have the same label.
-        may_hide: Whether the page leaves it out if it says the same everywhere.
+        title: Its title.
+        show: Makes a cell from a record.
+        small: The text under the title: the unit.
+        kind: The kind of its cells.
+        groups: Whether the page draws a line between groups of rows with different labels.
+        may_hide: Whether the page leaves it out if its text is the same in all rows.
         dense: Its cell in the row of the unpruned model.
     """
 
@@ -69,7 +71,11 @@ class Table:
     """A table.
 
     Args:
-        name: Of its CSV file.
+        name: The name of its CSV file, without the suffix.
+        title: Its title.
+        columns: Its columns.
+        rows: Its rows, a cell for each column.
+        note: The text under the table; empty for none.
         has_dense: Whether its first row is the unpruned model.
     """
 
@@ -89,51 +95,82 @@ def tabulate(
     note: str = "",
     has_dense: bool = False,
 ) -> Table | None:
-    """Return a table of records, a row each; None if there are none."""
-    rows = [[column.show(one) for column in columns] for one in records]
+    """Return a table of records, a row each.
+
+    Args:
+        name: The name of its CSV file, without the suffix.
+        title: Its title.
+        columns: Its columns.
+        records: The objects that the columns show.
+        note: The text under the table.
+        has_dense: Whether the first row is the unpruned model, see `Column.dense`.
+
+    Returns:
+        The table; None if there are no records.
+    """
+    rows = [[column.show(record) for column in columns] for record in records]
     dense = [[column.dense for column in columns]] if has_dense else []
     return Table(name, title, columns, [*dense, *rows], note, has_dense) if rows else None
 
 
 def present(*tables: Table | None) -> list[Table]:
-    """Return the tables that there are."""
+    """Return the tables that are not None."""
     return [table for table in tables if table is not None]
 
 
-def words(title: str, of: str | Callable[[Any], str], **options: Any) -> Column:
+def words(title: str, source: str | Callable[[Any], str], **options: Any) -> Column:
     """Return a column of texts.
 
     Args:
         title: Its title.
-        of: The attribute of a record: ``setting.model``; or what returns the text of a record.
-        options: More of `Column`.
+        source: The attribute of a record, as ``setting.model``; or a function that returns the text of a record.
+        options: Other arguments of `Column`.
     """
-    read = attrgetter(of) if isinstance(of, str) else of
-    return Column(title, lambda one: Cell(read(one)), **{"kind": "w", **options})
+    read = attrgetter(source) if isinstance(source, str) else source
+    return Column(title, lambda record: Cell(read(record)), **{"kind": "w", **options})
 
 
 def number(
-    title: str, of: str | Callable[[Any], float | None], form: Callable[[Any], str] = str, **options: Any
+    title: str, source: str | Callable[[Any], float | None], form: Callable[[Any], str] = str, **options: Any
 ) -> Column:
-    """Return a column of numbers, as `words`; `form` writes one."""
-    read = attrgetter(of) if isinstance(of, str) else of
-    return Column(title, lambda one: Cell(form(value := read(one)), finite(value)), **options)
+    """Return a column of numbers.
+
+    Args:
+        title: Its title.
+        source: The attribute of a record; or a function that returns the number of a record.
+        form: Returns the text of a number.
+        options: Other arguments of `Column`.
+    """
+    read = attrgetter(source) if isinstance(source, str) else source
+    return Column(title, lambda record: Cell(form(value := read(record)), finite(value)), **options)
 
 
 def labels(path: str = "", calibration: bool = True) -> list[Column]:
-    """Return the columns of model, calibration and M, which are attributes of what `path` names: ``setting.``."""
-    within = [words("Calibration", f"{path}calibration", groups=True)] if calibration else []
-    model = words("Model", f"{path}model", groups=True, may_hide=True)
-    return [model, *within, number("M", f"{path}remove", groups=True)]
+    """Return the columns of model, calibration and M.
+
+    Args:
+        path: The attribute of a record that has these labels, with a dot: ``setting.``; empty for the record itself.
+        calibration: Whether there is a column of the calibration.
+    """
+    columns = [words("Model", f"{path}model", groups=True, may_hide=True)]
+    if calibration:
+        columns.append(words("Calibration", f"{path}calibration", groups=True))
+    columns.append(number("M", f"{path}remove", groups=True))
+    return columns
 
 
 def layers(removed: tuple[int, ...], **options: Any) -> Cell:
-    """Return the cell of removed layers; `options` are more of `Cell`."""
+    """Return the cell of removed layers.
+
+    Args:
+        removed: The layers; empty if they are not known.
+        options: Other arguments of `Cell`.
+    """
     return Cell(str(Mask(removed)) if removed else numbers.UNKNOWN, str(list(removed)), **options)
 
 
 def as_markdown(table: Table) -> str:
-    """A pipe table; the best in bold, links kept, small lines in brackets."""
+    """Return a table as a Markdown pipe table, the best in bold, small lines in brackets."""
     head = [markdown_line(column.title + (f" ({column.small})" if column.small else "")) for column in table.columns]
     rules = ["---:" if column.kind == "n" else "---" for column in table.columns]
     lines = [head, rules, *(map(_markdown, row) for row in table.rows)]
@@ -143,7 +180,7 @@ def as_markdown(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Comma-separated values in full precision, standard errors in columns of their own."""
+    """Return a table as comma-separated values in full precision, with separate columns of standard errors."""
     columns: list[list[float | int | str | None]] = []
     for column, *cells in zip(table.columns, *table.rows, strict=True):
         columns.append([column.title, *(cell.text if cell.value is None else cell.value for cell in cells)])
@@ -158,7 +195,7 @@ def as_csv(table: Table) -> str:
 def _markdown(cell: Cell) -> str:
     text = markdown_line(cell.text)
     if cell.link and cell.text:
-        target = re.sub(r"[<>\s|]", lambda found: f"%{ord(found[0]):02X}", cell.link)
+        target = re.sub(r"[<>\s|]", lambda match: f"%{ord(match[0]):02X}", cell.link)
         text = f"[{text}](<{target}>)"
     if cell.best:
         text = f"**{text}**"

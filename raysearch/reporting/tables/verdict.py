@@ -25,24 +25,40 @@ _NOTE = (
 
 
 def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
-    """For each quantity: in each setting the best searcher, which are not significantly worse, and how fine that is."""
+    """Return one table per quantity: the best searcher of each setting and those not significantly worse.
+
+    Its last column is the smallest detectable difference.
+    """
     columns = [
         *labels("setting."),
-        Column("Best", lambda one: Cell(one.best.searcher, small=_level(one), best=one.best.behind == 0), kind="name"),
+        Column(
+            "Best",
+            lambda comparison: Cell(
+                comparison.best.searcher, small=_level(comparison), best=comparison.best.behind == 0
+            ),
+            kind="name",
+        ),
         words(
             "Not significantly worse",
-            lambda one: ", ".join(of.searcher for of in one.rivals[1:] if of.tied) or "none",
+            lambda comparison: ", ".join(rival.searcher for rival in comparison.rivals[1:] if rival.tied) or "none",
         ),
         words("Significantly worse", _significantly_worse),
-        words("As good", lambda one: ", ".join(of.searcher for of in one.rivals if of.equivalent), may_hide=True),
-        Column("How sure", lambda one: Cell(one.verdict, small=_unpredictable(one)), kind="w"),
-        Column("Would be seen", lambda one: Cell(_size(one.detectable, one.unit), one.detectable)),
+        words(
+            "As good",
+            lambda comparison: ", ".join(rival.searcher for rival in comparison.rivals if rival.equivalent),
+            may_hide=True,
+        ),
+        Column("How sure", lambda comparison: Cell(comparison.verdict, small=_untested(comparison)), kind="w"),
+        Column(
+            "Would be seen",
+            lambda comparison: Cell(_size(comparison.detectable, comparison.unit), comparison.detectable),
+        ),
     ]
-    found = []
-    for quantity, members in itertools.groupby(comparisons, key=lambda one: one.quantity):
+    tables = []
+    for quantity, members in itertools.groupby(comparisons, key=lambda comparison: comparison.quantity):
         note = _NOTE if quantity == CALIBRATION_LOSS else ""
-        found.append(tabulate(f"verdicts_{quantity.key}", f"Searchers by {quantity.title}", columns, members, note))
-    return found
+        tables.append(tabulate(f"verdicts_{quantity.key}", f"Searchers by {quantity.title}", columns, members, note))
+    return tables
 
 
 def _significantly_worse(comparison: Comparison) -> str:
@@ -51,7 +67,7 @@ def _significantly_worse(comparison: Comparison) -> str:
 
 
 def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
-    """The searchers over all settings."""
+    """Return the table of the ranks of the searchers over all settings; None without rankings."""
     columns = [
         words("By", lambda row: row[0].quantity.title, groups=True),
         words("Searcher", lambda row: row[1], kind="who"),
@@ -65,31 +81,34 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
         "and calibration. Significant: Friedman's test rejects that none differs (p <= 0.05; it takes three such sets "
         "of samples), and the mean ranks are further apart than Nemenyi's critical difference."
     )
-    records = [(one, name) for one in rankings for name in one.ranks]
+    records = [(ranking, name) for ranking in rankings for name in ranking.ranks]
     return tabulate("ranking", "Searchers over all settings", columns, records, note)
 
 
 def _beside_the_best(row: tuple[Ranking, str]) -> Cell:
-    found, name = row
-    pair = next((one for one in found.pairs if one.better == found.best and one.worse == name), None)
+    ranking, name = row
+    pair = next((pair for pair in ranking.pairs if pair.better == ranking.best and pair.worse == name), None)
     if pair is None:
         return Cell("best", best=True)
-    return Cell(f"worse in {pair.wins} of {found.n_sets}", pair.wins)
+    return Cell(f"worse in {pair.wins} of {ranking.n_sets}", pair.wins)
 
 
 def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
-    """The pairs of searchers that the study is to tell apart."""
+    """Return the table of the named contrasts of a study; None if it has none."""
     columns = [
-        words("Contrast", lambda one: f"{one.first} - {one.second}", groups=True),
+        words("Contrast", lambda contrast: f"{contrast.first} - {contrast.second}", groups=True),
         words("By", "quantity.title", groups=True),
         *labels("setting.")[:-1],
-        words("M", lambda one: ", ".join(map(str, one.sizes)), groups=True),
-        Column("First is better by", lambda one: Cell(_size(one.gain, one.unit, "+"), one.gain)),
-        Column("± 95 %", lambda one: Cell(_size(half := one.gap.half_width(), one.unit), half)),
-        Column("p", lambda one: Cell(numbers.probability(one.p), one.p, best=one.told)),
+        words("M", lambda contrast: ", ".join(map(str, contrast.sizes)), groups=True),
+        Column("First is better by", lambda contrast: Cell(_size(contrast.gain, contrast.unit, "+"), contrast.gain)),
+        Column("± 95 %", lambda contrast: Cell(_size(half := contrast.gap.half_width(), contrast.unit), half)),
+        Column("p", lambda contrast: Cell(numbers.probability(contrast.p), contrast.p, best=contrast.significant)),
         number("Draws", "gap.n_draws"),
         number("Seeds", "n_seeds"),
-        Column("Would be seen", lambda one: Cell(_size(one.gap.detectable or None, one.unit), one.gap.detectable)),
+        Column(
+            "Would be seen",
+            lambda contrast: Cell(_size(contrast.gap.detectable or None, contrast.unit), contrast.gap.detectable),
+        ),
     ]
     note = (
         "Paired by draw. Perplexities by their logarithms. Of several M: the mean difference within each draw. p: "
@@ -105,29 +124,33 @@ def _size(value: float | None, unit: str, sign: str = "") -> str:
     return f"{sign if value > 0 else ''}{numbers.figure(value)} {unit}".rstrip()
 
 
-def _level(one: Comparison) -> str:
-    if one.quantity is CALIBRATION_LOSS:
-        return f"loss {numbers.loss(one.best.mean)}"
-    return numbers.value(one.best.mean, one.quantity) + (" %" if one.quantity.unit == "%" else "")
+def _level(comparison: Comparison) -> str:
+    """Return the number of the best searcher, with its unit."""
+    mean = comparison.best.mean
+    if comparison.quantity is CALIBRATION_LOSS:
+        return f"loss {numbers.loss(mean)}"
+    unit = " %" if comparison.quantity.unit == "%" else ""
+    return f"{numbers.value(mean, comparison.quantity)}{unit}"
 
 
-def _unpredictable(one: Comparison) -> str:
-    unknown = [rival.searcher for rival in one.rivals if rival.tied is None]
-    return f"not known of {', '.join(unknown)}" if 0 < len(unknown) < len(one.rivals) - 1 else ""
+def _untested(comparison: Comparison) -> str:
+    """Return the searchers whose noise is not known; an empty text if there are none, or no others."""
+    names = [rival.searcher for rival in comparison.rivals if rival.tied is None]
+    return f"not known of {', '.join(names)}" if 0 < len(names) < len(comparison.rivals) - 1 else ""
 
 
 def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:
-    """Every two calibrations by each average."""
-    models = list(dict.fromkeys(one.panel.model for one in effects))
+    """Return the table of each pair of calibrations by each average; None if there is none."""
+    models = list(dict.fromkeys(effect.panel.model for effect in effects))
     columns = [
         *labels("panel.", calibration=False),
         words("By", "quantity.title"),
-        Column("Better calibration", lambda one: Cell(one.best, best=one.clear), kind="w"),
+        Column("Better calibration", lambda effect: Cell(effect.best, best=effect.clear), kind="w"),
         words("Than", "second"),
-        Column("Better by", lambda one: Cell(numbers.difference(one.gain, one.quantity), one.gain)),
+        Column("Better by", lambda effect: Cell(numbers.difference(effect.gain, effect.quantity), effect.gain)),
         Column("95 % interval", _interval),
         number("p", "p", numbers.probability),
-        Column("Searchers", lambda one: Cell(f"{one.n_better} of {one.n_searchers}", one.n_searchers)),
+        Column("Searchers", lambda effect: Cell(f"{effect.n_better} of {effect.n_searchers}", effect.n_searchers)),
         number("Draws", "n_draws", may_hide=True),
     ]
     note = (
@@ -137,19 +160,20 @@ def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:
         "searchers, which hold for these samples and items alone. p: "
         "corrected by Holm's method for the pairs of a panel. Bold: p <= 0.05."
     )
-    ordered = sorted(effects, key=lambda one: (models.index(one.panel.model), one.panel.remove))
+    ordered = sorted(effects, key=lambda effect: (models.index(effect.panel.model), effect.panel.remove))
     return tabulate("calibrations", "Which calibration gives the better checkpoints", columns, ordered, note)
 
 
-def _interval(one: CalibrationEffect) -> Cell:
-    if one.low is None or one.high is None:
+def _interval(effect: CalibrationEffect) -> Cell:
+    if effect.low is None or effect.high is None:
         return Cell(numbers.UNKNOWN)
-    low, high = (numbers.ratio_text(end) if one.quantity.ratio else f"{end:+.2f}" for end in (one.low, one.high))
-    return Cell(f"{low} to {high}")
+    if effect.quantity.ratio:
+        return Cell(f"{numbers.ratio_text(effect.low)} to {numbers.ratio_text(effect.high)}")
+    return Cell(f"{effect.low:+.2f} to {effect.high:+.2f}")
 
 
 def variance_table(splits: Sequence[Split]) -> Table | None:
-    """Shares of variance."""
+    """Return the table of the shares of variance; None if there is none."""
     columns = [
         *labels("panel.", calibration=False),
         words("Of", "title"),
@@ -158,7 +182,7 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
         Column("Interaction", partial(_share, "interaction")),
         Column("Draw", partial(_share, "draw"), may_hide=True),
         Column("Rest", partial(_share, "residual")),
-        Column("Raw η²", lambda one: Cell(" / ".join(numbers.percent(one.raw[part]) for part in one.p))),
+        Column("Raw η²", lambda split: Cell(" / ".join(numbers.percent(split.raw[part]) for part in split.p))),
         Column("Searches", _extent),
     ]
     note = (
@@ -176,16 +200,19 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
     return tabulate("variance", "What results vary with", columns, splits, note)
 
 
-def _share(part: str, one: Split) -> Cell:
-    share = one.shares.get(part)
+def _share(part: str, split: Split) -> Cell:
+    share = split.shares.get(part)
     if share is None:
         return Cell("in the rest" if part == "interaction" else numbers.UNKNOWN)
-    interval, p = one.intervals.get(part), one.p.get(part)
-    lines = [f"{numbers.percent(interval[0])} to {numbers.percent(interval[1])}"] if interval else []
-    lines += [] if p is None else [numbers.probability(p)]
+    lines = []
+    if interval := split.intervals.get(part):
+        lines.append(f"{numbers.percent(interval[0])} to {numbers.percent(interval[1])}")
+    p = split.p.get(part)
+    if p is not None:
+        lines.append(numbers.probability(p))
     return Cell(numbers.percent(share), share, small="\n".join(lines))
 
 
-def _extent(one: Split) -> Cell:
-    combinations = f"{one.n_calibrations} × {one.n_searchers} combinations"
-    return Cell(str(one.n_searches), one.n_searches, small=combinations)
+def _extent(split: Split) -> Cell:
+    combinations = f"{split.n_calibrations} × {split.n_searchers} combinations"
+    return Cell(str(split.n_searches), split.n_searches, small=combinations)

@@ -22,18 +22,20 @@ def test_bars_of_code_stand_beside_the_dense_models() -> None:
         Metric("mbpp", "MBPP", "generation", "%", True),
         *(Metric(f"mbpp.failed.{reason}", f"MBPP, {reason}", "failures", "%", False) for reason in SHARES),
     )
-    found = {f"mbpp.failed.{reason}": Estimate(float(share)) for reason, share in SHARES.items()}
-    dense = {name: Estimate(one.value / 2) for name, one in found.items()}
-    made = [
-        cell(searcher, outcome(removed=tuple(range(size)), assessed=found), calibration, size)
+    assessed = {f"mbpp.failed.{reason}": Estimate(float(share)) for reason, share in SHARES.items()}
+    dense = {name: Estimate(estimate.value / 2) for name, estimate in assessed.items()}
+    cells = [
+        cell(searcher, outcome(removed=tuple(range(size)), assessed=assessed), calibration, size)
         for calibration in "xy"
         for size in (5, 7)
         for searcher in ("one_shot", "greedy")
     ]
-    results = replace(study(*made, metrics=metrics), dense={"m": dense})
+    results = replace(study(*cells, metrics=metrics), dense={"m": dense})
     (picture,) = failure_pictures(results, cells_frame(results))
     panels = picture.figure.axes
-    assert [panel.get_title(loc="left") for panel in panels] == [f"MBPP, calibrated by {one}" for one in "xy"]
+    assert [panel.get_title(loc="left") for panel in panels] == [
+        f"MBPP, calibrated by {calibration}" for calibration in "xy"
+    ]
     labels = [label.get_text() for label in panels[0].get_yticklabels()]
     assert labels == ["dense", "M = 5, one_shot", "M = 5, greedy", "M = 7, one_shot", "M = 7, greedy"]
     rows: dict[float, float] = {}
@@ -43,13 +45,13 @@ def test_bars_of_code_stand_beside_the_dense_models() -> None:
 
 
 def test_a_searcher_is_a_line_from_the_dense_model_down() -> None:
-    found = [
+    cells = [
         cell(searcher, outcome(removed=tuple(range(size)), assessed={TOP_1.name: Estimate(value)}), remove=size)
         for searcher, values in (("greedy", {2: 20.0, 5: 10.0}), ("reverse", {2: 15.0, 5: 5.0}))
         for size, value in values.items()
     ]
-    results = replace(study(*found, metrics=(TOP_1,)), dense={"m": {TOP_1.name: Estimate(30.0)}})
-    (picture,) = probe_pictures(results, cells_frame(results), Palette.of(results))
+    results = replace(study(*cells, metrics=(TOP_1,)), dense={"m": {TOP_1.name: Estimate(30.0)}})
+    (picture,) = probe_pictures(results, cells_frame(results), Palette.for_study(results))
     lines = [np.asarray(line.get_xydata()) for line in picture.figure.axes[0].get_lines()[:2]]
     assert lines == [pytest.approx(np.array([[0, 30], [2, a], [5, b]])) for a, b in ((20, 10), (15, 5))]
 
@@ -57,4 +59,4 @@ def test_a_searcher_is_a_line_from_the_dense_model_down() -> None:
 def test_what_was_not_asked_has_no_figure() -> None:
     results = study(cell("greedy", outcome()))
     frame = cells_frame(results)
-    assert failure_pictures(results, frame) == probe_pictures(results, frame, Palette.of(results)) == []
+    assert failure_pictures(results, frame) == probe_pictures(results, frame, Palette.for_study(results)) == []

@@ -1,4 +1,4 @@
-"""Words of figures stay inside them, whatever models, calibrations and tasks are called."""
+"""Texts of figures stay inside them, for any names of models, calibrations and tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS = "perplexity on the minutes of the meetings of our own committee, 16 wind
 
 
 def texts_of(figure: Figure) -> list[Text]:
-    """The words of a figure that has been laid out; without those of ticks, of which some are never drawn."""
+    """Return the texts of a figure after its layout, without those of ticks, some of which are never drawn."""
     style.place(figure, FigureCanvasAgg)
     FigureCanvasAgg(figure).draw()
     ticks = [axis.get_ticklabels() for axis in figure.findobj(Axis) if isinstance(axis, Axis)]
@@ -34,12 +34,12 @@ def texts_of(figure: Figure) -> list[Text]:
 
 
 def cut(figure: Figure) -> list[str]:
-    """The words that reach over the edge of a figure."""
-    (left, bottom), (right, top) = figure.bbox.get_points()
+    """Return the texts that cross the edge of a figure."""
+    (x0, y0), (x1, y1) = figure.bbox.get_points()
     offenders = []
     for text in texts_of(figure):
         extent = text.get_window_extent()
-        if extent.x0 < left - 1 or extent.x1 > right + 1 or extent.y0 < bottom - 1 or extent.y1 > top + 1:
+        if extent.x0 < x0 - 1 or extent.x1 > x1 + 1 or extent.y0 < y0 - 1 or extent.y1 > y1 + 1:
             offenders.append(text.get_text())
     return offenders
 
@@ -50,8 +50,8 @@ def long_study():
     cells = []
     for (place, searcher), calibration in itertools.product(enumerate((WORDS, "b", "c", "d")), (WORDS, f"{WORDS} x")):
         assessed = {"ppl": Estimate(10.0 + place, 0.1), "acc": Estimate(50.0 - place, 1.0)}
-        found = outcome(1.0 + place, removed=(place, 9), assessed=assessed, delta_error=0.1, **courses)
-        cells.append(replace(cell(searcher, found, calibration), model=PATH))
+        result = outcome(1.0 + place, removed=(place, 9), assessed=assessed, delta_error=0.1, **courses)
+        cells.append(replace(cell(searcher, result, calibration), model=PATH))
     dense = {PATH: {"ppl": Estimate(8.0), "acc": Estimate(60.0)}}
     return replace(study(*cells, metrics=metrics), n_layers={PATH: 12}, dense=dense)
 
@@ -59,7 +59,7 @@ def long_study():
 def test_words_of_a_report_stay_inside_its_figures() -> None:
     drawn = [picture for section in sections(analyse(long_study())) for picture in section.pictures]
     assert {"headline", "masks", "tradeoff", "cost", "paths", "progress"} <= {
-        one.name.partition("_")[0] for one in drawn
+        picture.name.partition("_")[0] for picture in drawn
     }
     assert {picture.name: offenders for picture in drawn if (offenders := cut(picture.figure))} == {}
 
@@ -77,6 +77,6 @@ def test_words_of_the_progress_of_a_search_do_not_overlap() -> None:
     texts = texts_of(figure)
     (note,) = (text for text in texts if "above the scale" in text.get_text())
     (title,) = (text for text in texts if text.get_text().startswith("Best loss so far"))
-    for text, other in itertools.product((note, title), texts):
-        assert text is other or not text.get_window_extent().overlaps(other.get_window_extent()), other
+    for text, label in itertools.product((note, title), texts):
+        assert text is label or not text.get_window_extent().overlaps(label.get_window_extent()), label
     assert cut(figure) == []

@@ -18,20 +18,20 @@ def agreed(*cells: CellResult) -> list[Agreement]:
 
 def test_agreement_by_hand():
     masks = {"a": (0, 1), "b": (1, 2), "c": (1, 2)}
-    (found,) = agreed(*(cell(name, outcome(removed=mask)) for name, mask in masks.items()))
-    assert found.mean == pytest.approx((1 / 3 + 1 / 3 + 1) / 3)
-    assert found.lowest == pytest.approx(1 / 3)
-    assert found.highest == 1.0
-    assert (found.removed_by_all, found.removed_by_any) == (1, 3)
-    assert found.full_overlap == pytest.approx(1 / 3)
-    assert found.between_seeds is None
+    (agreement,) = agreed(*(cell(name, outcome(removed=mask)) for name, mask in masks.items()))
+    assert agreement.mean == pytest.approx((1 / 3 + 1 / 3 + 1) / 3)
+    assert agreement.lowest == pytest.approx(1 / 3)
+    assert agreement.highest == 1.0
+    assert (agreement.removed_by_all, agreement.removed_by_any) == (1, 3)
+    assert agreement.full_overlap == pytest.approx(1 / 3)
+    assert agreement.between_seeds is None
 
 
-def test_seeds_of_one_searcher_are_told_from_searchers():
+def test_seeds_of_one_searcher_do_not_count_as_searchers():
     seeded = (cell("a", outcome(removed=mask), seed=seed) for seed, mask in enumerate([(0, 1), (2, 3)]))
-    (found,) = agreed(*seeded, cell("b", outcome(removed=(0, 1))))
-    assert found.between_seeds == 0.0
-    assert found.mean == 0.5  # one seed of a is b's mask, the other shares nothing
+    (agreement,) = agreed(*seeded, cell("b", outcome(removed=(0, 1))))
+    assert agreement.between_seeds == 0.0
+    assert agreement.mean == 0.5  # one seed of a is b's mask, the other shares nothing
 
 
 @pytest.mark.parametrize(("n_layers", "n_remove"), [(6, 1), (6, 3), (8, 5), (5, 5)])
@@ -41,8 +41,8 @@ def test_chance_agreement_is_the_mean_over_all_pairs(n_layers: int, n_remove: in
 
 
 def test_chance_is_over_the_layers_that_may_go():
-    (found,) = agreed(*(cell(name, outcome(removed=(3, 4)), n_free=6) for name in "ab"))
-    assert found.chance == expected_jaccard(6, 2)
+    (agreement,) = agreed(*(cell(name, outcome(removed=(3, 4)), n_free=6) for name in "ab"))
+    assert agreement.chance == expected_jaccard(6, 2)
 
 
 def test_masks_of_different_draws_alone_are_no_pair():
@@ -50,23 +50,23 @@ def test_masks_of_different_draws_alone_are_no_pair():
 
 
 def test_one_searcher_is_compared_with_itself_alone():
-    again = outcome(removed=(0, 2))
-    for axis, other in (("draw", cell("a", again, draw="1")), ("seed", cell("a", again, seed=1))):
-        (found,) = agreed(cell("a", outcome(removed=(0, 1))), other)
-        assert found.mean is found.lowest is found.highest is None
-        table = agreement_table([found])
+    different = outcome(removed=(0, 2))
+    for axis, second_cell in (("draw", cell("a", different, draw="1")), ("seed", cell("a", different, seed=1))):
+        (agreement,) = agreed(cell("a", outcome(removed=(0, 1))), second_cell)
+        assert agreement.mean is agreement.lowest is agreement.highest is None
+        table = agreement_table([agreement])
         assert table is not None
-        shown = {column.title: one.text for column, one in zip(table.columns, table.rows[0], strict=True)}
+        shown = {column.title: shown_cell.text for column, shown_cell in zip(table.columns, table.rows[0], strict=True)}
         assert (shown["Mean"], shown["Range"], shown[f"Between {axis}s"]) == ("–", "–", "0.33")
 
 
 def test_draws_of_one_searcher_are_the_baseline_and_baselines_are_left_out():
     masks = {("a", "0"): (0, 1), ("a", "1"): (0, 2), ("b", "0"): (0, 1), ("b", "1"): (0, 2), ("reverse", "0"): (8, 9)}
-    made = [
+    cells = [
         cell(name, outcome(removed=mask), draw=draw, uses_objective=name != "reverse")
         for (name, draw), mask in masks.items()
     ]
-    (found,) = agreed(*made)
-    assert (found.n_searchers, found.mean) == (2, 1.0)
-    assert found.between_draws == pytest.approx(1 / 3)
-    assert found.between_seeds is None
+    (agreement,) = agreed(*cells)
+    assert (agreement.n_searchers, agreement.mean) == (2, 1.0)
+    assert agreement.between_draws == pytest.approx(1 / 3)
+    assert agreement.between_seeds is None

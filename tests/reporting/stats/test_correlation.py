@@ -39,21 +39,22 @@ def test_bootstrap_interval_is_that_of_scipy():
 
 
 def test_bootstrap_leaves_out_resamples_without_a_correlation():
-    x, y = np.array([1.0, 1, 1, 1, 2]), np.array([1.0, 2, 3, 4, 5])
+    x = np.array([1.0, 1, 1, 1, 2])
+    y = np.array([1.0, 2, 3, 4, 5])
     assert None not in bootstrap_interval(x, y)
     assert bootstrap_interval(np.ones(5), y) == (None, None)
 
 
 def test_correlation_is_of_what_is_better():
-    """Lower losses with higher accuracies: +1. A constant side has no correlation, and says so."""
-    made = [
+    """Lower losses with higher accuracies: +1. A constant side has no correlation."""
+    cells = [
         cell(f"s{i}", outcome(1.0 + i, removed=(i, 9), assessed={"acc": Estimate(90.0 - i), "ppl": Estimate(7.0)}))
         for i in range(5)
     ]
-    results = study(*made, metrics=(ACCURACY, PERPLEXITY_METRIC))
+    results = study(*cells, metrics=(ACCURACY, PERPLEXITY_METRIC))
     frame = cells_frame(results)
-    found = correlations(frame, [CALIBRATION_LOSS, *averages(results)])
-    rhos = {(one.first.key, one.second.key): one.rho for one in found}
+    by_quantities = correlations(frame, [CALIBRATION_LOSS, *averages(results)])
+    rhos = {(correlation.first.key, correlation.second.key): correlation.rho for correlation in by_quantities}
     assert rhos["loss", "accuracy_average"] == pytest.approx(1.0)
     assert rhos["loss", "perplexity_average"] is None
 
@@ -61,9 +62,10 @@ def test_correlation_is_of_what_is_better():
 @pytest.mark.parametrize("n", [4, 6, 7])
 def test_permutation_p_is_that_of_all_pairings(n):
     rng = np.random.default_rng(n)
-    x, y = rng.integers(0, 4, size=n).astype(float), rng.normal(size=n)
+    x = rng.integers(0, 4, size=n).astype(float)
+    y = rng.normal(size=n)
     theirs = stats.permutation_test(
-        (x,), lambda some: stats.spearmanr(some, y).statistic, permutation_type="pairings", n_resamples=np.inf
+        (x,), lambda permuted: stats.spearmanr(permuted, y).statistic, permutation_type="pairings", n_resamples=np.inf
     )  # fmt: skip
     assert permutation_p(x, y) == pytest.approx(theirs.pvalue)
 
@@ -76,29 +78,29 @@ def test_many_points_are_resampled():
 
 def test_identical_masks_are_one_point_and_baselines_none():
     names = {"a": (1, 2), "b": (1, 2), "c": (1, 3), "d": (1, 4), "e": (1, 5), "f": (1, 6), "baseline": (1, 7)}
-    made = [
+    cells = [
         cell(name, outcome(1.0 + i, removed=mask, assessed={"acc": Estimate(90.0 - i)}), uses_objective=len(name) == 1)
         for i, (name, mask) in enumerate(names.items())
     ]
-    results = study(*made, metrics=(ACCURACY,))
-    (found,) = correlations(cells_frame(results), [CALIBRATION_LOSS, *averages(results)])
-    assert found.n == 5
-    assert found.low is None, "five points have no interval"
-    assert found.p == pytest.approx(2 / 120)
+    results = study(*cells, metrics=(ACCURACY,))
+    (correlation,) = correlations(cells_frame(results), [CALIBRATION_LOSS, *averages(results)])
+    assert correlation.n == 5
+    assert correlation.low is None, "five points have no interval"
+    assert correlation.p == pytest.approx(2 / 120)
 
 
 def test_searchers_with_a_mask_in_common_are_tested_by_permuting_masks():
-    """Against all permutations of five masks, by brute force: losses by searcher and draw, a perplexity by mask."""
-    found = {"a": (1, 4), "b": (1, 2), "c": (2, 5), "d": (3, 3)}
+    """Compare with all permutations of five masks: losses by searcher and draw, a perplexity by mask."""
+    masks_by_searcher = {"a": (1, 4), "b": (1, 2), "c": (2, 5), "d": (3, 3)}
     losses = {"a": (0.6, 0.6), "b": (0.6, 0.7), "c": (1.2, 1.5), "d": (0.4, 0.6)}
     log_perplexities = (1.2, 1.9, 0.5, 0.9, 1.8)
-    x = [np.mean(of) for of in losses.values()]
+    x = [np.mean(searcher_losses) for searcher_losses in losses.values()]
 
     def y(order):
-        return [np.mean([order[mask - 1] for mask in of]) for of in found.values()]
+        return [np.mean([order[mask - 1] for mask in masks]) for masks in masks_by_searcher.values()]
 
     rhos = [stats.spearmanr(x, y(order)).statistic for order in itertools.permutations(log_perplexities)]
-    made = [
+    cells = [
         cell(
             name,
             outcome(
@@ -106,12 +108,12 @@ def test_searchers_with_a_mask_in_common_are_tested_by_permuting_masks():
             ),
             draw=str(draw),
         )
-        for name, masks in found.items()
+        for name, masks in masks_by_searcher.items()
         for draw, mask in enumerate(masks)
     ]
-    results = study(*made, metrics=(PERPLEXITY_METRIC,))
-    (one,) = correlations(cells_frame(results), [CALIBRATION_LOSS, *averages(results)])
-    assert one.n == 4 and one.rho == pytest.approx(rhos[0])
+    results = study(*cells, metrics=(PERPLEXITY_METRIC,))
+    (correlation,) = correlations(cells_frame(results), [CALIBRATION_LOSS, *averages(results)])
+    assert correlation.n == 4 and correlation.rho == pytest.approx(rhos[0])
     expected = np.mean(np.abs(rhos) >= abs(rhos[0]) - 1e-9)
-    assert one.p == pytest.approx(expected, abs=0.02)
+    assert correlation.p == pytest.approx(expected, abs=0.02)
     assert expected == pytest.approx(2 * permutation_p(np.array(x), np.array(y(log_perplexities))))

@@ -31,22 +31,26 @@ def test_records_from_before_held_out_losses_were_kept_by_draw_are_read():
 
 def test_metrics_of_another_unit_are_in_no_average():
     percent = tuple(Metric(name, name, "accuracy", "%", True) for name in "xy")
-    other = Metric("mcc", "mcc", "accuracy", "mcc", True), Metric("brier", "brier", "accuracy", "brier", False)
-    whole = study(metrics=(other[0], *percent, other[1]))
+    other_metrics = Metric("mcc", "mcc", "accuracy", "mcc", True), Metric("brier", "brier", "accuracy", "brier", False)
+    whole = study(metrics=(other_metrics[0], *percent, other_metrics[1]))
     (average,) = averages(whole)
     assert (len(average.metrics), average.unit, average.higher_is_better) == (2, "%", True)
     values = {"mcc": Estimate(0.3), "x": Estimate(60), "y": Estimate(70), "brier": Estimate(0.2)}
     assert by_column(values, whole)["accuracy_average"].value == 65
-    (lone,) = averages(study(metrics=(other[1],)))
+    (lone,) = averages(study(metrics=(other_metrics[1],)))
     assert (lone.title, lone.higher_is_better) == ("accuracy on brier", False)
 
 
-def test_a_perplexity_has_one_mean_the_geometric_one_wherever_it_is_told():
+def test_a_perplexity_has_one_mean_the_geometric_one_wherever_it_is_shown():
     """Arithmetic means would put b before a, and make the calibrations 4 times as far apart."""
     whole = grid({("c", "a"): [10.0, 1000.0], ("c", "b"): [200.0, 200.0], ("d", "a"): [10.0, 10.0]}, PERPLEXITY_METRIC)
-    frame, (quantity,) = cells_frame(whole), averages(whole)
-    comparison = compared(*(one for one in whole.cells if one.calibration == "c"), by=PERPLEXITY_METRIC)
-    assert [(one.searcher, round(one.mean)) for one in comparison.rivals] == [("a", 100), ("b", 200)]
+    frame = cells_frame(whole)
+    (quantity,) = averages(whole)
+    comparison = compared(*(cell for cell in whole.cells if cell.calibration == "c"), by=PERPLEXITY_METRIC)
+    assert [(rival.searcher, round(rival.mean)) for rival in comparison.rivals] == [("a", 100), ("b", 200)]
     table = cost_table(frame, quantity)
     assert table is not None and [row[-1].text for row in table.rows] == ["100.00", "200.00", "10.00"]
-    assert {(one.by, round(one.size)) for one in spreads(frame, quantity)} == {("calibration", 10), ("searcher", 2)}
+    assert {(spread.by, round(spread.size)) for spread in spreads(frame, quantity)} == {
+        ("calibration", 10),
+        ("searcher", 2),
+    }

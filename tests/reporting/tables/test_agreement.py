@@ -1,4 +1,4 @@
-"""Whether layers cost together what they cost apart."""
+"""The table of additivity: joint removals against the sum of single ones."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from tests.reporting.cells import cell, outcome, study
 
 
 def trials(costs: dict[int, float], extra: float) -> list[Trial]:
-    """Every layer alone and every pair, which costs `extra` beyond the sum, and a mask with an unknown layer."""
+    """Return every layer alone, every pair, which costs the sum and `extra`, and a mask with an unknown layer."""
     deltas = {Mask(): 0.0} | {Mask.of(layer): cost for layer, cost in costs.items()}
     deltas |= {Mask.of(*pair): sum(costs[layer] for layer in pair) + extra for pair in itertools.combinations(costs, 2)}
     deltas[Mask.of(0, 9)] = 5.0
-    made = [Trial(i, 1, mask, 2.0 + delta, delta, None, False) for i, (mask, delta) in enumerate(deltas.items())]
-    return [*made, Trial(100, 1, Mask.of(1, 2, 3), None, None, "broke", False)]
+    measured = [Trial(i, 1, mask, 2.0 + delta, delta, None, False) for i, (mask, delta) in enumerate(deltas.items())]
+    return [*measured, Trial(100, 1, Mask.of(1, 2, 3), None, None, "broke", False)]
 
 
 COSTS = {0: 0.1, 1: 0.2, 2: 0.4, 3: 0.8}
 
 
 def test_joint_removals_are_masks_of_layers_that_were_removed_alone() -> None:
-    found = joint_removals(trials(COSTS, 0.25))
-    assert [one.size for one in found] == [2] * 6
-    assert {round(one.summed, 9) for one in found} == {0.3, 0.5, 0.9, 0.6, 1.0, 1.2}
-    assert all(one.delta - one.summed == pytest.approx(0.25) for one in found)
+    joints = joint_removals(trials(COSTS, 0.25))
+    assert [joint.size for joint in joints] == [2] * 6
+    assert {round(joint.summed, 9) for joint in joints} == {0.3, 0.5, 0.9, 0.6, 1.0, 1.2}
+    assert all(joint.delta - joint.summed == pytest.approx(0.25) for joint in joints)
 
 
 @pytest.mark.parametrize(("extra", "share"), [(0.25, "100 %"), (-0.25, "0 %")])
 def test_the_table_sets_them_beside_each_other(extra: float, share: str) -> None:
-    found = joint_removals(trials(COSTS, extra))
+    joints = joint_removals(trials(COSTS, extra))
     table = additivity_table(
-        study(cell("CBO", outcome(joint_removals=found)), cell("greedy", outcome(joint_removals=found[:2])))
+        study(cell("CBO", outcome(joint_removals=joints)), cell("greedy", outcome(joint_removals=joints[:2])))
     )
     assert table is not None
     (row,) = table.rows
-    assert [one.text for one in row[2:]] == ["2", "6", f"{0.75 + extra:+.4f}", "+0.7500", share, "+1.00"]
+    assert [shown.text for shown in row[2:]] == ["2", "6", f"{0.75 + extra:+.4f}", "+0.7500", share, "+1.00"]
 
 
-def test_a_few_masks_say_nothing() -> None:
+def test_few_masks_have_no_table() -> None:
     assert additivity_table(study(cell("CBO", outcome(joint_removals=[JointRemoval(2, 1.0, 0.5)] * 9)))) is None

@@ -1,4 +1,4 @@
-"""What random searchers had found at the cost of others."""
+"""The table of the losses of random searchers at the cost of other searchers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def test_a_random_searcher_is_shown_as_it_stood_at_the_budget_of_each_other() ->
     )
     assert table is not None
     assert [column.title for column in table.columns][-4:] == ["Searcher", "Masks", "Loss", "Random by then"]
-    assert [[one.text + one.small for one in row[-4:]] for row in table.rows] == [
+    assert [[shown.text + shown.small for shown in row[-4:]] for row in table.rows] == [
         ["greedy", "10", "1.8000", "1.7500"],
         ["beam", "100", "1.2000", "1.2500ended after 40"],
         ["one-shot", "1", "5.0000", "–"],  # one of its draws had found nothing
     ]
-    assert [[one.best for one in row[-2:]] for row in table.rows] == [[False, True], [True, False], [True, False]]
+    assert [[shown.best for shown in row[-2:]] for row in table.rows] == [[False, True], [True, False], [True, False]]
 
 
 def test_a_study_without_a_random_searcher_has_no_such_table() -> None:
