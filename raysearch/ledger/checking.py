@@ -9,10 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from raysearch.ledger.ledger import ROWS, SCHEMA_VERSION, TABLES, Ledger, checksum
+from raysearch.ledger.ledger import Ledger, checksum
+from raysearch.ledger.schema import ROWS, SCHEMA_VERSION, TABLES
 from raysearch.ledger.table import Table
 
-_MOST = 20  # lines of damage
+_MAX_LINES = 20  # of damage
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,11 @@ class LedgerCheck:
     """The state of a ledger.
 
     Args:
-        rows: The number of rows by table.
-        damage: What is damaged, a line each, the first twenty; empty if it is whole.
+        path: The ledger's file.
+        format: The version of its tables.
+        size_bytes: The size of the file.
+        rows: The number of rows by table; zeros if the ledger is damaged.
+        damage: One line for each damaged page or row, at most twenty; empty if the ledger is whole.
     """
 
     path: Path
@@ -37,8 +41,19 @@ class LedgerCheck:
 
 
 def check_ledger(ledger: Ledger, records: Sequence[Table[Any]]) -> LedgerCheck:
-    """Read every row of a ledger, and say what is damaged; `records` are the tables that are records of a class."""
-    damage = [*islice(_damage(ledger, records), _MOST)]
+    """Read every row of a ledger and report the damaged ones.
+
+    Args:
+        ledger: The ledger.
+        records: The tables whose rows are records of a class.
+
+    Returns:
+        The number of rows of each table, or the damage.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    damage = [*islice(_damage(ledger, records), _MAX_LINES)]
     rows = dict.fromkeys(sorted(TABLES), 0)
     if not damage:
         for name in rows:
@@ -48,16 +63,18 @@ def check_ledger(ledger: Ledger, records: Sequence[Table[Any]]) -> LedgerCheck:
 
 def _damage(ledger: Ledger, records: Sequence[Table[Any]]) -> Iterator[str]:
     try:
-        lines = [line for (line,) in ledger.connection.execute(f"PRAGMA integrity_check({_MOST})")]
+        lines = [line for (line,) in ledger.connection.execute(f"PRAGMA integrity_check({_MAX_LINES})")]
     except sqlite3.Error as error:
         lines = [str(error)]
     if lines != ["ok"]:
         yield from lines
-        return  # what is read by damaged indexes is no news
+        return  # rows that are read through damaged indexes would only repeat it
     for name, (key, content) in ROWS.items():
-        described = "{1} of model {0}, assessment {2}" if name == "assessments" else "{1}, shard {2} of calibration {0}"
-        for *values, kept in ledger.read(f"SELECT {', '.join(key)}, {content}, checksum FROM {name}"):
-            if kept != checksum(*values):
-                yield f"{name}: {described.format(*values)}"
+        template = "{1}, shard {2} of calibration {0}"
+        if name == "assessments":
+            template = "{1} of model {0}, assessment {2}"
+        for *values, stored_checksum in ledger.read(f"SELECT {', '.join(key)}, {content}, checksum FROM {name}"):
+            if stored_checksum != checksum(*values):
+                yield f"{name}: {template.format(*values)}"
     for table in records:
-        yield from (f"{table.name}: {name}" for name in table.damaged(ledger))
+        yield from (f"{table.name}: {record_id}" for record_id in table.damaged(ledger))

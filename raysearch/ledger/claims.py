@@ -1,10 +1,10 @@
-"""Who is computing what, so that searches sharing a ledger at the same time never compute the same thing.
+"""Claims of evaluations, so that searches that share a ledger at the same time never compute the same evaluation.
 
-A process claims evaluations before it computes them, and holds an operating-system lock on a file of its own for as
-long as it lives. A claim whose owner's lock is free belongs to a dead process and may be taken over at once, however it
-died. A living process renews its file's time. One that is stopped (Ctrl-Z) does not, and loses its claims after
-`SILENT_S`; what it computes all the same is what others have computed. (SQLite's write-ahead log needs all processes on
-one machine anyway, so a lock on a file reaches them all.)
+A process claims evaluations before it computes them, and holds an operating-system lock on its own lock file until it
+ends. If the lock of a claim's owner is free, the owner is dead, and another process may claim the evaluation at once.
+A living process renews the time of its lock file. A stopped process (Ctrl-Z) does not, and loses its claims after
+`SILENT_S`; if it continues later, it computes values equal to those of the others. File locks reach all processes,
+since SQLite's write-ahead log requires that all of them run on one machine.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ _RENEW_S = 5.0
 
 
 class Claims:
-    """The evaluations that this process has undertaken to compute.
+    """The evaluations that this process has claimed and is going to compute.
+
+    Args:
+        ledger: The ledger, in whose folder the lock file is created.
 
     Raises:
-        UserError: There is no room for a lock beside it.
+        UserError: The lock file cannot be created.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -37,28 +40,37 @@ class Claims:
         self._owner = uuid.uuid4().hex
         self._held = ExitStack()
         with ledger.explaining():
-            for left in self._lock_file("").parent.glob(self._lock_file("*").name):
-                remove_if_stale(left)  # of a process that died before it had claimed anything
-            self._held.enter_context(owned(self._lock_file(self._owner), timeout_s=-1))  # while another looks at it
+            for lock_file in self._lock_file("").parent.glob(self._lock_file("*").name):
+                remove_if_stale(lock_file)  # of a process that died before it had claimed anything
+            # Another process may be testing the new file's lock, so wait.
+            self._held.enter_context(owned(self._lock_file(self._owner), timeout_s=-1))
         ended = threading.Event()
         beat = threading.Thread(target=self._renew, args=(ended,), name="claims", daemon=True)
         beat.start()
         self._held.callback(beat.join)
         self._held.callback(ended.set)
-        self._held.callback(self.release)  # and without its lock, what could not be released is anybody's
+        self._held.callback(self.release)  # if this fails, the free lock lets others claim
 
-    def take(self, calibration: str, wanted: Iterable[tuple[SubjectT, int]]) -> list[tuple[SubjectT, int]]:
-        """Claim what neither the ledger knows nor a living process has claimed.
+    def take(self, calibration: str, pairs: Iterable[tuple[SubjectT, int]]) -> list[tuple[SubjectT, int]]:
+        """Claim the evaluations that neither the ledger contains nor a living process has claimed.
+
+        Args:
+            calibration: The fingerprint of the calibration.
+            pairs: Masks or statistics, each with a shard.
 
         Returns:
-            Those now claimed, in the order given; the others are known, or will be.
+            The pairs that are now claimed, in their order. The ledger contains the remaining ones, or another process
+            computes them.
+
+        Raises:
+            UserError: The ledger cannot be written.
         """
         with self._ledger.transaction() as connection:
             for owner in self._other_owners():
                 if self._silence_s(owner) > SILENT_S or remove_if_stale(self._lock_file(owner)):
                     connection.execute("DELETE FROM claims WHERE owner = ?", (owner,))
-            taken = []
-            for subject, shard in wanted:
+            claimed = []
+            for subject, shard in pairs:
                 key = (calibration, str(subject), shard)
                 cursor = connection.execute(
                     "INSERT OR IGNORE INTO claims SELECT ?, ?, ?, ? WHERE NOT EXISTS "
@@ -66,16 +78,16 @@ class Claims:
                     (*key, self._owner, *key),
                 )
                 if cursor.rowcount:
-                    taken.append((subject, shard))
-        return taken
+                    claimed.append((subject, shard))
+        return claimed
 
     def release(self) -> None:
-        """Give up every claim, kept or not."""
+        """Release every claim, whether its evaluation was recorded or not."""
         with self._ledger.transaction() as connection:
             connection.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
 
     def others(self) -> list[str]:
-        """Return who else has claims, in words: ``process 123 on host``."""
+        """Return the other processes that have claims, as text: ``process 123 on host``."""
         return sorted(owner_of(self._lock_file(owner)) for owner in self._other_owners())
 
     def _other_owners(self) -> list[str]:
@@ -86,11 +98,11 @@ class Claims:
         try:
             return time.time() - self._lock_file(owner).stat().st_mtime
         except OSError:
-            return 0.0  # it has just ended
+            return 0.0  # the process has just ended
 
     def _renew(self, ended: threading.Event) -> None:
         while not ended.wait(_RENEW_S):
-            with suppress(OSError):  # a full disk says so elsewhere
+            with suppress(OSError):  # a full disk is reported elsewhere
                 os.utime(self._lock_file(self._owner))
 
     def close(self) -> None:
@@ -98,4 +110,4 @@ class Claims:
         self._held.close()
 
     def _lock_file(self, owner: str) -> Path:
-        return self._ledger.beside(f"claims-{owner}.lock")
+        return self._ledger.companion_file(f"claims-{owner}.lock")

@@ -1,9 +1,10 @@
 """The durable record of every evaluation: nothing in it is ever computed twice.
 
-One SQLite file. A row is what one mask lost on one shard of one calibration, sample by sample, or a statistic of the
-dense model there. Rows are committed, with the write-ahead log synced, before any searcher sees an answer made of them;
-so a search killed at any moment loses only what was in flight. Several searches and processes may share the file.
-SQLite looks after its own pages, not after what is in them: each row has a checksum of its other columns.
+The ledger is one SQLite file. A row holds the losses of one mask on one shard of one calibration, sample by sample, or
+a statistic of the dense model on that shard. Rows are committed, with the write-ahead log synced, before any searcher
+sees a score that is computed from them, so a search that is killed loses only the evaluations that are in progress.
+Several searches and processes may share the file. SQLite checks the structure of its pages, but not the values in
+them, so each row has a checksum of its other columns.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sqlite3
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -30,163 +31,109 @@ from raysearch.core.mask import Mask
 from raysearch.core.statistic import Subject
 from raysearch.errors import UserError, what_failed
 from raysearch.generation.score import ScoredText
-from raysearch.ledger.machine import keep_for_this_machine
+from raysearch.ledger.machine import reserve_for_this_machine
+from raysearch.ledger.schema import CREATE_TABLES, ROWS, SCHEMA_VERSION, TABLES, UPGRADES
 
 SubjectT = TypeVar("SubjectT", bound=Subject)
 
-SCHEMA_VERSION = 7
-#: The statements that make a ledger of the next format of one of this format. Tests keep a small ledger of each.
-UPGRADES: dict[int, str] = {}
-_LOCKED_S = 60.0  # how long another program may keep the file locked
-TABLES = {"evaluations", "claims", "searches", "studies", "assessments", "texts"}
-#: The tables that are not records of a class: the columns that name a row, and the one that two ledgers agree on.
-ROWS = {
-    "evaluations": (("calibration", "subject", "shard"), "samples"),
-    "texts": (("calibration", "mask", "shard"), "texts"),
-    "assessments": (("model", "mask", "assessment"), "result"),
-}
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS evaluations (
-    calibration TEXT NOT NULL,     -- fingerprint
-    subject     TEXT NOT NULL,     -- a mask, {21,22,25}, or a statistic's name
-    shard       INTEGER NOT NULL,  -- 0-based
-    samples     BLOB NOT NULL,     -- little-endian float64: each sample's loss, or the statistic's rows
-    checksum    INTEGER NOT NULL,  -- CRC-32 of the other columns
-    PRIMARY KEY (calibration, subject, shard)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS claims (
-    calibration TEXT NOT NULL,
-    subject     TEXT NOT NULL,
-    shard       INTEGER NOT NULL,
-    owner       TEXT NOT NULL,     -- see claims.py
-    PRIMARY KEY (calibration, subject, shard)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS searches (
-    search_id     TEXT PRIMARY KEY,
-    state         TEXT NOT NULL,   -- running | finished | stopped | failed | interrupted
-    failure       TEXT,            -- why, if it failed
-    updated       TEXT NOT NULL,   -- UTC, ISO 8601
-    mlflow_run_id TEXT,
-    checksum      INTEGER NOT NULL,
-    fingerprints  TEXT NOT NULL,   -- JSON: of the model, the text and the whole calibration
-    config        TEXT NOT NULL,   -- JSON, resolved
-    result        TEXT NOT NULL    -- JSON: null before there is one
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS studies (
-    study_id      TEXT PRIMARY KEY,
-    updated       TEXT NOT NULL,   -- UTC, ISO 8601
-    mlflow_run_id TEXT,
-    checksum      INTEGER NOT NULL,
-    config        TEXT NOT NULL,   -- JSON, resolved
-    cells         TEXT NOT NULL,   -- JSON: each cell's labels and its search
-    facts         TEXT NOT NULL,   -- JSON
-    assessed      TEXT NOT NULL    -- JSON
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS assessments (
-    model      TEXT NOT NULL,      -- fingerprint of the dense model
-    mask       TEXT NOT NULL,      -- {21,22,25}
-    assessment TEXT NOT NULL,      -- fingerprint of what is assessed, see assessments.py
-    result     TEXT NOT NULL,      -- JSON
-    checksum   INTEGER NOT NULL,
-    PRIMARY KEY (model, mask, assessment)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS texts (
-    calibration TEXT NOT NULL,     -- fingerprint
-    mask        TEXT NOT NULL,     -- {21,22,25}
-    shard       INTEGER NOT NULL,  -- 0-based
-    texts       BLOB NOT NULL,     -- zlib of JSON: what was generated for each sample
-    checksum    INTEGER NOT NULL,
-    PRIMARY KEY (calibration, mask, shard)
-) WITHOUT ROWID;
-"""
+_LOCKED_S = 60.0  # SQLite's timeout while another program has the file locked
 
 
 def checksum(*values: object) -> int:
     """Return the CRC-32 of a row's other columns, in order."""
-    total = 0
+    crc = 0
     for value in values:
-        total = zlib.crc32(value if isinstance(value, bytes) else repr(value).encode(), total)
-    return total
+        crc = zlib.crc32(value if isinstance(value, bytes) else repr(value).encode(), crc)
+    return crc
 
 
 def put(connection: sqlite3.Connection, table: str, rows: Iterable[tuple[object, ...]], conflict: str) -> None:
-    """Write rows of a table of `ROWS` with their checksums; what is there already stays by ``IGNORE`` as `conflict`."""
-    whole = [(*row, checksum(*row)) for row in rows]
-    connection.executemany(f"INSERT OR {conflict} INTO {table} VALUES (?, ?, ?, ?, ?)", whole)
+    """Write rows with their checksums.
+
+    Args:
+        connection: The connection to the ledger's file, in a transaction.
+        table: The name of one of the tables of `ROWS`.
+        rows: The values of the columns but ``checksum``.
+        conflict: ``IGNORE`` keeps a row of the same key that is already in the table; ``REPLACE`` replaces it.
+    """
+    rows_with_checksums = [(*row, checksum(*row)) for row in rows]
+    connection.executemany(f"INSERT OR {conflict} INTO {table} VALUES (?, ?, ?, ?, ?)", rows_with_checksums)
 
 
 class Ledger:
-    """Every evaluation ever made, by calibration, mask and shard.
+    """All recorded evaluations, by calibration, mask and shard.
 
     Args:
-        path: The SQLite file; made with its folder if it does not exist.
+        path: The SQLite file. The file and its folder are created if they do not exist.
 
     Raises:
-        UserError: The file cannot be opened, is not a ledger, was written by another version, or is in use on another
-            machine.
+        UserError: The file cannot be opened, is no ledger, is of another version, or is in use on another machine.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with self.explaining():
-            self._file = path.resolve()  # one name for all that lies beside it; SQLite takes :memory: for no file
+            self._file = path.resolve()  # absolute, since :memory: is no file for SQLite
             if self._file.exists() and not self._file.is_file():
                 raise OSError(errno.EINVAL, "it is not a file, but a folder or a device")
             places = (self._file, self._file.parent)
-            self.is_read_only = self._file.is_file() and not all(os.access(one, os.W_OK) for one in places)
+            self.is_read_only = self._file.is_file() and not all(os.access(place, os.W_OK) for place in places)
             if not self.is_read_only:
                 if self._file.parent.is_file() or self._file.parent.is_char_device():
                     raise OSError(errno.ENOTDIR, "its folder is a file or a device")
                 self._file.parent.mkdir(parents=True, exist_ok=True)
-                self.beside("lock").touch()  # FileLock would try for ever where no file can be made
+                self.companion_file("lock").touch()  # FileLock would wait forever if the file cannot be created
             self.connection = sqlite3.connect(self.address, uri=True, timeout=_LOCKED_S, isolation_level=None)
-            # Also where it is damaged and cannot be decoded: its checksum tells.
+            # Damaged text that cannot be decoded is read too, since its checksum is wrong.
             self.connection.text_factory = lambda content: content.decode(errors="surrogateescape")
             self._machine: BinaryIO | None = None
             try:
                 if self.is_read_only:
                     self._check_format((SCHEMA_VERSION,))
                 else:
-                    # SQLite does not wait for a change of journal mode
-                    with FileLock(self.beside("lock"), fallback_to_soft=False):
-                        self._machine = keep_for_this_machine(path, self._file.with_name(f"{self._file.name}-machine"))
+                    # SQLite does not wait for other processes when it changes the journal mode.
+                    with FileLock(self.companion_file("lock"), fallback_to_soft=False):
+                        machine_file = self._file.with_name(f"{self._file.name}-machine")
+                        self._machine = reserve_for_this_machine(path, machine_file)
                         self._prepare()
                 self._identity = self._file.stat()
             except BaseException:
-                self.close()  # one left open would keep the next from folding its log into the file
+                self.close()  # an open connection would keep the next one from merging the log into the file
                 raise
 
-    def beside(self, name: str) -> Path:
-        """Return the place of a file that belongs to this one, such as a lock."""
+    def companion_file(self, name: str) -> Path:
+        """Return the path of a file that belongs to the ledger, such as a lock: ``ledger.db.NAME``."""
         return self._file.with_name(f"{self._file.name}.{name}")
 
     @property
     def address(self) -> str:
-        """The file as SQLite takes it, with how it may be opened."""
+        """The file as a URI for SQLite, with the mode in which it may be opened."""
         if not self.is_read_only:
             return self._file.as_uri()
         log = self._file.with_name(f"{self._file.name}-wal")
-        has_log = log.is_file() and log.stat().st_size > 0
-        # without a log to read, SQLite must be told that it needs no files beside this one
-        return f"{self._file.as_uri()}?{'mode=ro' if has_log else 'immutable=1'}"
+        if log.is_file() and log.stat().st_size > 0:
+            return f"{self._file.as_uri()}?mode=ro"
+        # With mode=ro, SQLite would need to create files next to it, which a read-only folder does not allow.
+        return f"{self._file.as_uri()}?immutable=1"
 
     def _prepare(self) -> None:
-        """Make the tables of a new file, or bring an old one to this format."""
+        """Create the tables of a new file, or upgrade an old file to this format."""
         version = self._check_format((0, *UPGRADES, SCHEMA_VERSION))
         tables = {name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if version == 0 and tables - TABLES:
             raise UserError(f"ledger={self.path} is a database of something else; name another file with ledger=…")
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
-        steps = [UPGRADES[one] for one in range(version, SCHEMA_VERSION)] if version else []
-        whole = "\n".join([*steps, _SCHEMA, f"PRAGMA user_version = {SCHEMA_VERSION};"])
-        if version != SCHEMA_VERSION:
-            self.connection.executescript(f"BEGIN IMMEDIATE;\n{whole}\nCOMMIT;")
+        if version == SCHEMA_VERSION:
+            return
+        upgrades = [UPGRADES[old_version] for old_version in range(version, SCHEMA_VERSION)] if version else []
+        statements = "\n".join([*upgrades, CREATE_TABLES, f"PRAGMA user_version = {SCHEMA_VERSION};"])
+        self.connection.executescript(f"BEGIN IMMEDIATE;\n{statements}\nCOMMIT;")
 
-    def _check_format(self, known: Collection[int]) -> int:
-        """Return the file's format, which must be one of those that are known."""
+    def _check_format(self, supported: Collection[int]) -> int:
+        """Return the file's format, or refuse one that is not supported."""
         version: int = self.connection.execute("PRAGMA user_version").fetchone()[0]
-        if version not in known:
+        if version not in supported:
             raise UserError(
                 f"ledger={self.path} was written by another version of raysearch (format {version}, this one reads "
                 f"{SCHEMA_VERSION}); name another file with ledger=…"
@@ -196,22 +143,29 @@ class Ledger:
     def known(
         self, calibration: str, subjects: Iterable[SubjectT]
     ) -> dict[SubjectT, dict[int, npt.NDArray[np.float64]]]:
-        """Return what is known of some masks or statistics on the calibration of a fingerprint.
+        """Return the recorded evaluations of masks or statistics on a calibration.
+
+        Args:
+            calibration: The fingerprint of the calibration.
+            subjects: The masks or statistics.
 
         Returns:
-            For each subject of which anything is known, by shard: each sample's loss, before it is divided by its
-            measure's count, float64 [B], or the statistic's rows, flat.
+            For each subject that has a recorded shard, the values by shard. For a mask: each sample's loss, before it
+            is divided by its measure's count, float64 [B]. For a statistic: its rows, flat, float64.
+
+        Raises:
+            UserError: The file cannot be read, or a row is damaged.
         """
         by_text = {str(subject): subject for subject in subjects}
-        named = "calibration = ? AND subject IN (SELECT value FROM json_each(?))"
-        rows = self.rows("evaluations", named, calibration, json.dumps([*by_text]))
-        found: dict[SubjectT, dict[int, npt.NDArray[np.float64]]] = defaultdict(dict)
+        condition = "calibration = ? AND subject IN (SELECT value FROM json_each(?))"
+        rows = self.rows("evaluations", condition, calibration, json.dumps([*by_text]))
+        evaluations: dict[SubjectT, dict[int, npt.NDArray[np.float64]]] = defaultdict(dict)
         for _, text, shard, samples in rows:
-            found[by_text[text]][shard] = np.frombuffer(samples, dtype="<f8")
-        return dict(found)
+            evaluations[by_text[text]][shard] = np.frombuffer(samples, dtype="<f8")
+        return dict(evaluations)
 
     def masks(self, calibration: str) -> Iterator[tuple[Mask, dict[int, npt.NDArray[np.float64]]]]:
-        """Yield every mask of which anything is known on a calibration, with its samples' losses by shard."""
+        """Yield every mask that has a recorded shard of a calibration, with its samples' losses by shard."""
         rows = self.rows("evaluations", "calibration = ? AND subject GLOB '{*' ORDER BY subject", calibration)
         for text, group in groupby(rows, key=lambda row: row[1]):
             yield Mask.parse(text), {shard: np.frombuffer(samples, dtype="<f8") for _, _, shard, samples in group}
@@ -223,57 +177,97 @@ class Ledger:
         values: Mapping[Subject, npt.NDArray[np.float64]],
         texts: Mapping[Subject, Sequence[ScoredText]] | None = None,
     ) -> None:
-        """Make a unit's values durable, with what was generated for them, all or none.
+        """Write the results of a unit, all or none. A row that another process wrote first stays.
 
-        What another process wrote first stays.
+        Args:
+            calibration: The fingerprint of the calibration.
+            shard: The shard's index, from 0.
+            values: Each mask's losses by sample, float64 [B], or a statistic's rows.
+            texts: The generated texts of each mask, one for each sample; None if nothing was generated.
+
+        Raises:
+            UserError: The file cannot be written.
         """
-        losses = [(calibration, str(subject), shard, of.astype("<f8").tobytes()) for subject, of in values.items()]
-        packed = [
-            (calibration, str(mask), shard, zlib.compress(to_json([*of], list[ScoredText]).encode(), level=9))
-            for mask, of in (texts or {}).items()
+        value_rows = [
+            (calibration, str(subject), shard, subject_values.astype("<f8").tobytes())
+            for subject, subject_values in values.items()
+        ]
+        text_rows = [
+            (calibration, str(mask), shard, zlib.compress(to_json([*mask_texts], list[ScoredText]).encode(), level=9))
+            for mask, mask_texts in (texts or {}).items()
         ]
         with self.transaction() as connection:
-            put(connection, "evaluations", losses, "IGNORE")
-            put(connection, "texts", packed, "IGNORE")
+            put(connection, "evaluations", value_rows, "IGNORE")
+            put(connection, "texts", text_rows, "IGNORE")
 
     def texts(self, calibration: str, mask: Mask) -> list[ScoredText]:
-        """Return what a mask generated for each sample of a calibration, shard by shard; empty if nothing is known."""
-        rows = self.rows("texts", "calibration = ? AND mask = ? ORDER BY shard", calibration, str(mask))
-        return [one for *_, content in rows for one in from_json(list[ScoredText], zlib.decompress(content).decode())]
+        """Return the texts that a model without the mask's layers generated.
+
+        Args:
+            calibration: The fingerprint of the calibration.
+            mask: The mask.
+
+        Returns:
+            One text for each sample of the recorded shards, in order; empty if there are none.
+
+        Raises:
+            UserError: The file cannot be read, or a row is damaged.
+        """
+        texts: list[ScoredText] = []
+        for *_, content in self.rows("texts", "calibration = ? AND mask = ? ORDER BY shard", calibration, str(mask)):
+            texts.extend(from_json(list[ScoredText], zlib.decompress(content).decode()))
+        return texts
 
     def read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
-        """Yield the rows that a query gives, read as they are iterated over.
+        """Yield the rows of a query, each read when it is needed.
+
+        Args:
+            query: The SQL statement.
+            values: The values of its parameters.
 
         Raises:
             UserError: The file cannot be read.
         """
         with self.explaining():
-            # not yield from, which closes the cursor of a loop that was left, perhaps after the file
+            # `yield from` would close the cursor when a loop ends early, perhaps after the file was closed.
             for row in self.connection.execute(query, values):  # noqa: UP028
                 yield row
 
     def rows(self, table: str, where: str, *values: str) -> Iterator[Any]:
-        """Yield rows of a table of `ROWS`, as `checked` does."""
+        """Yield rows of a table of `ROWS`, as `checked` does: the columns of the key, then the content.
+
+        Args:
+            table: The table's name.
+            where: The SQL condition.
+            values: The values of its parameters.
+
+        Raises:
+            UserError: The file cannot be read, or a row is damaged.
+        """
         key, content = ROWS[table]
         return self.checked(f"SELECT {', '.join(key)}, {content}, checksum FROM {table} WHERE {where}", values)
 
     def checked(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
-        """Yield the rows that a query gives, without the last column, which is the checksum of the others.
+        """Yield the rows of a query, without the last column, which is the checksum of the preceding ones.
+
+        Args:
+            query: The SQL statement.
+            values: The values of its parameters.
 
         Raises:
-            UserError: The file cannot be read, or a disk or a hand has changed a row or put it in another place.
+            UserError: The file cannot be read, or a row does not have its checksum: a disk or a person has changed it.
         """
-        for *row, kept in self.read(query, values):
-            if kept != checksum(*row):
+        for *row, stored_checksum in self.read(query, values):
+            if stored_checksum != checksum(*row):
                 raise _explained(self.path, sqlite3.DatabaseError("malformed: an entry is not what was written"))
             yield row
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Make all that happens inside durable together, or not at all; other processes wait.
+        """Commit all changes of the ``with`` block together, or none of them; other processes wait.
 
         Raises:
-            UserError: The file cannot be written, and is as it was before; or it is no longer there.
+            UserError: The file cannot be written, or it was deleted, moved or replaced. It is not changed.
         """
         if self.is_read_only:
             raise UserError(
@@ -291,10 +285,10 @@ class Ledger:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Explain what is wrong with the file, those beside it or their disk, and the way out.
+        """Turn errors of SQLite and of the system into sentences with a remedy.
 
         Raises:
-            UserError: SQLite or the system has refused something.
+            UserError: SQLite or the system reports a problem of the file, its companion files or their disk.
         """
         try:
             yield
@@ -302,7 +296,7 @@ class Ledger:
             raise _explained(self.path, error) from error
 
     def compact(self) -> None:
-        """Give the space of rows that are gone back to the disk.
+        """Return the space of deleted rows to the disk.
 
         Raises:
             UserError: Another process uses the file, or its disk has no room for a copy.
@@ -312,11 +306,10 @@ class Ledger:
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _is_in_place(self) -> bool:
-        """Return whether the file that is open is the one that others find: SQLite writes on to one that is gone."""
-        try:
+        """Return whether the path still leads to the open file; SQLite would continue to write into a deleted one."""
+        with suppress(OSError):
             return os.path.samestat(self._file.stat(), self._identity)
-        except OSError:
-            return False
+        return False  # it was deleted
 
     def close(self) -> None:
         """Close the file. Closing twice is harmless."""
@@ -326,7 +319,7 @@ class Ledger:
 
 
 def _explained(path: Path, error: Exception) -> UserError:
-    """Return the sentence that says what is wrong with the file or its disk, and the remedy."""
+    """Return an error that describes the problem of the file or its disk, and the remedy."""
     cause = what_failed(error)
     if "full" in cause or "No space" in cause:
         remedy = "free some space on its disk, and the same command goes on from there"
@@ -341,16 +334,17 @@ def _explained(path: Path, error: Exception) -> UserError:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Ledger]:
-    """A ledger that is there, closed at the end.
+    """Open an existing ledger, and close it at the end.
 
     Raises:
-        UserError: There is none, or it cannot be used.
+        UserError: There is no ledger at the path, or it cannot be used.
     """
     if not path.is_file():
-        below = sorted(file.parent for file in path.parent.glob(f"*/{path.name}"))
-        remedy = "start a search with raysearch search, or name it with --store"
-        if below:
-            remedy = f"did you mean --store {shlex.quote(str(below[0]))}?"
+        stores_below = sorted(file.parent for file in path.parent.glob(f"*/{path.name}"))
+        if stores_below:
+            remedy = f"did you mean --store {shlex.quote(str(stores_below[0]))}?"
+        else:
+            remedy = "start a search with raysearch search, or name it with --store"
         raise UserError(f"there is no ledger at {path}; {remedy}")
     with closing(Ledger(path)) as ledger:
         yield ledger

@@ -1,4 +1,4 @@
-"""Locks between processes that say who holds them, and that a dying process releases, however it dies."""
+"""Locks between processes. A lock file names the process that holds the lock, which is free once that process ends."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 
 _SIGNED = b"process "
-_LOOK_S = 0.2  # more than `is_held` keeps a lock from others
+_LOOK_S = 0.2  # longer than `is_held` of another process holds a lock
 
 
 @contextmanager
 def owned(path: Path, timeout_s: float) -> Iterator[None]:
-    """Hold a lock on a file that names this process, and remove the file at the end; a timeout of -1 is for ever.
+    """Hold a lock on a file that names this process, and remove the file at the end.
+
+    Args:
+        path: The lock file, which is created.
+        timeout_s: How long to wait for another process, in seconds; -1 waits without a limit.
 
     Raises:
-        Timeout: Another process holds it for longer.
+        Timeout: Another process still holds the lock.
+        OSError: The file cannot be created, or is not a lock file.
     """
     with FileLock(path, timeout=timeout_s, fallback_to_soft=False, on_acquired=_sign):
         try:
@@ -34,7 +39,7 @@ def owned(path: Path, timeout_s: float) -> Iterator[None]:
 
 
 def remove_if_stale(path: Path) -> bool:
-    """Remove the lock file of an owner that is dead, and return whether there is none now."""
+    """Remove a lock file whose owner is dead. Return whether the file no longer exists."""
     try:
         if path.exists():
             with owned(path, timeout_s=0):
@@ -46,54 +51,65 @@ def remove_if_stale(path: Path) -> bool:
 
 @contextmanager
 def held(ledger: Ledger, name: str, kind: str, *, wait: bool = False) -> Iterator[None]:
-    """Keep other processes from running a search or a study at the same time.
+    """Hold the lock of a search or a study, so that no other process runs it at the same time.
 
-    Its `kind` is what it is called in a command: ``SEARCH``, ``STUDY``. Another process that has it is waited for, if
-    `wait` says so.
+    Args:
+        ledger: The ledger that records it.
+        name: Its id.
+        kind: The name of its argument in a command, such as ``SEARCH``, for error messages.
+        wait: Whether to wait until another process releases the lock.
 
     Raises:
-        UserError: Another process has it, or there is no room for a lock.
+        UserError: Another process holds the lock, or the lock file cannot be created.
     """
     path = _lock_file(ledger, name)
     with ExitStack() as stack:
         with ledger.explaining():
             try:
                 stack.enter_context(owned(path, timeout_s=-1 if wait else _LOOK_S))
-            except Timeout as taken:
+            except Timeout as timeout:
                 raise UserError(
                     f"{kind}={name} is already being run by {owner_of(path)}; wait for that to end, or stop it first"
-                ) from taken
+                ) from timeout
         yield
 
 
 def is_held(ledger: Ledger, name: str) -> bool:
-    """Return whether a living process has the lock of a search or a study, or may have it; nothing is written."""
+    """Return whether a living process holds the lock of a search or a study. Nothing is written.
+
+    Args:
+        ledger: The ledger that records it.
+        name: Its id.
+
+    Returns:
+        True also if the lock file cannot be read.
+    """
     try:
         with open(_lock_file(ledger, name), "rb") as file:
             return not lock_descriptor(file.fileno(), blocking=False)
     except FileNotFoundError:
         return False
-    except OSError:  # as where somebody else keeps it closed to us
+    except OSError:  # for example, the file of another user, which may not be read
         return True
 
 
 def _lock_file(ledger: Ledger, name: str) -> Path:
-    return ledger.beside(f"{name}.lock")
+    return ledger.companion_file(f"{name}.lock")
 
 
 def _sign(descriptor: int) -> None:
-    """Write into a lock's file whose it is; a file of somebody else in its place is left as it is."""
+    """Write the name of this process into a lock file; refuse, and do not change, a file that is not a lock file."""
     status = os.fstat(descriptor)
-    own = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-    if not own or (status.st_size and not os.pread(descriptor, len(_SIGNED), 0).startswith(_SIGNED)):
+    is_plain_file = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+    if not is_plain_file or (status.st_size and not os.pread(descriptor, len(_SIGNED), 0).startswith(_SIGNED)):
         raise OSError(errno.EEXIST, "a file that is not a lock has the name of one")
     os.ftruncate(descriptor, 0)
     os.write(descriptor, b"%b%d on %b" % (_SIGNED, os.getpid(), platform.node().encode()))
 
 
 def owner_of(path: Path) -> str:
-    """Return whose a lock is, in words: ``process 123 on host``."""
+    """Return the process that holds a lock, as text: ``process 123 on host``."""
     try:
         return path.read_text(encoding="utf-8", errors="replace") or "another process"
-    except FileNotFoundError:  # it has just ended
+    except FileNotFoundError:  # the process has just ended
         return "another process"

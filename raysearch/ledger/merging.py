@@ -1,4 +1,7 @@
-"""Merges ledgers, such as those of two machines: each whole, with the same numbers bit for bit, or not at all."""
+"""Merges ledgers, such as those of two machines. Each is merged completely or not at all.
+
+Two ledgers that have the same evaluation must have the same numbers for it, bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,15 @@ from typing import Any
 
 from raysearch.errors import UserError
 from raysearch.ledger.checking import check_ledger
-from raysearch.ledger.ledger import ROWS, Ledger, put
+from raysearch.ledger.ledger import Ledger, put
+from raysearch.ledger.schema import ROWS
 from raysearch.ledger.table import Table
 
-#: Assessments that no fingerprint names: what is added to, as all assessed numbers, or may differ by the machine, as
-#: trainings.
+#: The condition for assessments whose name is not a fingerprint. They are lists or dicts that grow, such as all
+#: assessed numbers of a mask, or its recoveries.
 _GROWS = "assessment GLOB '*[^0-9a-f]*'"
-#: Where the content of two ledgers need not be the same bytes: times differ, and builds of zlib pack texts differently.
+#: The conditions, by table, under which two ledgers may have different bytes: measured times differ, and builds of zlib
+#: compress texts differently.
 _MAY_DIFFER = {
     "assessments": f"({_GROWS} OR json_extract(theirs.result, '$.measured_on') NOTNULL)",
     "texts": "(unpacked(texts.texts) = unpacked(theirs.texts))",
@@ -28,59 +33,77 @@ _MAY_DIFFER = {
 
 @dataclass(frozen=True)
 class Merged:
-    """The rows that a ledger has taken from others."""
+    """The result of a merge.
+
+    Args:
+        path: The ledger into which others were merged.
+        rows: The number of rows that were added or changed, by table.
+    """
 
     path: Path
-    rows: dict[str, int]  # that it lacked, by table, or records that have changed
+    rows: dict[str, int]
 
 
-def merge_ledgers(ledger: Ledger, others: Sequence[Path], records: Sequence[Table[Any]]) -> Merged:
-    """Take over what others have and this ledger lacks; `records` are the tables of records of a class.
+def merge_ledgers(ledger: Ledger, paths: Sequence[Path], records: Sequence[Table[Any]]) -> Merged:
+    """Add the rows of other ledgers to a ledger.
 
-    They are merged one after the other, each whole or not at all.
+    The other ledgers are merged one after the other, each completely or not at all.
+
+    Args:
+        ledger: The ledger to which rows are added.
+        paths: The files of the other ledgers.
+        records: The tables whose rows are records of a class.
+
+    Returns:
+        How many rows were added.
 
     Raises:
-        UserError: One of them is damaged, or has another number for the same evaluation; those before it are merged.
+        UserError: A ledger is damaged, or has another number for the same evaluation; those before it are merged.
     """
-    rows = dict.fromkeys([*ROWS, *(one.name for one in records)], 0)
-    for path in others:
+    rows = dict.fromkeys([*ROWS, *(table.name for table in records)], 0)
+    for path in paths:
         if not path.is_file():
             raise UserError(f"OTHER={path} is not a ledger; name the file ledger.db of another store")
         if path.samefile(ledger.path):
             raise UserError(f"OTHER={path} is the ledger that the others are merged into; name another")
-        with closing(Ledger(path)) as other:
-            checked = check_ledger(other, records)
-            if not checked.is_whole:
-                raise UserError(f"OTHER={path} is damaged ({checked.damage[0]}); merge a copy that is whole")
-            for name, number in _merge(ledger, other, records).items():
-                rows[name] += number
+        with closing(Ledger(path)) as other_ledger:
+            check = check_ledger(other_ledger, records)
+            if not check.is_whole:
+                raise UserError(f"OTHER={path} is damaged ({check.damage[0]}); merge a copy that is whole")
+            for name, n_rows in _merge(ledger, other_ledger, records).items():
+                rows[name] += n_rows
     return Merged(ledger.path, rows)
 
 
-def _join_what_grows(connection: sqlite3.Connection) -> int:
-    """Join rows that both ledgers have, and return how many have changed; what both hold stays as it is here."""
+def _join_growing_assessments(connection: sqlite3.Connection) -> int:
+    """Join the growing assessments that both ledgers have, and return how many rows have changed.
+
+    If both have a key or a recovery, this ledger's value stays.
+    """
     rows = connection.execute(
         "SELECT model, mask, assessment, assessments.result, theirs.result FROM assessments "
         f"JOIN other.assessments AS theirs USING (model, mask, assessment) WHERE {_GROWS}"
     ).fetchall()
     changed = 0
-    for *key, ours, theirs in rows:
-        mine, others = json.loads(ours), json.loads(theirs)
-        if isinstance(mine, dict):
-            joined: Any = {**others, **mine}
+    for *key, result_text, other_text in rows:
+        result = json.loads(result_text)
+        other_result = json.loads(other_text)
+        if isinstance(result, dict):
+            joined: Any = {**other_result, **result}
         else:  # recoveries of a mask
-            known = {one["recovery_id"] for one in mine}
-            joined = [*mine, *(one for one in others if one["recovery_id"] not in known)]
-        if joined != mine:
+            recovery_ids = {recovery["recovery_id"] for recovery in result}
+            joined = [*result, *(recovery for recovery in other_result if recovery["recovery_id"] not in recovery_ids)]
+        if joined != result:
             put(connection, "assessments", [(*key, json.dumps(joined))], "REPLACE")
             changed += 1
     return changed
 
 
-def _merge(ledger: Ledger, other: Ledger, records: Sequence[Table[Any]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    with other.explaining():
-        ledger.connection.execute("ATTACH DATABASE ? AS other", (other.address,))
+def _merge(ledger: Ledger, other_ledger: Ledger, records: Sequence[Table[Any]]) -> dict[str, int]:
+    """Add the rows of one other ledger, and return how many were added or changed, by table."""
+    n_rows: dict[str, int] = {}
+    with other_ledger.explaining():
+        ledger.connection.execute("ATTACH DATABASE ? AS other", (other_ledger.address,))
     try:
         with ledger.transaction() as connection:
             connection.create_function("unpacked", 1, zlib.decompress, deterministic=True)
@@ -90,16 +113,16 @@ def _merge(ledger: Ledger, other: Ledger, records: Sequence[Table[Any]]) -> dict
                 differs = connection.execute(f"{same} WHERE {where} LIMIT 1").fetchone()
                 if differs is not None:
                     raise UserError(
-                        f"OTHER={other.path} has other numbers than {ledger.path} for {differs[1]} ({name}, "
+                        f"OTHER={other_ledger.path} has other numbers than {ledger.path} for {differs[1]} ({name}, "
                         f"{', '.join(f'{column} {value}' for column, value in zip(key, differs, strict=True))}); "
                         "the two were not computed alike, so keep them apart"
                     )
                 columns = ", ".join([*key, content, "checksum"])
-                taken = f"INSERT OR IGNORE INTO {name} ({columns}) SELECT {columns} FROM other.{name}"
-                found[name] = connection.execute(taken).rowcount
-            found["assessments"] += _join_what_grows(connection)
-            for one in records:
-                found[one.name] = one.take_over(ledger, other)
+                insert = f"INSERT OR IGNORE INTO {name} ({columns}) SELECT {columns} FROM other.{name}"
+                n_rows[name] = connection.execute(insert).rowcount
+            n_rows["assessments"] += _join_growing_assessments(connection)
+            for table in records:
+                n_rows[table.name] = table.take_over(ledger, other_ledger)
     finally:
         ledger.connection.execute("DETACH DATABASE other")
-    return found
+    return n_rows

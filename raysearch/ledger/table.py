@@ -1,6 +1,6 @@
-"""Searches and studies on record: a row each, that a class is written to and read from.
+"""Tables of recorded searches and studies: each row is written from and read into a record of a class.
 
-A field of text is a column as it is, any other one a column of JSON, so that ``sqlite3`` shows them all.
+A field of text is stored as it is, and any other field as JSON, so that ``sqlite3`` can show all of them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ _Record = TypeVar("_Record")
 
 @dataclass(frozen=True)
 class Table(Generic[_Record]):
-    """A table of the ledger as records of a class.
+    """A table of the ledger whose rows are records of a class.
 
     Args:
         record: The class, a dataclass with a field for each column but ``checksum``. Its first field is the record's
-            id; it has ``updated``, when the record last changed, and ``mlflow_run_id``.
-        kind: What one of them is: ``search``.
-        merge: Gives the record to keep of two of one id in two ledgers, the first ours, or refuses with `UserError`.
+            id. Its field ``updated`` is the time of the record's last change, and ``mlflow_run_id`` the run's id.
+        name: The name of the table: ``searches``.
+        kind: The name of one record: ``search``.
+        merge: Chooses a record when two ledgers have one of the same id. It is called with this ledger's record and
+            the other ledger's, and returns the record to keep, or raises `UserError` if they contradict each other.
     """
 
     record: type[_Record]
@@ -40,13 +42,27 @@ class Table(Generic[_Record]):
     merge: Callable[[_Record, _Record], _Record]
 
     def write(self, ledger: Ledger, record: _Record) -> None:
-        """Put a record in the place of the one of its id, if there is one."""
+        """Write a record; it replaces a record of the same id.
+
+        Args:
+            ledger: The ledger.
+            record: The record.
+
+        Raises:
+            UserError: The ledger cannot be written.
+        """
         self.change(ledger, getattr(record, self._id), lambda before: record)
 
     def change(self, ledger: Ledger, record_id: str, change: Callable[[_Record | None], _Record]) -> None:
-        """Put a record in the place of the one that it is made from; nobody else writes meanwhile.
+        """Replace a record by one that is computed from it, in one transaction.
 
-        `change` gives the new record. It is given the old one; None if there is none, or a damaged one.
+        Args:
+            ledger: The ledger.
+            record_id: The record's id.
+            change: Returns the new record of the old one, which is None if there is none or it is damaged.
+
+        Raises:
+            UserError: The ledger cannot be written.
         """
         with ledger.transaction() as connection:
             try:
@@ -55,66 +71,110 @@ class Table(Generic[_Record]):
                 before = None
             self._put(connection, change(before))
 
-    def take_over(self, ledger: Ledger, other: Ledger) -> int:
-        """Take over the records of another ledger, in a transaction that is open; return how many have changed.
+    def take_over(self, ledger: Ledger, other_ledger: Ledger) -> int:
+        """Merge the records of another ledger into a ledger, inside the caller's transaction.
+
+        Args:
+            ledger: The ledger to which records are added.
+            other_ledger: The ledger from which they are read.
+
+        Returns:
+            The number of records that were added or changed.
 
         Raises:
-            UserError: Two of one id contradict each other.
+            UserError: Two records of one id contradict each other.
         """
-        changed = 0
-        for theirs in self.all(other):
-            ours = self.get(ledger, getattr(theirs, self._id))
-            record = theirs if ours is None else self.merge(ours, theirs)
-            if record != ours:
-                self._put(ledger.connection, record)
-                changed += 1
-        return changed
+        n_changed = 0
+        for other_record in self.all(other_ledger):
+            record = self.get(ledger, getattr(other_record, self._id))
+            merged = other_record if record is None else self.merge(record, other_record)
+            if merged != record:
+                self._put(ledger.connection, merged)
+                n_changed += 1
+        return n_changed
 
     def get(self, ledger: Ledger, record_id: str) -> _Record | None:
-        """Return the record of an id; None if there is none."""
+        """Return the record of an id; None if there is none.
+
+        Args:
+            ledger: The ledger.
+            record_id: The record's id.
+
+        Raises:
+            UserError: The ledger cannot be read, or the record is damaged.
+        """
         return self.some(ledger, [record_id]).get(record_id)
 
     def some(self, ledger: Ledger, record_ids: Iterable[str]) -> dict[str, _Record]:
-        """Return those of some records that the ledger has, by id."""
+        """Return the records of ids; ids without a record are left out.
+
+        Args:
+            ledger: The ledger.
+            record_ids: The records' ids.
+
+        Returns:
+            The records by id.
+
+        Raises:
+            UserError: The ledger cannot be read, or a record is damaged.
+        """
         ids = json.dumps(list(record_ids))
-        found = self._select(ledger, f"WHERE {self._id} IN (SELECT value FROM json_each(?))", ids)
-        return {getattr(record, self._id): record for record in found}
+        records = self._select(ledger, f"WHERE {self._id} IN (SELECT value FROM json_each(?))", ids)
+        return {getattr(record, self._id): record for record in records}
 
     def all(self, ledger: Ledger) -> list[_Record]:
-        """Return every record, the newest first."""
+        """Return all records, the newest first."""
         return self._select(ledger, f"ORDER BY updated DESC, {self._id}")
 
     def damaged(self, ledger: Ledger) -> list[str]:
-        """Return the ids of the records that are not what was written."""
-        found = []
-        for name in self.ids(ledger):
+        """Return the ids of the records that are damaged: those that cannot be read, or have a wrong checksum."""
+        damaged_ids = []
+        for record_id in self.ids(ledger):
             try:
-                self.get(ledger, name)
+                self.get(ledger, record_id)
             except (UserError, ValueError):
-                found.append(name)
-        return found
+                damaged_ids.append(record_id)
+        return damaged_ids
 
     def ids(self, ledger: Ledger, most: int = -1) -> list[str]:
-        """Return the ids of all records, or of the `most`, the newest first."""
+        """Return the ids of the records, the newest first.
+
+        Args:
+            ledger: The ledger.
+            most: The largest number of ids to return; -1 returns all of them.
+        """
         return self._ids(ledger, "", most=most)
 
     def names(self, ledger: Ledger, name: str) -> list[str]:
-        """Return the ids of the records that an id, MLflow's id, or else the start of an id names, the newest first."""
+        """Return the ids of the records that a name fits, the newest first.
+
+        Args:
+            ledger: The ledger.
+            name: An id, or the id of an MLflow run. If it is neither, the start of an id.
+        """
         exact = self._ids(ledger, f"WHERE {self._id} = ? OR mlflow_run_id = ?", name, name)
         return exact or self._ids(ledger, f"WHERE ? <> '' AND substr({self._id}, 1, length(?)) = ?", name, name, name)
 
     def find(self, ledger: Ledger, name: str) -> _Record:
-        """Return the one record that a name fits; see `find_in`."""
-        found: _Record = find_in(ledger, name, self)
-        return found
+        """Return the record that a name fits, see `find_in`.
+
+        Args:
+            ledger: The ledger.
+            name: The name.
+
+        Raises:
+            UserError: There is no such record, or the name fits several.
+        """
+        record: _Record = find_in(ledger, name, self)
+        return record
 
     def _put(self, connection: sqlite3.Connection, record: _Record) -> None:
         values = [
             redacted(getattr(record, name)) if _is_text(hint) else to_record(getattr(record, name), hint)
             for name, hint in self._hints.items()
         ]
-        places = ", ".join("?" * (len(values) + 1))
-        query = f"INSERT OR REPLACE INTO {self.name} ({self._columns}) VALUES ({places})"
+        placeholders = ", ".join("?" * (len(values) + 1))
+        query = f"INSERT OR REPLACE INTO {self.name} ({self._columns}) VALUES ({placeholders})"
         connection.execute(query, (*values, checksum(*values)))
 
     @property
@@ -134,7 +194,7 @@ class Table(Generic[_Record]):
     def _ids(self, ledger: Ledger, where: str, *values: str, most: int = -1) -> list[str]:
         order = f"ORDER BY updated DESC, {self._id} LIMIT {most}"
         rows = ledger.read(f"SELECT {self._id} FROM {self.name} {where} {order}", values)
-        return [name for (name,) in rows]
+        return [record_id for (record_id,) in rows]
 
     def _select(self, ledger: Ledger, where: str, *values: str) -> list[_Record]:
         return [self._read(row) for row in ledger.checked(f"SELECT {self._columns} FROM {self.name} {where}", values)]
@@ -149,42 +209,47 @@ class Table(Generic[_Record]):
 
 
 def find_in(ledger: Ledger, name: str, *tables: Table[Any]) -> Any:
-    """Return the one record that a name fits: as of `Table.names`, or ``latest``, which is of the first table.
+    """Return the record that a name fits.
 
-    Where several fit, they are listed from the last table on.
+    Args:
+        ledger: The ledger.
+        name: A name as in `Table.names`, or ``latest`` for the newest record of the first table.
+        tables: The tables to search. An error message lists the records of the last table first.
 
     Raises:
         UserError: There is no such record, or the name fits several.
     """
-    first, argument = tables[0], "|".join(table.kind.upper() for table in tables)
+    first = tables[0]
+    argument = "|".join(table.kind.upper() for table in tables)
     if name == "latest":
-        fits = [(first, one) for one in first.ids(ledger, most=1)]
+        matches = [(first, record_id) for record_id in first.ids(ledger, most=1)]
     else:
-        fits = [(table, one) for table in reversed(tables) for one in table.names(ledger, name)]
-    if len(fits) == 1:
-        ((table, record_id),) = fits
+        matches = [(table, record_id) for table in reversed(tables) for record_id in table.names(ledger, name)]
+    if len(matches) == 1:
+        ((table, record_id),) = matches
         return table.get(ledger, record_id)
-    if fits:
-        raise UserError(f"{argument}={name!r} fits {', '.join(one for _, one in fits)}; give more of the name")
-    known = [one for table in reversed(tables) for one in table.ids(ledger)]
-    if name == "latest" or not known:
+    if matches:
+        matching_ids = ", ".join(record_id for _, record_id in matches)
+        raise UserError(f"{argument}={name!r} fits {matching_ids}; give more of the name")
+    all_ids = [record_id for table in reversed(tables) for record_id in table.ids(ledger)]
+    if name == "latest" or not all_ids:
         raise UserError(
             f"{first.kind.upper()}={name!r} is unknown: {ledger.path} holds no {first.kind} yet; start one with "
             f"raysearch {first.kind}"
         )
-    remedy = did_you_mean(name, [*known, "latest"])
+    remedy = did_you_mean(name, [*all_ids, "latest"])
     if (Path(name) / ledger.path.name).is_file():
         remedy = f"a folder of searches is named with --store {shlex.quote(name)}"
     raise UserError(f"{argument}={name!r} is not in {ledger.path}; {remedy}")
 
 
 def now() -> str:
-    """Return the time as records hold it: UTC, ISO 8601."""
+    """Return the current time in the format of records: UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(sep=" ", timespec="microseconds")
 
 
 def _is_text(hint: Any) -> bool:
-    """Return whether a field of this type is a text or nothing."""
+    """Return whether a field of this type is a text or None."""
     if get_origin(hint) in (Union, UnionType):
         return all(map(_is_text, get_args(hint)))
     return hint in (str, NoneType) or get_origin(hint) is Literal

@@ -17,27 +17,29 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import redacted
 
-#: The file beside a card that holds the same for machines. It marks a folder or a repository as an export.
+#: The file next to a card with the same facts for programs. It marks a folder or a repository as an export.
 RECORD = "raysearch.json"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The search that found the mask, in plain values."""
+    """The search that found the mask, as plain values."""
 
     model: str
     searcher: str  #: the algorithm and its options, e.g. ``beam(width=5)``
     objective: str  #: what was minimised, e.g. ``perplexity``
     calibration: str  #: its data, in one line
-    measure: Measure  #: of losses
+    measure: Measure  #: the unit of losses, and how they are read
     dense_loss: float
     loss: float
-    delta_error: float | None  #: standard error of their difference, from the choice of samples; None if unknown
-    evaluations: int  #: masks evaluated to find it
-    layer_forwards: int  #: that it takes to find it on an empty ledger, over all shards
+    delta_error: (
+        float | None
+    )  #: the standard error of `loss` - `dense_loss` over the choice of samples; None if unknown
+    evaluations: int  #: the masks that were evaluated
+    layer_forwards: int  #: the layer-forwards of the search on an empty ledger, over all shards
     search_s: float
     search_id: str  #: the search's name in the ledger: ``greedy-m5-3fa2c1d0``
-    version: str
+    version: str  #: of raysearch
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Pruned:
     parameters_dense: int
     parameters: int
     dtype: str  #: of the weights, e.g. ``bfloat16``
-    source: str | None  #: the dense model as transformers and mergekit are given it; None for local files
+    source: str | None  #: the dense model's hub id, for transformers and mergekit; None for local files
 
 
 def mergekit_yaml(pruned: Pruned) -> str:
@@ -59,7 +61,7 @@ def mergekit_yaml(pruned: Pruned) -> str:
     if pruned.source is None:
         lines.append("# The search read local files: name the same model in Hugging Face format here.")
     lines += ["merge_method: passthrough", f"dtype: {pruned.dtype}", "slices:"]
-    for before, after in pairwise([-1, *pruned.mask, pruned.n_layers_dense]):  # between two are layers that stay
+    for before, after in pairwise([-1, *pruned.mask, pruned.n_layers_dense]):  # the layers between two of these stay
         if before + 1 < after:
             lines += ["  - sources:", f"      - model: {json.dumps(source)}"]
             lines += [f"        layer_range: [{before + 1}, {after}]"]
@@ -75,16 +77,32 @@ def model_card(
     misread: str | None = None,
     misread_by_vllm: str | None = None,
 ) -> str:
-    """Return the README.md of an exported checkpoint; the last arguments are those of `render_card`."""
+    """Return the README.md of an exported checkpoint.
+
+    Args:
+        pruned: The pruned model.
+        evidence: The search that found the mask.
+        name: The name of the checkpoint's folder.
+        tokenizer: Whether the checkpoint has a tokenizer.
+        misread: Why llama.cpp would run another model, see `raysearch.models.llama_cpp.misread_by_llama_cpp`.
+        misread_by_vllm: Why vLLM would run another model, see `raysearch.models.vllm.misread_by_vllm`.
+    """
     share = pruned.parameters / pruned.parameters_dense
     rows = [
         ("layers", pruned.n_layers_dense, pruned.n_layers_dense - len(pruned.mask)),
         ("parameters", f"{pruned.parameters_dense:,}", f"{pruned.parameters:,} ({share:.1%})"),
         *_loss_rows(evidence),
     ]
-    shown: dict[str, Any] = {"pruned": pruned, "evidence": evidence, "rows": rows, "name": name}
-    shown |= {"tokenizer": tokenizer, "misread": misread, "misread_by_vllm": misread_by_vllm}
-    return render_card(Path(__file__).with_name("card.md.j2"), **shown)
+    return render_card(
+        Path(__file__).with_name("card.md.j2"),
+        pruned=pruned,
+        evidence=evidence,
+        rows=rows,
+        name=name,
+        tokenizer=tokenizer,
+        misread=misread,
+        misread_by_vllm=misread_by_vllm,
+    )
 
 
 def gguf_card(
@@ -99,31 +117,40 @@ def gguf_card(
     """Return the README.md of a repository that holds a pruned GGUF file.
 
     Args:
-        mask: The layers that are gone.
+        mask: The removed layers.
         n_layers: N, the layers of the dense model.
         evidence: The search that found the mask.
         name: The file's name.
-        source: The name of the file that the layers were taken out of.
-        sizes: Of that file and of this one, in bytes.
-        build: The first build of llama.cpp that reads the file; None if any does.
+        source: The name of the dense model's file.
+        sizes: The sizes of the dense model's file and of the pruned file, in bytes.
+        build: The first build of llama.cpp that reads the file; None if every build does.
     """
-    before, after = sizes
+    dense_bytes, pruned_bytes = sizes
     rows = [
         ("layers", n_layers, n_layers - len(mask)),
-        ("size", f"{before / 1e6:,.1f} MB", f"{after / 1e6:,.1f} MB ({after / before:.1%})"),
+        ("size", f"{dense_bytes / 1e6:,.1f} MB", f"{pruned_bytes / 1e6:,.1f} MB ({pruned_bytes / dense_bytes:.1%})"),
         *_loss_rows(evidence),
     ]
-    shown = {"mask": mask, "n_layers": n_layers, "evidence": evidence, "rows": rows, "name": name, "source": source}
-    return render_card(Path(__file__).with_name("gguf.md.j2"), **shown, build=build)
+    return render_card(
+        Path(__file__).with_name("gguf.md.j2"),
+        mask=mask,
+        n_layers=n_layers,
+        evidence=evidence,
+        rows=rows,
+        name=name,
+        source=source,
+        build=build,
+    )
 
 
 def _loss_rows(evidence: Evidence) -> list[tuple[str, str, str]]:
-    """Return a card's rows of the loss: its name, the dense model's, the pruned model's."""
+    """Return the rows of a card's table about the loss: name, value of the dense model, value of the pruned model."""
     measure = evidence.measure
     rows = [(f"loss ({measure.unit})", f"{evidence.dense_loss:.4f}", f"{evidence.loss:.4f}")]
     if measure.readout is not None:
-        dense, left = measure.read(evidence.dense_loss), measure.read(evidence.loss)
-        rows.append((measure.readout, f"{dense:.4f}", f"{left:.4f}"))
+        dense_readout = measure.read(evidence.dense_loss)
+        pruned_readout = measure.read(evidence.loss)
+        rows.append((measure.readout, f"{dense_readout:.4f}", f"{pruned_readout:.4f}"))
     if evidence.delta_error is not None:
         delta = added(evidence.loss - evidence.dense_loss, evidence.delta_error)
         rows.append(("loss over dense, ± its standard error", "", delta))
@@ -131,26 +158,36 @@ def _loss_rows(evidence: Evidence) -> list[tuple[str, str, str]]:
 
 
 def export_record(mask: Mask, n_layers: int, evidence: Evidence) -> str:
-    """Return the text of `RECORD`: what was removed, and the evidence, for machines."""
+    """Return the text of `RECORD`: the mask and the evidence, as JSON.
+
+    Args:
+        mask: The removed layers.
+        n_layers: N, the layers of the dense model.
+        evidence: The search that found the mask.
+    """
     record = {"mask": list(mask), "n_layers_dense": n_layers, "evidence": asdict(evidence)}
     return json.dumps(redacted(record), indent=2) + "\n"
 
 
 def mask_picture(mask: Mask, n_layers: int) -> str:
-    """Return the layers as text, ten a group: ``████·███`` and a key for the mask {4} of 8."""
+    """Return the layers as text, in groups of ten: ``████·███`` and a key for the mask {4} of 8 layers.
+
+    Args:
+        mask: The removed layers.
+        n_layers: N, the layers of the dense model.
+    """
     layers = "".join("·" if layer in mask else "█" for layer in range(n_layers))
     groups = " ".join(layers[start : start + 10] for start in range(0, n_layers, 10))
     return f"{groups}   layers 0 to {n_layers - 1}: █ kept, · removed"
 
 
 def render_card(template: Path, **values: Any) -> str:
-    """Return a model card; templates share ``use.md.j2``, how a checkpoint is loaded.
+    """Return a model card.
 
     Args:
         template: The template's file.
-        values: What it shows; among them ``name``, the checkpoint's folder, ``tokenizer``, whether it has one, and
-            ``misread`` and ``misread_by_vllm``, why llama.cpp or vLLM would run another model, for templates of
-            checkpoints.
+        values: The variables of the template. Templates of checkpoints include ``use.md.j2``, about loading, which
+            needs ``name``, ``tokenizer``, ``misread`` and ``misread_by_vllm``, as in `model_card`.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

@@ -1,8 +1,9 @@
-"""Writes the config.json of an export in the form that its source has, so that older programs read it, too.
+"""Writes the config.json of an export in the form of its source, so that older programs can read it too.
 
 transformers rewrites a config: it renames keys and kinds of layers, and moves `rope_theta` into `rope_parameters`.
-Converters and servers that know the older names read defaults instead, without a word. So the source's file is cut,
-and only where transformers would read another config from that, the value that it needs is added.
+Converters and servers that read the older names would then silently use defaults. So the export gets the source's
+file, with the values of the removed layers left out. A value is added only if transformers would otherwise read another
+config.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from raysearch.models.layers import depth_names
 from raysearch.models.spec import ModelSpec
 from raysearch.models.surgery import cut_values
 
-#: Heads that predict more than one token, which transformers does not load: their numbers, and what is given for each.
+#: Keys about heads that predict more than one token, which transformers does not load: their numbers, and lists with a
+#: value for each.
 _PREDICTING_COUNTS = (
     "num_nextn_predict_layers",
     "num_nextn_layers",
@@ -36,24 +38,30 @@ _PREDICTING_LISTS = (
     "mtp_local_layer_ids",
     "mtp_mlp_layer_types",
 )
-#: Of the kinds whose positions differ from layer to layer, those that transformers 4 knows: their key for a window's.
+#: The model types in transformers 4 whose rotary embeddings differ by layer, each with its key for the base of layers
+#: with a window.
 _LOCAL_ROPE = {"gemma3_text": "rope_local_base_freq", "gemma3n_text": "rope_local_base_freq", "olmo3": None}
-#: Keys of transformers 4 for parts of `rope_parameters`, where a kind has its own.
+#: The keys of transformers 4 for parts of `rope_parameters`, if a model type has special ones.
 _ROPE_NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}}
 
 
 def write_config(
-    folder: Path, pruned: PreTrainedModel, source: Path | None, kept: Sequence[int], n_layers: int, model: ModelSpec
+    folder: Path,
+    pruned: PreTrainedModel,
+    source: Path | None,
+    kept_layers: Sequence[int],
+    n_layers: int,
+    model: ModelSpec,
 ) -> None:
-    """Rewrite the config.json that transformers has written for a pruned model, in the form of its source.
+    """Rewrite the config.json that transformers has written for a pruned model in the form of its source.
 
     Args:
         folder: The checkpoint.
         pruned: The pruned model.
-        source: The folder of the dense model's files; None where it has no config.json, as a GGUF file.
-        kept: The layers that are left, ascending.
+        source: The folder of the dense model's files; None if it has no config.json, as a GGUF file.
+        kept_layers: The indices of the kept layers in the dense model, ascending.
         n_layers: N, the layers of the dense model.
-        model: The dense model, which says whether it may run by code that comes with it.
+        model: The dense model, whose `trust_remote_code` allows code of the checkpoint.
 
     Raises:
         UnsupportedModelError: transformers would read another config from it.
@@ -64,13 +72,14 @@ def write_config(
     config = saved
     if source is not None:
         names = depth_names(pruned.config.get_text_config())
-        config = _cut(_part(_load(source / "config.json"), saved), kept, n_layers, names)
+        config = _cut(_part(_load(source / "config.json"), saved), kept_layers, n_layers, names)
     config.setdefault("architectures", saved["architectures"])
     config.pop("auto_map", None)
     if model.trust_remote_code and "auto_map" in saved:
         config["auto_map"] = saved["auto_map"]
     if not _has_predicting_heads(pruned):
-        config, expected = _without_predicting_heads(config), _without_predicting_heads(expected)
+        config = _without_predicting_heads(config)
+        expected = _without_predicting_heads(expected)
     _save(file, config)
     _complete(config, _read(folder, model), expected)
     _add_both_forms(config, expected)
@@ -92,29 +101,31 @@ def _save(file: Path, config: Mapping[str, Any]) -> None:
 
 
 def _read(folder: Path, model: ModelSpec) -> dict[str, Any]:
-    """Return the config that transformers reads, as it would be written: with JSON's kinds of values."""
+    """Return the config that transformers reads from a folder, as JSON values."""
     config = AutoConfig.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
-    read: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
-    return read
+    values: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
+    return values
 
 
 def _part(source: dict[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config that an export has of its source's: of a model that sees, it may be the text part alone."""
+    """Return the part of the source's config that the export needs: of a multimodal model, it may be the text part."""
     text = source.get("text_config")
-    return text if text and source.get("model_type") != saved.get("model_type") else source
+    if text and source.get("model_type") != saved.get("model_type"):
+        return text
+    return source
 
 
-def _cut(config: dict[str, Any], kept: Sequence[int], n_layers: int, names: Sequence[str]) -> dict[str, Any]:
-    """Return the config of a file for the layers that are left; `names` are those that may hold their number."""
+def _cut(config: dict[str, Any], kept_layers: Sequence[int], n_layers: int, names: Sequence[str]) -> dict[str, Any]:
+    """Return a file's config for the kept layers; `names` are the keys that may hold the number of layers."""
     if isinstance(text := config.get("text_config"), dict):
-        return config | {"text_config": _cut(text, kept, n_layers, names)}
-    config = {name: value for name, value in config.items() if name != "per_layer_config"}  # completed afterwards
-    depth = {name: len(kept) for name in names if config.get(name) == n_layers}
-    return config | cut_values(config, kept, n_layers) | depth
+        return config | {"text_config": _cut(text, kept_layers, n_layers, names)}
+    config = {name: value for name, value in config.items() if name != "per_layer_config"}  # `_complete` adds it
+    depth = {name: len(kept_layers) for name in names if config.get(name) == n_layers}
+    return config | cut_values(config, kept_layers, n_layers) | depth
 
 
 def _complete(config: dict[str, Any], read: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Add to a config what transformers would else read otherwise, and remove what it shall not find."""
+    """Change a config in place so that transformers reads the expected values instead of those that it reads now."""
     for name in _differing(read, expected):
         if name not in expected:
             config.pop(name, None)
@@ -127,7 +138,7 @@ def _complete(config: dict[str, Any], read: Mapping[str, Any], expected: Mapping
 
 
 def _differing(read: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """Return the names of values that differ, but for notes of transformers to itself, and the names of classes."""
+    """Return the names of values that differ, except transformers' internal notes and the names of classes."""
     names = {name for name in {*read, *expected} if not name.startswith("_")}
     names -= {"architectures", "auto_map", "transformers_version"}
     missing = object()
@@ -140,7 +151,7 @@ def _has_predicting_heads(model: PreTrainedModel) -> bool:
 
 
 def _without_predicting_heads(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a config, or part of one, that counts no heads that predict more than one token."""
+    """Return a config, or a part of one, without heads that predict more than one token."""
     changed: dict[str, Any] = {}
     for name, value in config.items():
         if name in _PREDICTING_COUNTS and value:
@@ -155,7 +166,7 @@ def _without_predicting_heads(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_both_forms(config: dict[str, Any], expected: Mapping[str, Any]) -> None:
-    """Name dtype and positions as transformers 4 and 5 do, in a config and its parts, where the source does not."""
+    """Add the keys of transformers 4 and of 5 for dtype and rotary embeddings to a config and its parts."""
     if dtype := expected.get("dtype"):
         config["dtype"] = config["torch_dtype"] = dtype
     if rope := expected.get("rope_parameters"):
@@ -168,7 +179,7 @@ def _add_both_forms(config: dict[str, Any], expected: Mapping[str, Any]) -> None
 
 
 def _older_rope(kind: str, rope: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `rope_parameters` as transformers 4 has them; nothing where they differ by layer in a way new to it."""
+    """Return the keys of transformers 4 for `rope_parameters`; none if it cannot express how they differ by layer."""
     older: dict[str, Any] = {}
     if any(isinstance(value, dict) for value in rope.values()):
         if kind not in _LOCAL_ROPE:

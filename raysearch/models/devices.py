@@ -1,4 +1,4 @@
-"""The device of a model. torch is imported only where there may be a GPU."""
+"""The device of a model, and the processor of this machine. torch is imported only if there may be a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from raysearch.errors import UserError, did_you_mean
 
-#: What ``/proc/cpuinfo`` says of CPUs, of x86 and of ARM, that multiply in a dtype by instructions of their own.
+#: The flags in ``/proc/cpuinfo`` of x86 and ARM CPUs that have instructions to multiply in a dtype.
 _INSTRUCTIONS = {
     "bfloat16": {"avx512_bf16", "amx_bf16", "bf16"},
     "float16": {"avx512_fp16", "amx_fp16", "fphp"},
@@ -20,7 +20,7 @@ _INSTRUCTIONS = {
 
 
 def resolve_device(device: str) -> str:
-    """Return the torch device of ``model.device``, e.g. ``cpu`` or ``cuda:0``; this machine may not have it.
+    """Return the torch device of ``model.device``, such as ``cpu`` or ``cuda:0``. This machine may not have it.
 
     Raises:
         UserError: The name is unknown.
@@ -34,7 +34,7 @@ def resolve_device(device: str) -> str:
 
 
 def n_gpus() -> int:
-    """Return how many GPUs torch sees here."""
+    """Return the number of GPUs of this machine that torch sees."""
     if "torch" not in sys.modules and not _may_have_gpus():
         return 0
     import torch
@@ -43,21 +43,29 @@ def n_gpus() -> int:
 
 
 def check_device(device: str) -> None:
-    """Refuse a GPU that this machine does not have, by a `UserError`."""
+    """Refuse a GPU that this machine does not have.
+
+    Raises:
+        UserError: torch does not see the GPU.
+    """
     kind, _, index = device.partition(":")
     if kind == "cpu":
         return
     count = n_gpus()
     if not count:
         raise UserError(
-            f"model.device={device} asks for a GPU, but torch sees none; use model.device=cpu or model.device=auto"
+            f"model.device={device} needs a GPU, but torch sees none; use model.device=cpu or model.device=auto"
         )
     if index and int(index) >= count:
-        raise UserError(f"model.device={device} is not there; torch sees {count}: use cuda:0 … cuda:{count - 1}")
+        raise UserError(f"model.device={device} does not exist; torch sees {count}: use cuda:0 … cuda:{count - 1}")
 
 
 def check_fused_head(device: str) -> None:
-    """Refuse `model.fused_head`, by a `UserError`, without a GPU or the kernel's package."""
+    """Refuse ``model.fused_head=true`` on a CPU, or if the kernel's package is not installed.
+
+    Raises:
+        UserError: The device is the CPU, or liger-kernel is not installed.
+    """
     if device == "cpu":
         raise UserError(
             "model.fused_head=true is a kernel for GPUs, but the model runs on the CPU; use model.fused_head=false"
@@ -67,28 +75,28 @@ def check_fused_head(device: str) -> None:
 
 
 def _may_have_gpus() -> bool:
-    """Return whether torch may see a GPU, without importing it: not where it is built for CPUs alone."""
+    """Return whether torch may see a GPU, without importing it. It does not if it is built for CPUs only."""
     package = importlib.util.find_spec("torch")
     assert package is not None and package.origin is not None, "raysearch requires torch"
-    built = runpy.run_path(str(Path(package.origin).with_name("version.py")))
-    return built.get("cuda") is not None or built.get("hip") is not None
+    version = runpy.run_path(str(Path(package.origin).with_name("version.py")))
+    return version.get("cuda") is not None or version.get("hip") is not None
 
 
 def processor() -> str:
     """Return the name of this machine's CPU."""
-    return _told_of_cpu("model name") or platform.processor() or platform.machine()
+    return _cpu_info("model name") or platform.processor() or platform.machine()
 
 
 def has_instructions(dtype: str) -> bool | None:
-    """Return whether this machine's CPU multiplies in a dtype by instructions of its own; None where nothing tells."""
-    flags = _told_of_cpu("flags", "Features")
+    """Return whether this machine's CPU has instructions to multiply in a dtype; None if that is unknown."""
+    flags = _cpu_info("flags", "Features")
     if dtype not in _INSTRUCTIONS or flags is None:
         return None
     return not _INSTRUCTIONS[dtype].isdisjoint(flags.split())
 
 
-def _told_of_cpu(*names: str) -> str | None:
-    """Return what Linux tells of the CPU by one of some names; None where it tells nothing."""
+def _cpu_info(*names: str) -> str | None:
+    """Return the first value of ``/proc/cpuinfo`` under one of the names; None if there is none."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith(names))

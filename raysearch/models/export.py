@@ -1,7 +1,7 @@
-"""Exports a pruned model as a checkpoint that transformers and vLLM load without changes, and mostly llama.cpp.
+"""Exports a pruned model as a checkpoint that transformers, vLLM and, in most cases, llama.cpp load without changes.
 
-The checkpoint is written beside its destination, loaded again with plain transformers, compared with the masked dense
-model, and only then renamed into place. So `out` is either complete and verified, or unchanged.
+The checkpoint is written next to its destination, loaded again with plain transformers, compared with the masked dense
+model, and only then renamed. So `out` is either complete and verified, or unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from raysearch.errors import UnsupportedModelError, UserError, first_line, redac
 from raysearch.models.card import RECORD, Evidence, Pruned, export_record, mergekit_yaml, model_card
 from raysearch.models.config_file import write_config
 from raysearch.models.llama_cpp import misread_by_llama_cpp
-from raysearch.models.loading import folder_of_files, load_model, load_tokenizer, quiet, tokenizer_fingerprint
+from raysearch.models.loading import load_model, load_tokenizer
+from raysearch.models.reading import folder_of_files, quiet, tokenizer_fingerprint
 from raysearch.models.side_files import CODE_FILES, PROCESSOR_FILES, TEXT_FILES, copy_files, mend_tokenizer_config
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
@@ -38,9 +39,9 @@ from raysearch.models.verification import probe_logits, relative_gap, why_mute
 from raysearch.models.vllm import misread_by_vllm
 
 _NEW_TOKENS = 24
-#: How far the checkpoint's logits may be from the masked model's, relative to the largest, in 16 bits too: both are
-#: computed in the same way.
-_MOST_GAP = 1e-5
+#: The largest difference between the checkpoint's logits and the masked model's, relative to the largest |logit|. It
+#: holds for 16 bits too, since both models compute in the same way.
+_LARGEST_GAP = 1e-5
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,17 @@ class ExportResult:
     """The written checkpoint and its verification.
 
     Args:
-        n_layers: Layers that are left.
-        parameters: Parameters that are left.
+        out: The folder of the checkpoint.
+        n_layers: The layers of the pruned model.
+        parameters: The parameters of the pruned model.
+        parameters_dense: The parameters of the dense model.
         max_logit_difference: The largest difference between the reloaded checkpoint's logits and the masked dense
             model's, relative to the largest |logit|.
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The reloaded checkpoint's continuation of it; None without a prompt.
-        search_id: The search that found the mask, if one did.
-        misread_by_vllm: What vLLM would get wrong in it, as the end of a sentence; None if nothing is known.
-        url: Where on the Hugging Face Hub it is; None if it was not sent there.
+        search_id: The search that found the mask; None if there is no such search.
+        misread_by_vllm: Why vLLM would run another model, see `raysearch.models.vllm.misread_by_vllm`.
+        url: The address of the repository on the Hugging Face Hub; None if the checkpoint was not pushed.
     """
 
     out: Path
@@ -76,57 +79,87 @@ def export_checkpoint(
 ) -> ExportResult:
     """Write the model without the mask's layers as an ordinary checkpoint, on the CPU.
 
-    The dtype is that of `spec`, whose device and attention do not matter. `overwrite` replaces an earlier export, and
-    never anything else. `prompt` is a text that both models continue greedily, as a spot check.
+    Args:
+        spec: The dense model, in the dtype of the checkpoint. Its device and attention are ignored.
+        mask: The layers to remove.
+        out: The folder to write.
+        overwrite: Whether to replace an earlier export in that folder. Other folders are never replaced.
+        evidence: The search that found the mask, for the model card.
+        prompt: A text that both models continue greedily, as a spot check; None for no check.
+
+    Returns:
+        The written checkpoint and its verification.
 
     Raises:
         UserError: `out` holds something else or cannot be written, the model cannot be loaded, or there is a prompt but
             no tokenizer.
-        UnsupportedModelError: The reloaded checkpoint differs from the masked model: its layers depend on their places
-            in a way that no config can express.
+        UnsupportedModelError: The reloaded checkpoint differs from the masked model: its layers depend on their places,
+            and no config can express how.
     """
     out = as_path("--out", out).absolute()
     located = locate(replace(spec, device="cpu", attention="auto"))
     check_destination(located, out, overwrite)
     stack = LayerStack(load_model(located))
     tokenizer = _tokenizer(located, prompt)
-    before, writes = _continue(stack.model, tokenizer, prompt), why_mute(stack.model) is None
+    before = _continue(stack.model, tokenizer, prompt)
+    dense_generates = why_mute(stack.model) is None
     with stack.bypassed(mask) as masked:
         expected = probe_logits(masked)
-    n_layers, parameters_dense, kind = stack.n_layers, stack.model.num_parameters(), stack.model.config.model_type
-
+    n_layers = stack.n_layers
+    parameters_dense = stack.model.num_parameters()
+    kind = stack.model.config.model_type
     dense_config = copy.deepcopy(stack.model.config.get_text_config())
     with replacing(out) as folder:
         model = remove_layers(stack, mask)
-        source = located.path if located.is_hub else None  # a local path says nothing to others
+        source = located.path if located.is_hub else None  # a local path is of no use to other people
         dtype = str(model.dtype).removeprefix("torch.")
         pruned = Pruned(mask, n_layers, parameters_dense, model.num_parameters(), dtype, source)
         _write_model(folder, model, tokenizer, located, mask, n_layers)
         _write_documents(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
         places = rules_of_place(dense_config, model.config.get_text_config())
-        del model, stack  # never two models in memory
+        del model, stack  # so that there is one model in memory at a time
         reloaded = _reload(folder, located, kind, places)
         gap = relative_gap(probe_logits(reloaded), expected)
-        if not gap <= _MOST_GAP:
+        if not gap <= _LARGEST_GAP:
             raise UnsupportedModelError(
                 f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits differ by {gap:.1e} of "
                 f"the largest, since its layers depend on their places{places}; choose another mask or architecture"
             )
-        if writes and (why := why_mute(reloaded)) is not None:
+        if dense_generates and (why := why_mute(reloaded)) is not None:
             raise UnsupportedModelError(
                 f"{kind} cannot be exported without {mask}: transformers does not generate with the layers that are "
                 f"left ({why}); choose a mask that keeps a layer of each kind"
             )
-        after, misread = _continue(reloaded, tokenizer, prompt), misread_by_vllm(folder, mask, n_layers)
-    kept = n_layers - len(mask)
-    return ExportResult(out, kept, pruned.parameters, parameters_dense, gap, before, after, evidence.search_id, misread)
+        after = _continue(reloaded, tokenizer, prompt)
+        misread = misread_by_vllm(folder, mask, n_layers)
+    return ExportResult(
+        out=out,
+        n_layers=n_layers - len(mask),
+        parameters=pruned.parameters,
+        parameters_dense=parameters_dense,
+        max_logit_difference=gap,
+        before=before,
+        after=after,
+        search_id=evidence.search_id,
+        misread_by_vllm=misread,
+    )
 
 
 def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
-    """Refuse to write over anything but an export with `overwrite`, and over the dense model in any case."""
-    whole, itself = out.resolve(), model.folder.resolve()
-    if not model.is_hub and itself.is_relative_to(whole):
-        where = "" if itself == whole else f" in {itself.relative_to(whole)}"
+    """Refuse a destination that must not be replaced.
+
+    Args:
+        model: The dense model, which is never replaced.
+        out: The folder to write.
+        overwrite: Whether an earlier export in that folder may be replaced.
+
+    Raises:
+        UserError: `out` is a file, contains the dense model or other files, or an export without `overwrite`.
+    """
+    destination = out.resolve()
+    dense_folder = model.folder.resolve()
+    if not model.is_hub and dense_folder.is_relative_to(destination):
+        where = "" if dense_folder == destination else f" in {dense_folder.relative_to(destination)}"
         raise UserError(f"--out={out} holds the dense model itself{where}; write to another folder")
     if out.exists() and not out.is_dir():
         raise UserError(f"--out={out} is a file; name a folder")
@@ -138,7 +171,7 @@ def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
 
 
 def _tokenizer(model: LocatedModel, prompt: str | None) -> PreTrainedTokenizerBase | None:
-    """Return the model's tokenizer; None where there is none and no prompt needs it."""
+    """Return the model's tokenizer; None if it has none and there is no prompt."""
     try:
         return load_tokenizer(model)
     except UserError:
@@ -148,29 +181,32 @@ def _tokenizer(model: LocatedModel, prompt: str | None) -> PreTrainedTokenizerBa
 
 
 def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, prompt: str | None) -> str | None:
-    """Return the model's greedy continuation of the prompt, in one line, with the space before its first word."""
+    """Return the model's greedy continuation of the prompt in one line, with the space before its first word."""
     if tokenizer is None or prompt is None:
         return None
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
     n_tokens = inputs["input_ids"].shape[1]
-    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    n_positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if n_tokens == 0:
-        raise UserError(f"--prompt={prompt} holds no token to go on from; give a text, or leave it out")
-    if most is not None and n_tokens > most:
-        raise UserError(f"--prompt holds {n_tokens:,} tokens, and the model has {most:,} positions; give a shorter one")
-    # The last new token is not fed in, so that it needs no position.
-    new_tokens = _NEW_TOKENS if most is None else min(_NEW_TOKENS, most - n_tokens + 1)
+        raise UserError(f"--prompt={prompt} holds no token to continue from; give a text, or leave it out")
+    if n_positions is not None and n_tokens > n_positions:
+        raise UserError(
+            f"--prompt holds {n_tokens:,} tokens, and the model has {n_positions:,} positions; give a shorter one"
+        )
+    # The last new token needs no position, since it is not fed into the model.
+    new_tokens = _NEW_TOKENS if n_positions is None else min(_NEW_TOKENS, n_positions - n_tokens + 1)
     generator: Any = model
     try:
         with torch.inference_mode(), quiet():
             tokens = generator.generate(**inputs, max_new_tokens=new_tokens, do_sample=False)
-    except (ValueError, RuntimeError) as error:  # as of a hybrid without a layer of attention
+    except (ValueError, RuntimeError) as error:  # for example, a hybrid without a layer of attention
         raise UnsupportedModelError(
             f"--prompt={prompt} cannot be continued: transformers does not generate with this "
             f"{model.config.model_type} ({first_line(error)}); leave it out, or choose another mask"
         ) from error
-    before, whole = (str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in (tokens[0, :n_tokens], tokens[0]))
-    return re.sub(r"\s+", " ", whole.removeprefix(before)).rstrip()
+    prompt_text = str(tokenizer.decode(tokens[0, :n_tokens], skip_special_tokens=True))
+    full_text = str(tokenizer.decode(tokens[0], skip_special_tokens=True))
+    return re.sub(r"\s+", " ", full_text.removeprefix(prompt_text)).rstrip()
 
 
 def _write_model(
@@ -181,30 +217,40 @@ def _write_model(
     mask: Mask,
     n_layers: int,
 ) -> None:
-    """Write a pruned model, and beside it what its source has: tokenizer, processor and code, as they are there.
+    """Write a pruned model, and copy the other files of its source: tokenizer, processor and code.
 
     Args:
-        folder: Where to.
+        folder: The folder to write into.
         model: The pruned model.
-        tokenizer: The dense model's, if it has one.
+        tokenizer: The dense model's tokenizer, if it has one.
         located: The dense model.
-        mask: The layers that were removed.
+        mask: The removed layers.
         n_layers: N, the layers of the dense model.
     """
-    has_more_than_text = model.config.get_text_config() is not model.config
-    kind, own_code = model.config.model_type, located.trust_remote_code
-    patterns = [*TEXT_FILES, *(PROCESSOR_FILES if has_more_than_text else ()), *(CODE_FILES if own_code else ())]
+    kind = model.config.model_type
+    own_code = located.trust_remote_code
+    patterns = [*TEXT_FILES]
+    if model.config.get_text_config() is not model.config:  # the model reads more than text
+        patterns += PROCESSOR_FILES
+    if own_code:
+        patterns += CODE_FILES
     source = folder_of_files(located, patterns)
     with quiet():
         try:
             _save_weights(folder, model, source)
             write_config(folder, model, source, mask.kept(n_layers), n_layers, located)
-        except NotImplementedError as error:  # as of a quantisation that is not undone, nor written again
+        except (
+            NotImplementedError
+        ) as error:  # for example, a quantisation that transformers can neither remove nor write
             raise UnsupportedModelError(
                 f"{kind} cannot be exported: transformers does not write its quantised weights "
                 f"({first_line(error)}); use the model before it was quantised"
             ) from error
-        except (StrictDataclassError, RuntimeError, ValueError) as error:  # as where its only layer of a kind is gone
+        except (
+            StrictDataclassError,
+            RuntimeError,
+            ValueError,
+        ) as error:  # for example, the only layer of a kind is removed
             raise UnsupportedModelError(
                 f"{kind} cannot be exported without {mask}: transformers does not write it "
                 f"({first_line(error).split(' [')[0]}); choose another mask or architecture"
@@ -220,15 +266,15 @@ def _write_model(
             raise UnsupportedModelError(
                 f"{kind} cannot be exported: its tokenizer would read texts otherwise; use another checkpoint of it"
             )
-    for weights in folder.glob("*.safetensors"):  # written readable by the owner only
+    for weights in folder.glob("*.safetensors"):  # save_pretrained makes them readable by the owner only
         weights.chmod((folder / "config.json").stat().st_mode)
 
 
 def _save_weights(folder: Path, model: PreTrainedModel, source: Path | None) -> None:
-    """Write a pruned model as transformers does, quantised only where it is in memory.
+    """Write a pruned model by transformers, quantised only if its weights in memory are.
 
-    Of a model whose weights it has dequantised, transformers would write them quantised anew, without the config that
-    says so. A model of the same config, which was never read from such a file, is written as it is.
+    If transformers has dequantised the weights of a model, it would quantise them again when it writes them, without a
+    config of the quantisation. So they are written as those of a new model of the same config.
     """
     if source is None or "quantization_config" not in json.loads((source / "config.json").read_text(encoding="utf-8")):
         model.save_pretrained(folder)
@@ -252,7 +298,9 @@ def _reload(folder: Path, model: LocatedModel, kind: str, places: str) -> PreTra
     except Exception as error:
         reason = f"{type(error).__name__}: {first_line(error).split('. ')[0]}"
         if "ignore_mismatched_sizes" in str(error):
-            reason = "its weights have other shapes than its config says, as where they depend on a layer's place"
+            reason = (
+                "its weights have other shapes than its config says, for example because they depend on a layer's place"
+            )
         raise UnsupportedModelError(
             f"{kind} cannot be exported: transformers does not load the pruned checkpoint ({reason}){places}; choose "
             "another mask or architecture"
@@ -260,17 +308,23 @@ def _reload(folder: Path, model: LocatedModel, kind: str, places: str) -> PreTra
     reloaded: PreTrainedModel = pair[0]
     if wrong := sorted(str(name) for kind_of_key in pair[1].values() for name in kind_of_key):
         raise UnsupportedModelError(
-            f"{kind} cannot be exported: the pruned checkpoint has other weights than its config asks for "
+            f"{kind} cannot be exported: the pruned checkpoint has other weights than its config describes "
             f"({wrong[0]} …){places}; choose another mask or architecture"
         )
     return reloaded.eval()
 
 
 def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *, tokenizer: bool) -> None:
-    place = folder, pruned.mask, pruned.n_layers_dense
-    misread = {"misread": misread_by_llama_cpp(*place), "misread_by_vllm": misread_by_vllm(*place)}
+    card = model_card(
+        pruned,
+        evidence,
+        name,
+        tokenizer=tokenizer,
+        misread=misread_by_llama_cpp(folder, pruned.mask, pruned.n_layers_dense),
+        misread_by_vllm=misread_by_vllm(folder, pruned.mask, pruned.n_layers_dense),
+    )
     documents = {
-        "README.md": redact(model_card(pruned, evidence, name, tokenizer=tokenizer, **misread)),
+        "README.md": redact(card),
         "mergekit.yaml": redact(mergekit_yaml(pruned)),
         RECORD: export_record(pruned.mask, pruned.n_layers_dense, evidence),
     }
@@ -280,22 +334,27 @@ def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence
 
 @contextlib.contextmanager
 def replacing(out: Path) -> Iterator[Path]:
-    """Yield a new folder beside `out` that replaces it on success and is deleted on failure.
+    """Yield a new folder next to `out` that replaces it on success and is deleted on failure.
 
-    Another export to the same place waits, so that what lies there is of one that was killed: a half copy, which is
-    removed, or what that one was replacing, which is put back if nothing has taken its place.
+    Another export to the same folder waits. So folders of these names that already exist were left by an export that
+    was killed: an incomplete copy is removed, and a folder that was being replaced is put back if `out` is missing.
+
+    Raises:
+        UserError: `out` cannot be written.
     """
-    partial, replaced, lock = (out.with_name(f".{out.name}.{what}") for what in ("partial", "replaced", "lock"))
+    partial = out.with_name(f".{out.name}.partial")
+    replaced = out.with_name(f".{out.name}.replaced")
+    lock = out.with_name(f".{out.name}.lock")
 
     def tidy() -> None:
         if replaced.exists() and not out.exists():
             os.rename(replaced, out)
-        for left in (partial, replaced):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in (partial, replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        lock.touch()  # where no file can be made, as in /proc, the next line would wait for ever
+        lock.touch()  # if no file can be created, as in /proc, FileLock would wait forever
         with FileLock(lock, fallback_to_soft=False):
             try:
                 tidy()
@@ -308,7 +367,7 @@ def replacing(out: Path) -> Iterator[Path]:
                 tidy()
                 lock.unlink(missing_ok=True)
     except Exception as error:
-        if not isinstance(error, OSError) and "(os error " not in str(error):  # the wording of libraries in Rust
+        if not isinstance(error, OSError) and "(os error " not in str(error):  # how libraries in Rust word it
             raise
         cause = what_failed(error)
         remedy = "free some space on its disk" if "No space" in cause else "name another folder"

@@ -1,10 +1,10 @@
-"""Keeps what follows from files alone in the user's cache: a model's sizes, its tokenizer's fingerprint, drawn samples.
+"""Caches values that depend on files only: a model's sizes, its tokenizer's fingerprint, drawn samples.
 
-A search that the ledger answers then needs neither torch nor transformers, and a search in a new store reads less. A
-value is kept under the SHA-256 of everything that it follows from: the content of the files, the options, our own code
-and the versions of the libraries. So a changed file never meets an old value. The digest of a large file is kept too,
-and is taken for granted while the file has the same size, times and inode, as in git's index. `FileCache.trim` deletes
-the values that were not used for longest; all may be deleted at any time.
+With the cache, a search whose evaluations are all in the ledger needs neither torch nor transformers, and a search in a
+new store reads less. The key of a value is the SHA-256 of everything that the value depends on: the content of the
+files, the options, the code of raysearch and the versions of the libraries. So a changed file never gets an old value.
+The digest of a large file is cached too, and is used while the file has the same size, times and inode, as in git's
+index. `FileCache.trim` deletes the least recently used values; all values may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -27,48 +27,57 @@ from raysearch.core.paths import written_whole
 from raysearch.models.spec import LocatedModel
 
 _FOLDER = "files"
-_MOST_BYTES = 2**28  # of all values
-_LARGE = 2**22  # bytes; smaller files are read each time
-_SETTLED_NS = 2 * 10**9  # a file that was changed just now may change again within one tick of the file system's clock
+_MOST_BYTES = 2**28  # of all values together
+_LARGE = 2**22  # bytes; the digests of smaller files are not cached
+_SETTLED_NS = 2 * 10**9  # a file that has just changed may change again within one tick of the file system's clock
 _LIBRARIES = ("jinja2", "numpy", "safetensors", "tokenizers", "torch", "transformers")
-_ROOMS = ("core", "generation", "calibration", "models", "evaluation")  # whose code decides what is kept
+_ROOMS = ("core", "generation", "calibration", "models", "evaluation")  # their code decides the cached values
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
 
 
 @dataclass(frozen=True)
 class FileCache:
-    """The values that are kept in a folder."""
+    """The cached values of a folder.
 
-    folder: Path | None  #: where; None to keep nothing
+    Args:
+        folder: The user's cache folder; None to cache nothing.
+    """
+
+    folder: Path | None
 
     def get(self, key: Mapping[str, Any]) -> bytes | None:
-        """Return what is kept under a key of JSON values; None if there is nothing, or it is damaged."""
+        """Return the cached value of a key of JSON values; None if there is none or it is damaged."""
         if self.folder is None:
             return None
-        place = self._place(key)
+        file = self._file(key)
         try:
-            checksum, _, content = place.read_bytes().partition(b"\n")
-            os.utime(place)  # used last
+            checksum, _, content = file.read_bytes().partition(b"\n")
+            os.utime(file)  # the time of last use
         except OSError:
             return None
         return content if checksum.decode(errors="replace") == hashlib.sha256(content).hexdigest() else None
 
     def put(self, key: Mapping[str, Any], content: bytes) -> None:
-        """Keep something under a key; what cannot be written is not kept."""
+        """Cache a value, unless the folder cannot be written.
+
+        Args:
+            key: The key, of JSON values.
+            content: The value.
+        """
         if self.folder is None:
             return
-        place = self._place(key)
+        file = self._file(key)
         with suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with written_whole(place) as unfinished:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with written_whole(file) as unfinished:
                 unfinished.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
     def trim(self, most: int = _MOST_BYTES) -> None:
-        """Delete the values that were not used for longest, until the others have so many bytes at most."""
+        """Delete the least recently used values, so that the remaining ones have `most` bytes at most."""
         if self.folder is None:
             return
         n_bytes = 0
-        with suppress(OSError):  # another process deletes them, too
+        with suppress(OSError):  # another process may delete them at the same time
             stats = {file: file.stat() for file in (self.folder / _FOLDER).iterdir()}
             for file in sorted(stats, key=lambda file: stats[file].st_mtime_ns, reverse=True):
                 n_bytes += stats[file].st_size
@@ -81,8 +90,8 @@ class FileCache:
         if self.folder is None or before[0] < _LARGE:
             return sha256(file)
         key = {"file": str(file.resolve())}
-        if (known := self.get(key)) is not None:
-            stat, digest = json.loads(known)
+        if (cached := self.get(key)) is not None:
+            stat, digest = json.loads(cached)
             if stat == before:
                 return str(digest)
         digest = sha256(file)
@@ -90,22 +99,24 @@ class FileCache:
             self.put(key, json.dumps([before, digest]).encode())
         return digest
 
-    def _place(self, key: Mapping[str, Any]) -> Path:
-        assert self.folder is not None, "something is kept"
+    def _file(self, key: Mapping[str, Any]) -> Path:
+        assert self.folder is not None, "the cache has a folder"
         return self.folder / _FOLDER / digest(key, 64)
 
 
 def user_cache() -> Path:
     """Return the folder of the user's cache, ``$XDG_CACHE_HOME/raysearch`` on Linux."""
-    import platformdirs  # which replicas, and benchmarks beside torch and transformers alone, do without
+    import platformdirs  # only here, since replicas and benchmarks do not need it
 
     return platformdirs.user_cache_path("raysearch")
 
 
 def identity_of_files(model: LocatedModel) -> dict[str, Any] | None:
-    """Return all that a model's sizes and its tokenizer follow from; None if that is not in files of a folder alone.
+    """Return everything that a model's sizes and its tokenizer depend on.
 
-    The weights are left out: neither follows from them.
+    Returns:
+        JSON values: the digests of all files of the model's folder but the weights, and `code`. None if the sizes do
+        not depend on files of a folder only, or if nothing is cached.
     """
     if model.cache is None or model.is_hub or model.gguf is not None or model.trust_remote_code:
         return None
@@ -118,14 +129,15 @@ def identity_of_files(model: LocatedModel) -> dict[str, Any] | None:
             if file.is_file() and file.suffix not in _WEIGHTS
         }
     except OSError:
-        return None  # which is explained where the file is needed
+        return None  # the error is reported where the file is read
     return {"files": contents, "code": code()}
 
 
 @functools.cache
 def code() -> Sequence[str]:
-    """Return the digest of our own code that reads files, and the versions of libraries."""
-    package, digest = Path(__file__).parents[1], hashlib.sha256()
+    """Return the digest of the code of raysearch that reads files, and the versions of the libraries."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
     for file in sorted(file for room in _ROOMS for file in (package / room).rglob("*.py")):
         digest.update(f"{file.relative_to(package)} {sha256(file)}\n".encode())
     versions = [importlib.metadata.version(name) for name in _LIBRARIES]
@@ -133,12 +145,12 @@ def code() -> Sequence[str]:
 
 
 def sha256(file: Path) -> str:
-    """Return the SHA-256 of a file's content, which is read."""
+    """Read a file, and return the SHA-256 of its content."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _stat(file: Path) -> list[int]:
-    """Return what changes with a file's content: first its size, then when it was changed."""
+    """Return the numbers that change with a file's content: size, times of change, inode and device."""
     stat = file.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]

@@ -1,8 +1,8 @@
-"""Keeps GGUF files as safetensors, so that each is dequantised once.
+"""Keeps copies of GGUF files as safetensors, so that each file is dequantised once.
 
-A kept file is an ordinary checkpoint in a folder of the user's cache, named by the file's digest and the dtype. The
-folder is written beside its place under a lock and renamed when it is complete, so a killed process leaves none that is
-used. Its checksums are compared whenever it is read. The `MOST` last used stay; all may be deleted at any time.
+A copy is an ordinary checkpoint in a folder of the user's cache, named by the file's digest and the dtype. The folder
+is written under another name and a lock, and renamed when it is complete, so an incomplete copy is never used. Its
+checksums are compared whenever it is read. The `MAX_COPIES` last used copies stay; all may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from raysearch.errors import UserError, what_failed
 from raysearch.models.file_cache import FileCache, sha256
 from raysearch.models.spec import LocatedModel
 
-#: The number of the way in which files are read, in the names of the folders that keep them. A folder of another number
-#: is not used: before 2, what `gguf_config` reads was left out.
+#: The version of the code that reads GGUF files, in the names of the copies' folders. Copies of another version are not
+#: used: version 1 left out what `gguf_config` reads.
 READING = 2
-#: How many kept files there may be in a folder.
-MOST = 4
+#: The largest number of copies in a cache folder.
+MAX_COPIES = 4
 _CHECKSUMS = "checksums.json"
 _UNFINISHED = ".unfinished"
 
@@ -37,73 +37,86 @@ ModelT = TypeVar("ModelT")
 
 
 def is_whole(folder: Path, cache: FileCache) -> bool:
-    """Return whether a folder holds a GGUF file as safetensors, and all of it is as it was written."""
+    """Return whether a folder holds a complete copy of a GGUF file, whose files have their checksums.
+
+    Args:
+        folder: The folder.
+        cache: The cache of the files' digests.
+    """
     try:
         checksums = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))
-        whole = all(cache.sha256(folder / name) == checksum for name, checksum in checksums.items())
-        if whole:
-            os.utime(folder)  # used last
+        if any(cache.sha256(folder / name) != checksum for name, checksum in checksums.items()):
+            return False
+        os.utime(folder)  # the time of last use
     except (OSError, ValueError, AttributeError):
         return False
-    return whole
+    return True
 
 
 def read_or_keep(
     model: LocatedModel, read: Callable[[LocatedModel], ModelT], write: Callable[[ModelT, LocatedModel, Path], None]
 ) -> ModelT:
-    """Read a model from where it is kept, or else from its GGUF file, and write it there for the next time.
+    """Read a model from its copy as safetensors; if there is none, read its GGUF file and write a copy.
 
-    Other processes wait meanwhile, and then find it there. Where nothing can be kept, a warning says why.
+    Other processes wait for the copy. If it cannot be written, a warning is issued with the reason.
+
+    Args:
+        model: The model, whose `keep_in` is the folder of the copy; None to read it without a copy.
+        read: Reads a model from its files.
+        write: Writes a model that was read from its files to a folder.
+
+    Returns:
+        The model.
     """
     from safetensors import SafetensorError
 
-    if (place := model.keep_in) is None:
+    if (copy := model.keep_in) is None:
         return read(model)
-    unfinished = place.with_name(place.name + _UNFINISHED)
+    unfinished = copy.with_name(copy.name + _UNFINISHED)
     with ExitStack() as stack:
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(FileLock(place.parent / ".lock", fallback_to_soft=False))
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(copy.parent / ".lock", fallback_to_soft=False))
         except OSError as error:
-            _warn(place, error)
+            _warn(copy, error)
             return read(model)
-        if is_whole(place, FileCache(None)):
-            return read(replace(model, location=str(place), gguf=None))
-        found = read(model)
+        if is_whole(copy, FileCache(None)):
+            return read(replace(model, location=str(copy), gguf=None))
+        loaded = read(model)
         try:
-            shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+            shutil.rmtree(unfinished, ignore_errors=True)  # left by a process that was killed
             unfinished.mkdir()
-            write(found, model, unfinished)
-            _finish(unfinished, place)
+            write(loaded, model, unfinished)
+            _finish(unfinished, copy)
         except (OSError, UserError, SafetensorError) as error:
-            _warn(place, error)
+            _warn(copy, error)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-        return found
+        return loaded
 
 
-def _finish(unfinished: Path, place: Path) -> None:
-    """Put a folder in its place, and remove those that were not used for longest."""
+def _finish(unfinished: Path, copy: Path) -> None:
+    """Rename the folder of a complete copy, and remove the least recently used copies."""
     checksums = {file.name: sha256(file) for file in sorted(unfinished.iterdir())}
     (unfinished / _CHECKSUMS).write_text(json.dumps(checksums), encoding="utf-8")
-    shutil.rmtree(place, ignore_errors=True)  # damaged
-    unfinished.rename(place)
-    folders = [file.parent for file in place.parent.glob(f"*/{_CHECKSUMS}")]
-    whole = [folder for folder in folders if folder.suffix != _UNFINISHED]
-    for folder in sorted(whole, key=os.path.getmtime, reverse=True)[MOST:]:
+    shutil.rmtree(copy, ignore_errors=True)  # a damaged copy
+    unfinished.rename(copy)
+    folders = [file.parent for file in copy.parent.glob(f"*/{_CHECKSUMS}")]
+    copies = [folder for folder in folders if folder.suffix != _UNFINISHED]
+    for folder in sorted(copies, key=os.path.getmtime, reverse=True)[MAX_COPIES:]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _warn(place: Path, error: Exception) -> None:
-    warnings.warn(f"{place} cannot keep the model as safetensors ({what_failed(error)})", stacklevel=3)
+def _warn(copy: Path, error: Exception) -> None:
+    warnings.warn(f"{copy} cannot keep the model as safetensors ({what_failed(error)})", stacklevel=3)
 
 
 @contextmanager
 def read_fast() -> Iterator[None]:
-    """Within the context transformers reads GGUF files in a fraction of the time, to the same values.
+    """Let transformers read GGUF files in a fraction of the time, with the same values, within the context.
 
-    gguf's reader slices a memory map several times for every word of a vocabulary, and its table of tensor names is
-    made anew for each module of a model.
+    gguf's reader slices a memory map several times for every word of a vocabulary, and transformers builds gguf's table
+    of tensor names again for each module of a model.
     """
     import gguf
 
@@ -119,36 +132,39 @@ def read_fast() -> Iterator[None]:
             kind = kinds(self._get(orig_offs, np.uint32)[0]) if raw_type == kinds.ARRAY else None
             if kind is None or kind is kinds.ARRAY:
                 return super()._get_field_parts(orig_offs, raw_type)
-            begin = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
-            start, n_items = int(orig_offs) + 12, int(begin[1][0])
+            header = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
+            start = int(orig_offs) + 12
+            n_items = int(header[1][0])
             if kind is kinds.STRING:
                 items, end = self._strings(start, n_items)
                 data = range(3, 3 + 2 * n_items, 2)
             else:
                 values = self._get(start, self.gguf_scalar_to_np[kind], n_items)
-                items, end = [*values.reshape(-1, 1)], start + values.nbytes
+                items = [*values.reshape(-1, 1)]
+                end = start + values.nbytes
                 data = range(2, 2 + n_items)
-            return end - orig_offs, begin + items, [*data], [kinds.ARRAY, *([kind] if n_items else [])]
+            return end - orig_offs, header + items, [*data], [kinds.ARRAY, *([kind] if n_items else [])]
 
         def _strings(self, start: int, n_items: int) -> tuple[list[Any], int]:
-            """Return the length and the bytes of strings, one after the other, and where they end."""
-            parts, number = [], np.dtype(np.uint64).newbyteorder(self.byte_order)
+            """Return the length and the bytes of each string, and the offset of their end."""
+            parts = []
+            number = np.dtype(np.uint64).newbyteorder(self.byte_order)
             for _ in range(n_items):
                 self._check_end(start + 8)
                 length = self.data[start : start + 8].view(number)
-                start, end = start + 8, start + 8 + int(length[0])
+                end = start + 8 + int(length[0])
                 self._check_end(end)
-                parts += [length, self.data[start:end]]
+                parts += [length, self.data[start + 8 : end]]
                 start = end
             return parts, start
 
         def _check_end(self, end: int) -> None:
             if end > len(self.data):
-                raise ValueError("it ends too early")  # else a wrong length is counted to the end, for hours
+                raise ValueError("it ends too early")  # otherwise a wrong length takes hours to read
 
-    own = {"GGUFReader": gguf.GGUFReader, "get_tensor_name_map": gguf.get_tensor_name_map}
+    originals = {"GGUFReader": gguf.GGUFReader, "get_tensor_name_map": gguf.get_tensor_name_map}
     vars(gguf).update(GGUFReader=Reader, get_tensor_name_map=functools.cache(gguf.get_tensor_name_map))
     try:
         yield
     finally:
-        vars(gguf).update(own)
+        vars(gguf).update(originals)

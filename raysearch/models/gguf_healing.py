@@ -1,7 +1,7 @@
-"""A trained checkpoint as a GGUF file: the pruned file, with what the training has added to its weights.
+"""Writes a trained checkpoint as a GGUF file: the pruned file plus the training's changes of its weights.
 
-How the values of a tensor lie in the file follows from the file itself: of the ways in which converters lay them out,
-that one is taken by which the untrained weights are those of the file. A tensor that was not trained keeps its bytes.
+Converters store the values of a tensor in several layouts. The layout of a tensor is the one for which the untrained
+weights are those of the file. A tensor that was not trained keeps its bytes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from raysearch.core.mask import Mask
-from raysearch.models.gguf_pruning import GGUFExport, GGUFFile, StoredTensor, prune_gguf, renumbered
+from raysearch.models.gguf_file import GGUFFile, StoredTensor, renumbered
+from raysearch.models.gguf_pruning import GGUFExport, prune_gguf
 from raysearch.models.spec import ModelInfo
 
-#: What holds a training. In fewer bits a weight lies on a coarse grid, to which a small change of it is rounded back.
+#: Quantisations that are exact enough for the changes of a training. In fewer bits, a small change of a weight would be
+#: rounded away.
 _FINE = ("F32", "F16", "BF16", "Q8_0")
-_ROUNDED = 2**-7  # of the largest value: so far may a 16-bit checkpoint be from the file that it was read from
+_ROUNDED = 2**-7  # the largest difference between a 16-bit checkpoint and its file, relative to the largest value
 
 Values = npt.NDArray[np.float32]
 
@@ -31,10 +33,11 @@ class HealedGGUF:
     """A GGUF file of a trained model.
 
     Args:
-        file: The file, beside the one that was pruned.
-        trained: How many of its tensors the training has changed.
-        coarser: The quantisations of the source that would round most of a training away; Q8_0 is in their place.
-        command: How llama.cpp quantises the file as its source is; None where it is.
+        file: The file, and the one that was pruned.
+        trained: The number of tensors that the training has changed.
+        coarser: The quantisations of the source that were replaced by Q8_0, since they would round most changes away.
+        command: A command of llama.cpp that quantises the file like its source; None if that is not needed, or if the
+            source does not name its quantisation.
     """
 
     file: GGUFExport
@@ -50,27 +53,31 @@ def heal_gguf(
 
     Args:
         source: A GGUF file of the dense model.
-        mask: The layers that go.
+        mask: The layers to remove.
         out: The file to write.
-        pruned: The checkpoint without these layers, as it was before the training.
-        healed: The trained checkpoint.
+        pruned: The checkpoint without these layers, before the training.
+        healed: The checkpoint after the training.
         info: The dense model.
-        search_id: For the file's metadata.
-        overwrite: Whether a file that is there is replaced.
+        search_id: The search, for the file's metadata.
+        overwrite: Whether to replace an existing file.
+
+    Returns:
+        The written file.
 
     Raises:
-        UserError: As `prune_gguf`; or a trained weight is not found in the file, or lies there in an unknown way.
+        UserError: As `prune_gguf`; or a trained weight is not in the file, or has an unknown layout there.
     """
     change = _Training(_Checkpoint(pruned), _Checkpoint(healed))
     file = prune_gguf(source, mask, out, info=info, search_id=search_id, overwrite=overwrite, change=change)
-    coarser, command = tuple(sorted(change.coarser)), None
+    coarser = tuple(sorted(change.coarser))
+    command = None
     if coarser and (kind := _file_type(source)) is not None:
         command = f"llama-quantize --allow-requantize {out} {out.with_stem(f'{out.stem}-{kind}')} {kind}"
     return HealedGGUF(file, change.trained, coarser, command)
 
 
 def _file_type(path: Path) -> str | None:
-    """Return what the quantiser calls the quantisation of a file; None where the file does not say."""
+    """Return llama-quantize's name of a file's quantisation; None if the file does not name it."""
     import gguf
 
     stored = gguf.GGUFReader(path).fields.get("general.file_type")
@@ -105,31 +112,32 @@ class _Checkpoint:
 
 @dataclass
 class _Training:
-    """Adds to the tensors of a pruned GGUF file what a training has changed."""
+    """Adds a training's changes to the tensors of a pruned GGUF file."""
 
     pruned: _Checkpoint
     healed: _Checkpoint
-    trained: int = 0
-    coarser: set[str] = field(default_factory=set)
-    names: dict[str, str] = field(default_factory=dict)  #: of the checkpoint, by those of the file
+    trained: int = 0  #: as in `HealedGGUF`
+    coarser: set[str] = field(default_factory=set)  #: as in `HealedGGUF`
+    names: dict[str, str] = field(default_factory=dict)  #: the checkpoint's names of weights by the file's names
 
-    def __call__(self, file: GGUFFile, kept: Sequence[int], name: str, tensor: StoredTensor) -> StoredTensor:
-        """Return what is written of a tensor, which stays as it is where it was not trained."""
+    def __call__(self, file: GGUFFile, kept_blocks: Sequence[int], name: str, tensor: StoredTensor) -> StoredTensor:
+        """Return a tensor with the training's change; the same tensor if it was not trained."""
         import gguf
 
         if not self.names:
-            self.names = self._names(file, kept)
-        own = self.names.get(name)
-        if own is None:
+            self.names = self._names(file, kept_blocks)
+        weight_name = self.names.get(name)
+        if weight_name is None:
             return tensor
-        before, after = self.pruned.read(own), self.healed.read(own)
+        before = self.pruned.read(weight_name)
+        after = self.healed.read(weight_name)
         if np.array_equal(before, after):
             return tensor
         self.trained += 1
         stored = gguf.quants.dequantize(tensor.read(), tensor.kind)
-        lay_out = _layout(file, kept, stored, before)
+        lay_out = _layout(file, stored, before)
         if lay_out is None:
-            raise file.refused(f"how {name} holds {own} is unknown", "use the recovered checkpoint")
+            raise file.refused(f"how {name} holds {weight_name} is unknown", "use the recovered checkpoint")
         kind = tensor.kind if tensor.kind.name in _FINE else gguf.GGMLQuantizationType.Q8_0
         if kind != tensor.kind:
             self.coarser.add(tensor.kind.name)
@@ -137,25 +145,25 @@ class _Training:
         dtype = np.dtype({"F32": np.float32, "F16": np.float16}.get(kind.name, np.uint8))
 
         def read() -> Any:
-            change = lay_out(self.healed.read(own) - self.pruned.read(own))
+            change = lay_out(self.healed.read(weight_name) - self.pruned.read(weight_name))
             return gguf.quants.quantize(gguf.quants.dequantize(tensor.read(), tensor.kind) + change, kind)
 
         return StoredTensor(kind, tuple(shape), dtype, int(np.prod(shape)) * dtype.itemsize, read)
 
-    def _names(self, file: GGUFFile, kept: Sequence[int]) -> dict[str, str]:
-        """Return the checkpoint's name of each tensor of the pruned file; refuse a trained one that the file lacks."""
+    def _names(self, file: GGUFFile, kept_blocks: Sequence[int]) -> dict[str, str]:
+        """Return the checkpoint's names by those of the pruned file; refuse a trained weight that the file lacks."""
         import gguf
 
         architectures = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
-        table = gguf.get_tensor_name_map(architectures[file.architecture], len(kept))
-        written = {name for name, _ in renumbered(file.reader, kept)}
+        table = gguf.get_tensor_name_map(architectures[file.architecture], len(kept_blocks))
+        tensor_names = {name for name, _ in renumbered(file.reader, kept_blocks)}
         names = {}
-        for own in self.healed.files:
-            name = table.get_name(own, try_suffixes=(".weight", ".bias"))
-            if name in written:
-                names[name] = own
-            elif not np.array_equal(self.pruned.read(own), self.healed.read(own)):
-                raise file.refused(f"it has no tensor for the trained {own}", "use the recovered checkpoint")
+        for weight_name in self.healed.files:
+            name = table.get_name(weight_name, try_suffixes=(".weight", ".bias"))
+            if name in tensor_names:
+                names[name] = weight_name
+            elif not np.array_equal(self.pruned.read(weight_name), self.healed.read(weight_name)):
+                raise file.refused(f"it has no tensor for the trained {weight_name}", "use the recovered checkpoint")
         return names
 
 
@@ -163,16 +171,16 @@ def _is_bytes(kind: Any) -> bool:
     return kind.name not in ("F32", "F16")
 
 
-def _layout(file: GGUFFile, kept: Sequence[int], stored: Values, values: Values) -> Callable[[Values], Values] | None:
-    """Return how the values of a checkpoint lie in the file; None where that is in none of the known ways.
+def _layout(file: GGUFFile, stored: Values, values: Values) -> Callable[[Values], Values] | None:
+    """Return the function from a checkpoint's values to the file's layout; None if the layout is unknown.
 
-    A constant between the two, as of norms that are stored as 1 + w, is no matter: it was not trained.
+    Stored values may differ by a constant, as of norms that are stored as 1 + w, since the training does not change it.
     """
     tolerance = _ROUNDED * float(np.abs(stored).max())
     for lay_out in _layouts(file, stored.shape):
         try:
             gap = stored - lay_out(values)
-        except ValueError:  # of another shape
+        except ValueError:  # the shapes differ
             continue
         if float(np.abs(gap - np.round(gap.mean())).max()) <= tolerance:
             return lay_out
@@ -180,16 +188,19 @@ def _layout(file: GGUFFile, kept: Sequence[int], stored: Values, values: Values)
 
 
 def _layouts(file: GGUFFile, shape: tuple[int, ...]) -> Iterator[Callable[[Values], Values]]:
-    """Yield the ways in which converters lay tensors out: as they are, transposed, or heads with their halves woven."""
+    """Yield the layouts of converters: unchanged, transposed, or the two halves of each head interleaved."""
     yield lambda values: values.reshape(shape)
     yield lambda values: values.T.reshape(shape)
     for key in ("attention.head_count", "attention.head_count_kv"):
-        heads = file.get(key)
-        for n_heads in sorted({*heads} if isinstance(heads, list) else {heads} - {None}):
-            yield partial(_woven, n_heads=int(n_heads))
+        value = file.get(key)
+        if value is None:
+            continue
+        head_counts = {*value} if isinstance(value, list) else {value}
+        for n_heads in sorted(head_counts):
+            yield partial(_interleaved, n_heads=int(n_heads))
 
 
-def _woven(values: Values, n_heads: int) -> Values:
-    """Return the rows of each head with the two halves in turn, as llama.cpp rotates them."""
-    rows, *rest = values.shape
-    return values.reshape(n_heads, 2, rows // n_heads // 2, *rest).swapaxes(1, 2).reshape(values.shape)
+def _interleaved(values: Values, n_heads: int) -> Values:
+    """Return the rows of each head in the order of llama.cpp: in turn one of the first half and one of the second."""
+    halves = values.reshape(n_heads, 2, values.shape[0] // n_heads // 2, *values.shape[1:])
+    return halves.swapaxes(1, 2).reshape(values.shape)

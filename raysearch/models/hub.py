@@ -1,4 +1,4 @@
-"""Sends an export to a repository of the Hugging Face Hub, private unless asked otherwise."""
+"""Pushes an export to a repository of the Hugging Face Hub, which is private by default."""
 
 from __future__ import annotations
 
@@ -11,30 +11,35 @@ from pathlib import Path
 from raysearch.errors import UserError, first_line
 from raysearch.models.card import RECORD
 
-_OWN = (".gitattributes",)  # what the hub itself puts into a new repository
+_FILES_OF_THE_HUB = (".gitattributes",)  # the hub puts them into a new repository
 
 
 @dataclass(frozen=True)
 class HubRepository:
-    """A model repository of the hub that an export goes to.
+    """A model repository of the hub to which an export is pushed.
+
+    Args:
+        name: The name, ``OWNER/NAME``.
+        public: Whether everyone may read the repository.
+        overwrite: Whether to replace an earlier export in it.
 
     Raises:
-        UserError: That is no name.
+        UserError: The name has another form.
     """
 
-    name: str  #: ``OWNER/NAME``
-    public: bool = False  #: whether everyone may read it
-    overwrite: bool = False  #: whether an earlier export in it is replaced
+    name: str
+    public: bool = False
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", self.name):
             raise UserError(f"--push={self.name} names no repository; write OWNER/NAME, as in me/shallower")
 
     def check(self) -> None:
-        """Refuse what cannot go well, before hours are spent; nothing is written.
+        """Check that the push can succeed, before hours of work. Nothing is written.
 
         Raises:
-            UserError: There is no token or no network, or the name is taken.
+            UserError: There is no token or no network, or the repository exists and must not be replaced.
         """
         from huggingface_hub import get_token
 
@@ -42,68 +47,73 @@ class HubRepository:
             raise UserError(f"--push={self.name} needs a token of the hub; set HF_TOKEN, or log in with: hf auth login")
         self._files()
 
-    def send(self, files: Mapping[str, Path | str], left: Path) -> str:
-        """Put files into the repository in one commit, in place of an earlier export.
+    def send(self, files: Mapping[str, Path | str], local_export: Path) -> str:
+        """Put files into the repository in one commit, which replaces an earlier export.
 
         Args:
-            files: By place in the repository, a file or the text of one.
-            left: The export on this machine, for the message of an error.
+            files: A file, or the text of one, by its path in the repository.
+            local_export: The export on this machine, for the message of an error.
 
         Returns:
             The repository's address.
 
         Raises:
-            UserError: The hub refuses it, or is gone. What lies on this machine stays.
+            UserError: The hub refuses the commit or does not answer. The export on this machine stays.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-        kept = f"; {left} is written, so only this is left: hf upload {self.name} {left}"
-        before = self._files(kept)
+        note = f"; {local_export} is written, so only this is left: hf upload {self.name} {local_export}"
+        old_files = self._files(note)
         api = HfApi()
-        stale = set(before or ()) - {*files, *_OWN}
+        stale = set(old_files or ()) - {*files, *_FILES_OF_THE_HUB}
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
-            CommitOperationAdd(place, str(content) if isinstance(content, Path) else content.encode())
-            for place, content in files.items()
+            CommitOperationAdd(path, str(content) if isinstance(content, Path) else content.encode())
+            for path, content in files.items()
         ]
         operations += map(CommitOperationDelete, sorted(stale))
-        with self._asking(kept):
-            if before is None:
+        with self._connected(note):
+            if old_files is None:
                 api.create_repo(self.name, private=not self.public)
             api.create_commit(self.name, operations, commit_message="Write what raysearch export has written")
         return f"{api.endpoint}/{self.name}"
 
-    def _files(self, kept: str = "") -> list[str] | None:
-        """Return the files of the repository, if it may be written to; None if there is none yet."""
+    def _files(self, note: str = "") -> list[str] | None:
+        """Return the files of the repository; None if it does not exist. Refuse one that must not be replaced.
+
+        Args:
+            note: The end of an error message.
+        """
         from huggingface_hub import HfApi
         from huggingface_hub.errors import RepositoryNotFoundError
 
-        with self._asking(kept):
+        with self._connected(note):
             try:
-                found = HfApi().model_info(self.name, timeout=10)
+                repository = HfApi().model_info(self.name, timeout=10)
             except RepositoryNotFoundError as error:
-                if error.response.status_code != 404:  # the hub also says so to a token that it does not know
+                if error.response.status_code != 404:  # the hub reports the same for an unknown token
                     raise
                 return None
-        files = [one.rfilename for one in found.siblings or ()]
-        if set(files) - set(_OWN) and RECORD not in files:
-            raise UserError(f"--push={self.name} holds other things than an export; name another repository{kept}")
+        files = [file.rfilename for file in repository.siblings or ()]
+        if set(files) - set(_FILES_OF_THE_HUB) and RECORD not in files:
+            raise UserError(f"--push={self.name} holds other things than an export; name another repository{note}")
         if not self.overwrite:
             raise UserError(
-                f"--push={self.name} is there already; name another repository, or replace it with --overwrite{kept}"
+                f"--push={self.name} is there already; name another repository, or replace it with --overwrite{note}"
             )
-        if bool(found.private) == self.public:
-            is_, remedy = ("private", "leave out --public") if found.private else ("public", "say so with --public")
-            raise UserError(f"--push={self.name} is there already and {is_}; {remedy}{kept}")
+        if repository.private and self.public:
+            raise UserError(f"--push={self.name} is there already and private; leave out --public{note}")
+        if not repository.private and not self.public:
+            raise UserError(f"--push={self.name} is there already and public; confirm that with --public{note}")
         return files
 
     @contextmanager
-    def _asking(self, kept: str) -> Iterator[None]:
-        """Within the context the hub is asked; its refusals are one sentence."""
+    def _connected(self, note: str) -> Iterator[None]:
+        """Turn errors of the hub and of the network into one sentence that ends with a note."""
         from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # httpx's own
 
         try:
             yield
         except (HTTPError, OSError) as error:
             why = f"{type(error).__name__}: {first_line(error)}"
-            remedy = f"check the network, and that the token may write there{kept}"
+            remedy = f"check the network, and that the token may write there{note}"
             raise UserError(f"--push={self.name} cannot be written ({why}); {remedy}") from error

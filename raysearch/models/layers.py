@@ -1,4 +1,4 @@
-"""Finds a model's layers, and how each of them is called, by one small forward."""
+"""Finds a model's layers, and how each of them is called, by one forward of two tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from raysearch.errors import UnsupportedModelError
 
-#: The settings that may hold a decoder's number of layers; those that a config has under another name come first.
+#: The names of settings that may hold a decoder's number of layers, in the order in which they are tried.
 _DEPTHS = (
     "num_hidden_layers",
     "decoder_layers",
@@ -29,7 +29,7 @@ _DEPTHS = (
 
 @dataclass(frozen=True)
 class LayerCall:
-    """The arguments of one layer beside the hidden state."""
+    """The arguments of one layer besides the hidden state."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -37,65 +37,83 @@ class LayerCall:
 
 @dataclass(frozen=True)
 class Convention:
-    """How one layer takes and returns the hidden state."""
+    """How the hidden state is passed to a layer and returned by it."""
 
-    positional: bool  #: whether it is the first argument, and not the keyword ``hidden_states``
-    #: tuple or list when the layer returns one, hidden state first; None when it returns the tensor.
+    positional: bool  #: whether the hidden state is the first positional argument, not the keyword ``hidden_states``
+    #: tuple or list, if the layer returns one, whose first value is the hidden state; None if it returns the tensor.
     container: type | None
-    length: int  #: how many values the container holds
+    length: int  #: the number of values in the container
 
     @classmethod
     def of(cls, args: tuple[Any, ...], output: Any) -> Convention:
-        """Return the convention of one call and its output."""
+        """Return the convention of one call.
+
+        Args:
+            args: The positional arguments.
+            output: The output of the layer.
+        """
         container = next((kind for kind in (tuple, list) if isinstance(output, kind)), None)
         return cls(bool(args), container, 1 if container is None else len(output))
 
     def stand_in(self, compute: Callable[[Tensor, LayerCall], Tensor]) -> Callable[..., Any]:
-        """Return a forward of this convention, which returns what is computed from the hidden state and the rest."""
+        """Return a forward of this convention; `compute` returns its hidden state."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            given, *rest = args or [kwargs.pop("hidden_states")]
-            hidden = compute(given, LayerCall(tuple(rest), kwargs))
-            return hidden if self.container is None else self.container([hidden] + [None] * (self.length - 1))
+            before, *other_args = args or [kwargs.pop("hidden_states")]
+            after = compute(before, LayerCall(tuple(other_args), kwargs))
+            return after if self.container is None else self.container([after] + [None] * (self.length - 1))
 
         return forward
 
 
 def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
-    """Return the lists of as many blocks as the text config has layers, at least one: the stack is one of them.
+    """Return the lists of modules that may be the stack of layers, at least one.
 
-    Where the config does not give that number, it is the list with the most parameters.
+    They have as many modules as the text config has layers. If the config does not give that number, the result is the
+    list with the most parameters.
+
+    Raises:
+        UnsupportedModelError: The model has no list of modules.
     """
     lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part)]
     if not lists:
         raise UnsupportedModelError(f"{model.config.model_type} has no list of layers; use a decoder with one stack")
     for n_layers in depths(model.config.get_text_config()).values():
-        if right := [part for part in lists if len(part) == n_layers]:
-            return right
+        if candidates := [part for part in lists if len(part) == n_layers]:
+            return candidates
     return [max(lists, key=lambda part: sum(weights.numel() for weights in part.parameters()))]
 
 
 def depth_names(config: PreTrainedConfig) -> list[str]:
-    """Return the names of settings that may hold the number of a decoder's layers, as a config or its file has them.
+    """Return the names of a config's settings that may hold the number of a decoder's layers.
 
-    A name that stands for the number of another part's layers, as of an encoder, is left out.
+    A name that means the number of an encoder's layers is left out.
     """
     return [name for name in _DEPTHS if "encoder" not in config.attribute_map.get(name, name)]
 
 
 def depths(config: PreTrainedConfig) -> dict[str, int]:
-    """Return what a config says about the number of a decoder's layers, by the name of the setting."""
+    """Return the possible numbers of a decoder's layers in a config, by the name of the setting."""
     return {name: value for name in depth_names(config) if type(value := getattr(config, name, None)) is int}
 
 
 @torch.no_grad()
 def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Convention, ...]]:
-    """Run two tokens through the model to find its layers, in order, and how each of them is called."""
-    kind, lists = model.config.model_type, layer_lists(model)
+    """Run two tokens through the model to find its layers, and how each of them is called.
+
+    Returns:
+        The layers in order, and the convention of each.
+
+    Raises:
+        UnsupportedModelError: The model has not exactly one stack whose layers run once and in order, or its layers
+            pass more than the hidden state on.
+    """
+    kind = model.config.model_type
+    lists = layer_lists(model)
     called: list[tuple[nn.Module, Convention]] = []
 
-    def note(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if hasattr(output, "_fields"):  # a named tuple, whose values the model reads by their names
+    def record_call(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if hasattr(output, "_fields"):  # a named tuple, whose fields the model reads by name
             raise UnsupportedModelError(
                 f"{kind} passes {' and '.join(output._fields)} from layer to layer, not the hidden state alone; use "
                 "another architecture"
@@ -104,48 +122,59 @@ def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Con
 
     with contextlib.ExitStack() as hooks:
         for block in dict.fromkeys(itertools.chain(*lists)):
-            hooks.callback(block.register_forward_hook(note, with_kwargs=True).remove)
+            hooks.callback(block.register_forward_hook(record_call, with_kwargs=True).remove)
         plain_logits(model, torch.zeros(1, 2, dtype=torch.int64, device=model.device))
     stacks = []
     for blocks in lists:
-        own = set(blocks)
-        calls = [(layer, convention) for layer, convention in called if layer in own]
-        if [layer for layer, _ in calls] == list(blocks) and len(own) == len(blocks):
+        distinct_blocks = set(blocks)
+        calls = [(layer, convention) for layer, convention in called if layer in distinct_blocks]
+        if [layer for layer, _ in calls] == list(blocks) and len(distinct_blocks) == len(blocks):
             stacks.append(calls)
     if len(stacks) != 1:
-        found = "more than one stack of layers" if stacks else "no stack whose layers each run once and in order"
-        raise UnsupportedModelError(f"{kind} has {found}; use a plain decoder")
+        problem = "more than one stack of layers" if stacks else "no stack whose layers each run once and in order"
+        raise UnsupportedModelError(f"{kind} has {problem}; use a plain decoder")
     layers, conventions = zip(*stacks[0], strict=True)
     return layers, conventions
 
 
 @contextlib.contextmanager
 def replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Within the context functions compute in place of modules."""
-    # A module may have a forward of its own already (accelerate's hooks, or that of an enclosing context).
+    """Replace the forwards of modules by functions within the context."""
+    # A module may already have a replaced forward (by accelerate's hooks, or by an enclosing context).
     before = {module: vars(module).get("forward") for module in forwards}
     try:
         for module, forward in forwards.items():
             vars(module)["forward"] = forward
         yield
     finally:
-        for module, own in before.items():
+        for module, old_forward in before.items():
             vars(module).pop("forward", None)
-            if own is not None:
-                vars(module)["forward"] = own
+            if old_forward is not None:
+                vars(module)["forward"] = old_forward
 
 
 def plain_logits(model: PreTrainedModel, input_ids: Tensor, read: bool = True, **inputs: Tensor | None) -> Tensor:
-    """Return the logits, [B, T, vocabulary], of the model's own forward without a cache; maybe fewer if not `read`.
+    """Run the model's own forward without a cache.
 
-    They are on the device of `input_ids`, also if the model is spread over several.
+    Args:
+        model: The model.
+        input_ids: The tokens, int64, [B, T].
+        read: Whether the logits of all positions are needed.
+        inputs: Further arguments of the forward; those that are None are left out.
+
+    Returns:
+        The logits, [B, T, vocabulary], or fewer positions if not `read`. They are on the device of `input_ids`, even if
+        the model is spread over several devices.
     """
-    given = {name: value.to(model.device) for name, value in inputs.items() if value is not None}
-    options: dict[str, Any] = {"use_cache": False, **given}
+    arguments = {name: value.to(model.device) for name, value in inputs.items() if value is not None}
+    options: dict[str, Any] = {"use_cache": False, **arguments}
     if not read and "logits_to_keep" in inspect.signature(model.forward).parameters:
-        # The head runs on one position of each row: an index, since a slice would have the head copied. It is a list,
-        # since accelerate moves tensors to the first of several devices, and the states are on the last.
+        # The head then runs on one position of each row. It is given by an index, since with a slice the head would be
+        # copied; and by a list, since accelerate would move a tensor to the first device, but the states are on the
+        # last one.
         options["logits_to_keep"] = [0]
     if getattr(model.config, "output_router_logits", False):
-        options["output_router_logits"] = False  # a loss over the layers' routers, which may not run
+        options["output_router_logits"] = (
+            False  # else the model computes a loss of the layers' routers, which may not have run
+        )
     return model(input_ids=input_ids, **options).logits

@@ -1,6 +1,6 @@
-"""What llama.cpp derives from a layer's place alone, such as which layers attend to a sliding window.
+"""The properties of layers that llama.cpp derives from a layer's place alone, such as which attend to a sliding window.
 
-Architectures are written in letters and digits alone, since transformers and llama.cpp part them otherwise.
+Names of architectures have letters and digits only, since transformers and llama.cpp separate their parts differently.
 
 Source: llama.cpp's `src/models/*.cpp` at commit 0c1e57098; tests run build b11549.
 """
@@ -18,18 +18,27 @@ from raysearch.core.mask import Mask
 
 SLIDING_PATTERN = "attention.sliding_window_pattern"
 RECURRENT_LAYERS = "attention.recurrent_layers"
-#: The first builds that read the list of windows, and of recurrent layers, for all architectures that have it.
-_WINDOWS_SINCE, _RECURRENT_SINCE = 11040, 9509
+#: The first builds that read the list of windows, or of recurrent layers, for all architectures that have one.
+_WINDOWS_SINCE = 11040
+_RECURRENT_SINCE = 9509
 _WINDOW = "attention.sliding_window"
-#: One layer in so many attends to everything, where the file does not say: the last of them, or the first.
+#: The default periods, in layers. The last layer of each period, or the first, attends to all tokens.
 _LAST_OF = {"gemma2": 2, "gptoss": 2, "cohere2": 4, "exaone4": 4, "exaonemoe": 4, "olmo2": 4, "mellum": 4, "afmoe": 4}
 _LAST_OF |= {"llama4": 4, "museglimmer": 4, "gemma3n": 5, "gemma3": 6, "gemmaembedding": 6, "plamo3": 8}
 _FIRST_OF = {"smallthinker": 4, "laguna": 4, "cohere2moe": 4, "modernbert": 3}
-_ALWAYS_WINDOWS = ("gemma2", "llama4", "exaonemoe", "gemma3n")  # also where the file does not say how wide
-#: One layer in four; the last of all layers of a Llama 4 without windows.
+_ALWAYS_WINDOWS = ("gemma2", "llama4", "exaonemoe", "gemma3n")  # also if the file does not give their width
+#: The place of the layer in each period of four that does not rotate positions. A Llama 4 without windows has one such
+#: layer, the last of the model.
 _UNROTATED = {"smollm3": -1, "llama4": -1, "afmoe": -1, "smallthinker": 0}
-_RECURRENT = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp": 4, "minimax01": 8}  # all but one in so many
-#: Numbers of layers that llama.cpp takes for a certain model, which it computes in another way; alike in each group.
+_RECURRENT = {
+    "qwen3next": 4,
+    "qwen35": 4,
+    "qwen35moe": 4,
+    "qwen4exp": 4,
+    "minimax01": 8,
+}  # periods; one layer in each attends
+#: Numbers of layers by which llama.cpp recognises a certain model, which it computes differently. Within a group, the
+#: computation is the same.
 _DEPTHS = {
     "gemma2": [{46}],
     "gemma3": [{62}],
@@ -37,63 +46,80 @@ _DEPTHS = {
     "deepseek2": [{26, 27}, {48}],
     "baichuan": [{32}, {40}],
 }
-#: Architectures that llama.cpp names in another way than transformers.
+#: Architectures to which llama.cpp gives another name than transformers.
 _RENAMED = {"olmo3": "olmo2", "deepseekv2": "deepseek2", "deepseekv3": "deepseek2"}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One layer in `period` is of another kind: the first, 0, the second, 1, or the last, -1.
+    """One layer in each period is of another kind than the rest.
 
     Args:
-        about: The kind, for a sentence.
-        key: The metadata's key of the period; None where llama.cpp reads none.
-        period: In layers; 0 for as many as the model has.
-        list_key: The metadata's key of a list that llama.cpp reads in place of the period, a value a layer as in
-            `flags`; None where it reads none.
+        about: The property of a layer, for a sentence.
+        key: The metadata's key of the period; None if llama.cpp reads no such key.
+        period: The period, in layers; 0 for the number of the model's layers.
+        other_place: The place of that layer in a period: 0 for the first, 1 for the second, -1 for the last.
+        list_key: The metadata's key of a list that llama.cpp reads instead of the period, with one value for each
+            layer, as in `flags`; None if llama.cpp reads no such list.
         since: The first build of llama.cpp that reads the list.
     """
 
     about: str
     key: str | None
     period: int
-    other: int
+    other_place: int
     list_key: str | None = None
     since: int = 0
 
     def flags(self, n_layers: int) -> list[bool]:
-        """Return for each place of a model whether a layer there is not of the other kind."""
+        """Return one value for each layer of a model: False if the rule gives it the other kind."""
         period = self.period or n_layers
-        return [place % period != self.other % period for place in range(n_layers)]
+        return [place % period != self.other_place % period for place in range(n_layers)]
 
-    def changes(self, kept: Sequence[int], n_layers: int) -> bool:
-        """Return whether layers are of another kind at the places that they get."""
+    def changes(self, kept_layers: Sequence[int], n_layers: int) -> bool:
+        """Return whether a kept layer is of another kind at its new place.
+
+        Args:
+            kept_layers: The indices of the kept layers in the dense model, ascending.
+            n_layers: N, the layers of the dense model.
+        """
         flags = self.flags(n_layers)
-        return [flags[layer] for layer in kept] != self.flags(len(kept))
+        return [flags[layer] for layer in kept_layers] != self.flags(len(kept_layers))
 
 
 def rules_of(architecture: str, get: Callable[[str], Any]) -> list[Rule]:
-    """Return the rules that hold for a model; `get` gives a value of its metadata, or None."""
-    name, rules = _letters(architecture), list[Rule]()
+    """Return the rules that hold for a model.
+
+    Args:
+        architecture: The name of the architecture.
+        get: Returns the metadata's value of a key, or None.
+    """
+    name = _letters(architecture)
+    rules: list[Rule] = []
 
     def add(
-        about: str, key: str | None, default: int | None, other: int, list_key: str | None = None, since: int = 0
+        about: str, key: str | None, default: int | None, other_place: int, list_key: str | None = None, since: int = 0
     ) -> None:
-        given = None if key is None else get(key)
-        period = given if isinstance(given, int) and given else default
+        """Add a rule whose period is the value of a key, or the default; without either there is no rule."""
+        value = None if key is None else get(key)
+        period = value if isinstance(value, int) and value else default
         if period is not None:
-            rules.append(Rule(about, key, period, other, list_key, since))
+            rules.append(Rule(about, key, period, other_place, list_key, since))
 
-    window, periods = get(_WINDOW), _LAST_OF | _FIRST_OF
+    window = get(_WINDOW)
+    periods = _LAST_OF | _FIRST_OF
     if name in periods and (window or (window is None and name in _ALWAYS_WINDOWS)):
-        other = -1 if name in _LAST_OF else 0
+        other_place = -1 if name in _LAST_OF else 0
         about = "which layers attend to a window only"
-        add(about, SLIDING_PATTERN, periods[name], other, SLIDING_PATTERN, _WINDOWS_SINCE)
+        add(about, SLIDING_PATTERN, periods[name], other_place, SLIDING_PATTERN, _WINDOWS_SINCE)
     if name in _UNROTATED and (window or name != "smallthinker"):
         period = 0 if name == "llama4" and window == 0 else 4
         add("which layers rotate positions", None, period, _UNROTATED[name])
-    recurrent = (RECURRENT_LAYERS, _RECURRENT_SINCE) if name in _RECURRENT else (None, 0)
-    add("which layers attend", "full_attention_interval", _RECURRENT.get(name), -1, *recurrent)
+    if name in _RECURRENT:
+        period = _RECURRENT[name]
+        add("which layers attend", "full_attention_interval", period, -1, RECURRENT_LAYERS, _RECURRENT_SINCE)
+    else:
+        add("which layers attend", "full_attention_interval", None, -1)
     add("which layers have experts", "interleave_moe_layer_step", None, -1)
     add("which layers have experts", "moe_every_n_layers", None, 1)
     if name == "kimik3":
@@ -101,28 +127,42 @@ def rules_of(architecture: str, get: Callable[[str], Any]) -> list[Rule]:
     return rules
 
 
-def differ(architecture: str, n_layers: int, n_kept: int) -> bool:
-    """Return whether llama.cpp takes two numbers of layers for models that it computes in different ways."""
-    return any((n_layers in alike) != (n_kept in alike) for alike in _DEPTHS.get(_letters(architecture), ()))
+def is_computed_differently(architecture: str, n_layers: int, n_kept: int) -> bool:
+    """Return whether llama.cpp computes models of two depths by different rules.
+
+    Args:
+        architecture: The name of the architecture.
+        n_layers: The number of layers of one model.
+        n_kept: The number of layers of the other model.
+    """
+    groups = _DEPTHS.get(_letters(architecture), ())
+    return any((n_layers in depths) != (n_kept in depths) for depths in groups)
 
 
 def misread_by_llama_cpp(folder: Path, mask: Mask, n_layers: int) -> str | None:
-    """Return what llama.cpp would get wrong in a pruned checkpoint that is converted, since it goes by layers' places.
+    """Return why llama.cpp would run another model than a pruned checkpoint, once that is converted.
 
-    Its converter writes no list of places for most architectures, so those count here that llama.cpp could read.
+    Rules apply here even if llama.cpp could read a list of layers instead, since its converter writes no such list for
+    most architectures.
+
+    Args:
+        folder: The checkpoint.
+        mask: The removed layers.
+        n_layers: N, the layers of the dense model.
 
     Returns:
-        What llama.cpp does, as the end of a sentence; None if it would run the same model, as far as is known here.
+        What llama.cpp does, as the end of a sentence; None if no rule of this module applies.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config, kept = config.get("text_config") or config, mask.kept(n_layers)
+    config = config.get("text_config") or config
+    kept_layers = mask.kept(n_layers)
     kind = _letters(config["model_type"].removesuffix("_text"))
     kind = _RENAMED.get(kind, kind)
-    if differ(kind, n_layers, len(kept)):
-        return f"computes a {config['model_type']} of {n_layers} or {len(kept)} layers in a way of its own"
+    if is_computed_differently(kind, n_layers, len(kept_layers)):
+        return f"computes a {config['model_type']} of {n_layers} layers differently from one of {len(kept_layers)}"
     for rule in rules_of(kind, lambda key: config.get(key.rpartition(".")[2])):
-        if rule.changes(kept, n_layers):
-            return f"tells {rule.about} from their places, which have changed"
+        if rule.changes(kept_layers, n_layers):
+            return f"derives {rule.about} from their places, which have changed"
     return None
 
 

@@ -21,14 +21,22 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.dynamic_module_utils import init_hf_modules
 
-#: NumPy has no bfloat16: such tensors become integers of the same width.
-_TRAVELS_AS = {torch.bfloat16: torch.int16}
+#: NumPy has no bfloat16, so such tensors become integers of the same width.
+_INTEGER_DTYPES = {torch.bfloat16: torch.int16}
 
+#: A model's pickled structure, and its tensors as arrays.
 Detached = tuple[bytes, list[npt.NDArray[Any]]]
 
 
 def detach(model: PreTrainedModel) -> Detached:
-    """Separate a CPU model into its pickled structure and its tensors, as arrays over the same memory."""
+    """Separate a CPU model into its pickled structure and its tensors, as arrays over the same memory.
+
+    Args:
+        model: A model on the CPU.
+
+    Returns:
+        The two arguments of `attach`.
+    """
     stream = io.BytesIO()
     pickler = _Pickler(stream)
     pickler.dump(model)
@@ -36,8 +44,13 @@ def detach(model: PreTrainedModel) -> Detached:
 
 
 def attach(structure: bytes, arrays: Sequence[npt.NDArray[Any]]) -> PreTrainedModel:
-    """Rebuild a model from the output of `detach`; the tensors use the arrays' memory."""
-    init_hf_modules()  # else a class of code that came with the model is not found by its name
+    """Rebuild a model from the output of `detach`.
+
+    Args:
+        structure: The pickled structure.
+        arrays: The tensors' values, whose memory the model uses.
+    """
+    init_hf_modules()  # without it, pickle does not find a class of the code that came with the model
     return _Unpickler(io.BytesIO(structure), arrays).load()
 
 
@@ -45,7 +58,7 @@ class _Pickler(pickle.Pickler):
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=5)
         self.arrays: list[npt.NDArray[Any]] = []
-        self._numbers: dict[torch.Tensor, int] = {}  # by identity, as tensors hash
+        self._numbers: dict[torch.Tensor, int] = {}  # by identity, since that is a tensor's hash
 
     def persistent_id(self, value: object) -> tuple[int, torch.dtype, bool] | None:
         if not isinstance(value, torch.Tensor):
@@ -53,7 +66,7 @@ class _Pickler(pickle.Pickler):
         if value not in self._numbers:
             self._numbers[value] = len(self.arrays)
             data = value.detach().contiguous()
-            self.arrays.append(data.view(_TRAVELS_AS.get(data.dtype, data.dtype)).numpy())
+            self.arrays.append(data.view(_INTEGER_DTYPES.get(data.dtype, data.dtype)).numpy())
         return self._numbers[value], value.dtype, isinstance(value, nn.Parameter)
 
 

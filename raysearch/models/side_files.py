@@ -1,4 +1,4 @@
-"""Copies to an export what lies beside the weights of its source: tokenizer, processor, chat templates, code."""
+"""Copies the other files of a checkpoint to its export: tokenizer, processor, chat templates, code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-#: The files by which texts are written and read.
+#: The files that generation, the tokenizer and chat templates need.
 TEXT_FILES = (
     "generation_config.json",
     "*token*",
@@ -18,32 +18,41 @@ TEXT_FILES = (
     "chat_template*",
     "additional_chat_templates/*",
 )
-#: The files by which images, videos and sounds are read.
+#: The files that the processor of images, videos and sounds needs.
 PROCESSOR_FILES = ("*processor*.json", "feature_extractor*.json")
 CODE_FILES = ("*.py", "**/*.py")
 
 
 def copy_files(source: Path, folder: Path, patterns: Iterable[str]) -> None:
-    """Copy the files of a folder that patterns fit to another folder, each to the same place in it."""
+    """Copy files to the same relative paths of another folder.
+
+    Args:
+        source: The folder to copy from.
+        folder: The folder to copy to.
+        patterns: Glob patterns of files.
+    """
     for file in {file for pattern in patterns for file in source.glob(pattern) if file.is_file()}:
-        place = folder / file.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, place)
+        copy = folder / file.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
 
 
 def mend_tokenizer_config(folder: Path, *, own_code: bool) -> None:
-    """Write a tokenizer's config so that transformers 4 reads it, too; `own_code`: it may name code that comes with it.
+    """Rewrite ``tokenizer_config.json`` so that transformers 4 reads it too.
 
-    Without code the names of its classes go, since transformers would look for them where code is trusted.
+    Args:
+        folder: The folder of the file; nothing happens if it has none.
+        own_code: Whether the folder contains the code of the tokenizer's class. If not, the config must not name such
+            code, since transformers would look for it if remote code is trusted.
     """
     file = folder / "tokenizer_config.json"
     if not file.is_file():
         return
     written = json.loads(file.read_text(encoding="utf-8"))
     config = dict(written)
-    if config.get("tokenizer_class") == "TokenizersBackend":  # the name that transformers 5 gives it
+    if config.get("tokenizer_class") == "TokenizersBackend":  # a name of transformers 5
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    if isinstance(config.get("extra_special_tokens"), list):  # of which transformers 4 expects a dict
+    if isinstance(config.get("extra_special_tokens"), list):  # transformers 4 expects a dict under this name
         config["additional_special_tokens"] = config.pop("extra_special_tokens")
     if not own_code:
         config.pop("auto_map", None)

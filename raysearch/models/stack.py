@@ -9,8 +9,8 @@ real layers can then run on any hidden state:
     hidden = stack.walk(captured, mask)                  the layers that the mask keeps
     logits = stack.logits(hidden.flatten(0, 1))          the model's own tail
 
-A stand-in is a function put in place of one layer's `forward`, so other attributes that the model reads from the layer
-(`attention_type` …) stay its own. `raysearch.models.verification` compares the walk with the model's own forward.
+A stand-in is a function that replaces one layer's `forward`, so the model still reads the layer's other attributes
+(`attention_type` …). `raysearch.models.verification` compares the walk with the model's own forward.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models.fused_head import FusedHead, find_fused_head
 from raysearch.models.layers import LayerCall, find_stack, plain_logits, replaced
 
-_MOST_GRAPHS = 64  # of the layers' code: one for each kind of layer, with and without a mask, of one row and of several
+_MOST_GRAPHS = 64  # compiled graphs: one for each kind of layer, with and without a mask, for one row and for several
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class Captured:
     """The input of the layers for one batch."""
 
     embedded: Tensor  #: the hidden state that enters layer 0, [B, T, d]
-    calls: tuple[LayerCall, ...]  #: the other arguments of each layer, N of them; none where there are parts
-    parts: tuple[Part, ...] = ()  #: the batch by length, where rows of different lengths must not run together
+    calls: tuple[LayerCall, ...]  #: the other arguments of each of the N layers; empty if there are parts
+    parts: tuple[Part, ...] = ()  #: the rows by length, if rows of different lengths must not run together
 
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of a batch that are equally long, without padding."""
+    """The rows of a batch that have the same length, without padding."""
 
-    rows: Tensor  #: their places in the batch, int64, [R]
-    n_tokens: int  #: real tokens of each of them
+    rows: Tensor  #: their indices in the batch, int64, [R]
+    n_tokens: int  #: the tokens of each row that are not padding
     captured: Captured  #: the input of the layers for these rows
 
 
@@ -61,28 +61,30 @@ class LayerStack:
     """Runs the layers of one model. Not thread-safe: while a method runs, the model's layers may be replaced.
 
     Args:
-        model: A causal decoder in eval mode. It is left exactly as it was after every call.
-        compiled: Whether layers, and log-probabilities of tokens from logits, are compiled by `torch.compile`, where no
-            gradient is needed.
-        fused_head: Whether log-probabilities of tokens come from a fused kernel, where no gradient is needed.
+        model: A causal decoder in eval mode. After every call it is exactly as before.
+        compiled: Whether `torch.compile` compiles the layers, and the log-probabilities of tokens from logits. Compiled
+            code runs only if no gradient is needed.
+        fused_head: Whether a fused kernel computes the log-probabilities of tokens if no gradient is needed.
 
     Attributes:
-        by_length: Whether rows of different lengths run apart, since the model computes other states for a row beside a
-            longer one. See `raysearch.models.verification.rows_interact`.
+        by_length: Whether rows of different lengths run separately, because the model computes other states for a row
+            in a batch with a longer one. See `raysearch.models.verification.rows_interact`.
 
     Raises:
-        UnsupportedModelError: The model does not run, or not one stack of layers, each once and in order.
+        UnsupportedModelError: The model does not run, or has not exactly one stack whose layers run once and in order.
     """
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False, fused_head: bool = False) -> None:
-        self.model, self.compiled, self.fuses = model, compiled, fused_head
+        self.model = model
+        self.compiled = compiled
+        self.fuses = fused_head
         self.by_length = False
         self.kind: str = model.config.model_type  # for messages
         with self.explained():
             self.layers, self._conventions = find_stack(model)
             self.n_layers = len(self.layers)
             self.vocab_size: int = model.config.get_text_config().vocab_size
-            # For all shapes at once, so that a loss does not depend on which shape came first.
+            # One graph for all shapes, so that a loss does not depend on which shape came first.
             runners = (torch.compile(layer, dynamic=True) for layer in self.layers)
             self._runners: Sequence[Callable[..., Any]] = tuple(runners) if compiled else self.layers
             self._log_prob = torch.compile(log_prob, dynamic=True) if compiled else log_prob
@@ -90,19 +92,19 @@ class LayerStack:
 
     @property
     def last_device(self) -> torch.device:
-        """The device of the last layer, which is another than that of the first in a model over several GPUs."""
+        """The device of the last layer. In a model over several GPUs it is not the device of the first layer."""
         return next(self.layers[-1].parameters()).device
 
     @torch.no_grad()
     def capture(self, inputs: Inputs) -> Captured:
-        """Run the model's own forward on rows, with recording stand-ins in place of all layers, none of which runs."""
+        """Run the model's own forward with recording stand-ins in place of all layers; none of the layers runs."""
         lengths = inputs.lengths
         if self.by_length and lengths is not None and len({*lengths.tolist()}) > 1:
             return self._capture_by_length(inputs, lengths)
-        seen: list[tuple[Tensor, LayerCall]] = []
+        recorded: list[tuple[Tensor, LayerCall]] = []
 
         def record(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
-            seen.append((hidden, call))
+            recorded.append((hidden, call))
             return hidden
 
         positions = None if inputs.position_ids is None else torch.tensor(inputs.position_ids)
@@ -114,7 +116,7 @@ class LayerStack:
                 attention_mask=self._attention_mask(inputs),
                 position_ids=positions,
             )
-        return Captured(seen[0][0], tuple(call for _, call in seen))
+        return Captured(recorded[0][0], tuple(call for _, call in recorded))
 
     def _capture_by_length(self, inputs: Inputs, lengths: npt.NDArray[np.int64]) -> Captured:
         parts = []
@@ -130,16 +132,23 @@ class LayerStack:
         return Captured(embedded, (), tuple(parts))
 
     def compiling(self) -> AbstractContextManager[None]:
-        """Within the context all kinds of layers are compiled; it takes longer to enter than a small layer to run."""
+        """Let dynamo compile all kinds of layers within the context. Entering it takes longer than a small layer."""
         if not self.compiled:
             return contextlib.nullcontext()
-        # Beyond a number of graphs dynamo would run layers as they are without saying so.
+        # Beyond this number of graphs, dynamo would silently run layers without compiling them.
         return torch._dynamo.config.patch(recompile_limit=_MOST_GRAPHS, fail_on_recompile_limit_hit=True)
 
     def run_layer(self, layer: int, hidden: Tensor, captured: Captured, compiled: bool = True) -> Tensor:
-        """Run a layer on the hidden state that enters it, to the one that leaves it, [B, T, d]; within `compiling`.
+        """Run a layer, with gradients if they are enabled. If the layers are compiled, call this within `compiling`.
 
-        Gradients go through it if they are enabled. With `compiled` false a compiled layer runs as it is, too.
+        Args:
+            layer: The layer's index.
+            hidden: The hidden state that enters the layer, [B, T, d].
+            captured: The input of the layers for the same rows.
+            compiled: Whether to use the compiled layer, if the layers are compiled.
+
+        Returns:
+            The hidden state that leaves the layer, [B, T, d].
         """
         if captured.parts:
             # A layer may be on another device than the state that enters it.
@@ -147,17 +156,29 @@ class LayerStack:
                 self.run_layer(layer, hidden[part.rows.to(hidden.device), : part.n_tokens], part.captured, compiled)
                 for part in captured.parts
             ]
-            whole = outputs[0].new_zeros(hidden.shape)
+            all_rows = outputs[0].new_zeros(hidden.shape)
             for part, output in zip(captured.parts, outputs, strict=True):
-                whole[part.rows.to(whole.device), : part.n_tokens] = output
-            return whole
-        call, positional = captured.calls[layer], self._conventions[layer].positional
-        run = (self._runners if compiled and not torch.is_grad_enabled() else self.layers)[layer]
-        output = run(hidden, *call.args, **call.kwargs) if positional else run(hidden_states=hidden, **call.kwargs)
+                all_rows[part.rows.to(all_rows.device), : part.n_tokens] = output
+            return all_rows
+        call = captured.calls[layer]
+        runners = self._runners if compiled and not torch.is_grad_enabled() else self.layers
+        run = runners[layer]
+        if self._conventions[layer].positional:
+            output = run(hidden, *call.args, **call.kwargs)
+        else:
+            output = run(hidden_states=hidden, **call.kwargs)
         return output[0] if isinstance(output, (tuple, list)) else output
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:
-        """Run the layers that a mask keeps, to the hidden state that leaves the last of them, [B, T, d]."""
+        """Run the layers that a mask keeps.
+
+        Args:
+            captured: The input of the layers.
+            mask: The removed layers.
+
+        Returns:
+            The hidden state that leaves the last kept layer, [B, T, d].
+        """
         hidden = captured.embedded
         with self.compiling():
             for layer in mask.kept(self.n_layers):
@@ -165,9 +186,9 @@ class LayerStack:
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Run the model's own tail on some positions: final norm, head, soft-capping; with gradients if enabled.
+        """Run the model's own tail on n positions: final norm, head, soft-capping; with gradients if they are enabled.
 
-        Memory is n times the vocabulary: pass the scored positions in chunks.
+        The logits take much memory, n times the vocabulary, so pass the scored positions in chunks.
 
         Args:
             hidden: The hidden state that leaves the last kept layer, [n, d].
@@ -180,7 +201,7 @@ class LayerStack:
         return output[:, 0]
 
     def last_hidden(self, hidden: Tensor) -> Tensor:
-        """Run the model's own tail up to the head, as `logits`: the states after the final norm, if any, [n, d]."""
+        """Run the model's own tail without the head, and return the states after the final norm, if any, [n, d]."""
         with self._leaving(hidden):
             mask = {} if self._tail_mask is None else {"attention_mask": self._tail_mask}
             output = self.model.base_model(input_ids=_no_tokens(hidden), use_cache=False, **mask)
@@ -188,10 +209,10 @@ class LayerStack:
 
     @torch.no_grad()
     def _find_tail_mask(self) -> Tensor | None:
-        """Return a mask for the tail that transformers takes as it is; None for a model that computes from it.
+        """Return an attention mask for the tail that transformers uses without changes; None if it changes the logits.
 
-        No layer runs in the tail, so none sees it. Without one transformers looks at the positions of the tokens, for
-        which a GPU has to be waited for at every call.
+        No layer runs in the tail, so no layer uses the mask. Without a mask, transformers reads the positions of the
+        tokens, and every call waits for the GPU.
         """
         ids = torch.zeros(1, 1, dtype=torch.int64, device=self.model.device)
         mask = torch.zeros(1, 1, 1, 1, dtype=self.model.dtype, device=self.model.device)
@@ -206,21 +227,24 @@ class LayerStack:
         return mask if torch.equal(masked, plain) else None
 
     def fused_log_probs(self, hidden: Tensor, tokens: Tensor) -> Tensor | None:
-        """Return the log-probability of a token after each position, by the fused kernel or a compiled one.
+        """Return the log-probability of a token after each position, by the fused or the compiled kernel.
 
         Args:
             hidden: The hidden state that leaves the last kept layer, [n, d].
             tokens: The tokens, int64, [n].
 
         Returns:
-            In nats, [n]; None without positions, with gradients enabled, or where neither kernel is wanted.
+            The log-probabilities in nats, [n]; None if there are no positions, gradients are enabled, or the stack uses
+            neither kernel.
         """
         if torch.is_grad_enabled() or not len(hidden):
             return None
         if self.fuses:
             return self._fused_head.log_probs(self.last_hidden(hidden), tokens)
         if self.compiled:
-            return by_chunk(self, lambda part, of: self._log_prob(self.logits(part), of), hidden, tokens[:, None])
+            return by_chunk(
+                self, lambda chunk, targets: self._log_prob(self.logits(chunk), targets), hidden, tokens[:, None]
+            )
         return None
 
     @functools.cached_property
@@ -229,53 +253,62 @@ class LayerStack:
 
     @contextlib.contextmanager
     def bypassed(self, mask: Mask) -> Iterator[PreTrainedModel]:
-        """Within the context the model itself behaves as if the mask's layers were deleted, with a KV cache too."""
+        """Let the model itself, with or without a KV cache, behave as if the mask's layers were deleted."""
         with self._replaced(mask, _skip):
             yield self.model
 
     @contextlib.contextmanager
     def explained(self, compiled: bool = False) -> Iterator[None]:
-        """Turn an error of the model's own code, or of its compiled layers, into one sentence."""
+        """Turn an error of the model's own code, or of its compiled layers, into one sentence.
+
+        Raises:
+            UnsupportedModelError: The model's code raised an error, other than of memory or of the device.
+        """
         try:
             yield
         except (UserError, torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:
-            if "CUDA error" in str(error):  # of the device, which another replica may have better
+            if "CUDA error" in str(error):  # of the device; another replica may succeed
                 raise
-            flash = self.model.config.get_text_config()._attn_implementation == "flash_attention_2"
-            remedy = "model.attention=auto" if flash else "another architecture"
+            if compiled:
+                remedy = "model.compile=false"
+            elif self.model.config.get_text_config()._attn_implementation == "flash_attention_2":
+                remedy = "model.attention=auto"
+            else:
+                remedy = "another architecture"
             raise UnsupportedModelError(
-                f"{self.kind} cannot be run layer by layer ({type(error).__name__}: "
-                f"{first_line(error)}); use {'model.compile=false' if compiled else remedy}"
+                f"{self.kind} cannot be run layer by layer ({type(error).__name__}: {first_line(error)}); use {remedy}"
             ) from error
 
     def _attention_mask(self, inputs: Inputs) -> Tensor | None:
-        """Return the mask as transformers takes it: integers [P, L], or an addend to attention scores, [P, 1, L, L]."""
+        """Return the mask for transformers: integers [P, L], or an addend to the attention scores [P, 1, L, L]."""
         if inputs.attention_mask is None:
             return None
-        mask, dtype = torch.tensor(inputs.attention_mask, device=self.model.device), self.model.dtype
+        mask = torch.tensor(inputs.attention_mask, device=self.model.device)
+        dtype = self.model.dtype
         if mask.ndim == 2:
             return mask.long()
         addend = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
         return addend.masked_fill_(~mask, torch.finfo(dtype).min)[:, None]
 
     def _leaving(self, hidden: Tensor) -> AbstractContextManager[None]:
-        """Within the context the last layer returns this hidden state [n, d], as n sequences of one token."""
+        """Let the last layer return a hidden state [n, d], as n sequences of one token, within the context."""
         last = self.n_layers - 1
         return self._replaced(range(last + 1), lambda layer, state, _: hidden[:, None] if layer == last else state)
 
     def _replaced(
         self, layers: Iterable[int], compute: Callable[[int, Tensor, LayerCall], Tensor]
     ) -> AbstractContextManager[None]:
-        """Within the context some layers do not run: a function of layer, hidden state and call gives their output."""
-        return replaced(
-            {self.layers[of]: self._conventions[of].stand_in(functools.partial(compute, of)) for of in layers}
-        )
+        """Replace layers within the context by a function of layer, hidden state and call that returns their output."""
+        stand_ins = {}
+        for layer in layers:
+            stand_ins[self.layers[layer]] = self._conventions[layer].stand_in(functools.partial(compute, layer))
+        return replaced(stand_ins)
 
 
 def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
-    """Pass the hidden state on, and count its tokens in a KV cache by unused keys of width one."""
+    """Return the hidden state unchanged, and count its tokens in a KV cache by unused keys of width one."""
     for cache in (value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Cache)):
         if layer >= len(cache.layers) or isinstance(cache.layers[layer], CacheLayerMixin):
             nothing = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[1], 1)
@@ -284,10 +317,15 @@ def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
 
 
 def _no_tokens(hidden: Tensor) -> Tensor:
-    """Return the tokens of n sequences of one, [n, 1], on the device of the states that take their place."""
+    """Return n sequences of one token, [n, 1], whose states are replaced by `hidden`, on its device."""
     return torch.zeros(len(hidden), 1, dtype=torch.int64, device=hidden.device)
 
 
 def predicting(hidden: Tensor, inputs: Inputs) -> Tensor:
-    """Return those of the states [P, L, d] that predict the scored tokens, [n, d]."""
+    """Return the states that predict the scored tokens, [n, d].
+
+    Args:
+        hidden: The states of all positions, [P, L, d].
+        inputs: The inputs of the batch.
+    """
     return hidden.flatten(0, 1)[to_device(inputs.predictors, hidden.device)]

@@ -1,8 +1,8 @@
 """Computes the statistics of `raysearch.core.statistic` on the layers of any decoder.
 
 Gradients are computed layer by layer: a forward pass keeps the hidden state before each layer, and the backward pass
-runs each layer once more, and each slice of the logits. So memory holds the activations of one of these at a time, and
-N + 1 hidden states.
+runs each layer, and each slice of the logits, once more. So memory holds N + 1 hidden states, and the activations of
+one layer or slice at a time.
 """
 
 from __future__ import annotations
@@ -23,16 +23,22 @@ from raysearch.calibration.objectives.base import Objective, StateObjective
 from raysearch.core.statistic import Statistic
 from raysearch.models.stack import Captured, LayerStack, predicting
 
-_TOKENS_AT_ONCE = 64  # whose N + 1 hidden states are in memory in float64
+_TOKENS_AT_ONCE = 64  # their N + 1 hidden states are in memory in float64
 
 
 def measure(
     statistic: Statistic, stack: LayerStack, batches: Sequence[Batch], objective: Objective
 ) -> npt.NDArray[np.float64]:
-    """Compute a statistic of the dense model on some samples, or on all for one that is not by sample.
+    """Compute a statistic of the dense model.
+
+    Args:
+        statistic: The statistic.
+        stack: The layers of the model.
+        batches: The samples: any of them for a statistic by sample, otherwise all.
+        objective: The objective, for statistics of gradients.
 
     Returns:
-        Its rows, float64, [samples or 1, …].
+        The statistic's rows, float64, [samples or 1, …].
     """
     match statistic:
         case Statistic.BLOCK_INFLUENCE:
@@ -53,7 +59,12 @@ def measure(
 
 
 def block_influence(stack: LayerStack, batch: Batch) -> Tensor:
-    """Return 1 - cos(h_i, h_{i+1}), the mean over each sample's tokens: float64 [B, N]."""
+    """Return 1 - cos(h_i, h_{i+1}), the mean over each sample's tokens: float64 [B, N].
+
+    Args:
+        stack: The layers of the dense model.
+        batch: The samples.
+    """
     _, states = _forward(stack, batch)
     tokens = _real_tokens(batch)
     rows = []
@@ -66,26 +77,35 @@ def block_influence(stack: LayerStack, batch: Batch) -> Tensor:
 def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
     """Return arccos(cos(h_a, h_b)) / pi at all depths, the mean over tokens of each sample: float64 [B, N + 1, N + 1].
 
-    The `tokens` that count, bool [R, T], are at least one per row. Source: Gromov et al. 2024 (arXiv 2403.17887),
-    equation 7.
+    Args:
+        stack: The layers of the dense model.
+        batch: The samples.
+        tokens: The tokens of the mean, bool [R, T], at least one in each row.
+
+    Source: Gromov et al. 2024 (arXiv 2403.17887), equation 7.
     """
     _, states = _forward(stack, batch)
     states = [state.to(states[-1].device) for state in states]
     totals = torch.zeros(len(tokens), len(states), len(states), dtype=torch.float64)
-    for some in tokens.nonzero().to(states[-1].device).split(_TOKENS_AT_ONCE):
-        row, place = some.unbind(1)
-        found = torch.stack([state[row, place] for state in states], dim=1)
-        vectors = functional.normalize(found.double(), dim=-1)
+    for places in tokens.nonzero().to(states[-1].device).split(_TOKENS_AT_ONCE):
+        rows, positions = places.unbind(1)
+        vectors = torch.stack([state[rows, positions] for state in states], dim=1)  # [tokens, N + 1, d]
+        vectors = functional.normalize(vectors.double(), dim=-1)
         angles = (vectors @ vectors.mT).clamp(-1, 1).arccos() / torch.pi
-        totals.index_add_(0, row.cpu(), angles.cpu())
-    totals.diagonal(dim1=1, dim2=2).zero_()  # arccos is steep where the cosine is 1
+        totals.index_add_(0, rows.cpu(), angles.cpu())
+    totals.diagonal(dim1=1, dim2=2).zero_()  # arccos would magnify rounding errors where the cosine is 1
     return _by_sample(batch, totals) / _by_sample(batch, tokens.sum(1)[:, None, None])
 
 
 def gate_gradients(stack: LayerStack, batch: Batch, objective: Objective) -> Tensor:
     """Return d loss_s / d a_i at a_i = 1 of gates h <- h + a_i * (layer_i(h) - h): float64 [B, N].
 
-    Gates on the outputs of a layer's parts would be the same at both ends (1: dense, 0: removed).
+    Gates on the outputs of a layer's attention and MLP would give the same model at both ends (1: dense, 0: removed).
+
+    Args:
+        stack: The layers of the dense model.
+        batch: The samples.
+        objective: The objective whose loss is differentiated.
     """
     rows = torch.zeros(len(batch.input_ids), stack.n_layers, dtype=torch.float64)
     for step in _backward(stack, batch, objective):
@@ -96,44 +116,61 @@ def gate_gradients(stack: LayerStack, batch: Batch, objective: Objective) -> Ten
 
 
 def magnitude(stack: LayerStack, power: int) -> Tensor:
-    """Return sum |W|^power over each layer's weights: float64 [1, N]."""
-    weights = [_weights(layer).values() for layer in stack.layers]
-    return torch.stack([_sum(w.float().abs().pow(power) for w in of) for of in weights])[None]
+    """Return sum |W|^power over each layer's weights: float64 [1, N].
+
+    Args:
+        stack: The layers of the dense model.
+        power: The exponent.
+    """
+    sums = []
+    for layer in stack.layers:
+        sums.append(_sum(weight.float().abs().pow(power) for weight in _weights(layer).values()))
+    return torch.stack(sums)[None]
 
 
 def taylor(stack: LayerStack, batches: Sequence[Batch], objective: Objective) -> Tensor:
     """Return sum |W * d loss / d W| over each layer's weights: float64 [1, N].
 
-    The gradients are summed over all samples in float32 before the magnitude is taken, which needs as much memory as
-    the layers' weights in float32.
+    The gradients are summed over all samples in float32 before the magnitude is taken. This needs as much memory as the
+    layers' weights in float32.
+
+    Args:
+        stack: The layers of the dense model.
+        batches: All samples.
+        objective: The objective whose loss is differentiated.
     """
-    weights = [_weights(layer) for layer in stack.layers]
-    totals = [{name: torch.zeros_like(w, dtype=torch.float32) for name, w in of.items()} for of in weights]
+    weights_by_layer = [_weights(layer) for layer in stack.layers]
+    totals = [
+        {name: torch.zeros_like(weight, dtype=torch.float32) for name, weight in weights.items()}
+        for weights in weights_by_layer
+    ]
     for batch in batches:
         for step in _backward(stack, batch, objective, through_weights=True):
             for name, gradient in step.weight_gradients.items():
                 totals[step.layer][name] += gradient
-    n_scored, n_samples = sum(batch.n_scored for batch in batches), sum(batch.n_samples for batch in batches)
-    pairs = zip(weights, totals, strict=True)
-    scores = torch.stack([_sum((w * total[name]).abs() for name, w in of.items()) for of, total in pairs])
-    return scores[None] / objective.measure.divisor(n_scored, n_samples)
+    scores = []
+    for weights, gradients in zip(weights_by_layer, totals, strict=True):
+        scores.append(_sum((weight * gradients[name]).abs() for name, weight in weights.items()))
+    n_scored = sum(batch.n_scored for batch in batches)
+    n_samples = sum(batch.n_samples for batch in batches)
+    return torch.stack(scores)[None] / objective.measure.divisor(n_scored, n_samples)
 
 
 @dataclass(frozen=True)
 class _BackwardStep:
-    """The backward pass at one layer: the states around it, and the summed loss's gradients by `after` and weights."""
+    """The backward pass through one layer. Gradients are those of the summed loss."""
 
     layer: int
-    before: Tensor
-    after: Tensor
-    gradient: Tensor
-    weight_gradients: dict[str, Tensor]
+    before: Tensor  #: the state that enters the layer
+    after: Tensor  #: the state that leaves the layer
+    gradient: Tensor  #: with respect to `after`
+    weight_gradients: dict[str, Tensor]  #: with respect to the layer's weights, by name
 
 
 def _backward(
     stack: LayerStack, batch: Batch, objective: Objective, through_weights: bool = False
 ) -> Iterator[_BackwardStep]:
-    """Run the backward pass of the objective's summed loss through the layers, last one first."""
+    """Run the backward pass of the objective's summed loss through the layers, the last layer first."""
     captured, states = _forward(stack, batch)
     assert isinstance(objective, StateObjective), "only these objectives have gradients"
     with torch.enable_grad():
@@ -147,8 +184,8 @@ def _backward(
             after = stack.run_layer(layer, before.clone(), captured)  # a layer may write into its input
             inputs = [before, *weights.values()]
             into_layer, *into_weights = torch.autograd.grad(after, inputs, gradient, allow_unused=True)
-        found = {name: grad for name, grad in zip(weights, into_weights, strict=True) if grad is not None}
-        yield _BackwardStep(layer, before.detach(), after.detach(), gradient, found)
+        weight_gradients = {name: grad for name, grad in zip(weights, into_weights, strict=True) if grad is not None}
+        yield _BackwardStep(layer, before.detach(), after.detach(), gradient, weight_gradients)
         gradient = into_layer
 
 
@@ -178,22 +215,22 @@ def _differentiable(weights: Collection[Tensor]) -> Iterator[None]:
             weight.requires_grad_(False)
 
 
-def _sum(parts: Iterable[Tensor]) -> Tensor:
-    """Return the sum of all elements of all parts, float64, on the CPU."""
-    return torch.stack([part.sum(dtype=torch.float64).cpu() for part in parts]).sum()
+def _sum(tensors: Iterable[Tensor]) -> Tensor:
+    """Return the sum of all elements of all tensors, float64, on the CPU."""
+    return torch.stack([tensor.sum(dtype=torch.float64).cpu() for tensor in tensors]).sum()
 
 
 def _by_sample(batch: Batch, rows: Tensor) -> Tensor:
-    """Sum over each sample's rows, [R, …] to [B, …], float64, on the CPU."""
+    """Return the sums over each sample's rows, [R, …] to [B, …], float64, on the CPU."""
     totals = torch.zeros(batch.n_samples, *rows.shape[1:], dtype=torch.float64)
     return totals.index_add_(0, torch.from_numpy(batch.sample_of_row), rows.double().cpu())
 
 
 def _real_tokens(batch: Batch) -> Tensor:
-    """Return which tokens are not padding, bool [R, T]."""
+    """Return True for each token that is not padding, bool [R, T]."""
     return torch.from_numpy(np.ones_like(batch.scored) if batch.attention_mask is None else batch.attention_mask)
 
 
 def _last_token(batch: Batch) -> Tensor:
-    """Return which token is a row's last real one, bool [R, T]."""
+    """Return True for the last token of each row that is not padding, bool [R, T]."""
     return functional.one_hot(torch.from_numpy(batch.lengths) - 1, batch.input_ids.shape[1]).bool()

@@ -1,4 +1,4 @@
-"""Compares what a stack of layers computes with the model's own forward, before anything is evaluated."""
+"""Compares the results of a stack of layers with the model's own forward, before anything is evaluated."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models.layers import LayerCall, plain_logits
-from raysearch.models.loading import quiet
+from raysearch.models.reading import quiet
 from raysearch.models.stack import LayerStack, predicting
 
 _PROBE_SHAPE = (2, 8)  # samples x tokens
-_PROBE_IDS = 1000  # the low ids, to draw from: the high ones are special (images …)
+_PROBE_IDS = 1000  # tokens are drawn from the low ids, since high ids may be special (images …)
 
 
 @torch.no_grad()
 def verify(stack: LayerStack) -> None:
-    """Compare the walk with the model's own forward on random tokens, dense and without a layer.
+    """Compare the walk with the model's own forward on random tokens: dense, and without one layer.
 
     Raises:
-        UnsupportedModelError: They differ, as where the layers exchange more than the hidden state.
-        UserError: The fused kernel is to be used, but does not compute this model's head.
+        UnsupportedModelError: They differ, for example because the layers exchange more than the hidden state.
+        UserError: The compiled layers or the fused kernel give other results than the model.
     """
     batch = _probe(stack.model)
     with stack.explained():
@@ -45,18 +45,23 @@ def verify(stack: LayerStack) -> None:
 
 @torch.no_grad()
 def packs(stack: LayerStack, batch: Batch) -> bool:
-    """Return whether packed choices have the same states as plain rows in the dense model."""
+    """Return whether packed choices have the same states as plain rows in the dense model.
+
+    Args:
+        stack: The layers of the model.
+        batch: Samples with choices.
+    """
     config = stack.model.config.get_text_config()
     if config._attn_implementation not in ("sdpa", "eager"):
-        return False  # others take no mask of this kind, and FlashAttention's kernel would read beyond it
+        return False  # others accept no mask of this kind, and FlashAttention's kernel would read beyond it
     windows = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
     if any(window and window < batch.input_ids.shape[1] for window in windows):
-        return False  # a packed row attends to all
+        return False  # a packed row would attend to tokens outside the window
     try:
         packed = dense_states(stack, pack(batch))
     except (UserError, torch.OutOfMemoryError):
         raise
-    except Exception:  # the model takes no positions, or no mask of this kind
+    except Exception:  # the model accepts no positions, or no mask of this kind
         return False
     gap = _gap_of_states(stack, packed, dense_states(stack, batch.inputs))
     return gap <= 2 * tolerance(stack.model.dtype)  # SmolLM2 in bfloat16: 0.015
@@ -64,18 +69,18 @@ def packs(stack: LayerStack, batch: Batch) -> bool:
 
 @torch.no_grad()
 def rows_interact(stack: LayerStack, rows: Sequence[npt.NDArray[np.int64]]) -> bool:
-    """Return whether the dense model computes other states for a row beside a longer one than for the row alone.
+    """Return whether the states of a row depend on whether the batch has a longer row.
 
-    So do models that choose by the longest row of a batch: scaled rotary embeddings beyond a length, or the tokens of a
-    sparse attention. Each layer is compared on the same input, so that what it rounds otherwise does not add up.
+    They do in models that choose by the longest row of a batch: scaled rotary embeddings beyond a length, or the tokens
+    of a sparse attention. Each layer is compared on the same input, so that rounding errors do not add up.
 
     Args:
-        stack: Its `by_length` is False afterwards.
-        rows: The token ids of each row, no two of the same length, the longest one last.
+        stack: The layers of the dense model. Its `by_length` is False afterwards.
+        rows: The token ids of each row. No two rows have the same length, and the longest is the last.
     """
     n_selected = getattr(stack.model.config.get_text_config(), "index_topk", None)
     if n_selected and n_selected < len(rows[-1]):
-        return True  # tokens that a sparse attention rates alike: the width of the batch decides which it takes
+        return True  # a sparse attention may rate tokens equally; the width of the batch then decides which it takes
     stack.by_length = False
     batch = Batch.of([row.tolist() for row in rows], [[False] * len(row) for row in rows])
     together = stack.capture(batch.inputs)
@@ -88,34 +93,46 @@ def rows_interact(stack: LayerStack, rows: Sequence[npt.NDArray[np.int64]]) -> b
                 if _rotary_gap(captured.calls[layer], together.calls[layer], row) > tolerance(hidden.dtype):
                     return True
                 before = hidden[row : row + 1, : len(rows[row])]
-                own = stack.run_layer(layer, before.clone(), captured)
-                added = (own - before.to(own.device)).float().norm(dim=-1)
-                other = after[row : row + 1, : len(rows[row])]
-                gaps = (other - own).float().norm(dim=-1) / added.clamp_min(torch.finfo(torch.float32).tiny)
-                # In 16 bits some tokens may get other experts.
-                exact = hidden.dtype in (torch.float32, torch.float64)
-                if (gaps.max() > 0.01) if exact else (gaps.median() > 0.1):
+                after_alone = stack.run_layer(layer, before.clone(), captured)
+                after_together = after[row : row + 1, : len(rows[row])]
+                if _is_other_update(before.to(after_alone.device), after_alone, after_together):
                     return True
             hidden = after
     return False
 
 
+def _is_other_update(before: Tensor, after_alone: Tensor, after_together: Tensor) -> bool:
+    """Return whether a layer adds something else to a row alone than to the row in a batch; states are [1, T, d]."""
+    added = (after_alone - before).float().norm(dim=-1)
+    gaps = (after_together - after_alone).float().norm(dim=-1) / added.clamp_min(torch.finfo(torch.float32).tiny)
+    if before.dtype in (torch.float32, torch.float64):
+        return bool(gaps.max() > 0.01)
+    return bool(gaps.median() > 0.1)  # in 16 bits, some tokens may get other experts
+
+
 def _rotary_gap(alone: LayerCall, together: LayerCall, row: int) -> float:
-    """Return how much the rotary embeddings that a layer is handed for a row, alone and among others, differ."""
-    pairs = zip(_rotary(alone), _rotary(together), strict=True)
-    gaps = [relative_gap(of_all[row if len(of_all) > 1 else 0][: own.shape[1]], own[0]) for own, of_all in pairs]
-    return max(gaps, default=0.0)
+    """Return the relative difference of a layer's rotary embeddings for a row, alone and in a batch."""
+    gaps = [0.0]
+    for row_table, batch_table in zip(_rotary(alone), _rotary(together), strict=True):
+        batch_row = batch_table[row if len(batch_table) > 1 else 0]
+        gaps.append(relative_gap(batch_row[: row_table.shape[1]], row_table[0]))
+    return max(gaps)
 
 
 def _rotary(call: LayerCall) -> list[Tensor]:
-    """Return the cosines and sines that a layer is handed, each [1 or B, T, width]; none where it makes its own."""
+    """Return the cosines and sines among a layer's arguments, each [1 or B, T, width]; empty if it has none."""
     tables = call.kwargs.get("position_embeddings")
     tables = tables if isinstance(tables, (tuple, list)) else ()
     return [table for table in tables if isinstance(table, Tensor) and table.ndim == 3]
 
 
 def dense_states(stack: LayerStack, inputs: Inputs) -> Tensor:
-    """Return the dense model's states that predict the scored tokens, [n, d]."""
+    """Return the dense model's states that predict the scored tokens, [n, d].
+
+    Args:
+        stack: The layers of the dense model.
+        inputs: The rows.
+    """
     return predicting(stack.walk(stack.capture(inputs), Mask()), inputs)
 
 
@@ -127,7 +144,7 @@ def probe_logits(model: PreTrainedModel) -> Tensor:
 
 @torch.no_grad()
 def why_mute(model: PreTrainedModel) -> str | None:
-    """Return why a model writes no two tokens with a cache; None if it does."""
+    """Return why a model cannot generate two tokens with a cache; None if it can."""
     tokens = torch.tensor(_probe(model).input_ids[:1], device=model.device)
     generator: Any = model
     try:
@@ -141,14 +158,20 @@ def why_mute(model: PreTrainedModel) -> str | None:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return how much two computations of the same logits may differ, relative to the largest |logit|."""
+    """Return the largest allowed difference of two computations of the same logits, relative to the largest |logit|."""
     return 1e-5 if dtype in (torch.float32, torch.float64) else 2e-2
 
 
-def relative_gap(one: Tensor, other: Tensor) -> float:
-    """Return the largest difference of two tensors, relative to the largest magnitude in `other`."""
-    one, other = one.float(), other.float()
-    return float((one - other).abs().max() / other.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
+def relative_gap(values: Tensor, reference: Tensor) -> float:
+    """Return the largest difference of two tensors, relative to the largest magnitude in the reference.
+
+    Args:
+        values: A tensor.
+        reference: A tensor of the same shape.
+    """
+    reference = reference.float()
+    largest = reference.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
+    return float((values.float() - reference).abs().max() / largest)
 
 
 def _probe(model: PreTrainedModel) -> Batch:
@@ -159,7 +182,7 @@ def _probe(model: PreTrainedModel) -> Batch:
 
 
 def _compare_walks(stack: LayerStack, batch: Batch) -> None:
-    """Compare walks of plain layers with the model's own forward, and that with itself on other last tokens."""
+    """Compare walks of plain layers with the model's own forward, and check that no layer uses later tokens."""
     captured = stack.capture(batch.inputs)
     if captured.embedded.ndim != 3 or captured.embedded.shape[:2] != batch.input_ids.shape:
         raise UnsupportedModelError(
@@ -169,21 +192,20 @@ def _compare_walks(stack: LayerStack, batch: Batch) -> None:
     for mask in [Mask(), Mask.of(stack.n_layers // 2)][: stack.n_layers]:
         hidden = captured.embedded
         for layer in mask.kept(stack.n_layers):
-            # A layer may write into its input; and what another mask would run in between must leave nothing.
+            # A layer may write into its input. A run of another mask in between must not change anything.
             hidden = stack.run_layer(layer, hidden.clone(), captured, compiled=False)
             stack.run_layer(layer, captured.embedded.flip(0), captured, compiled=False)
         walked = stack.logits(hidden.flatten(0, 1))
         with stack.bypassed(mask):
-            own = plain_logits(stack.model, torch.tensor(batch.input_ids, device=hidden.device)).flatten(0, 1)
-        if not own.isfinite().all():
-            raise UnsupportedModelError(
-                f"{stack.kind} gives non-finite logits in {own.dtype}; "
-                + ("use model.dtype=bfloat16 or float32" if own.dtype == torch.float16 else "check its weights")
-            )
+            plain = plain_logits(stack.model, torch.tensor(batch.input_ids, device=hidden.device)).flatten(0, 1)
+        if not plain.isfinite().all():
+            is_half = plain.dtype == torch.float16
+            remedy = "use model.dtype=bfloat16 or float32" if is_half else "check its weights"
+            raise UnsupportedModelError(f"{stack.kind} gives non-finite logits in {plain.dtype}; {remedy}")
         if not mask:
-            _check_order(stack, batch, own)
-        gap = relative_gap(walked, own)
-        if not gap <= tolerance(own.dtype):
+            _check_order(stack, batch, plain)
+        gap = relative_gap(walked, plain)
+        if not gap <= tolerance(plain.dtype):
             raise UnsupportedModelError(
                 f"{stack.kind} does more between its layers than pass the hidden state on (with {mask} removed "
                 f"the logits differ by {gap:.1e} of the largest); use another architecture"
@@ -191,12 +213,12 @@ def _compare_walks(stack: LayerStack, batch: Batch) -> None:
 
 
 def _check_order(stack: LayerStack, batch: Batch, logits: Tensor) -> None:
-    """Refuse a model whose first logits, of [B * T, vocabulary], are others with another last token."""
+    """Refuse a model whose first logits, of [B * T, vocabulary], change with the last token."""
     tokens = batch.input_ids.copy()
     tokens[:, -1] = (tokens[:, -1] + 1) % (tokens.max() + 1)
-    other = plain_logits(stack.model, torch.tensor(tokens, device=stack.model.device))
-    gap = relative_gap(other[:, 0].to(logits.device), logits.view(other.shape)[:, 0])
-    if not gap <= 5 * tolerance(logits.dtype):  # experts may get other tokens, so that sums are rounded otherwise
+    changed_logits = plain_logits(stack.model, torch.tensor(tokens, device=stack.model.device))
+    gap = relative_gap(changed_logits[:, 0].to(logits.device), logits.view(changed_logits.shape)[:, 0])
+    if not gap <= 5 * tolerance(logits.dtype):  # experts may get other tokens, which changes how sums are rounded
         if getattr(stack.model, "is_loaded_in_8bit", False):
             raise UnsupportedModelError(
                 f"{stack.kind} in 8 bits of bitsandbytes computes a token otherwise where another one of the batch has "
@@ -210,7 +232,7 @@ def _check_order(stack: LayerStack, batch: Batch, logits: Tensor) -> None:
 
 
 def _compare_layers(stack: LayerStack, batch: Batch) -> None:
-    """Compare each compiled layer with the plain one; over many layers differences of last bits would grow."""
+    """Compare each compiled layer with the plain one. Over several layers, differences of last bits would grow."""
     captured = stack.capture(batch.inputs)
     hidden = captured.embedded
     for layer in range(stack.n_layers):
@@ -224,21 +246,23 @@ def _compare_layers(stack: LayerStack, batch: Batch) -> None:
             )
 
 
-def _gap_of_states(stack: LayerStack, one: Tensor, other: Tensor) -> float:
-    """Return the largest difference of two states, [n, d], relative to the size of that in `other`."""
-    # After the final norm: beside the few channels that are hundreds of times as large as the others in many models, a
-    # wrong state would pass for a rounded one in 16 bits.
-    one, other = stack.last_hidden(one).float(), stack.last_hidden(other).float()
-    return float(((one - other).norm(dim=-1) / other.norm(dim=-1)).max())
+def _gap_of_states(stack: LayerStack, states: Tensor, references: Tensor) -> float:
+    """Return the largest difference of two states at a position, both [n, d], relative to the size of the reference."""
+    # States are compared after the final norm. Before it, many models have a few channels that are hundreds of times as
+    # large as the others, so that in 16 bits a wrong state would look like a rounded one.
+    last_states = stack.last_hidden(states).float()
+    last_references = stack.last_hidden(references).float()
+    return float(((last_states - last_references).norm(dim=-1) / last_references.norm(dim=-1)).max())
 
 
 def _compare_heads(stack: LayerStack, batch: Batch) -> None:
     """Compare the log-probabilities of the fused or compiled kernel with those of the model's own tail."""
     option = "model.fused_head" if stack.fuses else "model.compile"
     hidden = dense_states(stack, batch.inputs)
-    own, tokens = log_probs(stack.logits(hidden)), to_device(batch.targets, hidden.device)
+    plain = log_probs(stack.logits(hidden))
+    tokens = to_device(batch.targets, hidden.device)
     try:
-        found = stack.fused_log_probs(hidden, tokens)
+        fused = stack.fused_log_probs(hidden, tokens)
     except (UserError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -246,8 +270,8 @@ def _compare_heads(stack: LayerStack, batch: Batch) -> None:
             f"{option}=true does not work for {stack.kind} here ({type(error).__name__}: {first_line(error)}); "
             f"use {option}=false"
         ) from error
-    assert found is not None, "there are positions, and no gradients"
-    gap = relative_gap(found, own.gather(1, tokens[:, None])[:, 0].to(found.device))
+    assert fused is not None, "there are positions, and no gradients"
+    gap = relative_gap(fused, plain.gather(1, tokens[:, None])[:, 0].to(fused.device))
     if not gap <= tolerance(stack.model.dtype):
         raise UserError(
             f"{option}=true gives other log-probabilities than {stack.kind} itself (they differ by {gap:.1e} of "

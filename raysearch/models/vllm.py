@@ -1,6 +1,6 @@
-"""What vLLM derives from a layer's place alone, whatever lists a config has.
+"""The properties of layers that vLLM derives from a layer's place alone, and not from the config's lists.
 
-Source: vLLM 0.32.0, `vllm/model_executor/models/` and `vllm/models/`; file and line are beside each rule.
+Source: vLLM 0.32.0, `vllm/model_executor/models/` and `vllm/models/`; each rule names its file and line.
 """
 
 from __future__ import annotations
@@ -12,23 +12,40 @@ from pathlib import Path
 
 from raysearch.core.mask import Mask
 
-_ATTENTION, _EXPERTS = "which layers attend to all tokens", "which layers have experts"
+_ATTENTION = "which layers attend to all tokens"
+_EXPERTS = "which layers have experts"
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """One layer in so many is of another kind: the first of them, 0, or the last, -1."""
+    """One layer in each period is of another kind than the rest.
 
-    kinds: tuple[str, ...]  #: of models, as in ``model_type``
-    about: str  #: the kind of layer, for a sentence
-    key: str  #: of the period in the config; where it says nothing, the rule does not hold
-    other: int
-    period: int | None = None  #: in place of the key's value
+    Args:
+        kinds: The values of ``model_type`` for which the rule holds.
+        about: The property of a layer, for a sentence.
+        key: The config's key of the period, in layers. Without a value there, the rule does not hold.
+        other_place: The place of that layer in a period: 0 for the first, -1 for the last.
+        period: The period, if it is not the key's value.
+    """
 
-    def changes(self, period: int, kept: Sequence[int]) -> bool:
-        """Return whether layers are of another kind at the places that they get."""
-        other = self.other % period
-        return any((layer % period == other) != (place % period == other) for place, layer in enumerate(kept))
+    kinds: tuple[str, ...]
+    about: str
+    key: str
+    other_place: int
+    period: int | None = None
+
+    def changes(self, period: int, kept_layers: Sequence[int]) -> bool:
+        """Return whether a kept layer is of another kind at its new place.
+
+        Args:
+            period: The period, in layers.
+            kept_layers: The indices of the kept layers in the dense model, ascending.
+        """
+        other_place = self.other_place % period
+        return any(
+            (layer % period == other_place) != (place % period == other_place)
+            for place, layer in enumerate(kept_layers)
+        )
 
 
 _RULES = (
@@ -51,22 +68,25 @@ _RULES = (
 
 
 def misread_by_vllm(folder: Path, mask: Mask, n_layers: int) -> str | None:
-    """Return what vLLM would get wrong in a pruned checkpoint, since it goes by layers' places.
+    """Return why vLLM would run another model than a pruned checkpoint.
 
     Args:
         folder: The checkpoint.
-        mask: The layers that it lacks.
+        mask: The removed layers.
         n_layers: N, the layers of the dense model.
 
     Returns:
-        What vLLM does, as the end of a sentence; None if it would run the same model, as far as is known here.
+        What vLLM does, as the end of a sentence; None if no rule of this module applies.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config, kept = config.get("text_config") or config, mask.kept(n_layers)
-    for rule in (rule for rule in _RULES if config["model_type"] in rule.kinds):
+    config = config.get("text_config") or config
+    kept_layers = mask.kept(n_layers)
+    for rule in _RULES:
+        if config["model_type"] not in rule.kinds:
+            continue
         period = config.get(rule.key)
         if period and rule.period:
             period = rule.period
-        if isinstance(period, int) and period > 0 and rule.changes(period, kept):
-            return f"tells {rule.about} from their places, which have changed"
+        if isinstance(period, int) and period > 0 and rule.changes(period, kept_layers):
+            return f"derives {rule.about} from their places, which have changed"
     return None

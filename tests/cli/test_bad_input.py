@@ -173,7 +173,7 @@ def test_searches_that_cannot_be(run: Run, here: Path, world: World, rubbish: Pa
 def test_a_gpu_that_is_not_there(run: Run, world: World, rubbish: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     outcome = run("search", *world.search(model__device="cuda"))
-    refuses(outcome, ["model.device=cuda asks for a GPU", "use model.device=cpu"], rubbish)
+    refuses(outcome, ["model.device=cuda needs a GPU", "use model.device=cpu"], rubbish)
 
 
 def test_more_replicas_than_gpus(run: Run, world: World, rubbish: Path, monkeypatch: pytest.MonkeyPatch) -> None:

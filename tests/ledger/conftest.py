@@ -14,6 +14,6 @@ def ledger(tmp_path):
 
 
 @pytest.fixture
-def other(tmp_path):
+def other_ledger(tmp_path):
     with closing(Ledger(tmp_path / "other.db")) as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""Results of assessments: found by a key that they have, and refused where they are not what was written."""
+"""Results of assessments: found by a key that they contain, and refused if they are damaged."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def measured(ledger: Ledger) -> Ledger:
     return ledger
 
 
-def test_results_are_found_by_a_key_of_theirs(measured: Ledger) -> None:
-    found = assessments_with(measured, "model", "decode_s")
-    assert dict(found) == {Mask.of(3): {"decode_s": [1.0]}, Mask(): {"decode_s": [2.0]}} and len(found) == 2
+def test_results_are_found_by_a_key_that_they_contain(measured: Ledger) -> None:
+    results = assessments_with(measured, "model", "decode_s")
+    assert dict(results) == {Mask.of(3): {"decode_s": [1.0]}, Mask(): {"decode_s": [2.0]}} and len(results) == 2
 
 
 def test_a_result_that_was_changed_is_refused(measured: Ledger) -> None:

@@ -16,11 +16,12 @@ from raysearch.core.mask import Mask
 from raysearch.ledger.claims import Claims
 from raysearch.ledger.ledger import Ledger
 
-A, B = Mask.of(1), Mask.of(1, 2)
+A = Mask.of(1)
+B = Mask.of(1, 2)
 
 
 def claiming(ledger, then):
-    """The command of a process that claims `A` on shard 0, and then does something else."""
+    """Return the command of a process that claims `A` on shard 0, and then runs the statements of `then`."""
     script = (
         "import os, sys; from pathlib import Path; from raysearch.ledger.claims import *;"
         "from raysearch.core.mask import Mask; claims = Claims(Ledger(Path(sys.argv[1])));"
@@ -29,16 +30,16 @@ def claiming(ledger, then):
     return [sys.executable, "-c", script, str(ledger.path)]
 
 
-def test_a_claim_is_given_once(ledger):
-    with closing(Claims(ledger)) as mine, closing(Ledger(ledger.path)) as same, closing(Claims(same)) as other:
-        assert mine.take("cal", [(A, 0), (B, 0)]) == [(A, 0), (B, 0)]
-        assert other.take("cal", [(A, 0), (B, 1)]) == [(B, 1)]
-        mine.release()
-        assert other.take("cal", [(A, 0)]) == [(A, 0)]
-        other.close()  # closing twice is harmless
+def test_an_evaluation_is_claimed_once(ledger):
+    with closing(Claims(ledger)) as first, closing(Ledger(ledger.path)) as same, closing(Claims(same)) as second:
+        assert first.take("cal", [(A, 0), (B, 0)]) == [(A, 0), (B, 0)]
+        assert second.take("cal", [(A, 0), (B, 1)]) == [(B, 1)]
+        first.release()
+        assert second.take("cal", [(A, 0)]) == [(A, 0)]
+        second.close()  # closing twice is harmless
 
 
-def test_what_is_known_needs_no_claim(ledger):
+def test_a_recorded_evaluation_cannot_be_claimed(ledger):
     ledger.record("cal", 0, {A: np.ones(1)})
     with closing(Claims(ledger)) as claims:
         assert claims.take("cal", [(A, 0), (A, 1)]) == [(A, 1)]
@@ -55,24 +56,26 @@ def test_a_dead_process_loses_its_claims(ledger):
 
 def test_a_stopped_process_is_named_and_loses_its_claims(ledger):
     command = claiming(ledger, "print('taken', flush=True); sys.stdin.read()")
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None and other.stdin is not None
-        assert other.stdout.readline() == b"taken\n"
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == b"taken\n"
         try:
             with closing(Claims(ledger)) as claims:
                 assert claims.take("cal", [(A, 0)]) == []
-                assert claims.others() == [f"process {other.pid} on {platform.node()}"]
-                other.send_signal(signal.SIGSTOP)
-                (lock,) = [file for file in ledger.path.parent.glob("*.claims-*") if str(other.pid) in file.read_text()]
+                assert claims.others() == [f"process {process.pid} on {platform.node()}"]
+                process.send_signal(signal.SIGSTOP)
+                (lock,) = [
+                    file for file in ledger.path.parent.glob("*.claims-*") if str(process.pid) in file.read_text()
+                ]
                 os.utime(lock, (time.time() - 70, time.time() - 70))
                 assert claims.take("cal", [(A, 0)]) == [(A, 0)]
         finally:
-            other.send_signal(signal.SIGCONT)
-            other.stdin.close()
-        assert other.wait() == 0
+            process.send_signal(signal.SIGCONT)
+            process.stdin.close()
+        assert process.wait() == 0
 
 
-def test_many_may_make_the_same_ledger_at_once(tmp_path):
+def test_many_threads_may_create_the_same_ledger_at_once(tmp_path):
     barrier = threading.Barrier(4)
 
     def start(number: int) -> None:
@@ -81,5 +84,5 @@ def test_many_may_make_the_same_ledger_at_once(tmp_path):
             claims.take("cal", [])
 
     with ThreadPoolExecutor(4) as threads:
-        for number in range(20):  # without a lock about one in ten goes wrong
+        for number in range(20):  # without a lock, about one in ten fails
             list(threads.map(start, [number] * 4))

@@ -16,30 +16,33 @@ from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.checking import check_ledger
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held, remove_if_stale
+from raysearch.ledger.schema import SCHEMA_VERSION, UPGRADES
 from raysearch.searching.record import SEARCHES, note_mlflow, write_search
 from raysearch.studies.record import STUDIES, StudyRecord
 from tests.cases import assert_refused
 from tests.tracking.simulated import greedy_search
 
-A, B = Mask.of(1), Mask.of(1, 2)
-FOUND = greedy_search(4, 1)
+A = Mask.of(1)
+B = Mask.of(1, 2)
+RESULT = greedy_search(4, 1)
 
 
-def test_what_is_recorded_is_known_bit_for_bit(ledger):
+def test_evaluations_are_read_bit_for_bit_as_they_were_recorded(ledger):
     losses = np.array([0.1, 1e-300, 7.0])
     ledger.record("cal", 3, {A: losses, B: losses * 3})
     with closing(Ledger(ledger.path)) as reopened:
-        known = reopened.known("cal", [A, B, Mask()])
-    assert set(known) == {A, B}
-    assert known[A][3].tobytes() == losses.tobytes() and known[B][3].tobytes() == (losses * 3).tobytes()
+        evaluations = reopened.known("cal", [A, B, Mask()])
+    assert set(evaluations) == {A, B}
+    assert evaluations[A][3].tobytes() == losses.tobytes()
+    assert evaluations[B][3].tobytes() == (losses * 3).tobytes()
 
 
-def test_calibrations_are_kept_apart(ledger):
+def test_calibrations_do_not_share_evaluations(ledger):
     ledger.record("one", 0, {A: np.ones(1)})
     assert ledger.known("other", [A]) == {}
 
 
-def test_the_first_record_stays(ledger):
+def test_the_first_recorded_value_stays(ledger):
     ledger.record("cal", 0, {A: np.ones(1)})
     ledger.record("cal", 0, {A: np.zeros(1)})
     assert ledger.known("cal", [A])[A][0] == 1
@@ -55,13 +58,13 @@ def test_a_failed_transaction_leaves_nothing(ledger):
 def test_numbers_that_a_disk_has_changed_are_refused(ledger):
     ledger.record("cal", 0, {A: np.ones(3)})
     ledger.connection.execute("UPDATE evaluations SET samples = CAST(x'00' || substr(samples, 2) AS BLOB)")
-    assert ledger.known("cal", [A])[A][0].tolist() == [1, 1, 1], "as it was"
+    assert ledger.known("cal", [A])[A][0].tolist() == [1, 1, 1], "the value has not changed"
     ledger.connection.execute("UPDATE evaluations SET samples = CAST(x'01' || substr(samples, 2) AS BLOB)")
     with pytest.raises(UserError, match=r"malformed: an entry is not what was written.*put back a copy"):
         ledger.known("cal", [A])
     ledger.record("cal", 1, {A: np.ones(3)})
     ledger.connection.execute("UPDATE evaluations SET subject = ? WHERE shard = 1", (str(B),))
-    with pytest.raises(UserError, match="malformed"):  # those of another mask, too
+    with pytest.raises(UserError, match="malformed"):  # a row under the key of another mask is refused, too
         ledger.known("cal", [B])
 
 
@@ -87,7 +90,7 @@ def test_commits_are_synced_to_disk(ledger):
     assert ledger.connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
 
 
-def test_files_that_are_no_ledger_are_refused(tmp_path):
+def test_files_that_are_not_ledgers_are_refused(tmp_path):
     (tmp_path / "text.db").write_text("not a database, but long enough to look at: " * 10)
     (tmp_path / "folder.db").mkdir()
     for name, version in (("future.db", 99), ("old.db", 4)):
@@ -104,27 +107,27 @@ def test_files_that_are_no_ledger_are_refused(tmp_path):
     )
 
 
-def test_where_mlflow_has_a_run_is_not_forgotten_and_makes_it_no_newer(ledger):
-    write_search(ledger, "a", {"tracking": {"uri": None}, "x": 1}, "finished", FOUND)
-    write_search(ledger, "b", {}, "finished", FOUND)
+def test_a_noted_mlflow_run_stays_and_does_not_change_the_time_of_the_record(ledger):
+    write_search(ledger, "a", {"tracking": {"uri": None}, "x": 1}, "finished", RESULT)
+    write_search(ledger, "b", {}, "finished", RESULT)
     note_mlflow(ledger, "a", "f00", receipt="whole")
-    assert SEARCHES.find(ledger, "a").result == replace(FOUND, mlflow_run_id="f00", mlflow_receipt="whole")
+    assert SEARCHES.find(ledger, "a").result == replace(RESULT, mlflow_run_id="f00", mlflow_receipt="whole")
     note_mlflow(ledger, "a", "f00", tracking={"uri": "http://host"})
     assert SEARCHES.find(ledger, "f00").config == {"tracking": {"uri": "http://host"}, "x": 1}
     note_mlflow(ledger, "a", None)
-    assert SEARCHES.find(ledger, "a").result == replace(FOUND, mlflow_run_id="f00")
+    assert SEARCHES.find(ledger, "a").result == replace(RESULT, mlflow_run_id="f00")
     assert SEARCHES.find(ledger, "latest").search_id == "b"
-    write_search(ledger, "a", {}, "finished", replace(FOUND, loss=2.0))
-    assert SEARCHES.find(ledger, "latest").result == replace(FOUND, loss=2.0, mlflow_run_id="f00")
+    write_search(ledger, "a", {}, "finished", replace(RESULT, loss=2.0))
+    assert SEARCHES.find(ledger, "latest").result == replace(RESULT, loss=2.0, mlflow_run_id="f00")
 
 
-def test_any_name_is_that_of_a_file(tmp_path, monkeypatch):
+def test_every_name_is_the_name_of_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with closing(Ledger(Path(":memory:"))):
         assert (tmp_path / ":memory:").is_file()
 
 
-def test_a_lock_says_who_has_it_and_goes_with_it(ledger):
+def test_a_lock_names_its_owner_and_its_file_is_removed_at_the_end(ledger):
     lock = ledger.path.with_name("ledger.db.a.lock")
     with held(ledger, "a", "SEARCH"):
         assert f"process {os.getpid()} on " in lock.read_text()
@@ -134,7 +137,7 @@ def test_a_lock_says_who_has_it_and_goes_with_it(ledger):
     assert not lock.exists() and remove_if_stale(lock)
 
 
-def test_a_ledger_of_another_format_is_brought_to_this_one_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_a_ledger_of_an_older_format_is_upgraded_completely_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "ledger.db"
     with closing(Ledger(path)) as old:
         old.record("cal", 0, {A: np.ones(2)})
@@ -164,41 +167,41 @@ def test_a_ledger_of_each_format_is_read(dump, tmp_path):
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(dump.read_text(encoding="utf-8"))
-    with closing(Ledger(path)) as found:
-        assert check_ledger(found, [SEARCHES, STUDIES]).damage == []
-        assert {one.search_id: (one.found.removed, round(one.found.loss, 4)) for one in SEARCHES.all(found)} == {
+    with closing(Ledger(path)) as ledger:
+        assert check_ledger(ledger, [SEARCHES, STUDIES]).damage == []
+        records = SEARCHES.all(ledger)
+        assert {record.search_id: (record.found.removed, round(record.found.loss, 4)) for record in records} == {
             "greedy-m1-b1ba258b": ((0,), 15.6825),
             "greedy-m2-5435624b": ((0, 1), 15.7789),
         }
-        for one in SEARCHES.all(found):  # as resume takes it
-            spec = recorded_search(one.config, goes_on=True)
-            assert spec.search_id(one.fingerprints["calibration"]) == one.search_id
-        study = STUDIES.find(found, "latest")
+        for record in records:  # the specification is the one that is resumed
+            spec = recorded_search(record.config, goes_on=True)
+            assert spec.search_id(record.fingerprints["calibration"]) == record.search_id
+        study = STUDIES.find(ledger, "latest")
         assert [cell.search_id for cell in study.cells] == ["greedy-m1-b1ba258b"]
-        assert [text.text for text in found.texts("writing", A)] == ["four"]
-        assert read_assessments(found, "model", "assessment", [A]) == {A: {"acc": {"value": 0.25}}}
+        assert [text.text for text in ledger.texts("writing", A)] == ["four"]
+        assert read_assessments(ledger, "model", "assessment", [A]) == {A: {"acc": {"value": 0.25}}}
 
 
-def test_every_format_has_its_ledger():
-    assert {dump.stem for dump in FORMATS} == {
-        str(one) for one in (*ledger_module.UPGRADES, ledger_module.SCHEMA_VERSION)
-    }
+def test_there_is_a_dump_of_each_format():
+    versions = [*UPGRADES, SCHEMA_VERSION]
+    assert {dump.stem for dump in FORMATS} == {str(version) for version in versions}
 
 
 @pytest.mark.parametrize("log", [True, False])
 def test_a_ledger_that_cannot_be_written_is_read(tmp_path, log, monkeypatch):
     path = tmp_path / "ledger.db"
-    with closing(Ledger(path)) as whole:
-        whole.record("cal", 0, {A: np.ones(2)})
-        if log:  # as a killed process leaves it: the log still has all that was written
+    with closing(Ledger(path)) as ledger:
+        ledger.record("cal", 0, {A: np.ones(2)})
+        if log:  # as a killed process leaves it: the rows are still in the log
             shutil.copytree(tmp_path, tmp_path / "copy")
     path = tmp_path / "copy" / "ledger.db" if log else path
     before = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
-    with closing(Ledger(path)) as found:
-        assert found.known("cal", [A])[A][0].tolist() == [1.0, 1.0]
+    with closing(Ledger(path)) as ledger:
+        assert ledger.known("cal", [A])[A][0].tolist() == [1.0, 1.0]
         with pytest.raises(UserError, match="cannot be written, nor perhaps its folder; copy it"):
-            found.record("cal", 1, {A: np.ones(2)})
+            ledger.record("cal", 1, {A: np.ones(2)})
     after = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
     assert {name: content for name, content in after.items() if not name.endswith("-shm")} == {
         name: content for name, content in before.items() if not name.endswith("-shm")

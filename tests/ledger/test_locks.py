@@ -1,4 +1,4 @@
-"""A lock never harms a file that is none, and no device is taken for a ledger."""
+"""A file that is not a lock is never changed by a lock, and a device is refused as a ledger."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ TEXT = "a file of the user's\n"
 
 @pytest.mark.parametrize("name", ["ledger.db.lock", "ledger.db.name.lock", "ledger.db-machine"])
 @pytest.mark.parametrize("kind", ["link", "hard link", "file"])
-def test_a_file_of_the_users_in_the_place_of_a_lock_is_left_as_it_is(tmp_path: Path, name: str, kind: str) -> None:
-    mine, lock = tmp_path / "mine.txt", tmp_path / name
-    mine.write_text(TEXT)
+def test_a_users_file_in_the_place_of_a_lock_is_not_changed(tmp_path: Path, name: str, kind: str) -> None:
+    users_file = tmp_path / "mine.txt"
+    lock = tmp_path / name
+    users_file.write_text(TEXT)
     if kind == "file":
         lock.write_text(TEXT)
     else:
-        (os.symlink if kind == "link" else os.link)(mine, lock)
+        (os.symlink if kind == "link" else os.link)(users_file, lock)
     try:
         with closing(Ledger(tmp_path / "ledger.db")) as ledger, held(ledger, "name", "SEARCH"):
             pass
     except UserError as error:
         assert "ledger.db cannot be used (" in str(error)
     else:
-        assert name == "ledger.db.lock" and kind != "link", "which is locked, and neither read nor written"
-    assert mine.read_text() == lock.read_text() == TEXT
+        assert name == "ledger.db.lock" and kind != "link", "only this file is locked without reading or writing it"
+    assert users_file.read_text() == lock.read_text() == TEXT
 
 
-def test_a_device_is_no_ledger() -> None:
+def test_a_device_is_refused_as_a_ledger() -> None:
     with pytest.raises(UserError, match=r"ledger=/dev/null cannot be used \(it is not a file"):
         Ledger(Path("/dev/null"))
     assert not Path("/dev/null.lock").exists()

@@ -1,4 +1,4 @@
-"""A ledger that another machine has open is refused, and free once that has closed it."""
+"""A ledger that another machine has open is refused, and can be opened after that machine has closed it."""
 
 from __future__ import annotations
 

@@ -25,12 +25,13 @@ from raysearch.searching.record import SEARCHES, clean, write_search
 from raysearch.studies.record import STUDIES, StudyRecord
 from tests.tracking.simulated import greedy_search
 
-A, B = Mask.of(1), Mask.of(1, 2)
+A = Mask.of(1)
+B = Mask.of(1, 2)
 RECORDS: list[Table[Any]] = [SEARCHES, STUDIES]
 CONFIG = {"model": {"name": "m"}, "remove": 1}
 
 
-def test_a_whole_ledger_is_called_whole(ledger):
+def test_a_ledger_without_damage_is_reported_as_whole(ledger):
     ledger.record("cal", 0, {A: np.ones(1), B: np.ones(1)})
     write_search(ledger, "a", CONFIG, "running")
     checked = check_ledger(ledger, RECORDS)
@@ -39,7 +40,7 @@ def test_a_whole_ledger_is_called_whole(ledger):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "damage"),
     [
         ("UPDATE evaluations SET samples = x'0000000000000000' WHERE shard = 1", "evaluations: {1}, shard 1 of"),
         ("UPDATE evaluations SET subject = '{7}' WHERE shard = 1", "evaluations: {7}, shard 1 of calibration cal"),
@@ -50,7 +51,7 @@ def test_a_whole_ledger_is_called_whole(ledger):
         ("UPDATE studies SET facts = '[]'", "studies: s"),
     ],
 )
-def test_what_is_damaged_is_named(ledger, change, said):
+def test_damaged_rows_are_named(ledger, change, damage):
     for shard in range(3):
         ledger.record("cal", shard, {A: np.ones(1)})
     write_assessment(ledger, "model", "0a1", {A: {"x": 1}})
@@ -58,69 +59,71 @@ def test_what_is_damaged_is_named(ledger, change, said):
     STUDIES.write(ledger, StudyRecord("s", {}, (), {}, {}, "now"))
     ledger.connection.execute(change)
     (line,) = check_ledger(ledger, RECORDS).damage
-    assert line.startswith(said)
+    assert line.startswith(damage)
 
 
-def test_rows_that_are_found_by_one_question_and_not_by_another_are_named(tmp_path):
+def test_rows_in_a_wrong_order_are_named(tmp_path):
     path = tmp_path / "ledger.db"
-    with closing(Ledger(path)) as whole:
+    with closing(Ledger(path)) as ledger:
         for shard in range(9):
-            whole.record("calibration", shard, {A: np.ones(1), B: np.ones(1)})
+            ledger.record("calibration", shard, {A: np.ones(1), B: np.ones(1)})
     content = path.read_bytes()
-    at = content.rindex(b"calibration{1}")  # the key of a row that is not the last
-    path.write_bytes(content[:at] + b"\x7f" + content[at + 1 :])
+    position = content.rindex(b"calibration{1}")  # the key of a row that is not the last
+    path.write_bytes(content[:position] + b"\x7f" + content[position + 1 :])
     with closing(Ledger(path)) as damaged:
         assert "row not in PRIMARY KEY order" in check_ledger(damaged, RECORDS).damage[0]
 
 
-def test_ledgers_are_merged_bit_for_bit(ledger, other):
+def test_ledgers_are_merged_bit_for_bit(ledger, other_ledger):
     ledger.record("cal", 0, {A: np.array([0.1, 2.0])})
-    other.record("cal", 0, {A: np.array([0.1, 2.0]), B: np.array([1e-300, 3.0])})
-    write_assessment(other, "model", "0a1", {A: {"x": 1}})
-    for each, seconds in ((ledger, 1.0), (other, 2.0)):
+    other_ledger.record("cal", 0, {A: np.array([0.1, 2.0]), B: np.array([1e-300, 3.0])})
+    write_assessment(other_ledger, "model", "0a1", {A: {"x": 1}})
+    for each, seconds in ((ledger, 1.0), (other_ledger, 2.0)):
         write_assessment(each, "model", "0b2", {A: {"measured_on": "a machine", "seconds": seconds}})
     write_search(ledger, "both", CONFIG, "interrupted")
-    write_search(other, "both", CONFIG, "finished", greedy_search(4, 1))
-    write_search(other, "theirs", CONFIG, "running")
+    write_search(other_ledger, "both", CONFIG, "finished", greedy_search(4, 1))
+    write_search(other_ledger, "theirs", CONFIG, "running")
     study = StudyRecord("s", {}, (), {"machine": "theirs"}, {}, "2026-01-01")
     STUDIES.write(ledger, replace(study, facts={"machine": "ours"}, updated="2025-01-01"))
-    STUDIES.write(other, study)
-    before = other.path.read_bytes()
-    merged = merge_ledgers(ledger, [other.path], RECORDS)
+    STUDIES.write(other_ledger, study)
+    before = other_ledger.path.read_bytes()
+    merged = merge_ledgers(ledger, [other_ledger.path], RECORDS)
     assert merged.rows == {"evaluations": 1, "texts": 0, "assessments": 1, "searches": 2, "studies": 1}
     assert ledger.known("cal", [B])[B][0].tobytes() == np.array([1e-300, 3.0]).tobytes()
     assert read_assessments(ledger, "model", "0a1", [A]) == {A: {"x": 1}}
-    assert read_assessments(ledger, "model", "0b2", [A])[A]["seconds"] == 1.0, "times differ, and ours stay"
+    assert read_assessments(ledger, "model", "0b2", [A])[A]["seconds"] == 1.0, (
+        "times differ, and those of the ledger stay"
+    )
     assert SEARCHES.find(ledger, "both").found.removed and SEARCHES.find(ledger, "theirs").state == "running"
     assert STUDIES.find(ledger, "s").facts == {"machine": "theirs"}
-    assert check_ledger(ledger, RECORDS).is_whole and other.path.read_bytes() == before
-    assert not any(merge_ledgers(ledger, [other.path], RECORDS).rows.values()), "nothing twice"
+    assert check_ledger(ledger, RECORDS).is_whole and other_ledger.path.read_bytes() == before
+    assert not any(merge_ledgers(ledger, [other_ledger.path], RECORDS).rows.values()), "nothing twice"
 
 
-def test_texts_that_another_zlib_has_packed_are_the_same(ledger, other, monkeypatch):
-    def record(where, text):
-        where.record("cal", 0, {A: np.zeros(1)}, {A: [ScoredText(text, 1, False, Score(0.0))]})
+def test_texts_that_another_zlib_has_compressed_are_equal(ledger, other_ledger, monkeypatch):
+    def record(ledger_of_text, text):
+        ledger_of_text.record("cal", 0, {A: np.zeros(1)}, {A: [ScoredText(text, 1, False, Score(0.0))]})
 
     record(ledger, "four " * 99)
     with monkeypatch.context() as patch:
         compress = zlib.compress
         patch.setattr("raysearch.ledger.ledger.zlib.compress", lambda text, level: compress(text, level=1))
-        record(other, "four " * 99)
-    packed = [one.connection.execute("SELECT texts FROM texts").fetchall() for one in (ledger, other)]
-    assert packed[0] != packed[1]
-    assert not any(merge_ledgers(ledger, [other.path], RECORDS).rows.values())
-    with other.transaction() as connection:
+        record(other_ledger, "four " * 99)
+    query = "SELECT texts FROM texts"
+    assert ledger.connection.execute(query).fetchall() != other_ledger.connection.execute(query).fetchall()
+    assert not any(merge_ledgers(ledger, [other_ledger.path], RECORDS).rows.values())
+    with other_ledger.transaction() as connection:
         connection.execute("DELETE FROM texts")
-    record(other, "five")
+    record(other_ledger, "five")
     with pytest.raises(UserError, match=r"has other numbers than .* for \{1\} \(texts, calibration cal"):
-        merge_ledgers(ledger, [other.path], RECORDS)
+        merge_ledgers(ledger, [other_ledger.path], RECORDS)
 
 
-def test_a_ledger_of_other_numbers_is_refused_whole(ledger, other, tmp_path):
+def test_nothing_of_a_ledger_with_different_numbers_is_merged(ledger, other_ledger, tmp_path):
     ledger.record("cal", 0, {B: np.array([1.0])})
-    other.record("cal", 0, {A: np.array([5.0]), B: np.array([np.nextafter(1.0, 2.0)])})
+    other_ledger.record("cal", 0, {A: np.array([5.0]), B: np.array([np.nextafter(1.0, 2.0)])})
     with pytest.raises(UserError, match=r"has other numbers than .* for \{1,2\} \(evaluations, calibration cal"):
-        merge_ledgers(ledger, [other.path], RECORDS)
+        merge_ledgers(ledger, [other_ledger.path], RECORDS)
     assert not ledger.known("cal", [A])
     write_assessment(ledger, "model", "0a1", {A: {"x": 1}})
     with closing(Ledger(tmp_path / "third.db")) as third:
@@ -129,63 +132,64 @@ def test_a_ledger_of_other_numbers_is_refused_whole(ledger, other, tmp_path):
         merge_ledgers(ledger, [third.path], RECORDS)
     with pytest.raises(UserError, match="is not a ledger"):
         merge_ledgers(ledger, [tmp_path / "none.db"], RECORDS)
-    other.connection.execute("UPDATE evaluations SET shard = 3 WHERE subject = '{1}'")
+    other_ledger.connection.execute("UPDATE evaluations SET shard = 3 WHERE subject = '{1}'")
     with pytest.raises(UserError, match=r"is damaged \(evaluations: \{1\}, shard 3"):
-        merge_ledgers(ledger, [other.path], RECORDS)
+        merge_ledgers(ledger, [other_ledger.path], RECORDS)
 
 
-def test_what_is_added_to_in_both_is_joined(ledger, other):
-    ours = {"recorded numbers": {"x": 1.0, "speed": 5.0}, "recoveries": [{"recovery_id": "a", "seconds": 1.0}]}
-    theirs = {"recorded numbers": {"y": 2.0, "speed": 6.0}, "recoveries": [{"recovery_id": one} for one in "ab"]}
-    for each, notes in ((ledger, ours), (other, theirs)):
-        for name, value in notes.items():
+def test_growing_assessments_of_two_ledgers_are_joined(ledger, other_ledger):
+    assessments = {"recorded numbers": {"x": 1.0, "speed": 5.0}, "recoveries": [{"recovery_id": "a", "seconds": 1.0}]}
+    other_recoveries = [{"recovery_id": "a"}, {"recovery_id": "b"}]
+    other_assessments = {"recorded numbers": {"y": 2.0, "speed": 6.0}, "recoveries": other_recoveries}
+    for each, results in ((ledger, assessments), (other_ledger, other_assessments)):
+        for name, value in results.items():
             write_assessment(each, "model", name, {A: value}, Any)
-    assert merge_ledgers(ledger, [other.path], RECORDS).rows["assessments"] == 2
+    assert merge_ledgers(ledger, [other_ledger.path], RECORDS).rows["assessments"] == 2
     assert read_assessments(ledger, "model", "recorded numbers", [A])[A] == {"x": 1.0, "y": 2.0, "speed": 5.0}
     (recoveries,) = read_assessments(ledger, "model", "recoveries", [A], list[dict[str, Any]]).values()
     assert recoveries == [{"recovery_id": "a", "seconds": 1.0}, {"recovery_id": "b"}]
     assert check_ledger(ledger, RECORDS).is_whole
-    assert not any(merge_ledgers(ledger, [other.path], RECORDS).rows.values()), "nothing twice"
+    assert not any(merge_ledgers(ledger, [other_ledger.path], RECORDS).rows.values()), "nothing twice"
 
 
 def test_a_ledger_that_cannot_be_written_is_merged(ledger, tmp_path, monkeypatch):
     (folder := tmp_path / "a store #1").mkdir()
-    with closing(Ledger(folder / "ledger.db")) as theirs:
-        theirs.record("cal", 0, {A: np.ones(1)})
+    with closing(Ledger(folder / "ledger.db")) as read_only_ledger:
+        read_only_ledger.record("cal", 0, {A: np.ones(1)})
     monkeypatch.setattr("os.access", lambda file, *_: "store" not in str(file))
-    attached: list[str] = []
-    ledger.connection.set_trace_callback(attached.append)
+    statements: list[str] = []
+    ledger.connection.set_trace_callback(statements.append)
     assert merge_ledgers(ledger, [folder / "ledger.db"], RECORDS).rows["evaluations"] == 1
-    assert any("immutable=1" in statement for statement in attached), "SQLite writes nothing beside it"
+    assert any("immutable=1" in statement for statement in statements), "SQLite writes no files next to it"
 
 
-def test_searches_that_found_other_masks_are_not_merged(ledger, other):
-    found = greedy_search(4, 1)
-    write_search(ledger, "a", CONFIG, "finished", found)
-    write_search(other, "a", CONFIG, "finished", replace(found, loss=found.loss + 1))
+def test_searches_that_found_other_masks_are_not_merged(ledger, other_ledger):
+    result = greedy_search(4, 1)
+    write_search(ledger, "a", CONFIG, "finished", result)
+    write_search(other_ledger, "a", CONFIG, "finished", replace(result, loss=result.loss + 1))
     with pytest.raises(UserError, match="SEARCH=a found .* not computed alike"):
-        merge_ledgers(ledger, [other.path], RECORDS)
+        merge_ledgers(ledger, [other_ledger.path], RECORDS)
 
 
-def test_searches_are_forgotten_with_what_no_other_has(ledger):
+def test_searches_are_deleted_with_the_evaluations_that_no_other_search_has(ledger):
     for name, calibration in (("a", "one"), ("b", "two"), ("c", "two")):
         write_search(ledger, name, CONFIG, "running", fingerprints={"calibration": calibration})
         for shard in range(50):
             ledger.record(calibration, shard, {A: np.zeros(1000)})
-    ledger.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that the file has it all
-    asked = clean(ledger, ["a", "b"], really=False)
-    assert (asked.searches, asked.rows, asked.done) == (["a", "b"], {"evaluations": 50, "texts": 0}, False)
+    ledger.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that all rows are in the file
+    preview = clean(ledger, ["a", "b"], really=False)
+    assert (preview.searches, preview.rows, preview.done) == (["a", "b"], {"evaluations": 50, "texts": 0}, False)
     assert len(SEARCHES.all(ledger)) == 3
     done = clean(ledger, ["a", "b"], really=True)
-    assert done.rows == asked.rows and ledger.path.stat().st_size == done.size_bytes[1] < 0.8 * done.size_bytes[0]
-    assert [one.search_id for one in SEARCHES.all(ledger)] == ["c"]
+    assert done.rows == preview.rows and ledger.path.stat().st_size == done.size_bytes[1] < 0.8 * done.size_bytes[0]
+    assert [record.search_id for record in SEARCHES.all(ledger)] == ["c"]
     assert not ledger.known("one", [A]) and len(ledger.known("two", [A])[A]) == 50
     assert check_ledger(ledger, RECORDS).is_whole
 
 
 def test_a_weighted_search_has_the_evaluations_of_its_parts(ledger):
-    whole = {"calibration": "joint", "parts": "one two"}
-    for name, fingerprints in (("alone", {"calibration": "one"}), ("weighted", whole)):
+    weighted = {"calibration": "joint", "parts": "one two"}
+    for name, fingerprints in (("alone", {"calibration": "one"}), ("weighted", weighted)):
         write_search(ledger, name, CONFIG, "running", fingerprints=fingerprints)
     for calibration in ("one", "two"):
         ledger.record(calibration, 0, {A: np.zeros(4)})
@@ -194,7 +198,7 @@ def test_a_weighted_search_has_the_evaluations_of_its_parts(ledger):
     assert clean(ledger, ["weighted"], really=True).rows["evaluations"] == 2
 
 
-def test_a_search_that_runs_is_not_forgotten(ledger):
+def test_a_running_search_is_not_deleted(ledger):
     write_search(ledger, "a", CONFIG, "running", fingerprints={"calibration": "one"})
     with held(ledger, "a", "SEARCH"), pytest.raises(UserError, match="SEARCH=a is running; wait for its end"):
         clean(ledger, ["a"], really=False)
@@ -217,7 +221,8 @@ def test_tables_hold_every_number(ledger, tmp_path, form):
         "parquet": pd.read_parquet,
         "jsonl": partial(pd.read_json, lines=True, precise_float=True),
     }[form]
-    evaluations, searches = read(tmp_path / "out" / f"evaluations.{form}"), read(tmp_path / "out" / f"searches.{form}")
+    evaluations = read(tmp_path / "out" / f"evaluations.{form}")
+    searches = read(tmp_path / "out" / f"searches.{form}")
     assert evaluations["loss"].tolist() == losses.tolist(), "to the last bit"
     assert list(searches["search_id"]) == ["b", "a"] and searches["loss"].notna().tolist() == [False, True]
     assert searches["model"][1] == ("'=m" if form == "csv" else "=m"), "a spreadsheet computes nothing"
@@ -225,10 +230,11 @@ def test_tables_hold_every_number(ledger, tmp_path, form):
         export_frames(ledger, tmp_path / "out", "excel")
 
 
-def test_a_search_that_begins_while_another_is_forgotten_keeps_its_evaluations(ledger, monkeypatch):
+def test_a_search_that_starts_while_another_is_deleted_keeps_its_evaluations(ledger, monkeypatch):
     write_search(ledger, "old", CONFIG, "finished", fingerprints={"calibration": "cal"})
     ledger.record("cal", 0, {A: np.ones(2)})
-    read, began = SEARCHES.all, threading.Event()
+    read = SEARCHES.all
+    began = threading.Event()
 
     def begin():
         with closing(Ledger(ledger.path)) as elsewhere, held(elsewhere, "new", "SEARCH"):
@@ -242,17 +248,17 @@ def test_a_search_that_begins_while_another_is_forgotten_keeps_its_evaluations(l
         records = read(opened)
         thread.start()
         assert began.wait(10)
-        time.sleep(0.3)  # in which it would write, if it could
+        time.sleep(0.3)  # the thread would write in this time if no lock kept it from that
         return records
 
     with monkeypatch.context() as patch:
         patch.setattr(Table, "all", read_slowly)
         clean(ledger, ["old"], really=True)
     thread.join()
-    assert ledger.known("cal", [B])[B] and [one.search_id for one in SEARCHES.all(ledger)] == ["new"]
+    assert ledger.known("cal", [B])[B] and [record.search_id for record in SEARCHES.all(ledger)] == ["new"]
 
 
-def test_what_would_be_forgotten_is_counted_where_nothing_can_be_written(ledger):
+def test_rows_to_delete_are_counted_in_a_read_only_ledger(ledger):
     write_search(ledger, "old", CONFIG, "finished", fingerprints={"calibration": "cal"})
     ledger.record("cal", 0, {A: np.ones(2)})
     ledger.is_read_only = True

@@ -10,16 +10,17 @@ from raysearch.errors import UserError
 from raysearch.searching.record import SEARCHES, SearchRecord
 from tests.tracking.simulated import greedy_search
 
-FOUND = replace(greedy_search(4, 1), mlflow_run_id="f00")
+RESULT = replace(greedy_search(4, 1), mlflow_run_id="f00")
 
 
 def record(search_id, remove, state="running", result=None, updated="2026-01-01"):
-    """A search on record."""
+    """Return the record of a search."""
     run_id = result and result.mlflow_run_id
     return SearchRecord(search_id, {"remove": remove}, state, None, result, updated, mlflow_run_id=run_id)
 
 
-OLD, NEW = record("greedy-m5-aa", 1), record("greedy-m5-ab", 2, "finished", FOUND, "2026-01-02")
+OLD = record("greedy-m5-aa", 1)
+NEW = record("greedy-m5-ab", 2, "finished", RESULT, "2026-01-02")
 
 
 @pytest.fixture
@@ -36,34 +37,36 @@ def test_a_record_comes_back_as_it_was_written(filled):
 
 
 def test_a_record_is_found_by_name_prefix_mlflow_id_and_latest(filled):
-    for name, found in {"greedy-m5-aa": OLD, "f00": NEW, "greedy-m5-ab": NEW, "latest": NEW}.items():
-        assert SEARCHES.find(filled, name) == found
+    for name, expected in {"greedy-m5-aa": OLD, "f00": NEW, "greedy-m5-ab": NEW, "latest": NEW}.items():
+        assert SEARCHES.find(filled, name) == expected
     assert SEARCHES.names(filled, "greedy") == ["greedy-m5-ab", "greedy-m5-aa"]
     SEARCHES.write(filled, replace(OLD, updated="2026-01-03"))
     assert SEARCHES.find(filled, "latest").search_id == "greedy-m5-aa"
-    for name, said in {
+    for name, message in {
         "greedy": "fits greedy-m5-",
         "gredy-m5-aa": "did you mean 'greedy-m5-aa'",
         "": "is not in",
     }.items():
-        with pytest.raises(UserError, match=f"SEARCH='{name}' .*{said}"):
+        with pytest.raises(UserError, match=f"SEARCH='{name}' .*{message}"):
             SEARCHES.find(filled, name)
 
 
-def test_an_empty_table_says_how_to_start(ledger):
+def test_the_error_of_an_empty_table_names_the_command_to_start(ledger):
     with pytest.raises(UserError, match="start one with raysearch search"):
         SEARCHES.find(ledger, "latest")
 
 
-def test_a_change_is_made_from_what_was_there(filled):
+def test_a_change_receives_the_old_record(filled):
     SEARCHES.change(filled, OLD.search_id, lambda before: replace(before or NEW, state="failed", failure="why"))
     assert SEARCHES.get(filled, OLD.search_id) == replace(OLD, state="failed", failure="why")
     filled.connection.execute("UPDATE searches SET config = '{}'")
-    SEARCHES.change(filled, OLD.search_id, lambda before: OLD if before is None else NEW)  # a damaged one is none
+    SEARCHES.change(
+        filled, OLD.search_id, lambda before: OLD if before is None else NEW
+    )  # a damaged record is passed as None
     assert SEARCHES.get(filled, OLD.search_id) == OLD
 
 
-def test_looking_one_up_reads_no_other(filled):
+def test_finding_a_record_reads_no_other_record(filled):
     filled.connection.execute("UPDATE searches SET config = '{}' WHERE search_id = 'greedy-m5-ab'")
     assert SEARCHES.find(filled, "greedy-m5-aa") == OLD
     with pytest.raises(UserError, match="malformed"):
@@ -74,4 +77,4 @@ def test_records_are_readable_with_plain_sqlite(filled):
     query = "SELECT state, config ->> '$.remove', result ->> '$.evaluations.requested' FROM searches"
     with closing(sqlite3.connect(filled.path)) as shell:
         row = shell.execute(f"{query} WHERE mlflow_run_id = 'f00'").fetchone()
-    assert row == ("finished", 2, FOUND.evaluations.requested)
+    assert row == ("finished", 2, RESULT.evaluations.requested)

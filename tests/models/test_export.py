@@ -1,4 +1,4 @@
-"""An exported checkpoint is the masked model, whole or not at all."""
+"""An exported checkpoint is the masked model, and is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_family_is_exported_and_verified(tmp_path: Path) -> None:
     assert_each([*FAMILIES, *HYBRIDS], check)
 
 
-def test_decoders_that_count_their_layers_in_their_own_way_are_exported(tmp_path: Path) -> None:
+def test_decoders_with_their_own_key_for_the_number_of_layers_are_exported(tmp_path: Path) -> None:
     def check(family: str) -> None:
         out = tmp_path / family / "pruned"
         report = exported(dense(family, tmp_path / family), Mask.of(1), out)
@@ -66,7 +66,9 @@ def test_decoders_that_count_their_layers_in_their_own_way_are_exported(tmp_path
         model: Any = AutoModelForCausalLM.from_pretrained(out)
         assert report.parameters == model.num_parameters()
         if family in ("bart", "blenderbot"):
-            assert model.config.encoder_layers == OWN_WAYS[family]().config.encoder_layers, "nobody removed any"
+            assert model.config.encoder_layers == OWN_WAYS[family]().config.encoder_layers, (
+                "no encoder layer was removed"
+            )
 
     assert_each(OWN_WAYS, check)
 
@@ -81,16 +83,16 @@ def test_a_decoder_with_its_own_code_is_exported(tmp_path: Path) -> None:
     write_own_decoder(tmp_path / "other", "how_deep")
     spec = ModelSpec("other", str(tmp_path / "other"), trust_remote_code=True)
     assert describe(spec).n_layers == 4, "the list with the most parameters"
-    with pytest.raises(UnsupportedModelError, match="other weights than its config asks for"):
+    with pytest.raises(UnsupportedModelError, match="other weights than its config describes"):
         exported(spec, Mask.of(1), tmp_path / "other-out")
 
 
-def test_what_decides_by_place_is_named(tmp_path: Path) -> None:
-    for family, mask, said in (
+def test_the_rule_that_depends_on_places_is_named(tmp_path: Path) -> None:
+    for family, mask, message in (
         (
             "jamba",
             Mask.of(0),
-            r"\(expert_layer_period=2, attn_layer_period=2: masks of whole periods leave them right\)",
+            r"\(expert_layer_period=2, attn_layer_period=2: masks of whole periods do not change them\)",
         ),
         (
             "gemma4_text",
@@ -98,18 +100,18 @@ def test_what_decides_by_place_is_named(tmp_path: Path) -> None:
             r"\(the last one would be of another kind, sliding_attention: protect=\[-1\] keeps the last layer\)",
         ),
     ):
-        with pytest.raises(UnsupportedModelError, match=said):
+        with pytest.raises(UnsupportedModelError, match=message):
             exported(dense(family, tmp_path / family), mask, tmp_path / f"{family}-out")
 
 
 def config_value(spec: ModelSpec, mask: Mask, key: str, out: Path) -> Any:
-    """A key of the config of the model exported without the mask's layers."""
+    """Return the value of a key in the config of the model exported without the mask's layers."""
     exported(spec, mask, out, overwrite=True)
     return json.loads((out / "config.json").read_text())[key]
 
 
 def test_the_config_describes_the_kept_layers(tmp_path: Path) -> None:
-    """Lists with a value a layer, lists of layers' indices, periods, and counts of leading layers."""
+    """It has lists with a value for each layer, lists of indices, periods, and counts of leading layers."""
     kinds = ["sliding_attention", "full_attention"]
     for family, key, cases in (
         ("gemma3_text", "layer_types", [(Mask.of(1, 2), kinds)]),
@@ -120,42 +122,45 @@ def test_the_config_describes_the_kept_layers(tmp_path: Path) -> None:
         ("minicpm3", "scale_depth", [(Mask.of(0, 1, 2), 1.0)]),
     ):
         spec = dense(family, tmp_path / family)
-        for mask, left in cases:
-            assert config_value(spec, mask, key, tmp_path / "pruned") == left, (family, mask)
+        for mask, expected in cases:
+            assert config_value(spec, mask, key, tmp_path / "pruned") == expected, (family, mask)
     spec = dense("kimi_linear", tmp_path / "kimi")
     numbers = config_value(spec, Mask.of(0, 3), "linear_attn_config", tmp_path / "pruned")
     assert (numbers["full_attn_layers"], numbers["kda_layers"], numbers["num_heads"]) == ([1], [2], 4)
 
 
-def test_a_depth_that_is_told_twice_is_changed_twice(tmp_path: Path) -> None:
-    """Else the checkpoint would have a random layer more, which in 16 bits hardly shows."""
+def test_a_depth_under_two_keys_is_changed_under_both(tmp_path: Path) -> None:
+    """Otherwise the checkpoint would have one more layer, a random one, with little effect in 16 bits."""
     tiny("xlstm", vocab_size=128, hidden_size=32, num_heads=4, num_hidden_layers=4).save_pretrained(tmp_path / "dense")
     spec = ModelSpec("xlstm", str(tmp_path / "dense"), dtype="bfloat16")
     assert config_value(spec, Mask.of(3), "num_blocks", tmp_path / "pruned") == 3
 
 
-def test_weights_that_the_config_does_not_ask_for_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_the_config_does_not_describe_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raysearch.models.surgery.shrink_config", lambda *_: None)
-    with pytest.raises(UnsupportedModelError, match=r"other weights than its config asks for \(model\.layers\.3\."):
+    with pytest.raises(UnsupportedModelError, match=r"other weights than its config describes \(model\.layers\.3\."):
         exported(dense("llama", tmp_path), Mask.of(1), tmp_path / "pruned")
 
 
-def test_values_by_layer_go_with_their_layers(tmp_path: Path) -> None:
+def test_values_by_layer_are_renumbered_with_their_layers(tmp_path: Path) -> None:
     spec = dense("gemma4_text", tmp_path)
-    for mask, left in [(Mask.of(0), ["0", "2"]), (Mask.of(1, 2), ["1"])]:
+    for mask, layers in [(Mask.of(0), ["0", "2"]), (Mask.of(1, 2), ["1"])]:
         values = config_value(spec, mask, "per_layer_config", tmp_path / "pruned")
-        assert values == {layer: {"head_dim": 16} for layer in left}, mask
-    with pytest.raises(UnsupportedModelError, match="gemma4_text cannot be exported"):  # its last layer has to be full
+        assert values == {layer: {"head_dim": 16} for layer in layers}, mask
+    with pytest.raises(
+        UnsupportedModelError, match="gemma4_text cannot be exported"
+    ):  # its last layer must have full attention
         exported(spec, Mask.of(3), tmp_path / "last")
 
 
-def test_the_card_leaves_llama_cpp_out_where_it_would_run_another_model(tmp_path: Path) -> None:
-    spec, out = dense("smollm3", tmp_path), tmp_path / "out"
+def test_the_card_leaves_out_llama_cpp_if_it_would_run_another_model(tmp_path: Path) -> None:
+    spec = dense("smollm3", tmp_path)
+    out = tmp_path / "out"
     for mask, fits in ((Mask.of(3), True), (Mask.of(0), False)):
         exported(spec, mask, out, overwrite=True)
         card = (out / "README.md").read_text()
         assert ("| Ollama |" in card, "convert_hf_to_gguf" in card) == (fits, fits)
-        assert ("llama.cpp tells which layers rotate positions from their places, which" in card) is not fits
+        assert ("llama.cpp derives which layers rotate positions from their places, which" in card) is not fits
 
 
 def test_tied_weights_stay_tied(tmp_path: Path) -> None:
@@ -178,26 +183,26 @@ def test_the_empty_mask_exports_the_dense_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", UNEXPORTABLE)
-def test_what_no_config_can_say_is_refused(family: str, tmp_path: Path) -> None:
+def test_a_model_that_no_config_describes_is_refused(family: str, tmp_path: Path) -> None:
     spec = dense(family, tmp_path)
     with pytest.raises(UnsupportedModelError, match="cannot be exported"):
         exported(spec, Mask.of(0), tmp_path / "pruned")
     assert [path.name for path in tmp_path.iterdir()] == ["dense"]
 
 
-def test_a_layer_that_knows_its_place_is_refused(tmp_path: Path) -> None:
-    """The verification is what finds it: the checkpoint loads and runs, but is another model, in 16 bits hardly."""
+def test_a_layer_that_depends_on_its_place_is_refused(tmp_path: Path) -> None:
+    """Only the verification detects it: the checkpoint loads and runs, but differs a little, least in 16 bits."""
     widths = {"vocab_size": 128, "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 64, "bos_token_id": 1}
     tiny("gpt2", **widths, eos_token_id=2, scale_attn_by_inverse_layer_idx=True).save_pretrained(tmp_path / "dense")
-    said = r"gpt2 cannot be exported without \{2\}: .*depend on their places"
+    message = r"gpt2 cannot be exported without \{2\}: .*depend on their places"
     for dtype in ("float32", "bfloat16"):
-        with pytest.raises(UnsupportedModelError, match=said):
+        with pytest.raises(UnsupportedModelError, match=message):
             exported(ModelSpec("gpt2", str(tmp_path / "dense"), dtype=dtype), Mask.of(2), tmp_path / "pruned")
         assert not (tmp_path / "pruned").exists()
 
 
-def test_what_transformers_does_not_write_is_refused(tmp_path: Path) -> None:
-    kinds = ["full_attention", *["linear_attention"] * 3]  # of which its config asks for both
+def test_a_model_that_transformers_does_not_write_is_refused(tmp_path: Path) -> None:
+    kinds = ["full_attention", *["linear_attention"] * 3]  # the config requires both kinds
     tiny("olmo_hybrid", **_WIDTHS, **_DELTA, layer_types=kinds).save_pretrained(tmp_path / "dense")
     with pytest.raises(
         UnsupportedModelError, match=r"olmo_hybrid cannot be exported without \{0\}: transformers does not"
@@ -207,15 +212,19 @@ def test_what_transformers_does_not_write_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_the_way_is_only_replaced_on_demand(tmp_path: Path) -> None:
-    spec, out = dense("llama", tmp_path), tmp_path / "pruned"
+    spec = dense("llama", tmp_path)
+    out = tmp_path / "pruned"
     out.mkdir()
     exported(spec, Mask.of(1), out)  # an empty folder is not in the way
     with pytest.raises(UserError, match=r"out=.*pruned is not empty; name another folder.*--overwrite"):
         exported(spec, Mask.of(2), out)
     (tmp_path / "file").touch()
-    own, other = "holds the dense model itself", "; write to another folder"
-    for name, wrong in (("file", "is a file; name a folder"), ("dense", own + other), (".", f"{own} in dense{other}")):
-        with pytest.raises(UserError, match=wrong):
+    for name, message in (
+        ("file", "is a file; name a folder"),
+        ("dense", "holds the dense model itself; write to another folder"),
+        (".", "holds the dense model itself in dense; write to another folder"),
+    ):
+        with pytest.raises(UserError, match=message):
             exported(spec, Mask.of(1), tmp_path / name, overwrite=True)
     (tmp_path / "file").unlink()
     (out / "stale.txt").touch()
@@ -225,8 +234,9 @@ def test_a_folder_in_the_way_is_only_replaced_on_demand(tmp_path: Path) -> None:
     assert not (out / "stale.txt").exists()
 
 
-def test_a_failed_export_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec, out = dense("llama", tmp_path), tmp_path / "pruned"
+def test_a_failed_export_does_not_change_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = dense("llama", tmp_path)
+    out = tmp_path / "pruned"
     exported(spec, Mask.of(1), out)
     monkeypatch.setattr(export, "relative_gap", lambda *_: float("nan"))
     with pytest.raises(UnsupportedModelError):
@@ -236,7 +246,7 @@ def test_a_failed_export_leaves_what_was_there(tmp_path: Path, monkeypatch: pyte
 
 
 def speaking(family: str, tmp_path: Path) -> ModelSpec:
-    """A dense model with a tokenizer whose words are w0 … w127."""
+    """Write a dense model with a tokenizer whose words are w0 … w127."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     spec = dense(family, tmp_path)
@@ -247,48 +257,50 @@ def speaking(family: str, tmp_path: Path) -> ModelSpec:
     return spec
 
 
-def test_a_prompt_may_reach_to_the_last_position(tmp_path: Path) -> None:
+def test_a_prompt_may_use_all_positions(tmp_path: Path) -> None:
     spec = speaking("gpt2", tmp_path)
-    for n_tokens, most in ((60, 5), (64, 1)):
+    for n_tokens, most_words in ((60, 5), (64, 1)):
         report = exported(spec, Mask.of(1), tmp_path / "out", overwrite=True, prompt="w3 " * n_tokens)
-        assert report.after and len(report.after.split()) <= most
+        assert report.after and len(report.after.split()) <= most_words
 
 
-def test_the_tokenizer_goes_along_and_both_models_speak(tmp_path: Path) -> None:
+def test_the_tokenizer_is_exported_and_both_models_generate(tmp_path: Path) -> None:
     spec = speaking("llama", tmp_path)
     report = exported(spec, Mask.of(1), tmp_path / "pruned", prompt="w3 w4 w5")
     assert report.before and report.after and report.before != report.after
-    assert report.before.startswith(" w") and report.after.startswith(" w"), "it goes on after the prompt"
+    assert report.before.startswith(" w") and report.after.startswith(" w"), "the continuation begins after the prompt"
     assert AutoTokenizer.from_pretrained(tmp_path / "pruned")("w7 w9")["input_ids"] == [7, 9]
     assert "AutoTokenizer.from_pretrained" in (tmp_path / "pruned" / "README.md").read_text()
-    for out, prompt, wrong in (
+    for out, prompt, message in (
         (tmp_path / "new", "w3 " * 9999, "--prompt holds 9,999 tokens, and the model has"),
-        (tmp_path / "new", " ", "--prompt=  holds no token to go on from"),
+        (tmp_path / "new", " ", "--prompt=  holds no token to continue from"),
         (Path("/proc/pruned"), None, "cannot be written .No such file"),
     ):
-        with pytest.raises(UserError, match=wrong):
+        with pytest.raises(UserError, match=message):
             exported(spec, Mask.of(1), out, prompt=prompt)
         assert not out.exists()
 
 
-def test_what_does_not_write_without_its_layers_is_refused(tmp_path: Path) -> None:
-    """A cache counts tokens by layers of attention: without one, logits are right, and no text is written."""
-    kept = "; choose a mask that keeps a layer of each kind"
-    said = r"cannot be exported without \{3\}: transformers does not generate with .* Attention layers" + f".*{kept}"
-    with pytest.raises(UnsupportedModelError, match=said):
-        exported(dense("qwen3_next", tmp_path), Mask.of(3), tmp_path / "pruned")  # the only one of attention
+def test_a_model_that_cannot_generate_without_its_layers_is_refused(tmp_path: Path) -> None:
+    """A cache counts tokens by layers of attention: without them, logits are right, but generation fails."""
+    remedy = "; choose a mask that keeps a layer of each kind"
+    message = r"cannot be exported without \{3\}: transformers does not generate with .* Attention layers.*" + remedy
+    with pytest.raises(UnsupportedModelError, match=message):
+        exported(dense("qwen3_next", tmp_path), Mask.of(3), tmp_path / "pruned")  # the only layer of attention
     assert not (tmp_path / "pruned").exists()
 
 
-def test_what_never_writes_is_exported_and_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_never_generates_is_exported_without_a_continuation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def generate(*_: Any, **__: Any) -> None:
         raise ValueError("no cache")
 
     spec = speaking("llama", tmp_path)
     monkeypatch.setattr("transformers.LlamaForCausalLM.generate", generate, raising=False)
     assert exported(spec, Mask.of(1), tmp_path / "pruned").n_layers == N_LAYERS - 1
-    said = r"--prompt=w3 cannot be continued: .* llama \(no cache\); leave it out"
-    with pytest.raises(UnsupportedModelError, match=said):
+    message = r"--prompt=w3 cannot be continued: .* llama \(no cache\); leave it out"
+    with pytest.raises(UnsupportedModelError, match=message):
         exported(spec, Mask.of(1), tmp_path / "other", prompt="w3")
 
 
@@ -298,7 +310,7 @@ def test_a_prompt_needs_a_tokenizer(tmp_path: Path) -> None:
         exported(spec, Mask.of(1), tmp_path / "out", prompt="hello")
 
 
-def test_a_gguf_file_is_exported_as_any_other_model(gguf: Path, tmp_path: Path) -> None:
+def test_a_gguf_file_is_exported_like_any_other_model(gguf: Path, tmp_path: Path) -> None:
     exported(ModelSpec("tiny", str(gguf)), Mask.of(1), tmp_path / "pruned")
     assert "quantization_config" not in json.loads((tmp_path / "pruned" / "config.json").read_text())
     assert "name the same model in Hugging Face format" in (tmp_path / "pruned" / "mergekit.yaml").read_text()
@@ -306,8 +318,9 @@ def test_a_gguf_file_is_exported_as_any_other_model(gguf: Path, tmp_path: Path) 
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_the_demo_model_speaks_without_three_layers(tmp_path: Path, smollm2_folder: Path) -> None:
-    spec, prompt = ModelSpec("smollm2-135m", str(smollm2_folder)), "The capital of France is"
+def test_the_demo_model_generates_without_three_layers(tmp_path: Path, smollm2_folder: Path) -> None:
+    spec = ModelSpec("smollm2-135m", str(smollm2_folder))
+    prompt = "The capital of France is"
     report = exported(spec, Mask.of(21, 22, 25), tmp_path / "pruned", prompt=prompt)
     assert (report.n_layers, report.parameters) == (27, 123_894_720)
     assert report.max_logit_difference <= 1e-5
@@ -319,14 +332,15 @@ def test_the_demo_model_speaks_without_three_layers(tmp_path: Path, smollm2_fold
     assert " ".join(text.split()) == f"{prompt}{report.after}"
 
 
-def test_what_a_killed_export_left_is_mended_by_the_next(tmp_path: Path) -> None:
+def test_the_next_export_repairs_what_a_killed_export_left(tmp_path: Path) -> None:
     out = tmp_path / "pruned"
-    partial, replaced = tmp_path / ".pruned.partial", tmp_path / ".pruned.replaced"
+    partial = tmp_path / ".pruned.partial"
+    replaced = tmp_path / ".pruned.replaced"
     partial.mkdir()
     replaced.mkdir()
     (replaced / "before").touch()
     with pytest.raises(KeyboardInterrupt), export.replacing(out) as folder:
-        assert [*folder.iterdir()] == [] and (out / "before").exists(), "what was there is put back"
+        assert [*folder.iterdir()] == [] and (out / "before").exists(), "the replaced folder is put back"
         raise KeyboardInterrupt
     assert [file.name for file in tmp_path.iterdir()] == ["pruned"] and (out / "before").exists()
     with export.replacing(out) as folder:

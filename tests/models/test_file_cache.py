@@ -1,4 +1,4 @@
-"""What follows from files is kept, and never outlives a change of them."""
+"""Values that depend on files are cached, and not used after a change of the files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGE = 2**22
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files whose content is read, one for each time."""
+    """The files whose content is read, once for each reading."""
     files: list[Path] = []
 
     def read(file: Path) -> str:
@@ -27,18 +27,18 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return files
 
 
-def test_values_are_kept_by_all_that_they_follow_from(tmp_path: Path) -> None:
+def test_values_are_cached_by_everything_that_they_depend_on(tmp_path: Path) -> None:
     cache = FileCache(tmp_path / "cache")
     assert cache.get({"a": 1, "b": [2]}) is None
     cache.put({"a": 1, "b": [2]}, b"value")
     assert FileCache(tmp_path / "cache").get({"b": [2], "a": 1}) == b"value"
     assert cache.get({"a": 1, "b": [3]}) is None
-    nowhere = FileCache(None)
-    nowhere.put({"a": 1}, b"value")
-    assert nowhere.get({"a": 1}) is None
+    disabled = FileCache(None)
+    disabled.put({"a": 1}, b"value")
+    assert disabled.get({"a": 1}) is None
 
 
-def test_a_damaged_value_is_none(tmp_path: Path) -> None:
+def test_a_damaged_value_is_not_returned(tmp_path: Path) -> None:
     cache = FileCache(tmp_path)
     cache.put({"a": 1}, b"some value")
     (file,) = (tmp_path / "files").iterdir()
@@ -51,7 +51,8 @@ def test_a_damaged_value_is_none(tmp_path: Path) -> None:
 def test_a_large_file_is_read_again_only_if_it_changed(
     tmp_path: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, cache = tmp_path / "file", FileCache(tmp_path / "cache")
+    file = tmp_path / "file"
+    cache = FileCache(tmp_path / "cache")
     file.write_bytes(b"a" * LARGE)
     long_ago = time.time_ns() - 10**10
     monkeypatch.setattr(module, "_SETTLED_NS", 0)
@@ -61,17 +62,18 @@ def test_a_large_file_is_read_again_only_if_it_changed(
     file.write_bytes(b"b" * LARGE)  # of the same size …
     os.utime(file, ns=(long_ago, long_ago))  # … and time
     assert cache.sha256(file) == sha256(file) != first
-    other = tmp_path / "other"
-    other.write_bytes(b"c" * LARGE)
-    os.utime(other, ns=(long_ago, long_ago))
-    other.replace(file)
+    replacement = tmp_path / "other"
+    replacement.write_bytes(b"c" * LARGE)
+    os.utime(replacement, ns=(long_ago, long_ago))
+    replacement.replace(file)
     assert cache.sha256(file) == sha256(file)
 
 
-def test_a_file_that_was_changed_just_now_is_read_each_time(
+def test_a_file_that_has_just_changed_is_read_each_time(
     tmp_path: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, cache = tmp_path / "file", FileCache(tmp_path / "cache")
+    file = tmp_path / "file"
+    cache = FileCache(tmp_path / "cache")
     file.write_bytes(b"a" * LARGE)
     monkeypatch.setattr(module, "_SETTLED_NS", 10**15)
     for _ in range(2):
@@ -79,13 +81,13 @@ def test_a_file_that_was_changed_just_now_is_read_each_time(
     assert len(reads) == 2
 
 
-def test_values_that_were_not_used_for_longest_are_deleted(tmp_path: Path) -> None:
+def test_the_least_recently_used_values_are_deleted(tmp_path: Path) -> None:
     cache = FileCache(tmp_path)
     for number in range(3):
         cache.put({"number": number}, bytes(1000))
         (newest,) = [file for file in (tmp_path / "files").iterdir() if file.stat().st_mtime_ns > 10**18]
         os.utime(newest, ns=(number, number))
-    assert cache.get({"number": 0}) is not None, "it is used"
+    assert cache.get({"number": 0}) is not None, "this is a use"
     cache.trim(2500)
     assert [number for number in range(3) if cache.get({"number": number}) is not None] == [0, 2]
     cache.trim(0)

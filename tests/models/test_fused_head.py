@@ -1,7 +1,7 @@
-"""The fused head: what a model's tail is found to be, and that its log-probabilities are the model's own.
+"""The fused head: the measured scale and cap of a model's tail, and log-probabilities equal to the model's.
 
-Liger's kernel runs on GPUs, or in Triton's interpreter. `LigerDouble` computes the same in plain PyTorch, so that what
-is around the kernel is tested anywhere.
+Liger's kernel runs on GPUs, or in Triton's interpreter. `LigerDouble` computes the same in plain PyTorch, so that the
+code around the kernel is tested on every machine.
 """
 
 import importlib.util
@@ -43,16 +43,16 @@ BATCH = Batch(TOKENS, np.arange(9) > np.zeros_like(TOKENS))
 
 
 class LigerDouble(ModuleType):
-    """Stands in for `liger_kernel.transformers.functional`, and notes how many tokens it is asked for."""
+    """Replaces `liger_kernel.transformers.functional`, and records the number of tokens of each call."""
 
     def __init__(self) -> None:
         super().__init__("a test double of liger_kernel.transformers.functional")
-        self.asked: list[int] = []
+        self.n_tokens: list[int] = []
         self.off = 0.0  # what it adds by mistake
 
     def liger_fused_linear_cross_entropy(self, states, weight, tokens, bias, *, reduction, softcap, chunk_mem_const):
         assert reduction == "none" and chunk_mem_const >= 1 and not torch.is_grad_enabled()
-        self.asked.append(len(tokens))
+        self.n_tokens.append(len(tokens))
         logits = nn.functional.linear(states, weight, bias).float()
         logits = logits if softcap is None else softcap * (logits / softcap).tanh()
         return nn.functional.cross_entropy(logits, tokens, reduction="none") + self.off
@@ -67,25 +67,26 @@ def liger(monkeypatch: pytest.MonkeyPatch) -> LigerDouble:
 
 @torch.no_grad()
 def compare(model: PreTrainedModel) -> None:
-    """Assert that log-probabilities are those of the model's own tail, and the same each time."""
-    fused, plain = LayerStack(model, fused_head=True), LayerStack(model)
+    """Assert that log-probabilities are those of the model's own tail, and have the same bits each time."""
+    fused = LayerStack(model, fused_head=True)
+    plain = LayerStack(model)
     verify(fused)
     states = predicting(plain.walk(plain.capture(BATCH.inputs), Mask.of(1)), BATCH.inputs)
-    one, again, other = (token_log_probs(states, BATCH, stack) for stack in (fused, fused, plain))
-    assert one.dtype == torch.float64 and torch.equal(one, again)
-    assert relative_gap(one, other) <= 1e-6
+    log_probs = token_log_probs(states, BATCH, fused)
+    assert log_probs.dtype == torch.float64 and torch.equal(log_probs, token_log_probs(states, BATCH, fused))
+    assert relative_gap(log_probs, token_log_probs(states, BATCH, plain)) <= 1e-6
 
 
 def test_log_probabilities_are_those_of_the_models_own_tail(liger: LigerDouble) -> None:
     def check(family: str) -> None:
-        liger.asked.clear()
+        liger.n_tokens.clear()
         compare((FAMILIES | HYBRIDS)[family]())
-        assert liger.asked[1:] == [BATCH.n_scored] * 2  # the first is the stack's own check
+        assert liger.n_tokens[1:] == [BATCH.n_scored] * 2  # the first is the stack's own check
 
     assert_each([*FAMILIES, *HYBRIDS], check)
 
 
-def test_finds_what_a_tail_does_after_its_norm() -> None:
+def test_the_scale_and_cap_of_a_tail_are_measured() -> None:
     def check(family: str) -> None:
         stack = LayerStack(FAMILIES[family]().bfloat16())
         head = find_fused_head(stack.model, stack)
@@ -98,7 +99,7 @@ def test_finds_what_a_tail_does_after_its_norm() -> None:
     assert_each(["llama", "granite", "cohere", "gemma2", "phi"], check)
 
 
-def test_is_right_for_what_is_scaled_and_capped_and_has_a_bias(liger: LigerDouble) -> None:
+def test_a_scaled_and_capped_head_with_a_bias_is_exact(liger: LigerDouble) -> None:
     model = FAMILIES["phi"]()
     head = model.get_output_embeddings()
     head.register_forward_hook(lambda *call: 2.5 * (0.3 * call[2] / 2.5).tanh())
@@ -122,7 +123,7 @@ def test_another_tail_is_refused(hook, liger: LigerDouble) -> None:
         verify(LayerStack(model, fused_head=True))
 
 
-def test_a_head_that_takes_more_than_the_last_hidden_state_is_refused(liger: LigerDouble) -> None:
+def test_a_head_with_another_input_than_the_last_hidden_state_is_refused(liger: LigerDouble) -> None:
     model = FAMILIES["llama"]()
     model.get_output_embeddings().register_forward_pre_hook(lambda head, args: (args[0] * 0.999,))
     with pytest.raises(UserError, match="other log-probabilities than llama itself"):
@@ -142,31 +143,30 @@ def test_a_kernel_that_is_wrong_here_is_refused(liger: LigerDouble, monkeypatch:
         verify(LayerStack(FAMILIES["llama"](), fused_head=True))
 
 
-def test_replicas_have_it(liger: LigerDouble, tmp_path: Path) -> None:
+def test_replicas_use_the_fused_head(liger: LigerDouble, tmp_path: Path) -> None:
     FAMILIES["gemma2"]().save_pretrained(tmp_path)
     calibration = Calibration.create(PerplexityObjective(), BATCH, 1, {}, {})
-    masks, losses = (Mask(), Mask.of(1)), []
+    masks = (Mask(), Mask.of(1))
+    losses = []
     for on in (True, False):
         replica = make_replica(locate(ModelSpec("t", str(tmp_path), device="cpu", fused_head=on)), threads=1)
         replica.calibrations[calibration.fingerprint] = calibration
-        liger.asked.clear()
+        liger.n_tokens.clear()
         values = replica.evaluate(MaskUnit(calibration.fingerprint, 0, masks)).values
         losses.append([float(values[mask].sum()) for mask in masks])
-        assert liger.asked == ([8, 8] if on else [])
+        assert liger.n_tokens == ([8, 8] if on else [])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-def test_gradients_take_the_models_own_tail(liger: LigerDouble) -> None:
+def test_gradients_use_the_models_own_tail(liger: LigerDouble) -> None:
     model = FAMILIES["llama"]()
-    fused, plain = LayerStack(model, fused_head=True), LayerStack(model)
-    found, wanted = (
-        measure(Statistic.GATE_GRADIENTS, stack, [BATCH], PerplexityObjective()) for stack in (fused, plain)
-    )
-    assert found.tobytes() == wanted.tobytes()
-    assert liger.asked == []
+    rows = measure(Statistic.GATE_GRADIENTS, LayerStack(model, fused_head=True), [BATCH], PerplexityObjective())
+    expected = measure(Statistic.GATE_GRADIENTS, LayerStack(model), [BATCH], PerplexityObjective())
+    assert rows.tobytes() == expected.tobytes()
+    assert liger.n_tokens == []
 
 
-def test_is_refused_without_a_gpu_or_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fused_head_is_refused_without_a_gpu_or_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FAMILIES["llama"]().save_pretrained(tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     on_cpu, on_gpu = (
@@ -186,7 +186,7 @@ def test_a_node_needs_the_package_too() -> None:
     _check_versions(own_versions())
 
 
-def test_numbers_of_a_fused_head_are_other_numbers(tmp_path: Path) -> None:
+def test_a_fused_head_changes_the_numerics(tmp_path: Path) -> None:
     FAMILIES["llama"]().save_pretrained(tmp_path)
     fused, plain = (describe(ModelSpec("t", str(tmp_path), device="cpu", fused_head=on)) for on in (True, False))
     assert fused.numerics == {**plain.numerics, "fused_head": True}
@@ -196,13 +196,13 @@ def test_numbers_of_a_fused_head_are_other_numbers(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is None, reason="needs pip install liger-kernel")
 def test_the_kernel_itself_gives_the_models_log_probabilities() -> None:
-    """In Triton's interpreter, in a process of its own since Triton is told of it when it is imported."""
+    """The kernel runs in Triton's interpreter, which must be chosen before Triton is imported, so in a new process."""
     script = """
 import torch
-from tests.models import test_fused_head as here
+from tests.models import test_fused_head as module
 for family in ("llama", "granite", "phi", "mamba"):
     for dtype in (torch.float32, torch.bfloat16):
-        here.compare((here.FAMILIES | here.HYBRIDS)[family]().to(dtype))
+        module.compare((module.FAMILIES | module.HYBRIDS)[family]().to(dtype))
 """
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=300)

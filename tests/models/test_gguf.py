@@ -1,4 +1,4 @@
-"""A GGUF file is dequantised once: kept as safetensors, it is the same model to the bit."""
+"""A GGUF file is dequantised once. Its copy as safetensors is the same model, bit for bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from raysearch.models.file_cache import FileCache
-from raysearch.models.gguf import MOST, is_whole, read_fast
+from raysearch.models.gguf import MAX_COPIES, is_whole, read_fast
 from raysearch.models.loading import describe, fingerprint, load_model, load_tokenizer, tokenizer_fingerprint
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
@@ -31,12 +31,13 @@ def model_of(file: Path, cache: Path | None, dtype: str = "float32") -> LocatedM
     return locate(spec(file, cache, dtype))
 
 
-def same(one: PreTrainedModel, other: PreTrainedModel) -> bool:
-    ours, theirs = one.state_dict(), other.state_dict()
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+def same(model: PreTrainedModel, reference: PreTrainedModel) -> bool:
+    weights = model.state_dict()
+    expected = reference.state_dict()
+    return weights.keys() == expected.keys() and all(torch.equal(weights[name], expected[name]) for name in weights)
 
 
-def test_a_file_is_read_fast_to_the_same_values(tmp_path: Path) -> None:
+def test_fast_reading_gives_the_same_values(tmp_path: Path) -> None:
     more: dict[str, Any] = {
         "kinds": ["a", "", "ö"],
         "numbers": [1, -2],
@@ -55,57 +56,62 @@ def test_a_file_is_read_fast_to_the_same_values(tmp_path: Path) -> None:
             fast = library.GGUFReader(file)
         for name, field in plain.fields.items():
             assert (fast.fields[name].types, fast.fields[name].data) == (field.types, field.data), name
-            parts = zip(fast.fields[name].parts, field.parts, strict=True)
-            assert all(one.dtype == other.dtype and one.tolist() == other.tolist() for one, other in parts), name
+            for fast_part, part in zip(fast.fields[name].parts, field.parts, strict=True):
+                assert fast_part.dtype == part.dtype and fast_part.tolist() == part.tolist(), name
 
 
-def read_by_another(file: Path, cache: Path) -> float:
+def sum_of_weights(file: Path, cache: Path) -> float:
     return float(sum(each.double().abs().sum() for each in load_model(model_of(file, cache)).state_dict().values()))
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The GGUF files that are read, one for each time."""
+    """The GGUF files that are read, once for each reading."""
     files: list[Path] = []
 
     class Reader(library.GGUFReader):
-        def __init__(self, path: Any, *rest: Any) -> None:
+        def __init__(self, path: Any, *arguments: Any) -> None:
             files.append(Path(path))
-            super().__init__(path, *rest)
+            super().__init__(path, *arguments)
 
     monkeypatch.setattr(library, "GGUFReader", Reader)
     return files
 
 
-def test_a_file_is_read_once_and_is_the_same_then(gguf: Path, tmp_path: Path, reads: list[Path]) -> None:
-    plain, cache = model_of(gguf, None), tmp_path / "converted"
-    dense, tokenizer, sizes = load_model(plain), load_tokenizer(plain), describe(spec(gguf, None))
+def test_a_file_is_read_once_and_its_copy_is_the_same_model(gguf: Path, tmp_path: Path, reads: list[Path]) -> None:
+    plain = model_of(gguf, None)
+    cache = tmp_path / "converted"
+    dense = load_model(plain)
+    tokenizer = load_tokenizer(plain)
+    sizes = describe(spec(gguf, None))
     waiting = model_of(gguf, cache)
     assert same(load_model(model_of(gguf, cache)), dense)
     reads.clear()
-    assert same(load_model(waiting), dense), "it is read from where the other has put it"
-    kept = model_of(gguf, cache)
-    again = load_model(kept)
-    written = {"_name_or_path": "", "architectures": None}  # by every save_pretrained
-    assert same(again, dense) and again.config.to_dict() | written == dense.config.to_dict() | written
-    for model in (dense, again):
+    assert same(load_model(waiting), dense), "the copy of the other call is read"
+    located_copy = model_of(gguf, cache)
+    copy = load_model(located_copy)
+    changed_by_saving = {"_name_or_path": "", "architectures": None}
+    assert same(copy, dense)
+    assert copy.config.to_dict() | changed_by_saving == dense.config.to_dict() | changed_by_saving
+    for model in (dense, copy):
         assert model.generation_config is not None and model.generation_config.eos_token_id == dense.config.eos_token_id
-    assert tokenizer_fingerprint(load_tokenizer(kept)) == tokenizer_fingerprint(tokenizer)
-    assert fingerprint(kept) == fingerprint(plain)
+    assert tokenizer_fingerprint(load_tokenizer(located_copy)) == tokenizer_fingerprint(tokenizer)
+    assert fingerprint(located_copy) == fingerprint(plain)
     assert replace(describe(spec(gguf, cache)), model=plain) == replace(sizes, model=plain)
     assert not reads
 
 
-def test_each_dtype_and_each_content_is_kept_by_itself(gguf: Path, tmp_path: Path) -> None:
-    cache, other = tmp_path / "converted", tmp_path / "other.gguf"
-    other.write_bytes(gguf.read_bytes() + b"\0")
-    for file, dtype in ((gguf, "float32"), (gguf, "bfloat16"), (other, "float32")):
+def test_each_dtype_and_each_content_has_its_copy(gguf: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "converted"
+    other_file = tmp_path / "other.gguf"
+    other_file.write_bytes(gguf.read_bytes() + b"\0")
+    for file, dtype in ((gguf, "float32"), (gguf, "bfloat16"), (other_file, "float32")):
         for _ in range(2):
             assert load_model(model_of(file, cache, dtype)).dtype == getattr(torch, dtype)
     assert len(list(cache.glob("*/model.safetensors"))) == 3
 
 
-def test_a_damaged_file_is_made_anew(gguf: Path, tmp_path: Path) -> None:
+def test_a_damaged_copy_is_replaced(gguf: Path, tmp_path: Path) -> None:
     dense = load_model(model_of(gguf, tmp_path))
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         (file,) = tmp_path.glob(f"*/{name}")
@@ -116,7 +122,7 @@ def test_a_damaged_file_is_made_anew(gguf: Path, tmp_path: Path) -> None:
             assert file.read_bytes() == content
 
 
-def test_what_a_killed_process_left_is_not_used(gguf: Path, tmp_path: Path) -> None:
+def test_an_incomplete_copy_of_a_killed_process_is_not_used(gguf: Path, tmp_path: Path) -> None:
     dense = load_model(model_of(gguf, tmp_path))
     (folder,) = (file.parent for file in tmp_path.glob("*/config.json"))
     (folder / "checksums.json").unlink()
@@ -126,26 +132,26 @@ def test_what_a_killed_process_left_is_not_used(gguf: Path, tmp_path: Path) -> N
     assert is_whole(folder, FileCache(None)) and not unfinished.exists()
 
 
-def test_two_processes_at_once_read_the_same(gguf: Path, tmp_path: Path) -> None:
-    context = get_context("forkserver")  # two that have both to import torch and transformers take twice as long
+def test_two_processes_read_the_same_model_at_once(gguf: Path, tmp_path: Path) -> None:
+    context = get_context("forkserver")  # imports torch and transformers once for both processes
     context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(2, context) as processes:
-        sums = list(processes.map(read_by_another, [gguf] * 2, [tmp_path] * 2))
+        sums = list(processes.map(sum_of_weights, [gguf] * 2, [tmp_path] * 2))
     assert sums[0] == sums[1]
-    assert model_of(gguf, tmp_path).gguf is None, "it is kept"
+    assert model_of(gguf, tmp_path).gguf is None, "there is a copy"
 
 
-def test_the_last_used_stay(gguf: Path, tmp_path: Path) -> None:
-    files = [tmp_path / f"{number}.gguf" for number in range(MOST + 1)]
+def test_the_last_used_copies_stay(gguf: Path, tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.gguf" for number in range(MAX_COPIES + 1)]
     for number, file in enumerate(files):
         file.write_bytes(gguf.read_bytes() + bytes(number))
         load_model(model_of(file, tmp_path))
         load_model(model_of(files[0], tmp_path))
-    kept = [model_of(file, tmp_path).gguf is None for file in files]
-    assert sum(kept) == MOST and kept[0] and not kept[1]
+    has_copy = [model_of(file, tmp_path).gguf is None for file in files]
+    assert sum(has_copy) == MAX_COPIES and has_copy[0] and not has_copy[1]
 
 
-def test_where_nothing_can_be_kept_the_file_is_read(gguf: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_file_is_read_if_no_copy_can_be_written(gguf: Path, tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "converted").write_text("a file")
     with pytest.warns(UserWarning, match="cannot keep the model as safetensors"):
         assert load_model(model_of(gguf, tmp_path / "converted")).dtype == torch.float32
@@ -153,7 +159,9 @@ def test_where_nothing_can_be_kept_the_file_is_read(gguf: Path, tmp_path: Path, 
     def full(file: Path) -> str:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("raysearch.models.gguf.sha256", full)  # at the very end, when the model has been written
+    monkeypatch.setattr(
+        "raysearch.models.gguf.sha256", full
+    )  # the digests are computed last, after the model was written
     with pytest.warns(UserWarning, match=r"cannot keep the model as safetensors .No space left on device"):
         assert load_model(model_of(gguf, tmp_path / "full")).dtype == torch.float32
     assert [file.name for file in (tmp_path / "full").iterdir()] == [".lock"]

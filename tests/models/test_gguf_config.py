@@ -1,4 +1,4 @@
-"""A GGUF file is the model that its checkpoint is, whatever scales, windows and caps it says; or it is refused."""
+"""A GGUF file is read as the model of its checkpoint, with its scales, windows and caps, or it is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.models.gguf_config import ARCHITECTURES
+from raysearch.models.gguf_content import ARCHITECTURES
 from raysearch.models.loading import describe, load_model
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
@@ -37,7 +37,7 @@ SIZES: dict[str, Any] = {
     "eos_token_id": 1,
     "pad_token_id": 1,
 }
-#: A tensor of divisors, as llama.cpp's converter makes it of Llama 3's parameters below.
+#: The tensor of divisors that llama.cpp's converter computes from Llama 3's parameters below.
 _WAVELENGTHS = 2 * np.pi * 5e5 ** (np.arange(0, 16, 2) / 16)
 _BETWEEN = ((64 / _WAVELENGTHS - 1) / 3).clip(0, 1)
 DIVISORS = (1 / ((1 - _BETWEEN) / 32 + _BETWEEN)).astype(np.float32)
@@ -61,7 +61,8 @@ QWEN35 = {
     },
 }
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-LONG, SHORT = (np.array([start + place / 9 for place in range(8)], np.float32) for start in (4, 1))
+LONG = np.array([4 + place / 9 for place in range(8)], np.float32)
+SHORT = np.array([1 + place / 9 for place in range(8)], np.float32)
 
 
 def _yarn(writer: gguf.GGUFWriter) -> None:
@@ -106,7 +107,7 @@ def _minimax(writer: gguf.GGUFWriter) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A checkpoint, and what its GGUF file says beside its sizes."""
+    """A checkpoint, and the metadata of its GGUF file besides the sizes."""
 
     model_type: str
     architecture: str
@@ -174,7 +175,7 @@ def write(case: Case, folder: Path) -> tuple[Path, Path]:
 
 
 def loss(model: PreTrainedModel) -> float:
-    """Return the nats per token of random text, of 96 tokens each, more than the windows and contexts above."""
+    """Return the nats per token of two random texts of 96 tokens, longer than the windows and contexts above."""
     tokens = torch.tensor(np.random.default_rng(0).integers(2, VOCABULARY, (2, 96)))
     with torch.inference_mode():
         logits = model(input_ids=tokens, use_cache=False).logits.double()
@@ -194,13 +195,13 @@ def test_a_file_has_the_loss_of_its_checkpoint(tmp_path: Path) -> None:
         assert loss(model) == pytest.approx(expected, rel=1e-5)
         model.save_pretrained(tmp_path / "exported")
         exported = AutoModelForCausalLM.from_pretrained(tmp_path / "exported", dtype=torch.float32).eval()
-        assert loss(exported) == pytest.approx(expected, rel=1e-5), "what is exported from it, too"
+        assert loss(exported) == pytest.approx(expected, rel=1e-5), "the export has the same loss"
 
     assert_each(CASES, check)
 
 
 @pytest.mark.slow
-def test_llama_cpp_reads_the_same_of_a_file(tmp_path: Path) -> None:
+def test_llama_cpp_computes_the_same_from_a_file(tmp_path: Path) -> None:
     def check(case: Case) -> None:
         _, file = write(case, tmp_path)
         model = load_model(locate(ModelSpec("tiny", str(file), "float32", device="cpu", attention="eager")))
@@ -235,10 +236,11 @@ REFUSALS: list[tuple[Case, str]] = [
 ]  # fmt: skip
 
 
-def test_what_would_be_another_model_is_refused(tmp_path: Path) -> None:
-    def check(case: tuple[Case, str]) -> None:
-        _, file = write(case[0], tmp_path)
-        with pytest.raises(UserError, match=case[1]):
+def test_a_file_that_would_be_another_model_is_refused(tmp_path: Path) -> None:
+    def check(refusal: tuple[Case, str]) -> None:
+        case, message = refusal
+        _, file = write(case, tmp_path)
+        with pytest.raises(UserError, match=message):
             describe(ModelSpec("tiny", str(file), "float32", device="cpu"))
 
     assert_each(REFUSALS, check)

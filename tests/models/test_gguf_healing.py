@@ -1,4 +1,4 @@
-"""A trained checkpoint as a GGUF file is that model to llama.cpp; what was not trained keeps its bytes."""
+"""llama.cpp computes the trained model from its GGUF file; tensors that were not trained keep their bytes."""
 
 from __future__ import annotations
 
@@ -28,51 +28,63 @@ LINEAR = ("q_proj", "k_proj", "o_proj", "down_proj")
 
 
 def change(name: str) -> bool:
-    """Whether a weight is trained: some linear layers and a norm, but no embedding."""
+    """Return whether a weight is trained: some linear layers and a norm, but no embedding."""
     return any(part in name for part in (*LINEAR, "input_layernorm"))
 
 
 def healed(
-    source: Path, trains: Callable[[str], bool] = change, size: float = 0.1, **how: Any
+    source: Path, trains: Callable[[str], bool] = change, size: float = 0.1
 ) -> tuple[HealedGGUF, PreTrainedModel]:
-    """The file without two layers, trained by random numbers, and that model."""
+    """Write the file without two layers, trained by random numbers. Return the file and the trained model."""
     dense = load_model(locate(ModelSpec("tiny", str(source), dtype="float32", attention="eager")))
     model = remove_layers(LayerStack(dense), MASK)
-    folder, generator = source.parent, torch.Generator().manual_seed(1)
+    folder = source.parent
+    generator = torch.Generator().manual_seed(1)
     model.save_pretrained(folder / "pruned")
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if trains(name):
                 weight.add_(size * torch.randn(weight.shape, generator=generator))
     model.save_pretrained(folder / "healed")
-    how = {"info": sizes_of(source), "search_id": "greedy-m2-1", "overwrite": False, **how}
-    out = folder / "healed.gguf"
-    return heal_gguf(source, MASK, out, pruned=folder / "pruned", healed=folder / "healed", **how), model
+    file = heal_gguf(
+        source,
+        MASK,
+        folder / "healed.gguf",
+        pruned=folder / "pruned",
+        healed=folder / "healed",
+        info=sizes_of(source),
+        search_id="greedy-m2-1",
+        overwrite=False,
+    )
+    return file, model
 
 
 def log_p(model: PreTrainedModel) -> np.ndarray[Any, Any]:
     with torch.inference_mode():
-        found: Any = torch.log_softmax(model(torch.tensor([TOKENS])).logits[0, -1].double(), -1).numpy()
-    return found
+        values: Any = torch.log_softmax(model(torch.tensor([TOKENS])).logits[0, -1].double(), -1).numpy()
+    return values
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "quantised"), [("llama", False), ("llama", True), ("gemma2", False)])
 def test_llama_cpp_computes_the_trained_model(architecture: str, quantised: bool, tmp_path: Path) -> None:
-    """Of a Llama, whose heads lie woven in the file, and a Gemma, whose norms are stored as 1 + w."""
+    """In the file of a Llama, the halves of heads are interleaved; in that of a Gemma, norms are stored as 1 + w."""
     source = write_llama(tmp_path / "dense.gguf", architecture=architecture, quantised=quantised)
     done, model = healed(source)
     assert (done.file.n_layers, done.coarser, done.command) == (2, (), None) and done.trained == 2 * 5
-    expected, found = log_p(model), by_llama_cpp(done.file.out)
+    expected = log_p(model)
+    computed = by_llama_cpp(done.file.out)
     pruned: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "pruned", attn_implementation="eager")
-    gap, trained_by = np.abs(found - expected).max(), np.abs(log_p(pruned.eval()) - expected).max()
-    assert gap < (0.15 if quantised else 5e-3) < 1.0 < trained_by, (gap, trained_by)
+    gap = np.abs(computed - expected).max()
+    effect_of_training = np.abs(log_p(pruned.eval()) - expected).max()
+    assert gap < (0.15 if quantised else 5e-3) < 1.0 < effect_of_training, (gap, effect_of_training)
 
 
-def test_what_was_not_trained_keeps_its_bytes_and_what_was_its_quantisation(tmp_path: Path) -> None:
+def test_trained_tensors_keep_their_quantisation_and_others_their_bytes(tmp_path: Path) -> None:
     source = write_llama(tmp_path / "dense.gguf", quantised=True)
     done, model = healed(source)
-    before, after = ({one.name: one for one in gguf.GGUFReader(file).tensors} for file in (source, done.file.out))
+    before = {tensor.name: tensor for tensor in gguf.GGUFReader(source).tensors}
+    after = {tensor.name: tensor for tensor in gguf.GGUFReader(done.file.out).tensors}
     changed = set()
     for name, tensor in after.items():
         old = before[name.replace("blk.1.", "blk.3.")]
@@ -84,17 +96,17 @@ def test_what_was_not_trained_keeps_its_bytes_and_what_was_its_quantisation(tmp_
     }
     weights = load_model(locate(ModelSpec("healed", str(done.file.out), dtype="float32"))).state_dict()
     gaps = {name: float((weights[name] - weight).abs().max()) for name, weight in model.state_dict().items()}
-    assert max(gaps.values()) < 0.01, "as exact as eight bits are"
+    assert max(gaps.values()) < 0.01, "the gap is that of eight bits"
 
 
 def test_a_small_training_is_not_rounded_away(tmp_path: Path) -> None:
-    """In four bits every weight goes back to where it was, so it gets eight."""
+    """In four bits, every weight would be rounded to its old value, so eight bits are used."""
     source = write_llama(tmp_path / "dense.gguf", quantised=True, quantisation="Q4_0")
     done, model = healed(source, size=0.02)
-    stored = {one.name: one.tensor_type.name for one in gguf.GGUFReader(done.file.out).tensors}
+    stored = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(done.file.out).tensors}
     assert stored["blk.0.attn_q.weight"] == "Q8_0" and stored["blk.0.attn_v.weight"] == "Q4_0"
     out = done.file.out
-    assert (done.coarser, done.command) == (("Q4_0",), None), "the source does not say what it is"
+    assert (done.coarser, done.command) == (("Q4_0",), None), "the source does not name its quantisation"
     weights = load_model(locate(ModelSpec("healed", str(out), dtype="float32"))).state_dict()
     gaps = {name: float((weights[name] - weight).abs().max()) for name, weight in model.state_dict().items()}
     assert max(gaps.values()) < 0.005

@@ -1,4 +1,4 @@
-"""A GGUF file without layers is the pruned model to llama.cpp, and no byte of its tensors changes."""
+"""llama.cpp computes the pruned model from its GGUF file, and no byte of a kept tensor changes."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def sizes_of(path: Path) -> ModelInfo:
     return ModelInfo(model, n_layers, 0, tuple(parameters), 0, VOCABULARY, WIDTH, None, "float32")
 
 
-def pruned(path: Path, *layers: int, **how: Any) -> GGUFExport:
+def pruned(path: Path, *layers: int, overwrite: bool = False) -> GGUFExport:
     out = path.with_name(f"{path.stem}-{'-'.join(map(str, layers))}.gguf")
-    how = {"info": sizes_of(path), "search_id": "greedy-m2-1", **how}
-    return prune_gguf(path, Mask.of(*layers), out, **how)
+    mask = Mask.of(*layers)
+    return prune_gguf(path, mask, out, info=sizes_of(path), search_id="greedy-m2-1", overwrite=overwrite)
 
 
 def metadata(path: Path) -> dict[str, Any]:
@@ -51,22 +51,25 @@ def metadata(path: Path) -> dict[str, Any]:
 
 
 def by_llama_cpp(path: Path) -> np.ndarray[Any, Any]:
-    """The log-probabilities of the next token."""
+    """Return the log-probabilities of the next token in llama.cpp."""
     params = xllamacpp.CommonParams()
-    params.model.path, params.n_ctx, params.warmup, params.verbosity = str(path), 256, False, 0
+    params.model.path = str(path)
+    params.n_ctx = 256
+    params.warmup = False
+    params.verbosity = 0
     params.cpuparams.n_threads = 1
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     server = xllamacpp.Server(params)
-    asked = {"prompt": TOKENS, "n_predict": 1, "n_probs": VOCABULARY, "temperature": 0.0, "ignore_eos": True}
-    answer: Any = server.handle_completions(asked)
-    found = np.full(VOCABULARY, np.nan)
+    request = {"prompt": TOKENS, "n_predict": 1, "n_probs": VOCABULARY, "temperature": 0.0, "ignore_eos": True}
+    answer: Any = server.handle_completions(request)
+    log_probs = np.full(VOCABULARY, np.nan)
     for token in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
-        found[token["id"]] = token["logprob"]
-    return found
+        log_probs[token["id"]] = token["logprob"]
+    return log_probs
 
 
 def by_transformers(path: Path, mask: Mask) -> np.ndarray[Any, Any]:
-    """The same of the model that the file holds, with layers deleted."""
+    """Return the log-probabilities of the next token in transformers, with the mask's layers deleted."""
     model: Any = AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation="eager"
     )
@@ -76,16 +79,17 @@ def by_transformers(path: Path, mask: Mask) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.slow
-def test_llama_cpp_computes_what_transformers_does(tmp_path: Path) -> None:
-    """Of a Llama, some with windows, whose places tell of one kept alone which they are, and one with experts."""
+def test_llama_cpp_computes_the_same_as_transformers(tmp_path: Path) -> None:
+    """The models are a Llama, models with windows, which depend on the layers' places, and one with experts."""
 
     def check(case: tuple[str, int, tuple[int, ...]]) -> None:
         architecture, n_layers, layers = case
         path = write_llama(tmp_path / f"{architecture}.gguf", n_layers, architecture=architecture)
-        done, mask = pruned(path, *layers), Mask.of(*layers)
+        done = pruned(path, *layers)
+        mask = Mask.of(*layers)
         expected = by_transformers(path, mask)
         assert np.abs(by_llama_cpp(done.out) - expected).max() < 5e-3
-        assert np.abs(by_transformers(path, Mask()) - expected).max() > 0.1, "the layers do matter"
+        assert np.abs(by_transformers(path, Mask()) - expected).max() > 0.1, "the removed layers change the result"
 
     cases = [("llama", 4, (0, 2)), ("gemma2", 4, (1, 2)), ("gemma2", 4, (2,)), ("gemma3", 7, (1, 4))]
     assert_each([*cases, ("qwen3moe", 4, (1, 3))], check)
@@ -93,7 +97,7 @@ def test_llama_cpp_computes_what_transformers_does(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_llama_cpp_loads_a_file_whose_lists_were_cut(tmp_path: Path) -> None:
-    """Of an Apertus, whose activation has four lists; it does not load where one is as long as before."""
+    """The activation of an Apertus has four lists. The model does not load if they have the old length."""
     lists: dict[str, Any] = {f"xielu.{name}": [0.5, 0.6, 0.7, 0.8] for name in ("alpha_n", "alpha_p", "beta", "eps")}
     path = write_llama(tmp_path / "dense.gguf", architecture="apertus", **lists)
     done = pruned(path, 1)
@@ -111,45 +115,45 @@ def test_every_tensor_keeps_its_bytes_and_its_metadata(tmp_path: Path) -> None:
         tmp_path / "q8.gguf", architecture="qwen3moe", quantised=True, leading_dense_block_count=2, **lists
     )
     done = pruned(path, 0, 2)
-    before, after = (gguf.GGUFReader(file) for file in (path, done.out))
+    before = gguf.GGUFReader(path)
+    after = gguf.GGUFReader(done.out)
     old = {tensor.name: tensor for tensor in before.tensors}
     assert len(after.tensors) == 3 + (len(old) - 3) // 2
     for tensor in after.tensors:
         name = tensor.name.replace("blk.0.", "blk.one.").replace("blk.1.", "blk.3.").replace("blk.one.", "blk.1.")
         assert tensor.tensor_type == old[name].tensor_type
         assert tensor.data.tobytes() == old[name].data.tobytes()
-    values = {name: found.contents() for name, found in after.fields.items() if not name.startswith("GGUF.")}
+    values = {name: stored.contents() for name, stored in after.fields.items() if not name.startswith("GGUF.")}
     changed = {name: value for name, value in values.items() if name not in before.fields}
     assert changed == {"raysearch.removed_layers": [0, 2], "raysearch.search": "greedy-m2-1"}
-    assert list(changed) == sorted(changed), "the same bytes in every process"
-    mended = {"block_count": 2, "leading_dense_block_count": 1, "attention.head_count_kv": [1, 3]}
-    mended |= {"feed_forward_length": [95, 93]}
-    for name, found in before.fields.items():
+    assert list(changed) == sorted(changed), "the file has the same bytes in every process"
+    cut = {"block_count": 2, "leading_dense_block_count": 1, "attention.head_count_kv": [1, 3]}
+    cut |= {"feed_forward_length": [95, 93]}
+    for name, stored in before.fields.items():
         if not name.startswith("GGUF."):
-            assert values[name] == mended.get(name.removeprefix("qwen3moe."), found.contents()), name
+            assert values[name] == cut.get(name.removeprefix("qwen3moe."), stored.contents()), name
     assert (done.n_layers, done.size_bytes) == (2, done.out.stat().st_size)
 
 
-def test_a_list_says_of_which_kind_layers_are_whose_places_no_longer_tell(tmp_path: Path) -> None:
-    windows, recurrent, interval = (
-        "attention.sliding_window_pattern",
-        "attention.recurrent_layers",
-        "full_attention_interval",
-    )
-    linear, files = [True, True, False] * 2, (tmp_path / f"{number}.gguf" for number in range(99))
+def test_a_list_is_written_if_layers_are_of_another_kind_at_their_new_places(tmp_path: Path) -> None:
+    windows = "attention.sliding_window_pattern"
+    recurrent = "attention.recurrent_layers"
+    interval = "full_attention_interval"
+    linear = [True, True, False] * 2
+    files = (tmp_path / f"{number}.gguf" for number in range(99))
 
     def check(case: tuple[str, dict[str, Any], tuple[int, ...], dict[str, Any], int | None]) -> None:
         architecture, keys, layers, expected, build = case
         path = write_llama(next(files), 6, architecture=architecture, **keys)
         done = pruned(path, *layers)
         values = metadata(done.out)
-        left = {key: values.get(f"{architecture}.{key}") for key in (windows, recurrent, interval)}
-        assert {key: value for key, value in left.items() if value is not None} == expected
+        written = {key: values.get(f"{architecture}.{key}") for key in (windows, recurrent, interval)}
+        assert {key: value for key, value in written.items() if value is not None} == expected
         assert done.build == build
 
     sliding = {"attention.sliding_window": 4}
     cases: list[tuple[str, dict[str, Any], tuple[int, ...], dict[str, Any], int | None]] = [
-        ("gemma2", {}, (0, 1), {}, None),  # 1, 3 and 5 attend to all, and so do 1 and 3 of what is left
+        ("gemma2", {}, (0, 1), {}, None),  # 1, 3 and 5 attend to all tokens, and so do the new layers 1 and 3
         ("gemma2", {}, (0,), {windows: [False, True, False, True, False]}, 11040),
         ("gemma2", {windows: 3}, (2,), {windows: [True, True, True, True, False]}, 11040),
         ("gemma2", {windows: [1, 0] * 3}, (1, 3, 5), {windows: [1, 1, 1]}, 11040),
@@ -166,7 +170,7 @@ def test_a_list_says_of_which_kind_layers_are_whose_places_no_longer_tell(tmp_pa
     assert_each(cases, check)
 
 
-def test_lists_by_layer_are_cut_whatever_they_are_called(tmp_path: Path) -> None:
+def test_lists_by_layer_of_any_name_are_cut(tmp_path: Path) -> None:
     keys: dict[str, Any] = {
         "xielu.eps": [1, 2, 3, 4],
         "of_tomorrow": [1, 2, 3, 4],
@@ -179,10 +183,10 @@ def test_lists_by_layer_are_cut_whatever_they_are_called(tmp_path: Path) -> None
     assert (values["llama.leading_dense_block_count"], values["llama.hash_layer_count"]) == (1, 2)
 
 
-def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
+def test_files_that_cannot_be_pruned_are_refused(tmp_path: Path) -> None:
     path = write_llama(tmp_path / "dense.gguf")
     sizes = sizes_of(path)
-    other = replace(sizes, n_layers=sizes.n_layers + 1)
+    deeper = replace(sizes, n_layers=sizes.n_layers + 1)
     larger = replace(sizes, layer_parameters=tuple(2 * size for size in sizes.layer_parameters))
     (tmp_path / "text.gguf").write_text("no model")
     before, key, after = path.read_bytes().partition(b"llama.block_count\x04\0\0\0")
@@ -190,17 +194,17 @@ def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
     pruned(path, 3)
 
     def check(case: tuple[str, dict[str, Any], str]) -> None:
-        name, how, sentence = case
+        name, options, sentence = case
         file = tmp_path / f"{name}.gguf"
-        if not file.exists() and "keys" in how:
-            write_llama(file, **how.pop("keys"))
-        left = sorted(tmp_path.iterdir())
+        if not file.exists() and "keys" in options:
+            write_llama(file, **options.pop("keys"))
+        files = sorted(tmp_path.iterdir())
         with pytest.raises(UserError, match=sentence):
-            prune_gguf(file, Mask.of(1), tmp_path / "out.gguf", **{"info": sizes, "search_id": "x", **how})
-        assert sorted(tmp_path.iterdir()) == left
+            prune_gguf(file, Mask.of(1), tmp_path / "out.gguf", **{"info": sizes, "search_id": "x", **options})
+        assert sorted(tmp_path.iterdir()) == files
 
     cases: list[tuple[str, dict[str, Any], str]] = [
-        ("dense", {"info": other}, "is not the model tiny: layers 4 instead of 5; name a GGUF file of the same"),
+        ("dense", {"info": deeper}, "is not the model tiny: layers 4 instead of 5; name a GGUF file of the same"),
         ("dense", {"info": larger}, "parameters of layer 0"),
         ("deep", {}, "layers 4,294,967,295 instead of 4"),
         ("text", {}, "cannot be read as GGUF"),

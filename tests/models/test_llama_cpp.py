@@ -10,17 +10,19 @@ from raysearch.models.llama_cpp import misread_by_llama_cpp
 from tests.models.families import FAMILIES, N_LAYERS
 
 
-def test_what_llama_cpp_tells_from_places(tmp_path: Path) -> None:
-    windows = "tells which layers attend to a window only from their places, which have changed"
+def test_properties_that_llama_cpp_derives_from_places(tmp_path: Path) -> None:
+    windows = "derives which layers attend to a window only from their places, which have changed"
     cases = [("llama", Mask.of(1), None), ("gemma2", Mask.of(0, 1), None), ("gemma2", Mask.of(2), windows)]
     cases += [("gpt_oss", Mask.of(0), windows), ("gemma3", Mask.of(1), None), ("gemma4_text", Mask.of(1), None)]
     cases += [("olmo2", Mask.of(1), None), ("exaone4", Mask.of(3), None)]
-    for family, mask, said in cases:
+    for family, mask, expected in cases:
         FAMILIES[family]().save_pretrained(tmp_path / family)
-        assert misread_by_llama_cpp(tmp_path / family, mask, N_LAYERS) == said, (family, mask)
-    wording = "computes a gemma2 of 46 or 4 layers in a way of its own"
+        assert misread_by_llama_cpp(tmp_path / family, mask, N_LAYERS) == expected, (family, mask)
+    wording = "computes a gemma2 of 46 layers differently from one of 4"
     assert misread_by_llama_cpp(tmp_path / "gemma2", Mask.of(*range(4, 46)), 46) == wording
     (lite := tmp_path / "lite").mkdir()
     (lite / "config.json").write_text(json.dumps({"model_type": "deepseek_v2"}))
-    assert misread_by_llama_cpp(lite, Mask.of(5), 27) is None, "DeepSeek-V2-Lite is computed alike with 26 layers"
+    assert misread_by_llama_cpp(lite, Mask.of(5), 27) is None, (
+        "DeepSeek-V2-Lite is computed in the same way with 26 layers"
+    )
     assert misread_by_llama_cpp(lite, Mask.of(5, 6), 27) and misread_by_llama_cpp(lite, Mask.of(5, 6, 7), 30)

@@ -1,4 +1,4 @@
-"""A spec leads to a model, or to one sentence that says why not."""
+"""A spec gives a model, or an error of one sentence."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def spec(folder: Path | str, **settings: Any) -> ModelSpec:
     return ModelSpec("tiny", str(folder), **({"device": "cpu"} | settings))
 
 
-def test_a_model_is_loaded_ready_to_be_evaluated(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_loaded_model_is_ready_to_be_evaluated(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = load_model(locate(spec(folder)))
     assert not model.training
     assert not any(parameter.requires_grad for parameter in model.parameters())
@@ -58,7 +58,8 @@ def test_a_model_is_loaded_ready_to_be_evaluated(folder: Path, capfd: pytest.Cap
 
 
 def test_describe_counts_as_the_loaded_model(folder: Path) -> None:
-    info, model = describe(spec(folder)), load_model(locate(spec(folder)))
+    info = describe(spec(folder))
+    model = load_model(locate(spec(folder)))
     assert info.n_layers == N_LAYERS
     assert info.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert len(info.layer_parameters) == N_LAYERS
@@ -76,12 +77,12 @@ def test_describe_counts_tied_weights_once(tmp_path: Path) -> None:
         assert info.parameters == sum(parameter.numel() for parameter in model.parameters()), family
 
 
-def test_a_number_of_positions_that_is_no_limit_is_none(tmp_path: Path) -> None:
+def test_an_unlimited_number_of_positions_is_none(tmp_path: Path) -> None:
     tiny("xlnet", vocab_size=VOCABULARY, d_model=32, n_layer=2, n_head=4, d_inner=48).save_pretrained(tmp_path)
-    assert describe(spec(tmp_path)).max_positions is None, "its config says -1"
+    assert describe(spec(tmp_path)).max_positions is None, "its config has -1"
 
 
-def test_weights_under_other_names_are_not_called_incomplete(tmp_path: Path) -> None:
+def test_weights_with_other_names_are_not_reported_as_missing(tmp_path: Path) -> None:
     FAMILIES["llama"]().save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     renamed = {f"text_model.{name}": weight for name, weight in weights.items()}
@@ -94,7 +95,7 @@ def test_weights_under_other_names_are_not_called_incomplete(tmp_path: Path) -> 
 
 @pytest.fixture
 def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file with the commit of the main branch of me/tiny, a Llama, which is in the cache of the hub."""
+    """The file with the commit of the main branch of me/tiny, a Llama in the hub's cache."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     main = tmp_path / "models--me--tiny" / "refs" / "main"
     main.parent.mkdir(parents=True)
@@ -103,7 +104,7 @@ def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return main
 
 
-def test_a_hub_that_is_gone_is_not_asked_again_for_what_is_in_its_cache(
+def test_a_cached_model_is_loaded_without_delay_if_the_hub_does_not_answer(
     main: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
@@ -114,7 +115,8 @@ def test_a_hub_that_is_gone_is_not_asked_again_for_what_is_in_its_cache(
 
 def test_a_model_of_the_hub_stays_at_the_commit_of_its_fingerprint(main: Path) -> None:
     FAMILIES["qwen2"]().save_pretrained(main.parents[1] / "snapshots" / ("b" * 40))
-    info, before = describe(spec("me/tiny")), fingerprint(locate(spec("me/tiny")))
+    info = describe(spec("me/tiny"))
+    before = fingerprint(locate(spec("me/tiny")))
     main.write_text("b" * 40)
     assert fingerprint(info.model) == before == "a" * 40
     assert load_model(info.model).config.model_type == "llama"
@@ -182,7 +184,7 @@ def test_an_attention_that_does_not_work_is_refused_with_a_remedy(tmp_path: Path
     assert describe(spec(tmp_path, attention="eager")).n_layers == N_LAYERS
 
 
-def test_what_is_no_causal_decoder_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_is_not_a_causal_decoder_is_refused(tmp_path: Path) -> None:
     t5 = AutoConfig.for_model("t5", vocab_size=64, d_model=16, d_ff=16, d_kv=8, num_layers=2, num_heads=2)
     bert = BertConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2)
     for model, message in (
@@ -194,20 +196,21 @@ def test_what_is_no_causal_decoder_is_refused(tmp_path: Path) -> None:
             describe(spec(tmp_path / model.config.model_type))
 
 
-def test_of_a_model_that_sees_the_language_part_is_read(tmp_path: Path) -> None:
+def test_the_language_part_of_a_multimodal_model_is_read(tmp_path: Path) -> None:
     vision = {"hidden_size": 32, "intermediate_size": 48, "depth": 2, "num_heads": 4, "out_hidden_size": 32}
     config = AutoConfig.for_model("qwen3_5", text_config={**_WIDTHS, **_HEAD, **_DELTA}, vision_config=vision)
-    whole = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
-    whole.save_pretrained(tmp_path)
-    info, loaded = describe(spec(tmp_path)), load_model(locate(spec(tmp_path)))
+    multimodal = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    multimodal.save_pretrained(tmp_path)
+    info = describe(spec(tmp_path))
+    loaded = load_model(locate(spec(tmp_path)))
     assert (info.n_layers, info.parameters) == (N_LAYERS, loaded.num_parameters())
     ids = torch.arange(3, 12)[None]
     with torch.no_grad():
-        assert torch.equal(loaded(input_ids=ids).logits, whole(input_ids=ids).logits)
+        assert torch.equal(loaded(input_ids=ids).logits, multimodal(input_ids=ids).logits)
 
 
 def reconfigured(folder: Path, **values: Any) -> Path:
-    """The folder, with other values in its config."""
+    """Change values in the config of a folder, and return the folder."""
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | values))
     return folder
@@ -234,7 +237,7 @@ def test_missing_weights_are_refused(folder: Path) -> None:
         load_model(locate(spec(folder)))
 
 
-def test_the_fingerprint_follows_the_content(folder: Path, tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_the_content(folder: Path, tmp_path: Path) -> None:
     first = fingerprint(locate(spec(folder)))
     folder = folder.rename(tmp_path / "elsewhere")
     assert fingerprint(locate(spec(folder))) == first
@@ -244,13 +247,13 @@ def test_the_fingerprint_follows_the_content(folder: Path, tmp_path: Path) -> No
     assert fingerprint(locate(spec(folder))) != first
 
 
-def test_every_file_that_can_change_a_number_changes_a_fingerprint(folder: Path) -> None:
+def test_every_file_that_can_change_results_changes_a_fingerprint(folder: Path) -> None:
     def prints(**settings: Any) -> tuple[str, str]:
         model = locate(spec(folder, **settings))
         return fingerprint(model), writing_fingerprint(model)
 
-    plain, trusting = prints(), prints(trust_remote_code=True)
-    assert plain == trusting, "there is no code"
+    plain = prints()
+    assert prints(trust_remote_code=True) == plain, "there is no code"
     weights = {"model.safetensors.index.json", "config.json"}
     code = {"modeling_own.py", "parts/block.py"}
     writing = {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
@@ -263,7 +266,7 @@ def test_every_file_that_can_change_a_number_changes_a_fingerprint(folder: Path)
         assert (model != plain[0]) == (name in weights | code), name
         assert (text != plain[1]) == (name in writing), name
         if name in code:
-            assert prints() == plain, "code that may not run changes nothing"
+            assert prints() == plain, "code that may not run does not change it"
         file.unlink() if before is None else file.write_bytes(before)
 
 
@@ -275,12 +278,13 @@ def test_the_tokenizer_fingerprint_does_not_depend_on_its_last_call() -> None:
         backend = Tokenizer(WordLevel({"[PAD]": 0, word: 1}, unk_token="[PAD]"))
         return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]")
 
-    one, same, other = tokenizer("a"), tokenizer("a"), tokenizer("b")
-    same(["a", "a a"], padding="max_length", truncation=True, max_length=2)
-    assert tokenizer_fingerprint(one) == tokenizer_fingerprint(same) != tokenizer_fingerprint(other)
+    called = tokenizer("a")
+    called(["a", "a a"], padding="max_length", truncation=True, max_length=2)
+    expected = tokenizer_fingerprint(tokenizer("a"))
+    assert tokenizer_fingerprint(called) == expected != tokenizer_fingerprint(tokenizer("b"))
 
 
-def test_a_model_that_is_nowhere_is_refused_without_torch() -> None:
+def test_a_model_that_does_not_exist_is_refused_without_torch() -> None:
     code = """
 import sys
 from raysearch.models.loading import UserError, describe
@@ -304,7 +308,8 @@ def test_the_dtype_of_a_config_without_one_is_float32(folder: Path) -> None:
 
 def test_a_gguf_file_is_a_model_and_a_tokenizer(gguf: Path, capfd: pytest.CaptureFixture[str]) -> None:
     info = describe(spec(gguf))
-    model, tokenizer = load_model(info.model), load_tokenizer(info.model)
+    model = load_model(info.model)
+    tokenizer = load_tokenizer(info.model)
     assert (info.n_layers, info.vocab_size, info.max_positions) == (N_LAYERS, VOCABULARY, 64)
     assert info.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert str(model.dtype) == f"torch.{info.dtype}"
@@ -322,7 +327,7 @@ def test_the_demo_model(smollm2: Any, smollm2_tokenizer: Any) -> None:
     assert smollm2_tokenizer.decode(smollm2_tokenizer("The capital of France")["input_ids"]) == "The capital of France"
 
 
-def test_a_model_named_by_a_path_is_called_by_its_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_label_of_a_path_is_its_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "models" / "mine").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     labels = {

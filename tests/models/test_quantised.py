@@ -1,4 +1,4 @@
-"""Models whose files are quantised: what transformers dequantises is exported in 16 bits, the rest as it is."""
+"""Quantised models: those that transformers dequantises are exported in 16 bits, others in their quantisation."""
 
 from __future__ import annotations
 
@@ -28,29 +28,31 @@ _WIDE = {**_WIDTHS, "hidden_size": _BLOCK, "intermediate_size": _BLOCK, "moe_int
 
 
 def quantised(folder: Path, model: Any, convert: Callable[[str, Tensor], dict[str, Tensor]], config: Any) -> ModelSpec:
-    """The model's checkpoint with its weights converted, and a config that says how."""
+    """Write the model's checkpoint with converted weights, and a config that describes the quantisation."""
     model.save_pretrained(folder)
     weights = load_file(folder / "model.safetensors")
     converted = {name: part for weight, values in weights.items() for name, part in convert(weight, values).items()}
     save_file(converted, folder / "model.safetensors", metadata={"format": "pt"})
-    said = json.loads((folder / "config.json").read_text()) | {"dtype": "bfloat16", "quantization_config": config}
-    (folder / "config.json").write_text(json.dumps(said))
+    values = json.loads((folder / "config.json").read_text())
+    values |= {"dtype": "bfloat16", "quantization_config": config}
+    (folder / "config.json").write_text(json.dumps(values))
     return ModelSpec(model.config.model_type, str(folder))
 
 
 def fp8(folder: Path, model: Any) -> ModelSpec:
-    """As Qwen3-30B-A3B-FP8: blocks of 128 by 128 share a scale; router, embedding and head stay."""
+    """Quantise like Qwen3-30B-A3B-FP8: blocks of 128 by 128 share a scale; router, embedding and head stay."""
 
     def convert(name: str, values: Tensor) -> dict[str, Tensor]:
         if values.ndim != 2 or "layers" not in name or "gate.weight" in name:
             return {name: values.to(torch.bfloat16)}
         rows, columns = (-(-length // _BLOCK) for length in values.shape)
-        scales, converted = torch.empty(rows, columns), torch.empty_like(values, dtype=torch.float8_e4m3fn)
+        scales = torch.empty(rows, columns)
+        converted = torch.empty_like(values, dtype=torch.float8_e4m3fn)
         for row in range(rows):
             for column in range(columns):
-                at = slice(row * _BLOCK, (row + 1) * _BLOCK), slice(column * _BLOCK, (column + 1) * _BLOCK)
-                scales[row, column] = values[at].abs().max() / 448
-                converted[at] = (values[at] / scales[row, column]).to(torch.float8_e4m3fn)
+                block = slice(row * _BLOCK, (row + 1) * _BLOCK), slice(column * _BLOCK, (column + 1) * _BLOCK)
+                scales[row, column] = values[block].abs().max() / 448
+                converted[block] = (values[block] / scales[row, column]).to(torch.float8_e4m3fn)
         return {name: converted, f"{name}_scale_inv": scales}
 
     blocks = {"quant_method": "fp8", "weight_block_size": [_BLOCK, _BLOCK], "activation_scheme": "dynamic"}
@@ -58,7 +60,7 @@ def fp8(folder: Path, model: Any) -> ModelSpec:
 
 
 def mxfp4(folder: Path) -> ModelSpec:
-    """As gpt-oss-20b: the experts in blocks of 32 values with a scale."""
+    """Quantise like gpt-oss-20b: the experts have blocks of 32 values with a scale."""
     random = torch.Generator().manual_seed(0)
 
     def convert(name: str, values: Tensor) -> dict[str, Tensor]:
@@ -72,9 +74,9 @@ def mxfp4(folder: Path) -> ModelSpec:
         }
 
     widths = {**_WIDTHS, **_HEAD, **_EXPERTS, "hidden_size": 64, "intermediate_size": 64, "sliding_window": 8}
-    left = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    not_converted = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
     return quantised(
-        folder, tiny("gpt_oss", **widths), convert, {"quant_method": "mxfp4", "modules_to_not_convert": left}
+        folder, tiny("gpt_oss", **widths), convert, {"quant_method": "mxfp4", "modules_to_not_convert": not_converted}
     )
 
 
@@ -89,15 +91,16 @@ def test_a_dequantised_model_is_exported_in_16_bits(tmp_path: Path) -> None:
     }
 
     def check(kind: str) -> None:
-        spec, out = specs[kind](tmp_path / kind), tmp_path / f"{kind}-pruned"
+        spec = specs[kind](tmp_path / kind)
+        out = tmp_path / f"{kind}-pruned"
         done = exported(spec, Mask.of(1, 2), out)
         assert (done.n_layers, done.max_logit_difference) == (N_LAYERS - 2, 0)
         assert "quantization_config" not in json.loads((out / "config.json").read_text())
         weights = load_file(out / "model.safetensors")
         assert {values.dtype for values in weights.values()} <= {torch.bfloat16, torch.float32}
         source = load_file(Path(spec.path) / "model.safetensors")
-        added = {name.removesuffix("_blocks") for name in source if not name.endswith(("_scales", "_scale_inv"))}
-        assert set(weights) <= added, "each weight has its source's name"
+        source_names = {name.removesuffix("_blocks") for name in source if not name.endswith(("_scales", "_scale_inv"))}
+        assert set(weights) <= source_names, "each weight has its source's name"
 
     assert_each(specs, check)
 
@@ -110,23 +113,24 @@ def test_four_bits_stay_four_bits(tmp_path: Path) -> None:
     done = exported(ModelSpec("tiny", str(tmp_path / "dense")), Mask.of(1, 2), tmp_path / "pruned")
     assert (done.n_layers, done.max_logit_difference) == (N_LAYERS - 2, 0)
     assert json.loads((tmp_path / "pruned" / "config.json").read_text())["quantization_config"]["load_in_4bit"]
-    source, written = (load_file(tmp_path / place / "model.safetensors") for place in ("dense", "pruned"))
+    source = load_file(tmp_path / "dense" / "model.safetensors")
+    written = load_file(tmp_path / "pruned" / "model.safetensors")
     last = "model.layers.{}.mlp.down_proj.weight"
     assert torch.equal(written[last.format(1)], source[last.format(3)]) and written[last.format(1)].dtype == torch.uint8
 
 
-def test_what_transformers_does_not_write_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_writing_becomes_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def save_pretrained(*_: Any, **__: Any) -> None:
         raise ValueError("The model is quantized with quanto and is not serializable")
 
     tiny("llama", **_WIDE).save_pretrained(tmp_path / "dense")
     monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", save_pretrained)
-    said = r"llama cannot be exported without \{1\}: .* is not serializable\); choose another mask"
-    with pytest.raises(UnsupportedModelError, match=said):
+    message = r"llama cannot be exported without \{1\}: .* is not serializable\); choose another mask"
+    with pytest.raises(UnsupportedModelError, match=message):
         exported(ModelSpec("tiny", str(tmp_path / "dense")), Mask.of(1), tmp_path / "pruned")
 
 
-def test_what_transformers_does_not_write_is_known_before_a_search(tmp_path: Path) -> None:
+def test_a_quantisation_that_cannot_be_written_is_known_before_a_search(tmp_path: Path) -> None:
     tiny("llama", **_WIDE).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     four_bits = {"quant_method": "bitsandbytes", "load_in_4bit": True}
@@ -138,8 +142,8 @@ def test_what_transformers_does_not_write_is_known_before_a_search(tmp_path: Pat
         (four_bits, None),
         ({"quant_method": "unheard of"}, None),
     ):
-        said = config if quantisation is None else config | {"quantization_config": quantisation}
-        (tmp_path / "config.json").write_text(json.dumps(said))
+        values = config if quantisation is None else config | {"quantization_config": quantisation}
+        (tmp_path / "config.json").write_text(json.dumps(values))
         assert describe(ModelSpec("tiny", str(tmp_path))).unwritable == unwritable, quantisation
     messages: list[str] = []
 

@@ -32,7 +32,7 @@ def test_the_tensors_are_shared_not_copied():
     assert [p.data_ptr() for p in rebuilt.parameters()] == [p.data_ptr() for p in model.parameters()]
 
 
-def test_half_precision_travels():
+def test_half_precision_is_kept():
     for model in (FAMILIES["llama"]().bfloat16(), FAMILIES["llama"]().half()):
         rebuilt = attach(*detach(model))
         assert all(torch.equal(a, b) for a, b in zip(rebuilt.parameters(), model.parameters(), strict=True))
@@ -53,8 +53,8 @@ def test_a_model_of_own_code_goes_to_a_process_that_has_not_loaded_it(tmp_path: 
     give_own_code(tmp_path / "own")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "own", trust_remote_code=True)
     detached = detach(model)
-    monkeypatch.setattr(sys, "path", before)  # from here on this process knows no more than another
+    monkeypatch.setattr(sys, "path", before)  # from here on, this process is like one that has not loaded the class
     for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
         del sys.modules[name]
     rebuilt = attach(*detached)
-    assert type(rebuilt).__name__ == "Own" and type(rebuilt) is not type(model), "its class was imported anew"
+    assert type(rebuilt).__name__ == "Own" and type(rebuilt) is not type(model), "its class was imported again"

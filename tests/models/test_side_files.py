@@ -1,4 +1,4 @@
-"""What lies beside the weights goes along as it is."""
+"""The other files of a checkpoint are copied to its export without changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.models.test_export import exported, speaking
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder, by place, without weights and config."""
+    """Return the contents of a folder's files by relative path, without weights and config."""
     files = [file for file in folder.rglob("*") if file.is_file()]
     files = [file for file in files if file.suffix != ".safetensors" and file.name != "config.json"]
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
@@ -46,7 +46,7 @@ def test_the_files_of_a_tokenizer_are_copied_byte_for_byte(tmp_path: Path) -> No
     assert {place: written[place] for place in contents(folder)} == contents(folder)
 
 
-def test_names_that_only_transformers_5_knows_are_replaced(tmp_path: Path) -> None:
+def test_names_of_transformers_5_are_replaced(tmp_path: Path) -> None:
     spec = speaking("llama", tmp_path)
     backend = Tokenizer(models.WordLevel({f"w{index}": index for index in range(128)}, unk_token="w0"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -62,7 +62,7 @@ def test_names_that_only_transformers_5_knows_are_replaced(tmp_path: Path) -> No
     assert before("w5 w9", return_tensors=None) == after("w5 w9", return_tensors=None)
 
 
-def test_a_gguf_files_tokenizer_is_one_that_transformers_4_knows(gguf: Path, tmp_path: Path) -> None:
+def test_the_tokenizer_of_a_gguf_file_is_written_for_transformers_4(gguf: Path, tmp_path: Path) -> None:
     exported(ModelSpec("tiny", str(gguf)), Mask.of(1), tmp_path / "pruned")
     config = json.loads((tmp_path / "pruned" / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] != "TokenizersBackend"
@@ -79,25 +79,30 @@ def test_a_model_of_the_hub_is_exported_with_its_files(tmp_path: Path, monkeypat
     (cached / "snapshots").mkdir()
     Path(spec.path).rename(cached / "snapshots" / ("a" * 40))
     exported(ModelSpec("tiny", "me/tiny"), Mask.of(1), tmp_path / "pruned")
-    source, written = contents(cached / "snapshots" / ("a" * 40)), contents(tmp_path / "pruned")
+    source = contents(cached / "snapshots" / ("a" * 40))
+    written = contents(tmp_path / "pruned")
     assert source["tokenizer.json"] == written["tokenizer.json"]
 
 
-def test_code_goes_along_where_it_runs_and_is_not_named_elsewhere(tmp_path: Path) -> None:
+def test_code_is_copied_if_it_may_run_and_is_not_named_otherwise(tmp_path: Path) -> None:
     spec = speaking("llama", tmp_path)
-    own = Path(spec.path)
-    give_own_code(own)
-    (own / "parts").mkdir()
-    (own / "parts" / "more.py").write_text("")
+    folder = Path(spec.path)
+    give_own_code(folder)
+    (folder / "parts").mkdir()
+    (folder / "parts" / "more.py").write_text("")
     pruned = tmp_path / "pruned"
     exported(replace(spec, trust_remote_code=True), Mask.of(1), pruned)
     assert (pruned / "code.py").is_file() and (pruned / "parts" / "more.py").is_file()
     model = AutoModelForCausalLM.from_pretrained(pruned, trust_remote_code=True)
     assert (type(model).__name__, model.config.num_hidden_layers) == ("Own", N_LAYERS - 1)
-    for name in ("config.json", "tokenizer_config.json"):  # of a kind that transformers has itself, as Phi-3
-        said = json.loads((own / name).read_text())
-        said |= {"model_type": "llama"} if name == "config.json" else {"auto_map": {"AutoTokenizer": ["a.B", None]}}
-        (own / name).write_text(json.dumps(said))
+    # Now the model is of a kind for which transformers has a class, too, as Phi-3.
+    changes = {
+        "config.json": {"model_type": "llama"},
+        "tokenizer_config.json": {"auto_map": {"AutoTokenizer": ["a.B", None]}},
+    }
+    for name, change in changes.items():
+        config = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(config | change))
     exported(spec, Mask.of(1), pruned, overwrite=True)
     assert not [*pruned.rglob("*.py")]
     for trusted in (False, True):
@@ -107,7 +112,8 @@ def test_code_goes_along_where_it_runs_and_is_not_named_elsewhere(tmp_path: Path
 
 
 def test_a_model_that_sees_is_exported_with_its_processor(tmp_path: Path) -> None:
-    spec, words = speaking("gemma3", tmp_path), [f"w{index}" for index in range(10)]
+    spec = speaking("gemma3", tmp_path)
+    words = [f"w{index}" for index in range(10)]
     tokenizer = PreTrainedTokenizerFast.from_pretrained(
         spec.path, extra_special_tokens={"image_token": "w1", "boi_token": "w2", "eoi_token": "w3"}
     )

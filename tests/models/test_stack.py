@@ -32,22 +32,22 @@ BATCH = Batch(TOKENS, SCORED)
 
 
 def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
-    """An independent model whose layers are really gone: what the walk must equal."""
+    """Return an independent model from which the layers are deleted. The walk must equal it."""
     model = deepcopy(model)
     config = model.config.get_text_config()
-    kept = mask.kept(N_LAYERS)
+    kept_layers = mask.kept(N_LAYERS)
     for name, part in list(model.named_modules()):
         if isinstance(part, nn.ModuleList) and len(part) == N_LAYERS and "vision" not in name:
-            model.set_submodule(name, nn.ModuleList(part[layer] for layer in kept))
-            for new, layer in enumerate(kept):
+            model.set_submodule(name, nn.ModuleList(part[layer] for layer in kept_layers))
+            for place, layer in enumerate(kept_layers):
                 for block in part[layer].modules():
                     if hasattr(block, "layer_idx"):
-                        vars(block)["layer_idx"] = new
+                        vars(block)["layer_idx"] = place
             break
     for key, value in vars(config).items():
         if isinstance(value, list) and len(value) == N_LAYERS:
-            setattr(config, key, [value[layer] for layer in kept])
-    config.num_hidden_layers = len(kept)
+            setattr(config, key, [value[layer] for layer in kept_layers])
+    config.num_hidden_layers = len(kept_layers)
     return model
 
 
@@ -58,12 +58,13 @@ def walk(stack: LayerStack, mask: Mask, captured: Captured | None = None) -> tor
 
 @pytest.fixture(scope="module")
 def dense() -> Callable[[str], PreTrainedModel]:
-    """The model of a family, made once for tests that leave it as it is."""
+    """The model of a family, built once for tests that do not change it."""
     return functools.cache(lambda family: (FAMILIES | HYBRIDS)[family]())
 
 
 def test_the_walk_equals_the_model_with_the_layers_deleted(dense: Callable[[str], PreTrainedModel]) -> None:
-    ids, padding = torch.tensor(TOKENS), torch.tensor(PADDING)
+    ids = torch.tensor(TOKENS)
+    padding = torch.tensor(PADDING)
 
     def check(family: str) -> None:
         model = dense(family)
@@ -83,7 +84,7 @@ def test_the_walk_equals_the_model_with_the_layers_deleted(dense: Callable[[str]
     assert_each([*FAMILIES, *HYBRIDS], check)
 
 
-def test_an_error_of_the_first_forward_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_first_forward_becomes_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(error: Exception, compiled: bool = False) -> LayerStack:
         def forward(*_: Any, **__: Any) -> None:
             raise error
@@ -92,36 +93,37 @@ def test_an_error_of_the_first_forward_is_one_sentence(monkeypatch: pytest.Monke
         monkeypatch.setattr(model.get_submodule("model.layers.1.self_attn"), "forward", forward)
         return LayerStack(model, compiled)
 
-    for compiled in (False, True):  # nothing compiled has run yet
+    for compiled in (False, True):  # no compiled code has run yet
         with pytest.raises(UnsupportedModelError, match=r"llama .* \(RuntimeError: odd\); use another architecture$"):
             fails(RuntimeError("odd\nsee above"), compiled)
     for error in (torch.OutOfMemoryError(), MemoryError(), RuntimeError("CUDA error: unspecified launch failure")):
-        with pytest.raises(type(error)) as found:
+        with pytest.raises(type(error)) as raised:
             fails(error)
-        assert found.value is error, "of the machine, not of the model"
+        assert raised.value is error, "this is an error of the machine, not of the model"
     model = FAMILIES["llama"]()
-    model.config._attn_implementation = "flash_attention_2"  # which a CPU does not have
+    model.config._attn_implementation = "flash_attention_2"  # a CPU does not support it
     with pytest.raises(UnsupportedModelError, match=r"llama cannot be run layer by layer .*; use model.attention=auto"):
         LayerStack(model)
 
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The graphs that are handed to the compiler, in whose place they are run as they are: it takes half a minute."""
-    found: list[Any] = []
+    """The graphs for the compiler. They run without it, since it would take half a minute."""
+    graphs: list[Any] = []
 
     def keep(graph: Any, inputs: Any) -> Any:
-        found.append(graph)
+        graphs.append(graph)
         return graph.forward
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=keep))
     torch._dynamo.reset()
-    return found
+    return graphs
 
 
-def test_compiled_layers_walk_alike(graphs: list[Any]) -> None:
+def test_compiled_layers_give_the_same_logits(graphs: list[Any]) -> None:
     model = FAMILIES["llama"]()
-    compiled, plain = LayerStack(model, compiled=True), LayerStack(model)
+    compiled = LayerStack(model, compiled=True)
+    plain = LayerStack(model)
     verify(compiled)
     for mask in MASKS:
         assert relative_gap(walk(compiled, mask), walk(plain, mask)) < 1e-6
@@ -131,18 +133,19 @@ def test_compiled_layers_walk_alike(graphs: list[Any]) -> None:
 @torch.no_grad()
 def test_log_probabilities_are_compiled_too(graphs: list[Any]) -> None:
     model = FAMILIES["llama"]()
-    compiled, plain = LayerStack(model, compiled=True), LayerStack(model)
+    compiled = LayerStack(model, compiled=True)
+    plain = LayerStack(model)
     states = predicting(plain.walk(plain.capture(BATCH.inputs), Mask()), BATCH.inputs)
-    found = token_log_probs(states, BATCH, compiled)
+    log_probs = token_log_probs(states, BATCH, compiled)
     assert len(graphs) == 1
-    assert relative_gap(found, token_log_probs(states, BATCH, plain)) <= 1e-6
+    assert relative_gap(log_probs, token_log_probs(states, BATCH, plain)) <= 1e-6
 
 
 @pytest.mark.parametrize(
     ("operation", "sentence"),
     [("silu", "other hidden states than llama itself (after layer 0"), ("logsumexp", "other log-probabilities")],
 )
-def test_what_is_compiled_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch, operation: str, sentence: str) -> None:
+def test_wrong_compiled_code_is_refused(monkeypatch: pytest.MonkeyPatch, operation: str, sentence: str) -> None:
     def compile_wrongly(graph: torch.fx.GraphModule, inputs: Any) -> Any:
         for node in graph.graph.nodes:
             if operation in node.name:
@@ -159,15 +162,15 @@ def test_what_is_compiled_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch, op
 
 
 @torch.no_grad()
-def test_layers_of_many_kinds_are_compiled_all_the_same(graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_of_many_kinds_are_all_compiled(graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = [nn.SiLU, nn.ReLU]
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)  # is 8, which takes longer to exceed
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)  # the default of 8 would take longer to exceed
     model = tiny("llama", **_WIDTHS | {"num_hidden_layers": len(kinds)})
     stack = LayerStack(model, compiled=True)
     for layer, kind in zip(stack.layers, kinds, strict=True):
         setattr(layer.get_submodule("mlp"), "act_fn", kind())  # noqa: B010
     walk(stack, Mask())
-    assert len(graphs) == len(kinds), "beyond dynamo's own limit it runs layers as they are"
+    assert len(graphs) == len(kinds), "all kinds are compiled, in spite of dynamo's limit"
     torch._dynamo.reset()
     monkeypatch.setattr("raysearch.models.stack._MOST_GRAPHS", 1)
     with pytest.raises(UnsupportedModelError, match=r"recompile_limit.*; use model\.compile=false"):
@@ -180,8 +183,8 @@ def test_the_walk_equals_the_model_with_the_layers_bypassed() -> None:
         verify(stack)
         for mask in MASKS:
             with torch.inference_mode(), stack.bypassed(mask) as masked:
-                own = masked(input_ids=torch.tensor(TOKENS), use_cache=False).logits
-            assert relative_gap(walk(stack, mask), own) <= 1e-6, mask
+                expected = masked(input_ids=torch.tensor(TOKENS), use_cache=False).logits
+            assert relative_gap(walk(stack, mask), expected) <= 1e-6, mask
 
     assert_each(UNEXPORTABLE, check)
 
@@ -201,7 +204,8 @@ def test_every_layer_of_the_reference_matters() -> None:
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2", "bloom", "opt"])
 def test_generation_with_a_cache_equals_the_model_with_the_layers_deleted(family: str) -> None:
     model = FAMILIES[family]()
-    prompt, options = torch.tensor(TOKENS[:1]), {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    prompt = torch.tensor(TOKENS[:1])
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
     masked: Any
     for mask in (Mask(), Mask.of(0), Mask.of(3), Mask.of(0, 1)):
         with LayerStack(model).bypassed(mask) as masked:
@@ -211,7 +215,7 @@ def test_generation_with_a_cache_equals_the_model_with_the_layers_deleted(family
         assert tokens.tolist() == expected.tolist(), mask
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_the_model_is_not_changed() -> None:
     model = FAMILIES["llama"]()
     stack = LayerStack(model)
     layers = list(model.get_submodule("model.layers").children())
@@ -229,8 +233,8 @@ def test_bypassed_contexts_nest() -> None:
     stack = LayerStack(model)
     ids = torch.tensor(TOKENS)
     with torch.inference_mode(), stack.bypassed(Mask.of(1)), stack.bypassed(Mask.of(2)):
-        both = model(input_ids=ids, use_cache=False).logits
-    assert torch.equal(both, walk(stack, Mask.of(1, 2)))
+        logits = model(input_ids=ids, use_cache=False).logits
+    assert torch.equal(logits, walk(stack, Mask.of(1, 2)))
 
 
 def test_logits_of_chunks_equal_logits_of_all_positions() -> None:
@@ -256,13 +260,14 @@ def test_shared_layers_are_refused() -> None:
 
 def test_the_last_hidden_state_is_that_of_transformers(dense: Callable[[str], PreTrainedModel]) -> None:
     def check(family: str) -> None:
-        stack, batch = LayerStack(dense(family)), items()
+        stack = LayerStack(dense(family))
+        batch = items()
         real = torch.tensor(batch.attention_mask)
         with torch.no_grad():
             hidden = stack.walk(stack.capture(batch.inputs), Mask())
-            own = stack.model.base_model(
+            expected = stack.model.base_model(
                 input_ids=torch.tensor(batch.input_ids), attention_mask=real.long(), use_cache=False
             ).last_hidden_state
-            assert relative_gap(stack.last_hidden(hidden[real]), own[real]) <= 1e-6
+            assert relative_gap(stack.last_hidden(hidden[real]), expected[real]) <= 1e-6
 
     assert_each(FAMILIES, check)

@@ -1,4 +1,4 @@
-"""The statistics of the dense model, against plain forwards and plain autograd of the whole model."""
+"""The statistics of the dense model, compared with plain forwards and plain autograd of the whole model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def measured(statistic, stack, batches=(BATCH,)):
 
 
 def plain_losses(model):
-    """Each sample's summed nats, by one plain forward of the model."""
+    """Return each sample's summed loss in nats, by one plain forward of the model."""
     logits = model(torch.tensor(TOKENS), attention_mask=torch.tensor(REAL).long(), use_cache=False).logits[:, :-1]
     nll = functional.cross_entropy(logits.flatten(0, 1), torch.tensor(TOKENS)[:, 1:].flatten(), reduction="none")
     return (nll.view(3, -1) * torch.tensor(SCORED[:, 1:])).sum(1)
@@ -40,13 +40,13 @@ def plain_losses(model):
 
 @contextlib.contextmanager
 def watched(stack, gates=None):
-    """What enters and leaves each layer in a plain forward, each layer gated if there are gates [B, N]."""
-    seen = {}
+    """Record the states before and after each layer in a plain forward. Gates [B, N] scale what a layer adds."""
+    states = {}
 
     def watch(index):
         def hook(layer, args, output):
             after = output if torch.is_tensor(output) else output[0]
-            seen[index] = args[0].detach().clone(), after.detach().clone()
+            states[index] = args[0].detach().clone(), after.detach().clone()
             if gates is None:
                 return None
             gated = args[0] + gates[:, index, None, None] * (after - args[0])
@@ -57,18 +57,19 @@ def watched(stack, gates=None):
     with contextlib.ExitStack() as hooks:
         for index, layer in enumerate(stack.layers):
             hooks.callback(layer.register_forward_hook(watch(index)).remove)
-        yield seen
+        yield states
 
 
 def test_block_influence_is_that_of_plain_hidden_states():
     def check(family):
         stack = LayerStack(FAMILIES[family]())
-        with watched(stack) as seen:
+        with watched(stack) as states:
             plain_losses(stack.model)
         rows = measured(Statistic.BLOCK_INFLUENCE, stack)
-        for layer, (before, after) in seen.items():
+        for layer, (before, after) in states.items():
             for sample in range(3):
-                x, y = before[sample][REAL[sample]].double().numpy(), after[sample][REAL[sample]].double().numpy()
+                x = before[sample][REAL[sample]].double().numpy()
+                y = after[sample][REAL[sample]].double().numpy()
                 cosines = (x * y).sum(1) / np.linalg.norm(x, axis=1) / np.linalg.norm(y, axis=1)
                 assert rows[sample, layer] == pytest.approx(1 - cosines.mean(), rel=1e-4, abs=1e-6)
 
@@ -79,15 +80,16 @@ def test_block_influence_is_that_of_plain_hidden_states():
 @pytest.mark.parametrize("statistic", [Statistic.ANGULAR_DISTANCE_LAST, Statistic.ANGULAR_DISTANCE_ALL])
 def test_angular_distances_are_those_of_plain_hidden_states(family, statistic):
     stack = LayerStack(FAMILIES[family]())
-    with watched(stack) as seen:
+    with watched(stack) as states_by_layer:
         plain_losses(stack.model)
-    states = [seen[0][0], *(after for _, after in seen.values())]
+    states = [states_by_layer[0][0], *(after for _, after in states_by_layer.values())]
     rows = measured(statistic, stack)
     for sample, length in enumerate(REAL.sum(1)):
         tokens = [length - 1] if statistic is Statistic.ANGULAR_DISTANCE_LAST else range(length)
         for a in range(N_LAYERS + 1):
             for b in range(N_LAYERS + 1):
-                x, y = (states[at][sample, list(tokens)].double().numpy() for at in (a, b))
+                x = states[a][sample, list(tokens)].double().numpy()
+                y = states[b][sample, list(tokens)].double().numpy()
                 cosines = (x * y).sum(1) / np.linalg.norm(x, axis=1) / np.linalg.norm(y, axis=1)
                 expected = 0.0 if a == b else np.mean(np.arccos(cosines) / np.pi)
                 assert rows[sample, a, b] == pytest.approx(expected, abs=1e-6)
@@ -119,10 +121,10 @@ def test_taylor_is_that_of_autograd_through_the_whole_model(family):
         / SCORED.sum()
         for layer in LayerStack(model).layers
     ]
-    whole = measured(Statistic.TAYLOR, stack)
-    np.testing.assert_allclose(whole[0], expected, rtol=1e-3)
+    scores = measured(Statistic.TAYLOR, stack)
+    np.testing.assert_allclose(scores[0], expected, rtol=1e-3)
     halves = measured(Statistic.TAYLOR, stack, [BATCH.samples(0, 1), BATCH.samples(1, 3)])
-    np.testing.assert_allclose(halves, whole, rtol=1e-4)  # summed before the magnitude is taken
+    np.testing.assert_allclose(halves, scores, rtol=1e-4)  # gradients are summed before the magnitude is taken
     assert not any(weight.requires_grad or weight.grad is not None for weight in stack.model.parameters())
 
 
@@ -130,7 +132,8 @@ def test_magnitudes_are_sums_over_all_weights_of_a_layer():
     stack = LayerStack(FAMILIES["llama"]())
     sizes = [torch.cat([w.flatten() for w in layer.parameters()]).double() for layer in stack.layers]
     assert all(len(size) == len(sizes[0]) > 2 * 32 for size in sizes)
-    l1, l2 = measured(Statistic.MAGNITUDE_L1, stack), measured(Statistic.MAGNITUDE_L2, stack)
+    l1 = measured(Statistic.MAGNITUDE_L1, stack)
+    l2 = measured(Statistic.MAGNITUDE_L2, stack)
     np.testing.assert_allclose(l1[0], [size.abs().sum().item() for size in sizes], rtol=1e-9)
     np.testing.assert_allclose(l2[0], [size.square().sum().item() for size in sizes], rtol=1e-6)
 

@@ -1,4 +1,4 @@
-"""What a stack computes is compared with the model's own forward, and packed choices with plain rows."""
+"""A stack is compared with the model's own forward, and packed choices with plain rows."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from raysearch.models.verification import dense_states, packs, relative_gap, row
 from tests.cases import assert_each
 from tests.models.families import BY_LENGTH, FAMILIES, HYBRIDS, REFUSED, VOCABULARY, tiny
 
-#: Whose layers look no further than some tokens back (fewer than a packed row has here), or know no positions.
+#: Families whose layers attend to fewer tokens than a packed row has here, or that accept no positions.
 PLAIN = {"mistral", "gemma2", "gemma3_text", "gemma3", "gemma4_text", "cohere2", "gpt_oss", "exaone4", "bloom", "mpt"}
 
 
-def test_router_logits_are_not_asked_for() -> None:
-    """A config may ask for a loss over the routers, which do not run where stand-ins do."""
+def test_router_logits_are_not_computed() -> None:
+    """A config may require a loss over the routers, which do not run if stand-ins replace the layers."""
     model = FAMILIES["mixtral"]()
     model.config.output_router_logits = True
     verify(LayerStack(model))
 
 
-def test_a_model_of_one_layer_is_driven() -> None:
+def test_a_model_of_one_layer_verifies() -> None:
     verify(LayerStack(tiny("llama", vocab_size=16, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)))
 
 
-def test_verify_notices_a_tail_that_is_not_position_wise() -> None:
-    """This one adds the embedding to what leaves the layers."""
+def test_a_tail_that_is_not_position_wise_is_refused() -> None:
+    """The tail of this model adds the embedding to the last state."""
     model = FAMILIES["llama"]()
     stack = LayerStack(model)
     norm = model.get_submodule("model.norm")
-    seen: list[torch.Tensor] = []
-    model.get_submodule("model.embed_tokens").register_forward_hook(lambda *call: seen.append(call[2]))
-    norm.register_forward_hook(lambda *call: call[2] + seen[-1])
+    embeddings: list[torch.Tensor] = []
+    model.get_submodule("model.embed_tokens").register_forward_hook(lambda *call: embeddings.append(call[2]))
+    norm.register_forward_hook(lambda *call: call[2] + embeddings[-1])
     with pytest.raises(UnsupportedModelError, match="llama does more between its layers"):
         verify(stack)
 
 
-def test_models_that_look_at_later_tokens_are_refused() -> None:
+def test_models_that_attend_to_later_tokens_are_refused() -> None:
     widths = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4}
     verify(LayerStack(tiny("bert", vocab_size=128, is_decoder=True, **widths)))
     for model in (tiny("bert", vocab_size=128, **widths), tiny("bert", vocab_size=128, **widths).bfloat16()):
@@ -50,7 +50,7 @@ def test_models_that_look_at_later_tokens_are_refused() -> None:
             verify(LayerStack(model))
 
 
-def test_models_in_8_bits_that_depend_on_the_batch_are_refused_for_that() -> None:
+def test_models_in_8_bits_that_depend_on_the_batch_are_refused() -> None:
     model = tiny("bert", vocab_size=128, hidden_size=32, intermediate_size=48, num_attention_heads=4)
     vars(model)["is_loaded_in_8bit"] = True
     with pytest.raises(UnsupportedModelError, match=r"bert in 8 bits of bitsandbytes .* use it in 4 bits, or before"):
@@ -58,7 +58,7 @@ def test_models_in_8_bits_that_depend_on_the_batch_are_refused_for_that() -> Non
 
 
 def test_states_of_another_shape_are_refused() -> None:
-    """ProphetNet's layers pass on several streams at once, CPM-Ant's a prompt before the tokens, XLNet's turn them."""
+    """XLNet's layers transpose the states, and CPM-Ant's prepend a prompt to the tokens."""
     for model in (
         tiny("xlnet", vocab_size=128, d_model=32, n_layer=4, n_head=4, d_inner=48),
         tiny(
@@ -84,9 +84,11 @@ def test_layers_that_exchange_more_than_the_hidden_state_are_refused() -> None:
 
 
 def items() -> Batch:
-    """Four questions with two or three choices, of which the last is as long as two others."""
+    """Return four questions with two or three choices; the last question has as many tokens as two others together."""
     rng = np.random.default_rng(0)
-    rows, scored, item = [], [], []
+    rows = []
+    scored = []
+    item = []
     for sample, length in enumerate((4, 7, 10, 25)):
         prompt = rng.integers(3, VOCABULARY, size=length).tolist()
         for _ in range(2 + sample % 2):
@@ -97,9 +99,10 @@ def items() -> Batch:
     return Batch.of(rows, scored, Choices(np.array(item), np.diff(item, prepend=-1) > 0, np.ones(len(rows), np.int64)))
 
 
-def test_packing_is_used_where_it_is_exact() -> None:
+def test_packing_is_used_if_it_is_exact() -> None:
     def check(family: str) -> None:
-        batch, exact = items(), family not in PLAIN | {*HYBRIDS}
+        batch = items()
+        exact = family not in PLAIN | {*HYBRIDS}
         for dtype in (torch.float32, torch.bfloat16):
             stack = LayerStack((FAMILIES | HYBRIDS)[family]().to(dtype))  # type: ignore[arg-type]
             assert packs(stack, batch) is exact, dtype
@@ -112,7 +115,7 @@ def test_packing_is_used_where_it_is_exact() -> None:
     assert_each([*FAMILIES, *HYBRIDS], check)
 
 
-def test_rows_that_depend_on_their_company_are_seen() -> None:
+def test_rows_that_depend_on_the_batch_are_detected() -> None:
     random = np.random.default_rng(0)
     rows = [random.integers(3, VOCABULARY, size=length) for length in (5, 30, 33)]
 
@@ -121,21 +124,21 @@ def test_rows_that_depend_on_their_company_are_seen() -> None:
             stack = LayerStack((BY_LENGTH | FAMILIES | HYBRIDS)[family]().to(dtype))  # type: ignore[arg-type]
             assert rows_interact(stack, rows) is (family in BY_LENGTH), dtype
             if family in BY_LENGTH:
-                assert not rows_interact(stack, [rows[0], rows[0][:4]][::-1]), "as short as all is alike"
+                assert not rows_interact(stack, [rows[0], rows[0][:4]][::-1]), "short rows do not interact"
 
     assert_each([*BY_LENGTH, *FAMILIES, *HYBRIDS], check)
 
 
-def test_rows_that_depend_on_their_company_are_seen_without_a_setting_that_says_so() -> None:
+def test_rows_that_depend_on_the_batch_are_detected_without_a_setting() -> None:
     random = np.random.default_rng(0)
     rows = [random.integers(3, VOCABULARY, size=length) for length in (5, 30, 33)]
     stack = LayerStack(BY_LENGTH["deepseek_v32"]())
-    stack.model.config.index_topk = 99  # the indexers have their own
+    stack.model.config.index_topk = 99  # the indexers have their own value
     assert rows_interact(stack, rows)
 
 
-def test_a_state_that_is_wrong_beside_a_large_channel_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a state of 16 bits may have it: one channel of some tokens is a thousand times as large as the others."""
+def test_a_wrong_state_with_a_large_channel_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 16 bits, one channel of some tokens may be a thousand times as large as the others."""
     stack = LayerStack(FAMILIES["llama"]())
     stack.model.bfloat16()
     plain = torch.ones(8, 64)
@@ -149,14 +152,15 @@ def test_a_state_that_is_wrong_beside_a_large_channel_is_seen(monkeypatch: pytes
 
 
 def test_rows_beyond_a_window_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    stack, batch = LayerStack(FAMILIES["llama"]()), items()
+    stack = LayerStack(FAMILIES["llama"]())
+    batch = items()
     monkeypatch.setattr(stack.model.config, "sliding_window", batch.input_ids.shape[1], raising=False)
     assert packs(stack, batch) is True
     monkeypatch.setattr(stack.model.config, "sliding_window", batch.input_ids.shape[1] - 1)
     assert packs(stack, batch) is False
 
 
-def test_packing_is_not_tried_with_attention_that_takes_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_is_not_tried_with_attention_that_accepts_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = LayerStack(FAMILIES["llama"]())
     stack.model.config._attn_implementation = "flash_attention_2"
     monkeypatch.setattr(verification, "dense_states", lambda *_: pytest.fail("it may end the CUDA context"))

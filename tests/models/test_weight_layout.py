@@ -1,4 +1,4 @@
-"""Laid out weights give the numbers of plain ones, whatever rows are computed together."""
+"""Rearranged weights give the same results as plain ones, whichever rows are computed together."""
 
 import copy
 
@@ -16,7 +16,7 @@ WIDTHS = ((64, 200), (576, 192), (576, 1536))  # from, to
 
 
 def layers(inputs, outputs, dtype):
-    """A linear layer, and a laid out copy of it."""
+    """Return a linear layer, and a copy that computes from rearranged weights."""
     torch.manual_seed(0)
     plain = nn.Linear(inputs, outputs, bias=False).to(dtype).requires_grad_(False)
     laid_out = nn.Sequential(copy.deepcopy(plain))
@@ -38,14 +38,14 @@ def test_products_agree():
 
 
 @torch.no_grad()
-def test_a_row_does_not_depend_on_the_rows_beside_it():
+def test_a_row_does_not_depend_on_the_other_rows():
     for dtype in (torch.float32, torch.bfloat16):
         for widths in WIDTHS:
             states = torch.randn(512, widths[0]).to(dtype)
             _, laid_out = layers(*widths, dtype)
-            whole = laid_out(states)
+            all_rows = laid_out(states)
             for size in (16, 100, 128, 256):
-                assert torch.equal(laid_out(states[size : 2 * size]), whole[size : 2 * size]), (dtype, widths, size)
+                assert torch.equal(laid_out(states[size : 2 * size]), all_rows[size : 2 * size]), (dtype, widths, size)
 
 
 def test_gradients_go_through_the_weights_themselves():
@@ -55,13 +55,13 @@ def test_gradients_go_through_the_weights_themselves():
     assert laid_out[0].weight.grad is not None
 
 
-def test_a_layer_with_a_bias_is_left_alone():
+def test_a_layer_with_a_bias_is_not_changed():
     model = nn.Sequential(nn.Linear(8, 8))
     lay_out(model)
     assert "forward" not in vars(model[0])
 
 
-def test_a_large_model_keeps_its_weights_alone(monkeypatch):
+def test_the_weights_of_a_large_model_are_not_copied(monkeypatch):
     monkeypatch.setattr(weight_layout, "MOST_COPIED", 10)
     _, laid_out = layers(64, 200, torch.float32)
     assert "forward" not in vars(laid_out[0])

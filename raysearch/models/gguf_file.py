@@ -1,0 +1,200 @@
+"""Reads and writes GGUF files, tensor by tensor, in their quantisation. Needs neither torch nor transformers.
+
+Source: the GGUF specification.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raysearch.errors import UserError, what_failed
+
+#: The name of a block's tensor: the block's index, and the name within the block.
+BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
+#: The key of the number of blocks that predict further tokens.
+PREDICTING = "nextn_predict_layers"
+#: A remedy for files that are refused.
+CHECKPOINT = "a checkpoint (--out) with transformers or vLLM"
+
+
+@dataclass(frozen=True)
+class GGUFFile:
+    """An open GGUF file.
+
+    Args:
+        path: The file.
+        reader: gguf's reader of the file.
+        architecture: The name of the architecture in llama.cpp.
+    """
+
+    path: Path
+    reader: Any
+    architecture: str
+
+    def get(self, key: str) -> Any:
+        """Return the architecture's value of a key; None if there is none."""
+        stored = self.reader.fields.get(f"{self.architecture}.{key}")
+        return None if stored is None else stored.contents()
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks, including those that predict further tokens."""
+        return int(self.get("block_count") or 0)
+
+    @property
+    def layers(self) -> int:
+        """The number of layers: blocks without those that predict further tokens."""
+        return self.blocks - int(self.get(PREDICTING) or 0)
+
+    def refused(self, why: str, remedy: str = f"use {CHECKPOINT}") -> UserError:
+        """Return an error that refuses the file.
+
+        Args:
+            why: The reason.
+            remedy: What the user can do.
+        """
+        return UserError(f"{self.path} cannot be pruned: {why}; {remedy}")
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of a GGUF file, in its quantisation.
+
+    Args:
+        kind: The quantisation of its values, of gguf's `GGMLQuantizationType`.
+        shape: The shape of the stored array, which has bytes if the values are quantised.
+        dtype: The dtype of the stored array.
+        n_bytes: The size of the stored array.
+        read: Returns the stored array.
+    """
+
+    kind: Any
+    shape: tuple[int, ...]
+    dtype: Any
+    n_bytes: int
+    read: Callable[[], Any]
+
+    @classmethod
+    def of(cls, tensor: Any) -> StoredTensor:
+        """Return the tensor for one of gguf's reader."""
+        data = tensor.data
+        return cls(tensor.tensor_type, data.shape, data.dtype, data.nbytes, lambda: data)
+
+
+@dataclass
+class ChangedMetadata:
+    """The changes of a file's metadata, by whole key.
+
+    Args:
+        changed: The new values.
+        dropped: The keys whose old value, with its type, is not written. They may have a new value.
+        build: The first build of llama.cpp that reads the new metadata; None if every build does.
+    """
+
+    changed: dict[str, Any] = field(default_factory=dict)
+    dropped: set[str] = field(default_factory=set)
+    build: int | None = None
+
+
+def read_gguf(path: Path) -> GGUFFile:
+    """Open a GGUF file.
+
+    Raises:
+        UserError: There is no such file, it cannot be read, or it is one of several parts.
+    """
+    import gguf
+
+    if not path.is_file():
+        raise UserError(f"--from={path} is not a GGUF file; check the path")
+    try:
+        reader = gguf.GGUFReader(path)
+        file = GGUFFile(path, reader, str(reader.fields["general.architecture"].contents()))
+    except (ValueError, KeyError, IndexError, UnicodeDecodeError, OSError) as error:
+        raise UserError(f"{path} cannot be read as GGUF ({what_failed(error)}); complete the download") from error
+    split = reader.fields.get("split.count")
+    if split is not None and split.contents() > 1:
+        raise file.refused("it is one of several parts", "join them with llama-gguf-split --merge")
+    return file
+
+
+def write_gguf(
+    file: GGUFFile, out: Path, metadata: ChangedMetadata, tensors: Sequence[tuple[str, StoredTensor]]
+) -> None:
+    """Write a GGUF file, with one tensor in memory at a time.
+
+    Args:
+        file: The file whose metadata is written.
+        out: The file to write.
+        metadata: The changes of the metadata.
+        tensors: The tensors by name.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    import gguf
+
+    kinds = gguf.GGUFValueType
+    reader = file.reader
+    changed = metadata.changed
+    writer = gguf.GGUFWriter(out, file.architecture)
+    writer.data_alignment = reader.alignment
+    for name, stored in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture" or name in metadata.dropped:
+            continue
+        kind, *item_kinds = stored.types
+        value = changed[name] if name in changed else _raw(stored, kinds)
+        if kind is not kinds.ARRAY or value:  # gguf's writer cannot write an empty list
+            writer.add_key_value(name, value, kind, item_kinds[0] if item_kinds else None)
+    for name in sorted(changed.keys() - (reader.fields.keys() - metadata.dropped)):
+        value = changed[name]
+        if isinstance(value, str):
+            writer.add_string(name, value)
+        elif isinstance(value, int):
+            writer.add_uint32(name, value)
+        elif value:
+            kind = kinds.BOOL if isinstance(value[0], bool) else kinds.UINT32
+            writer.add_key_value(name, value, kinds.ARRAY, kind)
+    for name, tensor in tensors:
+        writer.add_tensor_info(name, tensor.shape, tensor.dtype, tensor.n_bytes, tensor.kind)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        assert writer.fout, "its header is written"
+        parts = [writer.fout[0].tell(), *(tensor.n_bytes for _, tensor in tensors)]
+        for _, tensor in tensors:
+            writer.write_tensor_data(tensor.read())
+    finally:
+        writer.close()
+    if out.stat().st_size != sum(writer.ggml_pad(part, reader.alignment) for part in parts):
+        raise OSError("its size is not that of its tensors")
+
+
+def _raw(stored: Any, kinds: Any) -> Any:
+    """Return a stored value; its strings are bytes, since they need not be UTF-8."""
+    if stored.types[-1] is not kinds.STRING:
+        return stored.contents()
+    texts = [stored.parts[part].tobytes() for part in stored.data]
+    return texts if stored.types[0] is kinds.ARRAY else texts[0]
+
+
+def renumbered(reader: Any, kept_blocks: Sequence[int]) -> list[tuple[str, StoredTensor]]:
+    """Return the kept tensors of a file, in order, each after its new name.
+
+    Args:
+        reader: gguf's reader of the file.
+        kept_blocks: The indices of the kept blocks, ascending.
+    """
+    tensors = []
+    for tensor in reader.tensors:
+        stored = StoredTensor.of(tensor)
+        match = BLOCK.fullmatch(tensor.name)
+        if match is None:
+            tensors.append((tensor.name, stored))
+        elif (block := int(match[1])) in kept_blocks:
+            tensors.append((f"blk.{kept_blocks.index(block)}.{match[2]}", stored))
+    return tensors

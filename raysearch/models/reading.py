@@ -1,0 +1,272 @@
+"""Reads the files of models with transformers: quietly, safely, and with errors that are one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysearch.core.hub import is_asked, why_no_answer
+from raysearch.errors import UnsupportedModelError, UserError, first_line
+from raysearch.models import gguf
+from raysearch.models.spec import LocatedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers and the hub client from printing within the context; their errors are still raised."""
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    # The GGUF reader has a progress bar that no setting disables, so stderr is redirected.
+    with contextlib.ExitStack() as after, contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        for library in (logging, hub_logging):
+            after.callback(library.set_verbosity, library.get_verbosity())
+            library.set_verbosity_error()
+        if logging.is_progress_bar_enabled():
+            after.callback(logging.enable_progress_bar)
+        logging.disable_progress_bar()
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def reading(model: LocatedModel, part: str = "") -> Iterator[None]:
+    """Let transformers read a model quietly within the context, and turn its errors into one sentence.
+
+    Args:
+        model: The model.
+        part: The part that is read, for messages: ``the tokenizer of ``.
+
+    Raises:
+        UserError: transformers cannot read the model.
+    """
+    try:
+        with quiet(), gguf.read_fast() if model.gguf else contextlib.nullcontext():
+            yield
+    except UserError:
+        raise
+    except BaseException as error:
+        # The other exceptions must pass, except that of tokenizers' code in Rust.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise _explained(error, model, part) from error
+
+
+def _explained(error: BaseException, model: LocatedModel, part: str) -> UserError:
+    """Return one sentence about an error of transformers, with a remedy."""
+    text = str(error)
+    reason = first_line(error).split(". ")[0]
+    name = f"{part}model={model.name}" + (f" ({model.path})" if model.path != model.name else "")
+    failed = f"{name} cannot be loaded"
+    if "trust_remote_code" in text:
+        return UserError(f"{name} brings its own code; read it, then set model.trust_remote_code=true")
+    if isinstance(error, (ValueError, ImportError)) and "ttention" in text:
+        return UserError(
+            f"model.attention={model.attention} does not work for {name}: {reason}; use model.attention=auto"
+        )
+    if "ignore_mismatched_sizes" in text:
+        return UserError(f"{failed}: its weights have other shapes than its config says; complete the files")
+    if "does not recognize this architecture" in text:
+        return UnsupportedModelError(f"{name} is of a kind that this transformers does not know: {reason}")
+    if part and _lacks_tokenizer(model):
+        return UserError(
+            f"{failed}: its folder has no tokenizer.json; copy the tokenizer's files of the original model there"
+        )
+    if isinstance(error, ImportError):
+        return UserError(f"{failed}: {reason}; install what it names")
+    return UserError(f"{failed}: {reason}; check that its files are complete and of this format")
+
+
+def _lacks_tokenizer(model: LocatedModel) -> bool:
+    """Return whether a model is a folder without the vocabulary of a tokenizer."""
+    is_folder = not model.is_hub and model.gguf is None
+    return is_folder and not any((*model.folder.glob("tokenizer.json"), *model.folder.glob("*.model")))
+
+
+def check_code(model: LocatedModel) -> None:
+    """Refuse a folder that names code of another repository, which may change while the fingerprint stays.
+
+    Raises:
+        UserError: The folder names such code, and `trust_remote_code` allows code.
+    """
+    if not model.trust_remote_code or model.is_hub:
+        return
+    for name in ("config.json", "tokenizer_config.json"):
+        file = model.folder / name
+        config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if not isinstance(config, dict):
+            continue
+        for value in (config.get("auto_map") or {}).values():
+            class_paths = value if isinstance(value, list) else [value]
+            for class_path in class_paths:
+                if class_path and "--" in class_path:
+                    raise UserError(
+                        f"model={model.name} names code of another repository in {name} ({class_path}), which may "
+                        "change without notice; copy that file into the model's folder and name it there, without "
+                        "'owner/repo--'"
+                    )
+
+
+def check_causal(model: LocatedModel, config: PreTrainedConfig) -> None:
+    """Refuse encoder-decoders, and checkpoints that were not saved by a causal language model.
+
+    Args:
+        model: The model.
+        config: The model's config.
+
+    Raises:
+        UnsupportedModelError: The model is not a causal decoder.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    name = f"model={model.name} ({config.model_type})"
+    if config.is_encoder_decoder:
+        raise UnsupportedModelError(f"{name} is an encoder-decoder; use a decoder-only language model")
+    causal = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if causal is None and "AutoModelForCausalLM" not in (getattr(config, "auto_map", None) or {}):
+        raise UnsupportedModelError(
+            f"{name} is no model that transformers' AutoModelForCausalLM loads; use a decoder-only language model"
+        )
+    saved_by = config.architectures or []
+    classes = causal if isinstance(causal, tuple) else (causal,)
+    class_names = {cls.__name__ for cls in classes if cls is not None}
+    # Of a multimodal model, transformers reads the language part, if it has a causal class for it.
+    heads = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+    if saved_by and not any(class_name in class_names or class_name.endswith(heads) for class_name in saved_by):
+        raise UnsupportedModelError(
+            f"{name} was saved as {saved_by[0]}, which is not a causal language model; use a decoder with its head"
+        )
+
+
+def pretrained_arguments(model: LocatedModel) -> dict[str, Any]:
+    """Return the arguments for `from_pretrained`, so that every call reads the same files."""
+    files: dict[str, Any] = {
+        "pretrained_model_name_or_path": model.location,
+        "trust_remote_code": model.trust_remote_code,
+    }
+    if model.gguf is not None:
+        files["gguf_file"] = model.gguf
+    if model.is_hub:
+        files |= {"revision": model.revision or "main", "local_files_only": not hub_answers(model)}
+    return files
+
+
+def hub_answers(model: LocatedModel) -> bool:
+    """Return whether the hub answers; if it does not, refuse a model that is not in its cache.
+
+    Raises:
+        UserError: The hub does not answer and the model is not in its cache, or the revision is malformed.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    revision = model.revision
+    if revision is not None and (".." in revision or revision.startswith("/")):  # it would lead out of the cache
+        raise UserError(f"model.revision={revision} names no branch, tag or commit; see the model's page on the hub")
+    cause: Exception | None = None
+    if is_asked():
+        cause = why_no_answer()
+        if cause is None:
+            return True
+    try:
+        cached = try_to_load_from_cache(model.location, "config.json", revision=revision)
+    except ValueError as error:  # the id is malformed
+        cached = None
+        cause = error
+    if isinstance(cached, str):
+        return False
+    raise UserError(
+        f"model={model.name} is neither a folder nor reachable on the Hugging Face hub as {model.location!r}; "
+        "check the name and the network, or give the path of a local folder"
+    ) from cause
+
+
+def commit_of(model: LocatedModel) -> str:
+    """Return the commit of a hub id whose config is in the hub's cache. transformers does not report the commit."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(model.location, "config.json", revision=model.revision)
+    assert isinstance(config, str), "the config has been read"
+    return Path(config).parent.name
+
+
+def folder_of_files(model: LocatedModel, patterns: Sequence[str]) -> Path | None:
+    """Return a folder with files of a model other than its weights.
+
+    Args:
+        model: The model.
+        patterns: Glob patterns of the files.
+
+    Returns:
+        A folder that contains the files, perhaps among others; None for a GGUF file.
+
+    Raises:
+        UserError: The files cannot be downloaded.
+    """
+    if model.digest is not None:
+        return None
+    if not model.is_hub:
+        return model.folder
+    from huggingface_hub import snapshot_download
+
+    with reading(model):
+        folder = snapshot_download(
+            model.location,
+            revision=commit_of(model),
+            allow_patterns=list(patterns),
+            local_files_only=not hub_answers(model),
+        )
+    return Path(folder)
+
+
+def tokenizer_class(model: LocatedModel) -> Any:
+    """Return the class that reads the tokenizer. For a copy of a GGUF file, it is often one that needs no torch."""
+    if model.is_kept:
+        tokenizer_config = json.loads((model.folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        if tokenizer_config.get("tokenizer_class") == "TokenizersBackend":
+            from transformers import TokenizersBackend
+
+            return TokenizersBackend
+    from transformers import AutoTokenizer  # this imports torch, to read the model's config
+
+    return AutoTokenizer
+
+
+def unwritable_quantisation(model: LocatedModel, config: PreTrainedConfig) -> str | None:
+    """Return the quantisation of a model if transformers can read it but not write it; otherwise None.
+
+    Args:
+        model: The model.
+        config: The model's config.
+    """
+    quantisation = getattr(config, "quantization_config", None)
+    if not quantisation:
+        return None
+    from transformers.quantizers.auto import AutoHfQuantizer
+
+    with reading(model):
+        if isinstance(quantisation, dict) and not AutoHfQuantizer.supports_quant_method(quantisation):
+            return None  # transformers does not read the model as quantised, either
+        quantizer = AutoHfQuantizer.from_config(quantisation, pre_quantized=True)
+        return None if quantizer.is_serializable() else str(quantizer.quantization_config.quant_method.value)
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the SHA-256 of everything that decides how a tokenizer turns text into token ids."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        content = json.loads(backend.to_str())
+        # Padding and truncation are settings of the last call, not of the tokenizer.
+        content["padding"] = content["truncation"] = None
+    else:
+        content = tokenizer.get_vocab()
+    text = json.dumps([content, tokenizer.special_tokens_map], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
