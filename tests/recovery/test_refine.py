@@ -1,4 +1,4 @@
-"""A search with refine=recover: its best masks are trained alike, and the best after that is the result."""
+"""A search with refine=recover: its best masks are trained alike, and the best recovered mask is the result."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ WITH = (
 
 @pytest.fixture(scope="module")
 def words(world: World, other_text: Path) -> list[str]:
-    """A greedy search whose three best masks are trained for three steps."""
+    """Return the overrides of a greedy search whose three best masks are trained for three steps."""
     refining = ["refine=recover", "refine.steps=3", f"refine.recover_with={WITH.format(other_text)}"]
     return ["search", *world.search(), *refining]
 
 
 @pytest.fixture(scope="module")
 def whole(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of that search."""
+    """Return the store of that search."""
     return search_once(words[1:], tmp_path_factory)[1]
 
 
 @pytest.fixture
 def refined(whole: Path, here: Path) -> None:
-    """That search is done here."""
+    """Copy the store of that search to the current folder."""
     shutil.copytree(whole, here / "mlruns")
 
 
 class Listening(Observer):
-    """Hears of recoveries."""
+    """Records the names of recoveries."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -101,10 +101,10 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     assert {mlflow_run.data.params["recovery.loss"] for mlflow_run in trainings} == {"distill"}
 
 
-def test_the_loss_after_it_is_that_of_the_recovered_checkpoint(
+def test_the_refined_loss_is_that_of_the_recovered_checkpoint(
     run: Run, words: list[str], refined: None, other_text: Path, assessed_by: list[str], world: World, here: Path
 ) -> None:
-    """Which the same training by hand writes."""
+    """The checkpoint is written by the same training, started by hand."""
     refined = done(run, *words)
     by_hand = [*WITH.format(other_text).split(), "recovery.max_steps=3", "recovery.epochs=3.0", *assessed_by]
     done(run, "recover", refined["search_id"], *by_hand, "--out", "healed")
@@ -123,9 +123,7 @@ def test_what_screening_dropped_is_known_before_the_best_are_chosen(run: Run, wo
     assert masks[0] == masks[1]
 
 
-def test_a_refinement_goes_on_where_it_was_stopped(
-    run: Run, words: list[str], whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_refinement_resumes(run: Run, words: list[str], whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     undisturbed = done(run, *words, f"store={whole}")
     fit = training._fit
     trained = list[Any]()
@@ -147,10 +145,10 @@ def test_a_refinement_goes_on_where_it_was_stopped(
     assert same[0] == same[1]
 
 
-def test_it_has_the_same_name_whether_or_not_the_parts_of_a_weighted_search_are_on_record(
+def test_a_recovery_has_the_same_name_whether_or_not_the_parts_of_a_weighted_search_are_recorded(
     run: Run, words: list[str], refined: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Searches from before have none; the calibration's fingerprint is theirs together."""
+    """Older searches have no parts; the calibration's fingerprint covers them."""
     parts = {"parts": "one two"}
     whole = done(run, *words)["refinement"]
     with opened(Path("mlruns/ledger.db")) as ledger:
@@ -182,7 +180,7 @@ def test_rows_that_do_not_fit_the_model_are_refused_before_the_search(run: Run, 
     assert not list(here.iterdir())
 
 
-def test_mistakes_are_one_sentence(run: Run, words: list[str]) -> None:
+def test_mistakes_are_refused_in_one_sentence(run: Run, words: list[str]) -> None:
     cases = [
         (["refine.masks=1"], "refine.masks=1 should be greater than or equal to 2"),
         (["refine.steps=0"], "refine.steps=0 should be greater than 0"),

@@ -1,4 +1,4 @@
-"""Answers of the dense model: how many prompts are a job, and rows where memory is short."""
+"""Answers of the dense model: the size of jobs, and fewer rows at once if memory is short."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_memory_that_does_not_hold_the_rows_gets_half_of_them(monkeypatch: pytes
 
 def test_equal_prompts_are_answered_once(tmp_path: Path) -> None:
     class Answering:
-        """A pool that notes its jobs."""
+        """A pool that records its jobs."""
 
         def __init__(self) -> None:
             self.done: list[Any] = []
