@@ -64,18 +64,18 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     run: Run, words: list[str], refined: None, here: Path, store_with_tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = done(run, *(word for word in words if not word.startswith("refine")), "store=plain")
-    refined = done(run, *words)
-    assert refined["search_id"] != plain["search_id"]
-    masks = refined["refinement"]["masks"]
+    result = done(run, *words)
+    assert result["search_id"] != plain["search_id"]
+    masks = result["refinement"]["masks"]
     assert masks[0]["mask"] == plain["removed"] and len(masks) == 3, "the best mask before is that of the plain search"
     assert [mask["loss"] for mask in masks] == sorted(mask["loss"] for mask in masks)
     best = min(masks, key=lambda mask: mask["recovered_loss"])
-    assert refined["removed"] == best["mask"] and refined["loss"] == best["loss"] != best["recovered_loss"]
+    assert result["removed"] == best["mask"] and result["loss"] == best["loss"] != best["recovered_loss"]
     assert all(mask["steps"] == 3 and mask["tokens"] == masks[0]["tokens"] > 0 for mask in masks)
-    assert -1 <= refined["refinement"]["rank_correlation"] <= 1
-    shown = run("show", refined["search_id"]).out
-    assert "best after" in shown and "rank correlation" in shown and refined["refinement"]["refinement_id"] in shown
-    assert raysearch.load(refined["search_id"]).to_frame().loc[0, "mask"] == "{}"
+    assert -1 <= result["refinement"]["rank_correlation"] <= 1
+    shown = run("show", result["search_id"]).out
+    assert "best after" in shown and "rank correlation" in shown and result["refinement"]["refinement_id"] in shown
+    assert raysearch.load(result["search_id"]).to_frame().loc[0, "mask"] == "{}"
     (folder,) = (here / "mlruns/recoveries").glob("refine-*")
     assert not (folder / "teacher").exists() and (folder / "rows.jsonl").is_file(), "the rows are shared"
     folders = {entry.name for entry in (here / "mlruns/recoveries").glob("recover-*/*") if entry.is_dir()}
@@ -90,10 +90,10 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
         raysearch.search(*words[1:], observer=(listening := Listening()))
     assert not (folder / "teacher").exists(), "left by one that was killed"
     assert len({*listening.names}) == 3, "trackers are told of each training, also by a search that trains nothing"
-    assert repeated["refinement"] == refined["refinement"] and repeated["removed"] == refined["removed"]
-    assert done(run, "resume", refined["search_id"])["refinement"] == refined["refinement"]
+    assert repeated["refinement"] == result["refinement"] and repeated["removed"] == result["removed"]
+    assert done(run, "resume", result["search_id"])["refinement"] == result["refinement"]
     shutil.copy(store_with_tables, here / "mlruns")
-    synced = done(run, "sync", refined["search_id"], "tracking=mlflow")
+    synced = done(run, "sync", result["search_id"], "tracking=mlflow")
     client = MlflowClient(f"sqlite:///{here / 'mlruns/mlflow.db'}")
     query = f"tags.`mlflow.parentRunId` = '{synced['mlflow_run_id']}' and tags.`raysearch.kind` = 'recovery'"
     trainings = client.search_runs([client.get_run(synced["mlflow_run_id"]).info.experiment_id], query)
@@ -105,12 +105,12 @@ def test_the_refined_loss_is_that_of_the_recovered_checkpoint(
     run: Run, words: list[str], refined: None, other_text: Path, assessed_by: list[str], world: World, here: Path
 ) -> None:
     """The checkpoint is written by the same training, started by hand."""
-    refined = done(run, *words)
+    result = done(run, *words)
     by_hand = [*WITH.format(other_text).split(), "recovery.max_steps=3", "recovery.epochs=3.0", *assessed_by]
-    done(run, "recover", refined["search_id"], *by_hand, "--out", "healed")
+    done(run, "recover", result["search_id"], *by_hand, "--out", "healed")
     score = [word for word in world.words(model=here / "healed") if not word.startswith("remove")]
     (scored,) = done(run, "score", *score, "masks=[[]]")
-    best = min(refined["refinement"]["masks"], key=lambda mask: mask["recovered_loss"])
+    best = min(result["refinement"]["masks"], key=lambda mask: mask["recovered_loss"])
     assert scored["loss"] == pytest.approx(best["recovered_loss"], rel=1e-6)
 
 
