@@ -1,4 +1,4 @@
-"""What a command found: its answer, and what it left in the ledger."""
+"""The JSON answer of a command, and the rows of a ledger."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tests.cli.conftest import Outcome
 
 
 def found(outcome: Outcome) -> Any:
-    """The one JSON value of a command that went well."""
+    """Return the JSON value that a successful command printed."""
     assert outcome.code == 0, outcome.err
     assert outcome.out.count("\n") == 1, "one line, and nothing else on standard output"
     return json.loads(outcome.out)
 
 
 def same(result: Mapping[str, Any], other_result: Mapping[str, Any]) -> bool:
-    """Whether two searches found the same, bit for bit."""
+    """Return whether two searches have the same result, bit for bit."""
     keys = ("search_id", "removed", "removal_order", "dense_loss", "loss", "n_tokens")
     return [result[key] for key in keys] == [other_result[key] for key in keys]
 
 
 def evaluations(store: str | Path) -> dict[tuple[str, str, int], bytes]:
-    """Every row of a ledger, which must be whole."""
+    """Return every evaluation of a ledger, which must be undamaged."""
     with closing(sqlite3.connect(Path(store) / "ledger.db")) as ledger:
         assert ledger.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         if not ledger.execute("SELECT 1 FROM sqlite_master WHERE name = 'evaluations'").fetchone():

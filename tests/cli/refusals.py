@@ -1,4 +1,4 @@
-"""What every refusal has in common."""
+"""Checks that hold for every refusal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.cli.conftest import Outcome, Run
 
 
 def tree(*folders: Path) -> dict[Path, int]:
-    """Every file and folder with its size, but for what stands beside a database while it is opened."""
+    """Return every file and folder with its size, except the temporary files of an open database."""
     return {
         path: path.stat().st_size if path.is_file() else 0
         for folder in folders
@@ -19,7 +19,7 @@ def tree(*folders: Path) -> dict[Path, int]:
 
 
 def is_sentence(message: str, fragments: list[str]) -> None:
-    """One line that names all of it, and tells nothing of how the program is made."""
+    """Check that a message is one line with all fragments, and shows no internals of the program."""
     assert message and len(message.splitlines()) == 1 and message.isprintable(), message
     assert len(message) < 1500, len(message)
     for machinery in ("Traceback", "omegaconf", "pydantic", "antlr"):
@@ -29,7 +29,7 @@ def is_sentence(message: str, fragments: list[str]) -> None:
 
 
 def refuses(outcome: Outcome, fragments: list[str], bad: Path) -> None:
-    """One sentence on standard error, exit code 2, and nothing else."""
+    """Check that a command printed one sentence on standard error, and ended with exit code 2."""
     err = outcome.err.replace(str(bad), "BAD")
     assert err.startswith("error: ") and err.endswith("\n"), err
     is_sentence(err.removesuffix("\n"), fragments)
@@ -38,7 +38,7 @@ def refuses(outcome: Outcome, fragments: list[str], bad: Path) -> None:
 
 
 def refuses_cleanly(run: Run, words: Iterable[object], fragments: list[str], *folders: Path) -> None:
-    """A command that `refuses`, and leaves nothing behind in these folders, the last of which is called BAD."""
+    """Check that a command is refused, and leaves nothing behind in these folders; the last is called BAD."""
     before = tree(*folders)
     refuses(run(*words), fragments, folders[-1])
     assert tree(*folders) == before, "nothing is left behind"

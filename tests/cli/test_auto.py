@@ -25,13 +25,13 @@ QUICK = {"speed.context_tokens": 8, "speed.new_tokens": 2, "speed.repeats": 2}
 
 
 def words(world: World, **changes: object) -> list[str]:
-    """The words of a quick search by budget."""
+    """Return the overrides of a quick search by budget."""
     return world.search(remove="auto", **QUICK, **changes)
 
 
 @pytest.fixture
 def sizes(run: Run, world: World) -> Mapping[int, Mapping[str, Any]]:
-    """What a search of all sizes found by an objective that each layer more makes worse, by size."""
+    """Return the results of a search of all sizes, by size; each further layer makes the loss worse."""
     result = found(run("search", *world.search(remove="1..4", objective="kl"), "--json"))
     errors = result["delta_errors"]
     return {entry["n_removed"]: {**entry, "error": errors[str(entry["n_removed"])]} for entry in result["path"]}
@@ -116,7 +116,7 @@ def test_gains_end_a_search_as_soon_as_a_mask_has_them(run: Run, world: World, m
     assert found(run("search", *words(world, **limits), "--json"))["n_remove"] == 4
 
 
-def test_what_no_mask_meets_is_one_sentence(run: Run, world: World) -> None:
+def test_a_budget_that_no_mask_meets_is_refused_in_a_sentence(run: Run, world: World) -> None:
     for changed, sentence in {
         "budget.loss=-5": "budget.loss=-5 is not a budget; use a value such as 0.1 or 0.05",
         "budget.speedup=1000": "no mask meets budget.speedup=1000: without 4 layers, the most that may go,",
@@ -146,7 +146,7 @@ def test_a_dry_run_gives_bounds(run: Run, here: Path, world: World) -> None:
     assert not list(here.iterdir())
 
 
-def test_what_is_worse_is_told_with_its_error() -> None:
+def test_a_worse_readout_is_shown_with_its_error() -> None:
     from raysearch.core.measure import PERPLEXITY
 
     budget = Budget(loss=0.2, readout=0.1, speedup=1.2, memory=-0.1)

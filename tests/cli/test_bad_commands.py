@@ -1,4 +1,4 @@
-"""Whatever a user gets wrong in any command is said in one sentence that names it and the way out."""
+"""Every mistake in any command is reported in one sentence with the remedy."""
 
 from __future__ import annotations
 
@@ -114,7 +114,9 @@ COMMANDS: list[tuple[str, list[str]]] = [
 ]
 
 
-def test_commands_that_cannot_be(run: Run, here: Path, world: World, rubbish: Path, subtests: pytest.Subtests) -> None:
+def test_wrong_commands_are_refused(
+    run: Run, here: Path, world: World, rubbish: Path, subtests: pytest.Subtests
+) -> None:
     for words, fragments in COMMANDS:
         command = words.replace("BAD", str(rubbish)).replace("WORLD", " ".join(world.words()))
         command = command.replace("STUDY", " ".join(world.words(cluster="local", tracking="none")))

@@ -62,7 +62,7 @@ def test_a_name_that_is_no_text(run: Run, world: World) -> None:
 
 @pytest.mark.slow
 def test_a_bare_machine(here: Path, world: World) -> None:
-    """No encoding but ASCII, and nowhere to write but the store; then the locale alone, by a command that is quick."""
+    """A search with an ASCII locale that can write only to its store; then a quick command with that locale."""
     c = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     nowhere = {"HOME": "/nonexistent", "TMPDIR": "/nonexistent", "PYTHONIOENCODING": "ascii"}
     searched = alone("search", *world.search(store="日本 é", searcher="one_shot"), **c, **nowhere)
@@ -81,7 +81,7 @@ def test_streams_that_are_closed(here: Path, rubbish: Path, subtests: pytest.Sub
 
 
 def in_bash(command: str, *words: str | Path) -> Outcome:
-    """Runs a command in which ``"$0" -c "$1"`` is raysearch and the words are ``$2`` and so on."""
+    """Run a shell command in which ``"$0" -c "$1"`` is raysearch and the arguments are ``$2`` and so on."""
     whole = ["bash", "-c", command, sys.executable, MAIN, *words]
     done = subprocess.run(whole, capture_output=True, text=True, timeout=120)
     return Outcome(done.returncode, done.stdout, done.stderr)
@@ -126,7 +126,7 @@ def test_paths_that_lead_nowhere(run: Run, here: Path, world: World, subtests: p
             refuses_cleanly(run, [command, *usual, *rest], fragments, here)
 
 
-def test_what_is_said_while_a_model_loads_is_heard(capfd: pytest.CaptureFixture[str]) -> None:
+def test_warnings_are_printed_while_a_model_loads(capfd: pytest.CaptureFixture[str]) -> None:
     err = stderr()
     with quiet():
         say(err, "warning:", "MLflow does not answer")

@@ -1,4 +1,4 @@
-"""Files that are not what they are taken for: models, tokenizers, data and YAML, refused in one sentence."""
+"""Broken files are refused in one sentence: models, tokenizers, data and YAML."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Spoil = Callable[[Path], object]
 
 
 def config(**values: object) -> Spoil:
-    """A model whose config says otherwise."""
+    """Return a function that changes values of a model's config."""
 
     def spoil(folder: Path) -> None:
         file = folder / "config.json"
@@ -28,7 +28,7 @@ def config(**values: object) -> Spoil:
 
 
 def write(name: str, content: str | bytes) -> Spoil:
-    """A model one of whose files holds something else."""
+    """Return a function that replaces a file of a model."""
     whole = content.encode() if isinstance(content, str) else content
     return lambda folder: (folder / name).write_bytes(whole)
 
@@ -44,7 +44,7 @@ def dangle(folder: Path) -> None:
 
 
 def index(*shards: object) -> Spoil:
-    """A model whose index names these shards."""
+    """Return a function that writes an index with these shards."""
 
     def spoil(folder: Path) -> None:
         (folder / "model.safetensors").rename(folder / "one.safetensors")
@@ -122,7 +122,9 @@ YAML: dict[str, tuple[bytes, list[str]]] = {
 }
 
 
-def test_models_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
+def test_broken_models_are_refused(
+    run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
     for place, (wrong, (spoil, fragments)) in enumerate(MODELS.items()):
         folder = tmp_path / str(place) / "m"
         shutil.copytree(world.model, folder)

@@ -1,4 +1,4 @@
-"""Whatever a user gets wrong is said in one sentence that names it and the way out, and leaves nothing behind."""
+"""Every mistake of a user is reported in one sentence with the remedy, and leaves no files behind."""
 
 from __future__ import annotations
 

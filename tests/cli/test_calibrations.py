@@ -1,4 +1,4 @@
-"""Objectives and data from the command line: searched on, looked at, laid side by side, and refused."""
+"""Objectives and data from the command line: searches, inspection, comparison, and refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def items(tmp_path_factory):
 
 @pytest.fixture
 def words(world, items):
-    """The words of a quick search on the items; ``__`` for a dot."""
+    """Return the overrides of a quick search on the items; ``__`` stands for a dot."""
 
     def make(**changes):
         chosen = {"data": "multiple_choice", "data__path": items, "data__seq_len": 40, "objective": "task_margin"}
@@ -112,7 +112,7 @@ def test_data_without_the_loss_leaves_nothing_behind(run, here, words):
     assert list(here.iterdir()) == []
 
 
-def test_sweep_by_answers_says_what_the_texts_show_without_each_layer(run, here, words):
+def test_a_sweep_by_answers_shows_diagnostics_of_the_texts_without_each_layer(run, here, words):
     arguments = words(objective="generation_accuracy", objective__max_new_tokens=2)
     done = run("sweep", *(word for word in arguments if not word.startswith(("tracking", "remove"))))
     assert done.code == 0, done.err
@@ -145,7 +145,7 @@ def test_sweep_lays_calibrations_side_by_side(run, here, words):
     assert "Spearman" in repeated.out and "Wrote sweep/sweep.png" in repeated.out.replace("\n", "")
 
 
-def test_an_evaluation_split_is_taken_only_when_allowed_and_told_of(run, here, words, items):
+def test_an_evaluation_split_must_be_allowed_and_is_reported(run, here, words, items):
     held_out = here / "test.jsonl"
     held_out.write_text(items.read_text())
     refused = run("search", *words(data__path=held_out))
@@ -178,7 +178,7 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_what_makes_no_sense_is_refused(run, here, words, world, subtests):
+def test_senseless_values_are_refused(run, here, words, world, subtests):
     for changes, sentence in NONSENSE:
         if changes.get("data") == "file":
             changes = {**changes, "data__path": world.text}
@@ -186,7 +186,7 @@ def test_what_makes_no_sense_is_refused(run, here, words, world, subtests):
             refuses(run("search", *words(**changes)), [sentence], here)
 
 
-def test_text_that_is_unknown_to_the_tokenizer_is_told_of_once(run, world, here):
+def test_text_that_is_unknown_to_the_tokenizer_is_reported_once(run, world, here):
     foreign = here / "foreign.txt"
     foreign.write_text("xyzzy plugh " * 300)
     warning = f"warning: 100% of the tokens of {foreign} are unknown to the model's tokenizer, so losses say little; "
@@ -206,7 +206,7 @@ def test_text_that_is_unknown_to_the_tokenizer_is_told_of_once(run, world, here)
     assert "unknown to the model's" not in run("score", *world.words(), "masks=[[3]]").err
 
 
-def test_a_dtype_without_instructions_is_told_of_once(run, world, monkeypatch):
+def test_a_dtype_without_instructions_is_reported_once(run, world, monkeypatch):
     monkeypatch.setattr(observer, "has_instructions", lambda dtype: dtype != "bfloat16")
     warning = "warning: this machine's CPU has no instructions for bfloat16 and takes longer than in float32; "
     for command in (world.search(model__dtype="bfloat16"), world.search(model__dtype="bfloat16", searcher="one_shot")):

@@ -1,4 +1,4 @@
-"""A terminal that is lost or full ends no search, and a text of others cannot command it."""
+"""A lost or full terminal does not break a search, and text from files cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def searches() -> Iterator[subprocess.Popen[str]]:
-    """A process that begins searches; its standard error is none that Python takes for a file, as that of theirs."""
+    """Start a process that forks searches."""
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", SEARCHES], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         yield process
@@ -66,7 +66,7 @@ def test_a_standard_error_that_cannot_be_written_ends_no_search(
 
 
 def hung_up(searches: subprocess.Popen[str], words: list[str], ignored: bool) -> tuple[int, str]:
-    """A search whose terminal is lost as it begins: its exit code, and what it says from then on."""
+    """Hang up the terminal of a search when it begins; return its exit code and its later output."""
     os.mkfifo("stderr")
     process = begin(searches, words, Path("stderr"), ignored)
     with open("stderr") as stderr:
@@ -77,12 +77,12 @@ def hung_up(searches: subprocess.Popen[str], words: list[str], ignored: bool) ->
                 os.kill(process, signal.SIGHUP)
                 break
         else:
-            pytest.fail(f"it never said that it began: {stderr_text}")
+            pytest.fail(f"it never printed its beginning: {stderr_text}")
         stderr_text = stderr.read()
     return end(searches), stderr_text
 
 
-def test_a_lost_terminal_stops_a_search_which_says_how_to_go_on(
+def test_a_lost_terminal_stops_a_search_which_prints_how_to_resume(
     run: Run, world: World, searches: subprocess.Popen[str]
 ) -> None:
     slow = world.search(tracking__type="none", searcher="exhaustive", remove="2", data__samples=200)

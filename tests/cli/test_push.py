@@ -1,4 +1,4 @@
-"""raysearch export --push sends what it wrote to the hub, here one on this machine that keeps commits in memory."""
+"""raysearch export --push uploads an export, here to a simulated hub that keeps commits in memory."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_gguf_file_is_sent_with_a_card(run: Run, world: World, here: Path, hub
     assert not any(b"secret-folder" in sent[name] for name in ("README.md", "raysearch.json")), "nobody else has it"
 
 
-def test_what_the_hub_refuses_is_one_sentence_and_the_export_stays(
+def test_a_refusal_of_the_hub_is_one_sentence_and_the_export_stays(
     run: Run, world: World, here: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("search", *world.search()).code == 0

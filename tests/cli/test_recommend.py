@@ -1,4 +1,4 @@
-"""How many layers can go: what a budget allows, from the ledger alone."""
+"""How many layers to remove within a budget, from the ledger alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZES = 1, 2, 3
 
 @pytest.fixture
 def searched(run: Run, world: World) -> Mapping[int, Mapping[str, Any]]:
-    """What a search of three sizes found, by size; the folder has its ledger."""
+    """Return the results of a search of three sizes, by size; the current folder has its ledger."""
     result = found(run("search", *world.search(remove="1..3"), "--json"))
     errors = {int(size): error for size, error in result["delta_errors"].items()}
     dense = {"loss": result["dense_loss"]}
@@ -52,7 +52,7 @@ def test_a_loss_decides(run: Run, world: World) -> None:
     assert outcome.code == 2 and "has no mask within budget.loss=0; the nearest, of 1 layer" in outcome.err
 
 
-def test_a_mask_that_cannot_become_gguf_is_told(run: Run, world: World, here: Path) -> None:
+def test_a_mask_that_cannot_become_gguf_is_reported(run: Run, world: World, here: Path) -> None:
     assert run("search", *world.search(model=write_llama(here / "x.gguf", 5), remove="1..2")).code == 0
     write_llama(here / "x.gguf", 5, architecture="smollm3")  # which is not read, but has a rule of places
     out = run("recommend", "latest", "budget.loss=1000").out
@@ -136,7 +136,7 @@ def test_what_is_no_budget_is_refused() -> None:
     assert Budget.parse(["budget.memory=512 MiB"]) == Budget(memory=2.0**29)
 
 
-def test_a_readout_that_is_missed_is_told() -> None:
+def test_a_missed_readout_is_reported() -> None:
     from raysearch.core.measure import PERPLEXITY
 
     budget = Budget(readout=0.1)

@@ -1,4 +1,4 @@
-"""What can be done with a search that the ledger knows: resume, show, export."""
+"""Commands on a recorded search: resume, show, export."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ def test_a_ledger_that_cannot_be_written_is_read_all_the_same(
 
 
 @pytest.mark.usefixtures("tables", "blank_figures")
-def test_a_ledger_of_its_own_is_found_again(
-    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_separate_ledger_is_used_again(run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mlruns").rename("kept")
     outcome = run("search", *world.search(ledger="my own.db", store=here / "kept", tracking="mlflow"))
     assert "--out pruned-model --store 'my own.db'" in outcome.out

@@ -40,7 +40,7 @@ def test_screened_masks_are_recorded_shown_and_completed(run: Run, here: Path, w
 
 
 @pytest.mark.usefixtures("tables")
-def test_mlflow_and_reports_know_screened_masks(run: Run, here: Path, world: World) -> None:
+def test_mlflow_and_reports_contain_screened_masks(run: Run, here: Path, world: World) -> None:
     words = world.words(searcher="greedy", remove=2, **SCREENED)
     result = found(run("search", *words, "--json"))
     n_screened = result["evaluations"]["screened"]

@@ -35,7 +35,7 @@ SHARDS = {"data.shard_samples": 1}  # work for two replicas, none of which need 
 
 
 def numbers(result: dict[str, Any], without: set[str] = TIMES | EFFORT) -> dict[str, Any]:
-    """A result without what may differ."""
+    """Return the numbers of a result that must not differ between runs."""
     return {key: value for key, value in result.items() if key not in without}
 
 
@@ -43,7 +43,7 @@ def numbers(result: dict[str, Any], without: set[str] = TIMES | EFFORT) -> dict[
 def recorded(
     world: World, tmp_path_factory: pytest.TempPathFactory, one_ray: None, store_with_tables: Path
 ) -> tuple[Path, dict[str, Any]]:
-    """A folder with a search by two Ray replicas that MLflow recorded, and what it found."""
+    """Run a search with two Ray replicas and MLflow; return its folder and its result."""
     folder = tmp_path_factory.mktemp("recorded")
     (folder / "mlruns").mkdir()
     shutil.copy(store_with_tables, folder / "mlruns")
@@ -78,12 +78,12 @@ def test_people_get_a_table_and_what_to_type_next(run: Run, world: World) -> Non
 
 
 def table(text: str) -> list[list[str]]:
-    """The rows of the tables in a text."""
+    """Return the rows of the tables in a text."""
     return [line.strip("│").split("│") for line in text.splitlines() if line.startswith("│")]
 
 
 @pytest.mark.slow
-def test_a_result_says_all_with_ray_and_mlflow_on(recorded: tuple[Path, dict[str, Any]]) -> None:
+def test_a_result_is_complete_with_ray_and_mlflow(recorded: tuple[Path, dict[str, Any]]) -> None:
     _, result = recorded
     assert set(result) >= {
         "model",
@@ -137,7 +137,7 @@ def test_mlflow_holds_all_of_it(recorded: tuple[Path, dict[str, Any]], world: Wo
 
 
 @pytest.mark.slow
-def test_two_replicas_of_ray_find_the_same_bits_as_one_inline(
+def test_two_ray_replicas_find_the_same_bits_as_an_inline_replica(
     run: Run, world: World, recorded: tuple[Path, dict[str, Any]]
 ) -> None:
     inline = numbers(found(run("search", *world.search(**SHARDS, store="inline"), "--json")), TIMES)
@@ -168,7 +168,7 @@ def test_another_searcher_runs_only_what_nobody_has(run: Run, world: World) -> N
     assert alone["search_id"].startswith("beam-m2-")
 
 
-def test_a_dry_run_says_what_it_costs_and_writes_nothing(run: Run, here: Path, world: World) -> None:
+def test_a_dry_run_shows_the_cost_and_writes_nothing(run: Run, here: Path, world: World) -> None:
     cost, seconds, memory = run("search", *world.search(), "--dry-run").out.splitlines()
     assert cost.startswith("9 masks in 2 rounds: about 24 layer-forwards")
     assert re.fullmatch(
@@ -234,7 +234,7 @@ def test_a_dry_run_loads_no_weights(run: Run, here: Path, world: World, monkeypa
     assert "Time: about" in run("search", *world.search(), "--dry-run").out
 
 
-def test_a_dry_run_says_why_it_cannot_tell_the_time(run: Run, here: Path, world: World) -> None:
+def test_a_dry_run_gives_the_reason_for_a_missing_time(run: Run, here: Path, world: World) -> None:
     rows = [json.dumps({"question": f"the {word} of", "answer": "the"}) for word in ("law", "war", "navy", "people")]
     (here / "items.jsonl").write_text("\n".join(rows))
     writing = {
@@ -311,7 +311,7 @@ def test_a_model_that_computes_nonsense_is_refused(run: Run, here: Path, world: 
     assert outcome.err == "error: llama gives non-finite logits in torch.float32; check its weights\n"
 
 
-def test_a_model_of_the_hub_is_told_before_it_is_asked_for(
+def test_loading_from_the_hub_is_announced_before_it_begins(
     run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(here))
@@ -344,7 +344,7 @@ def test_version(run: Run) -> None:
     assert (outcome.code, outcome.out, outcome.err) == (0, f"raysearch {VERSION}\n", "")
 
 
-def test_a_search_goes_on_in_its_dtype_on_a_machine_that_would_take_another(
+def test_a_search_resumes_in_its_dtype_on_a_machine_with_another_default(
     run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["search", *world.search(model=write_llama(here / "model.gguf"), searcher="one_shot"), "--json"]

@@ -30,7 +30,7 @@ def test_mistakes_do_not_repeat_it(run: Run, world: World, subtests: pytest.Subt
             assert SECRET not in outcome.out + outcome.err
 
 
-def test_what_is_on_record_without_its_secret_is_typed_again(
+def test_a_record_without_its_secret_is_refused(
     run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEAM_TOKEN", SECRET)

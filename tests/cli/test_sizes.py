@@ -1,4 +1,4 @@
-"""Several numbers of layers in one search, the best mask of each, and its rank among all there are."""
+"""Several numbers of layers in one search, the best mask of each, and its rank among all masks of its size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.test_api import settings
 
 
 def cells(text: str) -> list[list[str]]:
-    """The rows of the tables in a text, without padding."""
+    """Return the rows of the tables in a text, without padding."""
     return [[cell.strip() for cell in row] for row in table(text)]
 
 
@@ -49,7 +49,7 @@ def test_people_see_the_best_of_each_size(run: Run, world: World) -> None:
     assert "Best by number" in run("search", *world.search(remove=3)).out
 
 
-def test_a_range_is_told_beforehand(run: Run, here: Path, world: World) -> None:
+def test_a_dry_run_forecasts_a_range(run: Run, here: Path, world: World) -> None:
     refused = run("search", *world.search(remove="1..3", searcher="one_shot"), "--dry-run")
     assert refused.code == 2 and "use greedy or beam, or a study with study.grid.remove=[1,2,3]" in refused.err
     assert run("search", *world.search(remove="1..3"), "--dry-run").out.startswith("12 masks in 3 rounds")

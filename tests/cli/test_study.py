@@ -1,4 +1,4 @@
-"""Studies: grids of searches on Ray Tune that share replicas and ledger, and go on whatever ended them."""
+"""Studies: grids of searches on Ray Tune that share replicas and ledger, and resume whatever ended them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.cli.studies import small_study, study_words
 
 @pytest.fixture(scope="module")
 def done(world: World, tmp_path_factory: pytest.TempPathFactory, one_ray: None) -> tuple[dict[str, Any], Path]:
-    """A study that nothing happened to, on a CPU that is slow in its dtype: what it told, and its folder."""
+    """Run an undisturbed study on a CPU that is slow in its dtype; return its answer and its folder."""
     folder = tmp_path_factory.mktemp("study")
     warned: list[str] = []
 
@@ -54,7 +54,7 @@ def test_all_searches_are_done_and_counted(done: tuple[dict[str, Any], Path]) ->
     assert computed == len(masks) - 1, "each mask once, whoever asked at the same time; the dense model is not counted"
 
 
-def test_a_study_tells_once_of_a_dtype_without_instructions(done: tuple[dict[str, Any], Path]) -> None:
+def test_a_study_reports_a_dtype_without_instructions_once(done: tuple[dict[str, Any], Path]) -> None:
     value, _ = done
     assert sum("this machine's CPU has no instructions for float32" in warning for warning in value["warned"]) == 1
 
@@ -71,7 +71,7 @@ def test_a_search_alone_finds_the_same(done: tuple[dict[str, Any], Path], world:
         )
 
 
-def test_dry_run_tells_cells_cost_and_time(world: World, run: Run, here: Path) -> None:
+def test_a_dry_run_shows_cells_cost_and_time(world: World, run: Run, here: Path) -> None:
     plan = found(run("study", *study_words(world), "--dry-run", "--json"))
     assert len(plan["cells"]) == 8
     assert plan["layer_forwards"]["shared"] < plan["layer_forwards"]["separate"] < plan["layer_forwards"]["naive"]
@@ -108,7 +108,7 @@ def test_a_dry_run_refuses_what_the_study_would(mistake: str, world: World, run:
     assert [path.name for path in here.iterdir()] == ["file"]
 
 
-def test_report_writes_anew_from_the_ledger_alone(done: tuple[dict[str, Any], Path], run: Run, here: Path) -> None:
+def test_a_report_is_written_from_the_ledger_alone(done: tuple[dict[str, Any], Path], run: Run, here: Path) -> None:
     value, folder = done
     told_again = found(run("report", "latest", "--store", folder / "mlruns", "--out", "again", "--json"))
     assert told_again["cells"] == value["cells"]
@@ -119,7 +119,7 @@ def test_report_writes_anew_from_the_ledger_alone(done: tuple[dict[str, Any], Pa
         assert STUDIES.find(ledger, value["study_id"][:-3]).study_id == value["study_id"]
 
 
-def test_an_address_of_mlflow_is_one_of_the_web(done: tuple[dict[str, Any], Path], run: Run) -> None:
+def test_an_address_of_mlflow_must_be_a_web_address(done: tuple[dict[str, Any], Path], run: Run) -> None:
     _, folder = done
     refused = run("report", "latest", "--store", folder / "mlruns", "--mlflow-url", "javascript:alert(1)")
     assert refused.code == 2 and "--mlflow-url=javascript:alert(1) is not an address" in refused.err

@@ -1,4 +1,4 @@
-"""What a person sees of a study while it runs."""
+"""The display of a running study."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def tell(display: StudyDisplay, cells: Any) -> None:
     display.warn("MLflow is down")
 
 
-def test_elsewhere_than_on_a_terminal_a_line_tells_of_each_end(cells: Any) -> None:
+def test_without_a_terminal_a_line_is_printed_when_a_search_ends(cells: Any) -> None:
     console = Console(file=io.StringIO(), width=200)
     with StudyDisplay(console) as display:
         tell(display, cells)
@@ -119,7 +119,7 @@ def test_the_plan_adds_up(cells: Any) -> None:
     }
 
 
-def test_the_closing_table_tells_every_search_and_why_some_found_nothing() -> None:
+def test_the_closing_table_shows_every_search_and_the_cause_of_failures() -> None:
     results: StudyResult = synthetic_study()
     first = replace(results.cells[0], searcher="GA [no prior]")
     console = Console(file=io.StringIO(), width=250, markup=False)
@@ -169,7 +169,7 @@ def test_masks_that_cannot_become_gguf_have_a_mark() -> None:
     assert f"* export --gguf refuses {masks[0]}: it has windows" in study_lines(results, [Path("r")], "")
 
 
-def test_a_study_says_what_time_is_left(cells: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_shows_the_time_left(cells: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), width=200)
     with StudyDisplay(console) as display:
         tell(display, cells)

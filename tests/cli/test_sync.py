@@ -1,4 +1,4 @@
-"""raysearch sync: MLflow gets what it lacks from the ledger alone, once."""
+"""raysearch sync: missing runs are uploaded from the ledger to MLflow, once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("tables")
 
 
 def recorded(uri: str, experiment: str = "raysearch") -> list[MlflowRun]:
-    """All that MLflow holds."""
+    """Return all runs of an experiment."""
     client = MlflowClient(uri)
     mlflow_experiment = client.get_experiment_by_name(experiment)
     assert mlflow_experiment is not None
@@ -46,7 +46,7 @@ def embedded(store: Path) -> str:
 
 @pytest.fixture
 def movable(world: World, tmp_path: Path) -> World:
-    """The same model and text, in a folder that may go."""
+    """Return the same model and text in a folder that can be deleted."""
     shutil.copytree(world.model.parent, tmp_path / "movable")
     return World(tmp_path / "movable/model", tmp_path / "movable/prose.txt")
 
@@ -122,7 +122,7 @@ def test_a_search_that_was_stopped_is_found_by_its_run_and_has_nothing_to_sync_y
     assert found(run("resume", listed.mlflow_run_id, "--json"))["mlflow_run_id"] == listed.mlflow_run_id
 
 
-def test_mistakes_are_one_sentence(run: Run, world: World, subtests: pytest.Subtests) -> None:
+def test_mistakes_are_refused_in_one_sentence(run: Run, world: World, subtests: pytest.Subtests) -> None:
     found(run("search", *world.search(), "--json"))
     for words, sentence in [
         ([], "SEARCH=latest was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"),
@@ -136,7 +136,7 @@ def test_mistakes_are_one_sentence(run: Run, world: World, subtests: pytest.Subt
 
 @pytest.mark.usefixtures("blank_figures")
 def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, here: Path, world: World) -> None:
-    """All that the study asks for is known, so that it starts no Ray."""
+    """All evaluations of the study are in the ledger, so that it starts no Ray."""
     words = [*small_study(world, "searcher=[one_shot,greedy]", "remove=[2]"), "study.name=late"]
     text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
     for searcher in ("one_shot", "greedy"):

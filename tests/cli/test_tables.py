@@ -1,4 +1,4 @@
-"""The closing tables and the lines under them, of searches that no model runs."""
+"""The closing tables and the lines under them, for simulated searches."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def rows(table: Table) -> list[list[str]]:
 
 
 def recorded(result: SearchResult) -> SearchRecord:
-    """The search as the ledger gives it back."""
+    """Return the search as it is read from the ledger."""
     config = {"choices": {"data": "wikitext", "objective": "x"}, "model": {"name": "tiny", "path": "tiny"}}
     return SearchRecord(result.search_id, config, "finished", None, result, "2026-01-01 00:00")
 
@@ -149,7 +149,7 @@ def test_what_was_judged_on_is_counted_in_what_the_loss_is_taken_over(
     assert any(line.endswith(f", each on {extent}") for line in notes(result))
 
 
-def test_what_packing_saved_is_said() -> None:
+def test_the_savings_of_packing_are_shown() -> None:
     result = replace(greedy_search(), layer_tokens=LayerTokens(1_203_440, 3_210_012, None))
     assert not any("hoices" in line for line in notes(result))
     assert (
@@ -176,7 +176,7 @@ def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
     assert str(trials.title).startswith(f"2 of {counted} masks"), "the dense model is none of them"
 
 
-def test_the_list_tells_the_searches_of_a_study_apart() -> None:
+def test_the_list_shows_the_labels_of_a_study_s_searches() -> None:
     record = recorded(greedy_search())
     cell = CellRecord("tiny", "KL on chats", "greedy", 3, 0, record.search_id, draw="2")
     table = searches_table([record], {record.search_id: ("my-study-1", cell)})
@@ -186,7 +186,7 @@ def test_the_list_tells_the_searches_of_a_study_apart() -> None:
     assert dict(rows(facts))["study"] == "my-study-1: greedy, KL on chats, draw 2, seed 0"
 
 
-def test_a_search_says_how_sure_its_mask_is_and_warns_of_one_that_seems_better_than_dense() -> None:
+def test_a_search_shows_its_confidence_and_warns_of_a_mask_that_seems_better_than_dense() -> None:
     separation = Separation(Mask.of(1, 2, 3), False, 26, 11, 16, 1200, "within noise")
     result = replace(greedy_search(), separation=separation)
     note = (

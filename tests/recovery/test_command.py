@@ -23,13 +23,13 @@ from tests.recovery.conftest import assert_refused, done, search_once
 
 @pytest.fixture(scope="module")
 def whole(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """A finished search, by its id, and its store."""
+    """Return the id and the store of a finished search."""
     return search_once(world.search(), tmp_path_factory)
 
 
 @pytest.fixture
 def searched(whole: tuple[str, Path], here: Path) -> str:
-    """That search is done here."""
+    """Copy the store of that search to the current folder."""
     search_id, store = whole
     shutil.copytree(store, here / "mlruns")
     return search_id
@@ -37,7 +37,7 @@ def searched(whole: tuple[str, Path], here: Path) -> str:
 
 @pytest.fixture
 def words(searched: str, assessed_by: list[str]) -> list[str]:
-    """A quick training, and a text to assess by."""
+    """Return the overrides of a quick training, and of a text to assess by."""
     return [
         searched,
         *("data=file", "data.seq_len=16", "data.samples=24", "recovery.max_tokens=48", "recovery.top_k=8"),
@@ -163,7 +163,7 @@ def test_the_dense_model_answers_prompts_once(
 
 
 def questions(file: Path, *rows: dict[str, str]) -> list[str]:
-    """Write rows of questions, and return the words of a training on the data's own answers to them."""
+    """Write rows of questions, and return the overrides of a training on their answers."""
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     fields = ["data.question=question", "data.answer=answer", "data.prompt={question}"]
     return ["data=questions", f"data.path={file}", *fields, "data.samples=all", "data.part=all"]
@@ -182,7 +182,7 @@ def test_a_dry_run_counts_prompts_that_leave_an_answer_no_room(run: Run, words: 
         assert 2**26 < cost["memory_bytes"] < before - 2**29
 
 
-def test_mistakes_are_one_sentence(
+def test_mistakes_are_refused_in_one_sentence(
     run: Run, words: list[str], world: World, other_text: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "file").write_text("")

@@ -1,4 +1,4 @@
-"""raysearch recover after a search on data of the user's own: trained on what the search has left of them."""
+"""raysearch recover after a search on the user's data: it trains on the samples that the search did not use."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_rest_of_the_searched_text_is_trained_on_and_a_tenth_assessed(
     assert repeated["recovery_id"] == folder.name, "the same command resumes"
 
 
-def test_a_sentence_says_what_is_trained_on_where_the_search_left_too_little(
+def test_a_warning_names_the_data_if_the_search_left_too_little(
     run: Run, words: list[str], world: World, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "small.txt").write_text(world.text.read_text()[:1500])

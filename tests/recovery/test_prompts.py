@@ -1,4 +1,4 @@
-"""What is trained on: masks in templates of several families, and rows that were measured are left out."""
+"""The rows to train on: answers in chat templates of several families, without rows that were measured."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_an_answer_is_what_follows_the_prompt_in_templates_of_every_family() -> 
         assert tokenizer.decode(row.ids[row.n_prompt :]).replace(" ", "") == answer.replace(" ", ""), template
 
 
-def test_a_model_that_thinks_is_told_not_to(tmp_path: Path) -> None:
+def test_thinking_is_disabled_in_the_chat_template(tmp_path: Path) -> None:
     data = chats(tmp_path, *([("user", word), ("assistant", word)] for word in "xyz"), thinking=False)
     prompts = draw(data, template=THINKING)
     ends = {characters().decode(question.ids).replace(" ", "")[-4:] for question in prompts.questions}
     assert (len(prompts.questions), ends) == (3, {"<no>"})
 
 
-def test_what_is_wrong_with_every_row_is_said_where_rows_are_skipped(tmp_path: Path) -> None:
+def test_a_mistake_in_every_row_is_reported_even_if_rows_are_skipped(tmp_path: Path) -> None:
     rows = [[("user", word), ("assistant", "yes")] for word in "abc"]
     for template, options, message in (
         (PLAIN, {"thinking": False}, "data.thinking=false is not supported by the model's chat template"),
@@ -94,7 +94,7 @@ class Joined:
         return "".join(chr(code) for code in np.asarray(ids).tolist())
 
 
-def test_what_was_measured_is_found() -> None:
+def test_measured_text_is_detected() -> None:
     seen = measured([SPEECH, "Question: how many apples are there?\nAnswer: 4. Please continue"], Joined())
     assert seen.shared("it says: " + SPEECH[7:85] + " and so on"), "thirteen words in a row"
     assert not seen.shared(SPEECH[:40] + " something else " + SPEECH[60:]), "no thirteen words in a row"
@@ -107,7 +107,7 @@ SUM = "a farmer has {} sheep and buys three more of them each year so how many a
 
 
 def chats(folder: Path, *rows: Sequence[tuple[str, str]], **options: Any) -> Data:
-    """Conversations on disk."""
+    """Write conversations to a file, and return its data."""
     file = folder / "chats.jsonl"
     turns = [{"messages": [{"role": role, "content": content} for role, content in row]} for row in rows]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in turns))
@@ -115,7 +115,7 @@ def chats(folder: Path, *rows: Sequence[tuple[str, str]], **options: Any) -> Dat
 
 
 def draw(data: Data, measured_texts: Sequence[str] = (), template: str = PLAIN, **options: Any) -> Prompts:
-    """Draw prompts, of any length unless told otherwise, where some texts were measured."""
+    """Draw prompts; by default of any length, and without measured texts."""
     how = RecoveryOptions(**{"max_prompt_tokens": 2048, "max_tokens": 4096, **options})
     return draw_prompts(data, how, characters(template=template), measured(measured_texts, Joined()), None)
 

@@ -1,4 +1,4 @@
-"""A search with refine=recover: its best masks are trained alike, and the best after that is the result."""
+"""A search with refine=recover: its best masks are trained alike, and the best recovered mask is the result."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ WITH = (
 
 @pytest.fixture(scope="module")
 def words(world: World, other_text: Path) -> list[str]:
-    """A greedy search whose three best masks are trained for three steps."""
+    """Return the overrides of a greedy search whose three best masks are trained for three steps."""
     refining = ["refine=recover", "refine.steps=3", f"refine.recover_with={WITH.format(other_text)}"]
     return ["search", *world.search(), *refining]
 
 
 @pytest.fixture(scope="module")
 def whole(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of that search."""
+    """Return the store of that search."""
     return search_once(words[1:], tmp_path_factory)[1]
 
 
 @pytest.fixture
 def refined(whole: Path, here: Path) -> None:
-    """That search is done here."""
+    """Copy the store of that search to the current folder."""
     shutil.copytree(whole, here / "mlruns")
 
 
 class Listening(Observer):
-    """Hears of recoveries."""
+    """Records the names of recoveries."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -64,18 +64,18 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     run: Run, words: list[str], refined: None, here: Path, store_with_tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = done(run, *(word for word in words if not word.startswith("refine")), "store=plain")
-    refined = done(run, *words)
-    assert refined["search_id"] != plain["search_id"]
-    masks = refined["refinement"]["masks"]
+    result = done(run, *words)
+    assert result["search_id"] != plain["search_id"]
+    masks = result["refinement"]["masks"]
     assert masks[0]["mask"] == plain["removed"] and len(masks) == 3, "the best mask before is that of the plain search"
     assert [mask["loss"] for mask in masks] == sorted(mask["loss"] for mask in masks)
     best = min(masks, key=lambda mask: mask["recovered_loss"])
-    assert refined["removed"] == best["mask"] and refined["loss"] == best["loss"] != best["recovered_loss"]
+    assert result["removed"] == best["mask"] and result["loss"] == best["loss"] != best["recovered_loss"]
     assert all(mask["steps"] == 3 and mask["tokens"] == masks[0]["tokens"] > 0 for mask in masks)
-    assert -1 <= refined["refinement"]["rank_correlation"] <= 1
-    shown = run("show", refined["search_id"]).out
-    assert "best after" in shown and "rank correlation" in shown and refined["refinement"]["refinement_id"] in shown
-    assert raysearch.load(refined["search_id"]).to_frame().loc[0, "mask"] == "{}"
+    assert -1 <= result["refinement"]["rank_correlation"] <= 1
+    shown = run("show", result["search_id"]).out
+    assert "best after" in shown and "rank correlation" in shown and result["refinement"]["refinement_id"] in shown
+    assert raysearch.load(result["search_id"]).to_frame().loc[0, "mask"] == "{}"
     (folder,) = (here / "mlruns/recoveries").glob("refine-*")
     assert not (folder / "teacher").exists() and (folder / "rows.jsonl").is_file(), "the rows are shared"
     folders = {entry.name for entry in (here / "mlruns/recoveries").glob("recover-*/*") if entry.is_dir()}
@@ -90,10 +90,10 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
         raysearch.search(*words[1:], observer=(listening := Listening()))
     assert not (folder / "teacher").exists(), "left by one that was killed"
     assert len({*listening.names}) == 3, "trackers are told of each training, also by a search that trains nothing"
-    assert repeated["refinement"] == refined["refinement"] and repeated["removed"] == refined["removed"]
-    assert done(run, "resume", refined["search_id"])["refinement"] == refined["refinement"]
+    assert repeated["refinement"] == result["refinement"] and repeated["removed"] == result["removed"]
+    assert done(run, "resume", result["search_id"])["refinement"] == result["refinement"]
     shutil.copy(store_with_tables, here / "mlruns")
-    synced = done(run, "sync", refined["search_id"], "tracking=mlflow")
+    synced = done(run, "sync", result["search_id"], "tracking=mlflow")
     client = MlflowClient(f"sqlite:///{here / 'mlruns/mlflow.db'}")
     query = f"tags.`mlflow.parentRunId` = '{synced['mlflow_run_id']}' and tags.`raysearch.kind` = 'recovery'"
     trainings = client.search_runs([client.get_run(synced["mlflow_run_id"]).info.experiment_id], query)
@@ -101,16 +101,16 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     assert {mlflow_run.data.params["recovery.loss"] for mlflow_run in trainings} == {"distill"}
 
 
-def test_the_loss_after_it_is_that_of_the_recovered_checkpoint(
+def test_the_refined_loss_is_that_of_the_recovered_checkpoint(
     run: Run, words: list[str], refined: None, other_text: Path, assessed_by: list[str], world: World, here: Path
 ) -> None:
-    """Which the same training by hand writes."""
-    refined = done(run, *words)
+    """The checkpoint is written by the same training, started by hand."""
+    result = done(run, *words)
     by_hand = [*WITH.format(other_text).split(), "recovery.max_steps=3", "recovery.epochs=3.0", *assessed_by]
-    done(run, "recover", refined["search_id"], *by_hand, "--out", "healed")
+    done(run, "recover", result["search_id"], *by_hand, "--out", "healed")
     score = [word for word in world.words(model=here / "healed") if not word.startswith("remove")]
     (scored,) = done(run, "score", *score, "masks=[[]]")
-    best = min(refined["refinement"]["masks"], key=lambda mask: mask["recovered_loss"])
+    best = min(result["refinement"]["masks"], key=lambda mask: mask["recovered_loss"])
     assert scored["loss"] == pytest.approx(best["recovered_loss"], rel=1e-6)
 
 
@@ -123,9 +123,7 @@ def test_what_screening_dropped_is_known_before_the_best_are_chosen(run: Run, wo
     assert masks[0] == masks[1]
 
 
-def test_a_refinement_goes_on_where_it_was_stopped(
-    run: Run, words: list[str], whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_refinement_resumes(run: Run, words: list[str], whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     undisturbed = done(run, *words, f"store={whole}")
     fit = training._fit
     trained = list[Any]()
@@ -147,10 +145,10 @@ def test_a_refinement_goes_on_where_it_was_stopped(
     assert same[0] == same[1]
 
 
-def test_it_has_the_same_name_whether_or_not_the_parts_of_a_weighted_search_are_on_record(
+def test_a_recovery_has_the_same_name_whether_or_not_the_parts_of_a_weighted_search_are_recorded(
     run: Run, words: list[str], refined: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Searches from before have none; the calibration's fingerprint is theirs together."""
+    """Older searches have no parts; the calibration's fingerprint covers them."""
     parts = {"parts": "one two"}
     whole = done(run, *words)["refinement"]
     with opened(Path("mlruns/ledger.db")) as ledger:
@@ -182,7 +180,7 @@ def test_rows_that_do_not_fit_the_model_are_refused_before_the_search(run: Run, 
     assert not list(here.iterdir())
 
 
-def test_mistakes_are_one_sentence(run: Run, words: list[str]) -> None:
+def test_mistakes_are_refused_in_one_sentence(run: Run, words: list[str]) -> None:
     cases = [
         (["refine.masks=1"], "refine.masks=1 should be greater than or equal to 2"),
         (["refine.steps=0"], "refine.steps=0 should be greater than 0"),

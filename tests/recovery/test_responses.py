@@ -1,4 +1,4 @@
-"""Answers of the dense model: how many prompts are a job, and rows where memory is short."""
+"""Answers of the dense model: the size of jobs, and fewer rows at once if memory is short."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raysearch.ledger.assessments import assessment_fingerprint
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.stack import LayerStack
 from raysearch.recovery.prompts import Question
-from raysearch.recovery.responses import AnswerJob, _prompts_of_job, write_answers
+from raysearch.recovery.responses import AnswerJob, _job_size, write_answers
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.testing.pool_suite import tiny_model
 from tests.generation.test_decoding import Numbers
@@ -48,7 +48,7 @@ def test_memory_that_does_not_hold_the_rows_gets_half_of_them(monkeypatch: pytes
 
 def test_equal_prompts_are_answered_once(tmp_path: Path) -> None:
     class Answering:
-        """A pool that notes its jobs."""
+        """A pool that records its jobs."""
 
         def __init__(self) -> None:
             self.done: list[Any] = []
@@ -68,6 +68,6 @@ def test_equal_prompts_are_answered_once(tmp_path: Path) -> None:
 
 
 def test_a_gpu_gets_many_prompts_and_many_replicas_get_some() -> None:
-    on_gpu = {n: _prompts_of_job(n, on_gpu=True) for n in (10, 1000, 5000, 100_000)}
+    on_gpu = {n: _job_size(n, on_gpu=True) for n in (10, 1000, 5000, 100_000)}
     assert on_gpu == {10: 128, 1000: 128, 5000: 313, 100_000: 512}
-    assert _prompts_of_job(100_000, on_gpu=False) == 32
+    assert _job_size(100_000, on_gpu=False) == 32

@@ -1,4 +1,4 @@
-"""What is checked before a recovery begins."""
+"""The checks before a recovery begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recovery as a stage of a study: each mask in each way, the dense model as a control, and a report of them."""
+"""Recovery as a stage of a study: each mask by each method, the dense model as a control, and a report."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Taught = Callable[[str, Sequence[int], int], list[TopLogits]]
 
 @pytest.fixture
 def taught(tmp_path: Path) -> Iterator[Taught]:
-    """Reads rows into a folder, from some tokens on, of which so many of the likeliest are kept."""
+    """Return a function that computes the top logits of rows into a folder."""
     with closing(InlinePool(lambda: Replica(LayerStack(FAMILIES["llama"]())))) as pool:
         yield lambda name, starts, k: top_logits_of(ROWS, starts, k, tmp_path / name, lambda: pool, lambda line: None)
 

@@ -69,7 +69,7 @@ def data(checkpoint: Path) -> TrainingRows:
 
 
 def nothing(line: str) -> None:
-    """Hear of progress."""
+    """Ignore a line of progress."""
 
 
 def run(
@@ -92,12 +92,12 @@ def interrupt() -> None:
 
 
 def stop_at(step: int, stop: Callable[[], None] = interrupt) -> Callable[[str], None]:
-    """Hear of progress, and stop as soon as so many steps are done."""
+    """Receive progress, and stop as soon as so many steps are done."""
     return lambda line: stop() if line.startswith(f"training: step {step} ") else None
 
 
 def adapters(folder: Path) -> list[bytes]:
-    """The adapters that were trained in two ways."""
+    """Return the files of the two trained adapters."""
     return [(folder / name / "trained/adapter_model.safetensors").read_bytes() for name in ("whole", "killed")]
 
 
@@ -192,7 +192,7 @@ def random_top_logits(data: TrainingRows) -> list[TopLogits]:
 
 
 def plain_loss(checkpoint: Path, data: TrainingRows) -> float:
-    """The mean loss over the tokens of all rows, one row at a time."""
+    """Return the mean loss over the tokens of all rows, computed one row at a time."""
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     nats = []
     for place, (row, start) in enumerate(zip(data.rows, data.starts, strict=True)):
@@ -244,14 +244,14 @@ def test_a_killed_training_keeps_its_patience(checkpoint: Path, data: TrainingRo
 
 
 def damaged(file: Path) -> list[bytes]:
-    """What a machine without power, or a bad disk, may leave of a file of a checkpoint."""
+    """Yield damaged contents of a checkpoint's file, as after a power cut or on a bad disk."""
     whole = file.read_bytes()
     middle = len(whole) // 2
     flipped = [whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]]  # among numbers in a large file alone
     return [b"", whole[:middle], *(flipped if file.name == "optimizer.pt" else [])]
 
 
-def test_a_killed_training_goes_on_to_the_same_bytes(
+def test_a_killed_training_resumes_to_the_same_bytes(
     checkpoint: Path, data: TrainingRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = replace(OPTIONS, lora_dropout=0.3, epochs=2)
@@ -297,7 +297,7 @@ def run_to_step(step: int, checkpoint: Path, data: TrainingRows, options: Recove
 
 @pytest.mark.faults
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
-def test_two_workers_have_the_losses_of_one_and_go_on_when_they_are_killed(
+def test_two_workers_have_the_losses_of_one_and_resume_after_a_kill(
     checkpoint: Path, data: TrainingRows, tmp_path: Path
 ) -> None:
     options = replace(OPTIONS, epochs=2, micro_batch_size=1, held_out=0.27)  # 3 rows, for 2 workers
@@ -321,7 +321,7 @@ def test_two_workers_have_the_losses_of_one_and_go_on_when_they_are_killed(
 
 @pytest.mark.faults
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
-def test_memory_that_is_short_in_a_worker_is_told_as_such() -> None:
+def test_short_memory_in_a_worker_is_reported_as_such() -> None:
     from raysearch.recovery.workers import on_workers
 
     def short(on_progress: Any, warn: Any) -> None:
@@ -439,7 +439,7 @@ def test_linear_layers_that_peft_refuses_get_no_adapter_and_models_without_exper
                 assert moved, "one step without a warm-up changes weights"
 
 
-def test_a_training_that_changes_nothing_says_so(
+def test_a_training_that_changes_nothing_warns(
     checkpoint: Path, data: TrainingRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings = list[str]()
