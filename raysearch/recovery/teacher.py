@@ -98,15 +98,15 @@ def top_logits_of(
         jobs.append(TeacherJob(first, tuple(row.ids for row in rows[part]), tuple(starts[part]), top_k))
     missing = [job for job in jobs if not _file(folder, job).exists()]
     for job, job_logits in run_jobs(missing, replicas, "logits", on_progress):
-        arrays: dict[str, npt.NDArray[Any]] = {}
+        arrays: dict[str, Any] = {}  # NumPy declares a flag among the names of arrays
         for place, row_logits in enumerate(job_logits):
             arrays |= {f"ids{place}": row_logits.ids, f"log_p{place}": row_logits.log_p}
         with written_whole(_file(folder, job)) as unfinished, unfinished.open("wb") as stream:
             np.savez(stream, **arrays)
     top_logits = []
     for job in jobs:
-        with np.load(_file(folder, job)) as arrays:
-            top_logits += [TopLogits(arrays[f"ids{place}"], arrays[f"log_p{place}"]) for place in range(len(job.rows))]
+        with np.load(_file(folder, job)) as saved:
+            top_logits += [TopLogits(saved[f"ids{place}"], saved[f"log_p{place}"]) for place in range(len(job.rows))]
     return top_logits
 
 

@@ -32,7 +32,7 @@ from raysearch.models.loading import spread
 from raysearch.models.stack import LayerStack
 from raysearch.recovery.teacher import TeacherJob
 from tests.cases import assert_each
-from tests.generation.test_decoding import WAYS, Numbers, prompts
+from tests.generation.test_decoding import DECODINGS, Numbers, prompts
 from tests.models.families import FAMILIES
 from tests.models.simulated_gpus import SimulatedGpus, gpus, guard
 from tests.models.test_verification import items
@@ -131,7 +131,7 @@ def test_generated_texts(gpus: SimulatedGpus, place: Place, way: str) -> None:
     texts = []
     for model in (FAMILIES["llama"](), place(FAMILIES["llama"]())):
         with LayerStack(model).bypassed(Mask.of(1)) as pruned:
-            texts.append(generate(pruned, Numbers(), prompts(4), WAYS[way], 3)[0])
+            texts.append(generate(pruned, Numbers(), prompts(4), DECODINGS[way], 3)[0])
     assert texts[0] == texts[1]
 
 

@@ -7,11 +7,11 @@ from raysearch.core.style import ORANGE
 from raysearch.reporting.figures.picture import svg
 from raysearch.reporting.figures.sweep import sweep_figure, write_sweep
 from raysearch.searching.sweep import Sweep
-from tests.searching.test_sweep import FLAT, ONE, OTHER
+from tests.searching.test_sweep import FIRST, FLAT, SECOND
 
 
 def test_the_figure_has_a_panel_for_each_and_marks_the_first(tmp_path):
-    figure = sweep_figure(Sweep("tiny", (ONE, OTHER, FLAT)), 2)
+    figure = sweep_figure(Sweep("tiny", (FIRST, SECOND, FLAT)), 2)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         f"{name} (dense 1.0000)" for name in ("one", "other", "flat")
     ]
@@ -24,9 +24,9 @@ def test_the_figure_has_a_panel_for_each_and_marks_the_first(tmp_path):
         for axes in figure.axes
     ]
     assert marked == [[1, 3], [0, 1], []]  # where all are tied, none stands out
-    odd = replace(ONE, calibration="a$_$b")
+    odd = replace(FIRST, calibration="a$_$b")
     assert "a$_$b (dense 1.0000)" in svg(sweep_figure(Sweep("$x$ and $_$", (odd,)), 2), "odd")
-    picture, table = write_sweep(Sweep("tiny", (ONE, OTHER)), 2, tmp_path / "new" / "folder")
+    picture, table = write_sweep(Sweep("tiny", (FIRST, SECOND)), 2, tmp_path / "new" / "folder")
     assert picture.stat().st_size > 0
     assert table.read_text().splitlines()[1:5] == [
         "dense,1.0,,1.0,",
