@@ -10,7 +10,6 @@ import contextlib
 import copy
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -35,10 +34,9 @@ from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
 from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers, rules_of_place
-from raysearch.models.verification import probe_logits, relative_gap, why_mute
+from raysearch.models.verification import continuation, probe_logits, relative_gap, why_mute
 from raysearch.models.vllm import misread_by_vllm
 
-_NEW_TOKENS = 24
 #: The largest difference between the checkpoint's logits and the masked model's, relative to the largest |logit|. It
 #: holds for 16 bits too, since both models compute in the same way.
 _LARGEST_GAP = 1e-5
@@ -101,7 +99,7 @@ def export_checkpoint(
     check_destination(located, out, overwrite)
     stack = LayerStack(load_model(located))
     tokenizer = _tokenizer(located, prompt)
-    before = _continue(stack.model, tokenizer, prompt)
+    before = continuation(stack.model, tokenizer, prompt)
     dense_generates = why_mute(stack.model) is None
     with stack.bypassed(mask) as masked:
         expected = probe_logits(masked)
@@ -130,7 +128,7 @@ def export_checkpoint(
                 f"{kind} cannot be exported without {mask}: transformers does not generate with the layers that are "
                 f"left ({why}); choose a mask that keeps a layer of each kind"
             )
-        after = _continue(reloaded, tokenizer, prompt)
+        after = continuation(reloaded, tokenizer, prompt)
         misread = misread_by_vllm(folder, mask, n_layers)
     return ExportResult(
         out=out,
@@ -178,35 +176,6 @@ def _tokenizer(model: LocatedModel, prompt: str | None) -> PreTrainedTokenizerBa
         if prompt is not None:
             raise
         return None
-
-
-def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, prompt: str | None) -> str | None:
-    """Return the model's greedy continuation of the prompt in one line, with the space before its first word."""
-    if tokenizer is None or prompt is None:
-        return None
-    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
-    n_tokens = inputs["input_ids"].shape[1]
-    n_positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if n_tokens == 0:
-        raise UserError(f"--prompt={prompt} holds no token to continue from; give a text, or leave it out")
-    if n_positions is not None and n_tokens > n_positions:
-        raise UserError(
-            f"--prompt holds {n_tokens:,} tokens, and the model has {n_positions:,} positions; give a shorter one"
-        )
-    # The last new token needs no position, since it is not fed into the model.
-    new_tokens = _NEW_TOKENS if n_positions is None else min(_NEW_TOKENS, n_positions - n_tokens + 1)
-    generator: Any = model
-    try:
-        with torch.inference_mode(), quiet():
-            tokens = generator.generate(**inputs, max_new_tokens=new_tokens, do_sample=False)
-    except (ValueError, RuntimeError) as error:  # for example, a hybrid without a layer of attention
-        raise UnsupportedModelError(
-            f"--prompt={prompt} cannot be continued: transformers does not generate with this "
-            f"{model.config.model_type} ({first_line(error)}); leave it out, or choose another mask"
-        ) from error
-    prompt_text = str(tokenizer.decode(tokens[0, :n_tokens], skip_special_tokens=True))
-    full_text = str(tokenizer.decode(tokens[0], skip_special_tokens=True))
-    return re.sub(r"\s+", " ", full_text.removeprefix(prompt_text)).rstrip()
 
 
 def _write_model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from raysearch.calibration.batch import Batch, Inputs
 from raysearch.calibration.objectives.base import log_probs, to_device
@@ -20,6 +21,7 @@ from raysearch.models.layers import LayerCall, plain_logits
 from raysearch.models.reading import quiet
 from raysearch.models.stack import LayerStack, predicting
 
+_NEW_TOKENS = 24  # of a continuation
 _PROBE_SHAPE = (2, 8)  # samples x tokens
 _PROBE_IDS = 1000  # tokens are drawn from the low ids, since high ids may be special (images …)
 
@@ -155,6 +157,48 @@ def why_mute(model: PreTrainedModel) -> str | None:
     except Exception as error:  # whatever a model's own code raises
         return f"{type(error).__name__}: {first_line(error)}"
     return None
+
+
+def continuation(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, prompt: str | None) -> str | None:
+    """Return a model's greedy continuation of a prompt.
+
+    Args:
+        model: The model.
+        tokenizer: The model's tokenizer; None if it has none.
+        prompt: The text; None for no continuation.
+
+    Returns:
+        The continuation in one line, with the space before its first word; None without a tokenizer or a prompt.
+
+    Raises:
+        UserError: The prompt has no token, or too many.
+        UnsupportedModelError: transformers does not generate with the model.
+    """
+    if tokenizer is None or prompt is None:
+        return None
+    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+    n_tokens = inputs["input_ids"].shape[1]
+    n_positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if n_tokens == 0:
+        raise UserError(f"--prompt={prompt} holds no token to continue from; give a text, or leave it out")
+    if n_positions is not None and n_tokens > n_positions:
+        raise UserError(
+            f"--prompt holds {n_tokens:,} tokens, and the model has {n_positions:,} positions; give a shorter one"
+        )
+    # The last new token needs no position, since it is not fed into the model.
+    new_tokens = _NEW_TOKENS if n_positions is None else min(_NEW_TOKENS, n_positions - n_tokens + 1)
+    generator: Any = model
+    try:
+        with torch.inference_mode(), quiet():
+            tokens = generator.generate(**inputs, max_new_tokens=new_tokens, do_sample=False)
+    except (ValueError, RuntimeError) as error:  # for example, a hybrid without a layer of attention
+        raise UnsupportedModelError(
+            f"--prompt={prompt} cannot be continued: transformers does not generate with this "
+            f"{model.config.model_type} ({first_line(error)}); leave it out, or choose another mask"
+        ) from error
+    prompt_text = str(tokenizer.decode(tokens[0, :n_tokens], skip_special_tokens=True))
+    full_text = str(tokenizer.decode(tokens[0], skip_special_tokens=True))
+    return re.sub(r"\s+", " ", full_text.removeprefix(prompt_text)).rstrip()
 
 
 def tolerance(dtype: torch.dtype) -> float:

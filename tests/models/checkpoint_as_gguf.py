@@ -1,4 +1,4 @@
-"""Writes tiny checkpoints as GGUF files, in the way of llama.cpp's converter."""
+"""Writes tiny checkpoints as GGUF files, like llama.cpp's converter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Writes = Callable[[gguf.GGUFWriter], Any]
 #: The attributes of configs that hold the epsilon of norms.
 _EPSILONS = ("rms_norm_eps", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
 _WITH_KEY_LENGTH = ("llama", "qwen3", "qwen3moe", "gemma2", "gemma3", "qwen35", "qwen35moe", "minimax-m2")
-#: Whose norms are stored less one in checkpoints.
+#: The architectures whose checkpoints store norms minus one.
 _NORMS_LESS_ONE = ("gemma2", "gemma3", "nemotron", "qwen35", "qwen35moe")
 
 
@@ -26,13 +26,13 @@ def write_as_gguf(
     metadata: Writes = lambda _: None,
     factors: Mapping[str, np.ndarray[Any, Any]] | None = None,
 ) -> Path:
-    """Write a checkpoint beside its folder, and return the file.
+    """Write a checkpoint as a GGUF file next to its folder, and return the file.
 
     Args:
         folder: The checkpoint.
-        architecture: As llama.cpp calls it.
-        metadata: Adds what the checkpoint says beside its sizes.
-        factors: Tensors that no parameter of the model holds, by name.
+        architecture: The name of the architecture in llama.cpp.
+        metadata: Writes the metadata besides the sizes.
+        factors: Additional tensors, which are no parameters of the model, by name.
     """
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     file = folder.with_suffix(".gguf")
@@ -70,10 +70,10 @@ def write_as_gguf(
 def _write_sizes(writer: gguf.GGUFWriter, config: Any, architecture: str) -> None:
     n_heads = getattr(config, "num_attention_heads", 0)
     head = getattr(config, "head_dim", None) or config.hidden_size // max(n_heads, 1)
-    of_inner = {"falcon": "ffn_hidden_size", "gpt2": "n_inner", "bloom": "n_inner"}
-    inner = getattr(config, of_inner.get(architecture, "intermediate_size"), None) or 4 * config.hidden_size
+    inner_names = {"falcon": "ffn_hidden_size", "gpt2": "n_inner", "bloom": "n_inner"}
+    inner = getattr(config, inner_names.get(architecture, "intermediate_size"), None) or 4 * config.hidden_size
     rope = getattr(config, "rope_parameters", None) or {}
-    of_all = rope.get("full_attention", rope)
+    full_rope = rope.get("full_attention", rope)
     epsilon = next(getattr(config, name) for name in _EPSILONS if hasattr(config, name))
     is_rms = any(hasattr(config, name) for name in ("rms_norm_eps", "norm_eps")) and architecture != "nemotron"
     writer.add_context_length(getattr(config, "max_position_embeddings", 512))
@@ -95,8 +95,8 @@ def _write_sizes(writer: gguf.GGUFWriter, config: Any, architecture: str) -> Non
     else:
         writer.add_head_count_kv(1 if architecture == "falcon" else getattr(config, "num_key_value_heads", n_heads))
     if rope:
-        writer.add_rope_freq_base(of_all["rope_theta"])
-        writer.add_rope_dimension_count(int(head * of_all.get("partial_rotary_factor", 1)))
+        writer.add_rope_freq_base(full_rope["rope_theta"])
+        writer.add_rope_dimension_count(int(head * full_rope.get("partial_rotary_factor", 1)))
     if architecture in _WITH_KEY_LENGTH:
         writer.add_key_length(head)
         writer.add_value_length(head)

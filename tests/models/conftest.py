@@ -9,7 +9,8 @@ import pytest
 
 from tests.models.families import N_LAYERS, VOCABULARY
 
-WIDTH, HEADS = 32, 4
+WIDTH = 32
+HEADS = 4
 
 
 def write_llama(
@@ -21,12 +22,22 @@ def write_llama(
     quantisation: str = "Q8_0",
     **more: Any,
 ) -> Path:
-    """Write a random Llama and a tokenizer, a character a token but for one merge, as a GGUF file.
+    """Write a random model and a tokenizer as a GGUF file. A token is one character, except for one merge.
 
-    Of another architecture it has what that has beside; `more` are keys of its metadata, those of xIELU in whole.
+    Args:
+        path: The file.
+        n_layers: The number of layers.
+        context: The longest sequence, in tokens.
+        architecture: The architecture. Others than Llama get their additional tensors and metadata.
+        quantised: Whether to quantise the matrices.
+        quantisation: The quantisation.
+        more: Further metadata by key, without the architecture's prefix.
     """
-    gemma, moe, apertus = architecture.startswith("gemma"), architecture == "qwen3moe", architecture == "apertus"
-    head, inner = 256 if gemma else WIDTH // HEADS, 96
+    gemma = architecture.startswith("gemma")
+    moe = architecture == "qwen3moe"
+    apertus = architecture == "apertus"
+    head = 256 if gemma else WIDTH // HEADS
+    inner = 96
     writer = library.GGUFWriter(path, architecture)
     writer.add_block_count(n_layers)
     writer.add_context_length(context)
@@ -49,7 +60,7 @@ def write_llama(
     dense: dict[str, tuple[int, ...]]
     dense = {"ffn_gate": (inner, WIDTH), "ffn_up": (inner, WIDTH), "ffn_down": (WIDTH, inner)}
     if moe:
-        inner = 768  # transformers reads no other
+        inner = 768  # transformers accepts no other width
         writer.add_expert_count(2)
         writer.add_expert_used_count(1)
         writer.add_expert_feed_forward_length(inner)
@@ -74,7 +85,8 @@ def write_llama(
     layer = attention | {"attn_output": (WIDTH, HEADS * head)} | dense | {name: (size,) for name, size in norms.items()}
     for place in range(n_layers):
         shapes |= {f"blk.{place}.{name}": size for name, size in layer.items()}
-    rng, kind = np.random.default_rng(0), library.GGMLQuantizationType[quantisation]
+    rng = np.random.default_rng(0)
+    kind = library.GGMLQuantizationType[quantisation]
     for name, size in shapes.items():
         values = (rng.normal(scale=0.15, size=size) + (len(size) == 1)).astype(np.float32)
         if quantised and len(size) > 1:

@@ -1,6 +1,6 @@
-"""Tiny random models of many decoder families: what must run layer by layer with no table of architectures.
+"""Tiny random models of many decoder families, which must run layer by layer without a table of architectures.
 
-Every builder gives the same weights at every call (the seed is fixed), float32, in eval mode, on the CPU.
+Every builder returns the same weights at every call (the seed is fixed), float32, in eval mode, on the CPU.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _GPT = {
     "pad_token_id": 0,
 }
 _MLA = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
-_VISION = {  # as many blocks as the text stack, which must still be told apart
+_VISION = {  # it has as many blocks as the text stack, and must not be taken for it
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": N_LAYERS,
@@ -67,7 +67,7 @@ _ROUTED = {**_EXPERTS, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "n_
 
 
 def tiny(model_type: str, **settings: Any) -> PreTrainedModel:
-    """A random causal LM of a model type, with these config settings."""
+    """Return a random causal LM of a model type, with these config settings."""
     config = AutoConfig.for_model(model_type, **settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -80,7 +80,7 @@ def tiny(model_type: str, **settings: Any) -> PreTrainedModel:
 
 
 def _builders(families: dict[str, dict[str, Any]]) -> dict[str, Callable[[], PreTrainedModel]]:
-    """One builder per name; `model_type` is the name unless it says otherwise."""
+    """Return a builder for each name, which is the model type if the settings have no `model_type`."""
     return {name: partial(tiny, **{"model_type": name, **settings}) for name, settings in families.items()}
 
 
@@ -124,7 +124,7 @@ FAMILIES = _builders(
     }
 )
 
-#: Models with state-space or other recurrent layers beside attention.
+#: Models with state-space or other recurrent layers in addition to attention.
 HYBRIDS = _builders(
     {
         "mamba": {**_WIDTHS, "state_size": 4},
@@ -148,8 +148,8 @@ HYBRIDS = _builders(
     }
 )
 
-#: What must run layer by layer although no config can say which layers were deleted: the kinds of layers come from a
-#: period and an offset, or all layers share one table of per-layer embeddings.
+#: Models that must run layer by layer although no config can describe deleted layers: the kinds of layers follow from a
+#: period and an offset, or all layers share one table of embeddings by layer.
 UNEXPORTABLE = _builders(
     {
         "jamba": {**_WIDTHS, **_EXPERTS, **_MAMBA, "attn_layer_period": 2, "attn_layer_offset": 1},
@@ -169,7 +169,7 @@ _SEQ2SEQ = {
     "is_encoder_decoder": False,
 }
 
-#: Decoders whose configs count, name or embed layers in a way of their own; each with layers that can go.
+#: Decoders whose configs count, name or embed layers differently from all others. Some of their layers can be removed.
 OWN_WAYS = _builders(
     {
         "bart": {**_SEQ2SEQ, "encoder_layers": N_LAYERS},
@@ -224,7 +224,7 @@ OWN_WAYS = _builders(
     }
 )
 
-#: What computes other states for a row beside a longer one: frequencies beyond a length, and selected tokens.
+#: Models whose states of a row depend on a longer row in the batch: by frequencies beyond a length, or selected tokens.
 BY_LENGTH = _builders(
     {
         "phi3_longrope": {
@@ -252,7 +252,7 @@ BY_LENGTH = _builders(
     }
 )
 
-#: Decoders whose layers pass on more than one hidden state: four of them, or keys and values.
+#: Decoders whose layers pass on more than one hidden state: four hidden states, or keys and values.
 REFUSED = _builders(
     {
         "gemma3n_text": {
@@ -281,7 +281,7 @@ class Own(LlamaForCausalLM):
 
 
 def give_own_code(folder: Path) -> None:
-    """Make a Llama checkpoint one whose classes come with it."""
+    """Add code of its own classes to a Llama checkpoint."""
     (folder / "code.py").write_text(_CODE)
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "code.OwnConfig", "AutoModelForCausalLM": "code.Own"}}
@@ -328,14 +328,14 @@ class Decoder(PreTrainedModel):
 
 
 def write_own_decoder(folder: Path, depth: str) -> None:
-    """Write a decoder of four layers that comes with its code, whose config has this name for their number."""
+    """Write a decoder of four layers with its code. Its config has the number of layers under the name `depth`."""
     folder.mkdir()
     (folder / "code.py").write_text(_OWN_DECODER.replace("DEPTH", depth))
     auto_map = {"AutoConfig": "code.DecoderConfig", "AutoModelForCausalLM": "code.Decoder"}
     config = {"model_type": "own_decoder", "architectures": ["DecoderForCausalLM"], "auto_map": auto_map}
     (folder / "config.json").write_text(json.dumps(config))
-    own = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    loaded_config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        weights = AutoModelForCausalLM.from_config(own, trust_remote_code=True).state_dict()
+        weights = AutoModelForCausalLM.from_config(loaded_config, trust_remote_code=True).state_dict()
     save_file(weights, folder / "model.safetensors", {"format": "pt"})

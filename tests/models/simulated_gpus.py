@@ -1,7 +1,7 @@
-"""GPUs that are not there: tensors say that they are on one, and have their data on the CPU.
+"""Simulated GPUs: tensors report that they are on a GPU, and have their data on the CPU.
 
-An operation on tensors of several devices is refused, as on a GPU, and what the host would wait for is noted. Numbers
-are the CPU's. Gradients are out of reach, since autograd asks for a real device.
+An operation on tensors of several devices is refused, as on a GPU, and operations for which the host would wait are
+recorded. Numbers are the CPU's. Gradients are not supported, since autograd needs a real device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: PyTorch for CPUs has nobody who knows which GPU is the current one, as indexing asks.
+#: Indexing needs the current GPU, which PyTorch for CPUs cannot report without this code.
 _GUARD = """
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 namespace c10::impl {
@@ -43,13 +43,13 @@ _INDEXES = {_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.defaul
 
 
 class GpuTensor(Tensor):
-    """A tensor that says that it is on a GPU."""
+    """A tensor that reports that it is on a GPU."""
 
     on_cpu: Tensor
 
     @staticmethod
     def __new__(cls, on_cpu: Tensor, device: torch.device) -> GpuTensor:
-        made = Tensor._make_wrapper_subclass(
+        tensor = Tensor._make_wrapper_subclass(
             cls,
             on_cpu.size(),
             strides=on_cpu.stride(),
@@ -57,11 +57,11 @@ class GpuTensor(Tensor):
             dtype=on_cpu.dtype,
             device=device,
         )
-        made.on_cpu = on_cpu
-        return made
+        tensor.on_cpu = on_cpu
+        return tensor
 
     def tolist(self) -> Any:
-        """As of any tensor; PyTorch refuses it for classes of others."""
+        """Return the values as of any tensor; PyTorch refuses this for subclasses."""
         return self.cpu().tolist()
 
     @classmethod
@@ -70,10 +70,10 @@ class GpuTensor(Tensor):
 
 
 class SimulatedGpus(TorchDispatchMode):
-    """Within the context ``cuda:0``, ``cuda:1`` … take tensors.
+    """A context in which tensors can be on ``cuda:0``, ``cuda:1`` ….
 
     Attributes:
-        waits: What the host has waited for, in order.
+        waits: The operations for which the host has waited, in order.
     """
 
     def __init__(self) -> None:
@@ -86,44 +86,46 @@ class SimulatedGpus(TorchDispatchMode):
         device = self._device_of_result(tensors, kwargs)
         if function is _ATEN._pin_memory.default:
             return args[0].clone()
-        if device.type == "cpu" and not any(isinstance(one, GpuTensor) for one in tensors):
+        if device.type == "cpu" and not any(isinstance(tensor, GpuTensor) for tensor in tensors):
             return _on_cpu(function)(*args, **kwargs)
         if function not in (_ATEN._to_copy.default, _ATEN.copy_.default):
             self._check(function, tensors)
         elif isinstance(tensors[-1], GpuTensor):
-            to = device if function is _ATEN._to_copy.default else tensors[0].device
-            if to.type == "cpu":
+            target = device if function is _ATEN._to_copy.default else tensors[0].device
+            if target.type == "cpu":
                 self.waits.append(str(function))
-        result = _on_cpu(function)(*_changed(args, _data), **{name: _changed(of, _data) for name, of in kwargs.items()})
-        given = {id(_data(one)): one for one in tensors}  # in-place operations return what they were given
+        cpu_kwargs = {name: _changed(value, _data) for name, value in kwargs.items()}
+        result = _on_cpu(function)(*_changed(args, _data), **cpu_kwargs)
+        inputs = {id(_data(tensor)): tensor for tensor in tensors}  # in-place operations return one of them
 
-        def place(one: Tensor) -> Tensor:
-            if id(one) in given:
-                return given[id(one)]
-            return GpuTensor(one, device) if device.type == "cuda" else one
+        def place(tensor: Tensor) -> Tensor:
+            if id(tensor) in inputs:
+                return inputs[id(tensor)]
+            return GpuTensor(tensor, device) if device.type == "cuda" else tensor
 
         return _changed(result, place)
 
     def _device_of_result(self, tensors: list[Tensor], kwargs: dict[str, Any]) -> torch.device:
-        """Return where the result will be, and have it computed on the CPU."""
-        asked = kwargs.get("device")
-        if asked is None:
-            return next((one.device for one in tensors if isinstance(one, GpuTensor)), torch.device("cpu"))
-        device = torch.device(asked)
+        """Return the device of the result, and change the arguments so that it is computed on the CPU."""
+        argument = kwargs.get("device")
+        if argument is None:
+            devices = (tensor.device for tensor in tensors if isinstance(tensor, GpuTensor))
+            return next(devices, torch.device("cpu"))
+        device = torch.device(argument)
         if device.type == "cuda":
             kwargs["device"] = torch.device("cpu")
             return torch.device("cuda", device.index or 0)
         return device
 
     def _check(self, function: Any, tensors: list[Tensor]) -> None:
-        """Refuse tensors of several devices, and note what the host waits for."""
-        if not any(isinstance(one, GpuTensor) for one in tensors):
+        """Refuse tensors of several devices, and record an operation for which the host waits."""
+        if not any(isinstance(tensor, GpuTensor) for tensor in tensors):
             return
-        large = [one for one in tensors if one.ndim > 0]
-        devices = {one.device for one in large}
+        devices = {tensor.device for tensor in tensors if tensor.ndim > 0}
         if function in _INDEXES and isinstance(tensors[0], GpuTensor):  # an index may be on the CPU
             devices -= {torch.device("cpu")}
-            if any(one.device.type == "cpu" or one.dtype == torch.bool for one in tensors[1:] if one.ndim > 0):
+            indices = [tensor for tensor in tensors[1:] if tensor.ndim > 0]
+            if any(index.device.type == "cpu" or index.dtype == torch.bool for index in indices):
                 self.waits.append(str(function))
         if len(devices) > 1:
             raise RuntimeError(f"{function} has tensors on {' and '.join(sorted(map(str, devices)))}")
@@ -132,7 +134,7 @@ class SimulatedGpus(TorchDispatchMode):
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among an operation's arguments, which are tensors, numbers and lists of such."""
+    """Yield the tensors among an operation's arguments, which are tensors, numbers, and lists of these."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -141,10 +143,10 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return an argument or a result with its tensors changed; PyTorch's own way for any tree is five times as slow."""
+    """Return an argument or a result with changed tensors. PyTorch's function for this is five times as slow."""
     if isinstance(value, Tensor):
         return change(value)
-    return type(value)(_changed(one, change) for one in value) if isinstance(value, list | tuple) else value
+    return type(value)(_changed(item, change) for item in value) if isinstance(value, list | tuple) else value
 
 
 def _data(value: Tensor) -> Tensor:
@@ -152,13 +154,13 @@ def _data(value: Tensor) -> Tensor:
 
 
 def _on_cpu(function: Any) -> Callable[..., Any]:
-    """Return an operation as the CPU has it: it makes histograms of floats alone."""
+    """Return an operation for the CPU, which computes histograms of floats only."""
     if function is _ATEN.histc.default:
         return lambda values, *args, **kwargs: function(values.float(), *args, **kwargs).to(values.dtype)
     return function
 
 
-#: What PyTorch, transformers and accelerate ask of CUDA beside operations.
+#: The results of functions of torch.cuda that PyTorch, transformers and accelerate call.
 _ANSWERS: Mapping[str, Any] = {
     "_lazy_init": None,
     "is_available": True,
@@ -181,10 +183,11 @@ def guard(tmp_path_factory: pytest.TempPathFactory) -> None:
         pytest.skip("needs a PyTorch for CPUs alone")
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
-    folder, pytorch = tmp_path_factory.mktemp("guard"), Path(torch.__file__).parent
+    folder = tmp_path_factory.mktemp("guard")
+    pytorch = Path(torch.__file__).parent
     (folder / "guard.cpp").write_text(_GUARD)
-    words = ["g++", "-std=c++20", "-shared", "-fPIC", f"-I{pytorch}/include", "guard.cpp", "-o", "guard.so"]
-    subprocess.run([*words, f"-L{pytorch}/lib", "-lc10"], cwd=folder, check=True)
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", f"-I{pytorch}/include", "guard.cpp", "-o", "guard.so"]
+    subprocess.run([*command, f"-L{pytorch}/lib", "-lc10"], cwd=folder, check=True)
     ctypes.CDLL(str(folder / "guard.so"))
 
 

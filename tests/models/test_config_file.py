@@ -1,4 +1,4 @@
-"""The config of an export says what its source says, in the names that it has there, of the layers that are left."""
+"""The config of an export has the names of its source, with the values of the kept layers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GRANITE |= {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermedi
 def config_of(
     tmp_path: Path, kind: str, settings: dict[str, Any], older: dict[str, Any], mask: Mask = _SECOND
 ) -> dict[str, Any]:
-    """The config of an export of a tiny model, some of whose keys are replaced; those that become None are left out."""
+    """Return the config of an export of a tiny model. `older` replaces keys of its config; None removes a key."""
     folder = tmp_path / "dense"
     tiny(kind, **settings).save_pretrained(folder)
     file = folder / "config.json"
@@ -36,21 +36,21 @@ def config_of(
     return written
 
 
-def test_positions_are_told_in_both_forms(tmp_path: Path) -> None:
-    """transformers 4 and 5 name them otherwise, and take defaults for what they do not find."""
+def test_rotary_embeddings_have_the_keys_of_both_versions(tmp_path: Path) -> None:
+    """transformers 4 and 5 have different keys for them, and use defaults for missing keys."""
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
     local = {"sliding_attention": {"rope_type": "default", "rope_theta": 7e2}}
     scaled = {"rope_type": "linear", "factor": 8.0}
     default = {"rope_type": "default", "rope_theta": 7e3}
     short = {"rope_type": "longrope", "short_factor": [1.0] * 2, "long_factor": [4.0] * 2, "factor": 4.0}
-    short |= {"original_max_position_embeddings": 4096}  # which its class has by itself
+    short |= {"original_max_position_embeddings": 4096}  # the default of its class
 
     def check(case: tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]) -> None:
-        kind, rope, older, named = case
+        kind, rope, older, expected = case
         settings = {**_WIDTHS, "rope_parameters": rope}
         settings |= {**_HEAD, **_SLIDING} if "sliding_attention" in rope else {}
         written = config_of(tmp_path, kind, settings, older)
-        assert {name: written.get(name) for name in named} == named
+        assert {name: written.get(name) for name in expected} == expected
         read = AutoConfig.from_pretrained(tmp_path / "pruned").rope_parameters
         assert written["rope_parameters"] == read == AutoConfig.from_pretrained(tmp_path / "dense").rope_parameters
 
@@ -85,16 +85,17 @@ def test_the_dtype_has_both_names(tmp_path: Path) -> None:
     assert (written["dtype"], written["torch_dtype"]) == ("bfloat16", "bfloat16")
 
 
-def test_the_parts_of_a_model_that_sees_have_both_forms(tmp_path: Path) -> None:
+def test_the_parts_of_a_multimodal_model_have_the_keys_of_both_versions(tmp_path: Path) -> None:
     parts = {"text_config": {**_WIDTHS, **_HEAD, **_SLIDING}, "vision_config": _VISION, "mm_tokens_per_image": 4}
     text = config_of(tmp_path, "gemma3", parts, {})["text_config"]
     assert (text["rope_theta"], text["rope_local_base_freq"]) == (1e6, 1e4)
     assert (text["num_hidden_layers"], len(text["layer_types"])) == (N_LAYERS - 1, N_LAYERS - 1)
 
 
-def test_kinds_of_layers_keep_the_names_that_the_source_has_for_them(tmp_path: Path) -> None:
-    """Converters know these, and not those of a later transformers."""
-    kinds, mask = ["linear_attention", "mlp", "full_attention", "linear_attention"], Mask.of(0)
+def test_kinds_of_layers_keep_the_names_of_the_source(tmp_path: Path) -> None:
+    """Converters read these names, and not those of a later transformers."""
+    kinds = ["linear_attention", "mlp", "full_attention", "linear_attention"]
+    mask = Mask.of(0)
     older: dict[str, Any] = {
         "layers_block_type": None,
         "mtp_layers_block_type": None,
@@ -111,7 +112,7 @@ def test_kinds_of_layers_keep_the_names_that_the_source_has_for_them(tmp_path: P
         assert written[name] == kinds[1:]
 
 
-def test_the_number_of_layers_keeps_the_name_that_the_source_has_for_it(tmp_path: Path) -> None:
+def test_the_number_of_layers_keeps_the_name_of_the_source(tmp_path: Path) -> None:
     gpt2 = {"n_layer": N_LAYERS, "n_embd": 32, "n_head": 4, "vocab_size": 128, "n_positions": 64}
     for kind, settings, name in (("gpt2", gpt2, "n_layer"), ("llama", _WIDTHS, "num_hidden_layers")):
         written = config_of(tmp_path, kind, settings, {})
@@ -119,8 +120,8 @@ def test_the_number_of_layers_keeps_the_name_that_the_source_has_for_it(tmp_path
         assert AutoConfig.from_pretrained(tmp_path / "pruned").num_hidden_layers == N_LAYERS - 1
 
 
-def test_a_config_says_no_more_than_its_source_does(tmp_path: Path) -> None:
-    """But for the names of the other transformers."""
+def test_a_config_has_no_more_keys_than_its_source(tmp_path: Path) -> None:
+    """The keys of the other version of transformers are an exception."""
     older = {"rope_theta": 1e4, "rope_parameters": None, "dtype": None, "torch_dtype": "float32", "unknown": [1, 2]}
     written = config_of(tmp_path, "llama", _WIDTHS, older)
     source = json.loads((tmp_path / "dense" / "config.json").read_text())
@@ -128,23 +129,23 @@ def test_a_config_says_no_more_than_its_source_does(tmp_path: Path) -> None:
     assert {name: value for name, value in source.items() if written[name] != value} == {"num_hidden_layers": N_LAYERS}
 
 
-def test_what_follows_from_places_is_written_where_it_would_change(tmp_path: Path) -> None:
-    """The source says one layer in two, counted from the first; a list says which those are now."""
+def test_values_that_depend_on_places_are_written_if_they_would_change(tmp_path: Path) -> None:
+    """In the source, every second layer has a window; the export has a list of these layers."""
     settings = {**_WIDTHS, **_HEAD, "sliding_window": 4}
     written = config_of(tmp_path, "gemma2", settings, {"layer_types": None}, Mask.of(1))
     assert written["layer_types"] == ["sliding_attention", "sliding_attention", "full_attention"]
 
 
-def test_heads_that_are_not_there_are_not_counted(tmp_path: Path) -> None:
-    """transformers does not load what predicts more than one token; converters and servers would look for it."""
+def test_missing_predicting_heads_are_not_counted(tmp_path: Path) -> None:
+    """transformers does not load heads that predict more than one token; converters and servers would expect them."""
     glm = {**_WIDTHS, **_HEAD, **_ROUTED, "first_k_dense_replace": 2}
     kinds = ["linear_attention", "mlp", "full_attention", "linear_attention"]
     nemotron = {**_WIDTHS, **_NEMOTRON_H, "layers_block_type": kinds}
 
     def check(case: tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]) -> None:
-        kind, settings, older, left = case
+        kind, settings, older, expected = case
         written = config_of(tmp_path, kind, settings, older)
-        assert {name: written[name] for name in left} == left
+        assert {name: written[name] for name in expected} == expected
 
     minimax = {"use_mtp": True, "num_mtp_modules": 3, "mtp_transformer_layers": 1}
     pattern = {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E", "mtp_layers_block_type": None}

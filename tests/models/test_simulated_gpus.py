@@ -1,4 +1,4 @@
-"""On one GPU and on two, both simulated, everything is where it is needed, and the host waits once a unit."""
+"""On one or two simulated GPUs, tensors are on the right device, and the host waits once for each unit."""
 
 from __future__ import annotations
 
@@ -39,34 +39,34 @@ from tests.models.test_verification import items
 
 __all__ = ["gpus", "guard"]  # fixtures
 
-#: The last leaves only what is on the first of two GPUs.
+#: The last mask keeps only layers on the first of two GPUs.
 MASKS = tuple(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (0, 3), (1, 2, 3)])
 Place = Callable[[PreTrainedModel], PreTrainedModel]
 
 
 @pytest.fixture(params=["one", "two"])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Puts a model on one GPU, or spreads it over two."""
+    """A function that moves a model to one GPU, or spreads it over two."""
     if request.param == "one":
         return lambda model: model.to("cuda:0")  # type: ignore[arg-type]
 
-    def named(places: dict[str, int]) -> dict[str, str]:  # PyTorch gives numbers to devices that it has
+    def named(places: dict[str, int]) -> dict[str, str]:  # PyTorch accepts numbers only of devices that exist
         return {module: f"cuda:{number}" for module, number in places.items()}
 
     def over_two(model: PreTrainedModel) -> PreTrainedModel:
-        size = sum(one.numel() * one.element_size() for one in model.parameters())
+        size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
         memory = {0: size * 3 // 5, 1: size, "cpu": 0}
         monkeypatch.setattr(accelerate.utils, "get_balanced_memory", lambda *_, **__: memory)
         monkeypatch.setattr(accelerate, "dispatch_model", lambda model, places: dispatch_model(model, named(places)))
-        found = spread(model, "tiny")
-        assert {str(one.device) for one in found.parameters()} == {"cuda:0", "cuda:1"}
-        return found
+        model = spread(model, "tiny")
+        assert {str(parameter.device) for parameter in model.parameters()} == {"cuda:0", "cuda:1"}
+        return model
 
     return over_two
 
 
 def text() -> Batch:
-    """Five texts, of one of which only the end is scored."""
+    """Return five texts. Only the end of one of them is scored."""
     scored = np.ones((5, 12), dtype=bool)
     scored[:, 0] = scored[1, :6] = False
     return Batch(np.random.default_rng(0).integers(3, 100, size=scored.shape), scored)
@@ -78,8 +78,8 @@ def calibration_of(objective: Objective) -> Calibration:
 
 
 @cache
-def known_losses(objective: Objective, family: str) -> Mapping[Any, Any]:
-    """The losses of all masks on the CPU."""
+def cpu_losses(objective: Objective, family: str) -> Mapping[Any, Any]:
+    """Return the losses of all masks on the CPU."""
     calibration = calibration_of(objective)
     replica = Replica(LayerStack(FAMILIES[family]()), [calibration])
     return replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
@@ -99,15 +99,15 @@ def test_losses(gpus: SimulatedGpus, place: Place, objective: Any, families: lis
     calibration = calibration_of(objective)
 
     def check(family: str) -> None:
-        known = known_losses(objective, family)
+        expected = cpu_losses(objective, family)
         replica = Replica(LayerStack(place(FAMILIES[family]())), [calibration])
         waits = []
-        for masks in (MASKS[:2], MASKS, MASKS[:2]):  # first, whether choices are packed is found out
+        for masks in (MASKS[:2], MASKS, MASKS[:2]):  # the first call also decides whether choices are packed
             gpus.waits.clear()
-            found = replica.evaluate(MaskUnit(calibration.fingerprint, 0, masks)).values
+            losses = replica.evaluate(MaskUnit(calibration.fingerprint, 0, masks)).values
             waits.append(len(gpus.waits))
             for mask in masks:
-                np.testing.assert_allclose(found[mask], known[mask], rtol=1e-5, atol=1e-5)
+                np.testing.assert_allclose(losses[mask], expected[mask], rtol=1e-5, atol=1e-5)
         assert waits[1] == waits[2], "the host waits for each mask"
 
     assert_each(families, check)
@@ -115,15 +115,15 @@ def test_losses(gpus: SimulatedGpus, place: Place, objective: Any, families: lis
 
 def test_statistics(gpus: SimulatedGpus, place: Place) -> None:
     calibration = calibration_of(PerplexityObjective())
-    expected = Replica(LayerStack(FAMILIES["gemma2"]()), [calibration])
+    cpu_replica = Replica(LayerStack(FAMILIES["gemma2"]()), [calibration])
     replica = Replica(LayerStack(place(FAMILIES["gemma2"]())), [calibration])
 
     def check(statistic: Statistic) -> None:
         unit = StatisticUnit(calibration.fingerprint, 0, statistic)
-        found, known = (one.evaluate(unit).values[statistic] for one in (replica, expected))
-        np.testing.assert_allclose(found, known, rtol=1e-5, atol=1e-6)
+        rows = replica.evaluate(unit).values[statistic]
+        np.testing.assert_allclose(rows, cpu_replica.evaluate(unit).values[statistic], rtol=1e-5, atol=1e-6)
 
-    assert_each([one for one in Statistic if not one.needs_gradients], check)
+    assert_each([statistic for statistic in Statistic if not statistic.needs_gradients], check)
 
 
 @pytest.mark.parametrize("way", ["greedy", "nucleus"])
@@ -135,16 +135,17 @@ def test_generated_texts(gpus: SimulatedGpus, place: Place, way: str) -> None:
     assert texts[0] == texts[1]
 
 
-def test_what_a_student_learns_from(gpus: SimulatedGpus, place: Place) -> None:
+def test_answers_of_a_teacher(gpus: SimulatedGpus, place: Place) -> None:
     job = TeacherJob(0, ((3, 4, 5, 6), (7, 8, 9)), (1, 2), 5)
-    known = job.run(Replica(LayerStack(FAMILIES["llama"]())))
-    for one, other in zip(job.run(Replica(LayerStack(place(FAMILIES["llama"]())))), known, strict=True):
-        assert np.array_equal(one.ids, other.ids) and np.allclose(one.log_p, other.log_p, atol=1e-3)
+    cpu_answers = job.run(Replica(LayerStack(FAMILIES["llama"]())))
+    answers = job.run(Replica(LayerStack(place(FAMILIES["llama"]()))))
+    for answer, expected in zip(answers, cpu_answers, strict=True):
+        assert np.array_equal(answer.ids, expected.ids) and np.allclose(answer.log_p, expected.log_p, atol=1e-3)
 
 
 def test_speeds(gpus: SimulatedGpus, place: Place) -> None:
     model = place(FAMILIES["llama"]())
     job = SpeedJob((Mask.of(1),), SpeedOptions(context_tokens=8, new_tokens=4, repeats=1))
-    found = job.run(Replica(LayerStack(model)))[Mask.of(1)]
-    n_gpus = len({one.device for one in model.parameters()})
-    assert found["working_bytes"] == 500 * n_gpus and found["machine"].endswith("simulated")
+    result = job.run(Replica(LayerStack(model)))[Mask.of(1)]
+    n_gpus = len({parameter.device for parameter in model.parameters()})
+    assert result["working_bytes"] == 500 * n_gpus and result["machine"].endswith("simulated")
