@@ -1,9 +1,9 @@
-"""A searcher and an objective of one's own, without a change to raysearch: objects in place of names.
+"""Use your own searcher and objective without a change to raysearch: pass objects instead of names.
 
     python examples/own_searcher_and_objective.py
 
-Both are dataclasses: their fields are their options, which stand on record. `raysearch.resume` and the like find the
-classes again where their module has been imported. To use them on the command line, name the module in an entry point
+Both are dataclasses: their fields are their options, which are recorded. `raysearch.resume` and similar functions find
+the classes if their module is imported. To use them on the command line, name the module in an entry point
 of your package, and write a file for `--config-dir` (docs/searchers.md).
 """
 
@@ -25,11 +25,11 @@ from raysearch.calibration.objectives.base import Head, StateObjective, sum_by_s
 
 @dataclass(frozen=True)
 class Annealing(Searcher):
-    """Simulated annealing: exchange a layer at random; keep what is better, and at times what is worse.
+    """Simulated annealing: exchange a random layer, keep a better mask always and a worse mask sometimes.
 
     Args:
-        steps: How many exchanges are tried.
-        temperature: By how much worse a mask may be to be kept once in e times, at first; it falls to 0 at the end.
+        steps: The number of exchanges.
+        temperature: The loss difference at which a worse mask is kept with probability 1/e. It falls to 0 at the end.
     """
 
     steps: int = 30
@@ -42,12 +42,13 @@ class Annealing(Searcher):
         mask = Mask.of(*rng.choice(problem.free, problem.n_remove, replace=False))
         scores = yield Round([mask])
         for step in range(self.steps):
-            kept = [layer for layer in problem.free if layer not in mask]
-            other = mask - {rng.choice(mask.layers)} | {rng.choice(kept)}
-            scores |= yield Round([other])
-            worse = scores.losses.get(other, math.inf) - scores.losses.get(mask, math.inf)  # a failed mask has no loss
-            if worse <= 0 or rng.random() < math.exp(-worse / (self.temperature * (1 - step / self.steps))):
-                mask = other
+            remaining_layers = [layer for layer in problem.free if layer not in mask]
+            candidate = mask - {rng.choice(mask.layers)} | {rng.choice(remaining_layers)}
+            scores |= yield Round([candidate])
+            # A failed mask has no loss.
+            increase = scores.losses.get(candidate, math.inf) - scores.losses.get(mask, math.inf)
+            if increase <= 0 or rng.random() < math.exp(-increase / (self.temperature * (1 - step / self.steps))):
+                mask = candidate
         return scores.best(1)[0]
 
 

@@ -3,8 +3,8 @@
     python examples/ray_tune_one_mask_per_trial.py
     python examples/ray_tune_one_mask_per_trial.py searcher=beam remove=3 data.samples=8 data.seq_len=256
 
-The arguments are those of `raysearch search`. That command needs no Tuner: it drives its replicas directly, and the
-masks of a round share their prefixes. Use a Tuner where you need its trials, callbacks and restore.
+The arguments are those of `raysearch search`. That command needs no Tuner: it uses its replicas directly, and the
+masks of a round share their prefixes. Use a Tuner if you need its trials, callbacks and restore.
 """
 
 import argparse
@@ -31,12 +31,12 @@ from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.models.loading import describe
 from raysearch.searchers.base import Round
 
-#: Small enough for a laptop. The replica is the actor itself, so it needs no actors of its own.
+#: Small enough for a laptop. The actor is the replica, so the search needs no other actors.
 DEFAULTS = ["remove=2", "model.dtype=bfloat16", "data.samples=2", "data.seq_len=64", "cluster=inline", "tracking=none"]
 
 
 class EvaluationActor:
-    """Loads the model once, and looks masks up in the ledger before it computes them."""
+    """Load the model once, and look masks up in the ledger before computing them."""
 
     def __init__(self, spec: EvaluationSpec) -> None:
         self._session = open_session(spec, describe(spec.model), lambda progress: None)
@@ -58,14 +58,14 @@ class EvaluationActor:
 
 
 def trial(config: dict[str, Any], evaluation: Any) -> dict[str, float]:
-    """A trial. It holds no model, so Tune may run it in any process."""
+    """Return the loss of a trial's mask. The trial holds no model, so Tune may run it in any process."""
     return {"loss": ray.get(evaluation.loss.remote(config["removed"]))}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", metavar="key=value", help="as of raysearch search")
-    parser.add_argument("--concurrent", type=int, default=2, help="trials at a time; the evaluation answers one by one")
+    parser.add_argument("words", nargs="*", metavar="key=value", help="see raysearch search")
+    parser.add_argument("--concurrent", type=int, default=2, help="trials at a time; the actor evaluates one by one")
     options = parser.parse_args()
     words = [*DEFAULTS, *options.words]
 
@@ -76,7 +76,7 @@ def main() -> None:
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     # Each trial reserves a CPU while it waits for the actor, so the actor itself must not need one.
     evaluation: Any = ray.remote(num_cpus=0, num_gpus=int(info.model.on_gpu))(EvaluationActor).remote(spec.evaluation)
-    print(f"dense: {ray.get(evaluation.loss.remote([])):.4f} nats per token")  # the model is loaded by now
+    print(f"dense: {ray.get(evaluation.loss.remote([])):.4f} nats per token")  # this waits until the model is loaded
 
     def measure(statistic: Statistic) -> NDArray[np.float64]:
         return ray.get(evaluation.measure.remote(statistic))
@@ -86,7 +86,7 @@ def main() -> None:
         tune.with_parameters(trial, evaluation=evaluation),
         tune_config=tune.TuneConfig(
             search_alg=searcher,
-            num_samples=-1,  # as many as the searcher asks for
+            num_samples=-1,  # as many as the searcher requests
             max_concurrent_trials=options.concurrent,
             reuse_actors=True,  # a new process for each trial takes a second or two
         ),
@@ -98,10 +98,10 @@ def main() -> None:
     print(f"Tuner: {searcher.found} after {len(results)} trials of {seconds / len(results):.2f} s")
     ray.get(evaluation.close.remote())
 
-    found = raysearch.search(*words)
-    counts = found.evaluations
-    print(f"raysearch search: {found.mask}; of {counts.requested} evaluations the ledger knew {counts.cached}")
-    if searcher.found != Mask.of(*found.removed):
+    result = raysearch.search(*words)
+    counts = result.evaluations
+    print(f"raysearch search: {result.mask}; of {counts.requested} evaluations the ledger had {counts.cached}")
+    if searcher.found != Mask.of(*result.removed):
         raise SystemExit("they differ")
 
 
