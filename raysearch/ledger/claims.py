@@ -110,4 +110,4 @@ class Claims:
         self._held.close()
 
     def _lock_file(self, owner: str) -> Path:
-        return self._ledger.companion_file(f"claims-{owner}.lock")
+        return self._ledger.beside(f"claims-{owner}.lock")

@@ -94,7 +94,7 @@ def is_held(ledger: Ledger, name: str) -> bool:
 
 
 def _lock_file(ledger: Ledger, name: str) -> Path:
-    return ledger.companion_file(f"{name}.lock")
+    return ledger.beside(f"{name}.lock")
 
 
 def _sign(descriptor: int) -> None:
