@@ -8,6 +8,7 @@ from pathlib import Path
 from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data, Used
+from raysearch.calibration.formats.base import Sample
 from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.overlap import SeenTexts
@@ -107,8 +108,8 @@ def _draw(data: Data, spec: AssessSpec, info: ModelInfo) -> WindowOptions | Item
 
 def _used(searched: EvaluationSpec, info: ModelInfo, files: ModelFiles) -> Used:
     """Return the samples that a search used."""
-    texts = []
-    samples = set()
+    texts: list[CalibrationSpec] = []
+    samples: set[Sample] = set()
     for calibration in searched.calibrations:
         if isinstance(calibration.data.draw, WindowOptions):
             texts.append(calibration)
