@@ -108,7 +108,7 @@ def _draw(data: Data, spec: AssessSpec, info: ModelInfo) -> WindowOptions | Item
 
 def _used(searched: EvaluationSpec, info: ModelInfo, files: ModelFiles) -> Used:
     """Return the samples that a search used."""
-    texts = []
+    texts: list[CalibrationSpec] = []
     samples: set[Sample] = set()
     for calibration in searched.calibrations:
         if isinstance(calibration.data.draw, WindowOptions):
