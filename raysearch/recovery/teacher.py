@@ -98,7 +98,7 @@ def top_logits_of(
         jobs.append(TeacherJob(first, tuple(row.ids for row in rows[part]), tuple(starts[part]), top_k))
     missing = [job for job in jobs if not _file(folder, job).exists()]
     for job, job_logits in run_jobs(missing, replicas, "logits", on_progress):
-        arrays: dict[str, npt.NDArray[Any]] = {}
+        arrays: dict[str, Any] = {}
         for place, row_logits in enumerate(job_logits):
             arrays |= {f"ids{place}": row_logits.ids, f"log_p{place}": row_logits.log_p}
         with written_whole(_file(folder, job)) as unfinished, unfinished.open("wb") as stream:
