@@ -42,7 +42,7 @@ def test_a_running_search_without_a_process_is_interrupted(
         write_search(ledger, "done", CONFIG, "failed")
         for name in ("runs", "killed", "killed too"):
             write_search(ledger, name, CONFIG, "running")
-        ledger.companion_file("killed.lock").write_text("process 1 on some-host")  # left by a dead process
+        ledger.beside("killed.lock").write_text("process 1 on some-host")  # left by a dead process
         with held(ledger, "runs", "SEARCH"):
             before = times(tmp_path)
             if read_only:
