@@ -83,7 +83,7 @@ def commands(document: Path) -> Iterator[list[str]]:
 def compose(job: str, words: list[str]) -> None:
     """Parse the options of a command, and build what its words say."""
     given = CLI.commands[job].make_context(job, list(words)).params
-    job = given["of"] if job == "config" else job
+    job = given["command"] if job == "config" else job
     if job in COMMANDS and given["config_dir"] is None:
         built(job, tuple(given["overrides"] or ()))
         for also in (words for words in given.get("also") or () if "=" in words):

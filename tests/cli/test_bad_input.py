@@ -18,7 +18,10 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("searcher=gredy", ["searcher=gredy is unknown", "did you mean 'greedy'?"]),
     ("model=smollm", ["model=smollm is unknown", "did you mean 'smollm2-135m'?", "a folder"]),
     ("cluster=", ["cluster= is unknown", "choose one of: elastic, inline, local"]),
-    ("tracking.uri=htp://host:5000", ["tracking.uri=htp://host:5000 is of a kind", "did you mean 'http'?"]),
+    (
+        "tracking.uri=htp://host:5000",
+        ["tracking.uri=htp://host:5000 has a scheme that MLflow does not support", "did you mean 'http'?"],
+    ),
     ("tracking.experiment=", ["tracking.experiment= is not a name", "give one"]),
     ("tracking.type=foo", ["tracking.type=foo", "'mlflow' or 'none'"]),
     ("searcher.type=ray_tune", ["searcher.type=ray_tune cannot be used", "choose one of conf/searcher/"]),
