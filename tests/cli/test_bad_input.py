@@ -20,7 +20,7 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("cluster=", ["cluster= is unknown", "choose one of: elastic, inline, local"]),
     (
         "tracking.uri=htp://host:5000",
-        ["tracking.uri=htp://host:5000 has a scheme that MLflow does not support", "did you mean 'http'?"],
+        ["htp://host:5000 has a scheme that MLflow does not support", "did you mean 'http'?"],
     ),
     ("tracking.experiment=", ["tracking.experiment= is not a name", "give one"]),
     ("tracking.type=foo", ["tracking.type=foo", "'mlflow' or 'none'"]),
