@@ -25,7 +25,7 @@ def test_the_plan_shows_the_assessment_after_the_searches(world: World) -> None:
     spec = build.study_spec([*study_words(world), "assess=offline", "assess.tasks=[piqa]"])
     (line,) = assessment_lines(plan_study(spec))
     assert line.startswith(
-        f"Then at most {len(spec.cells) + 1} masks, dense models among them, are assessed by sotu, piqa"
+        f"Then at most {len(spec.cells) + 1} masks, including dense models, are assessed by sotu, piqa"
     )
     assert assessment_lines(plan_study(build.study_spec(study_words(world)))) == []
 
