@@ -78,7 +78,7 @@ def held_out(rng: np.random.Generator, draws: int, masks: float, samples: float,
 
 
 @pytest.mark.parametrize(
-    ("noise", "kept"),
+    ("noise", "keeps_draws"),
     [((1, 0, 1), True), ((1, 1, 0.5), True), ((0, 1, 0), True), ((0, 1, 0), False)],
     ids=["masks", "both", "samples", "means alone"],
 )
