@@ -490,7 +490,7 @@ def load(search: str = "latest", *, store: PathLike = "mlruns") -> SearchResult:
         search: A search id, the start of one, an MLflow run id, or ``latest``.
         store: The store, or a ledger's file.
     """
-    return _recorded_search(search, store).found
+    return _recorded_search(search, store).finished_result
 
 
 def searches(*, store: PathLike = "mlruns") -> pd.DataFrame:
@@ -571,7 +571,7 @@ def recommend(
     ]
     new_budget = Budget.parse(limits) if limits else None
     with _opened_search(search, store) as (ledger, record):
-        result = record.found
+        result = record.finished_result
         search_budget = None if result.recommendation is None else result.recommendation.budget
         return recommend(result, new_budget or search_budget or Budget(), ledger)
 
@@ -833,19 +833,19 @@ def check_ledger(*, store: PathLike = "mlruns") -> LedgerCheck:
         return check_ledger(ledger, _record_tables())
 
 
-def merge_ledgers(*others: PathLike, store: PathLike = "mlruns") -> Merged:
+def merge_ledgers(*other_ledgers: PathLike, store: PathLike = "mlruns") -> Merged:
     """Copy the rows of other ledgers that this one lacks. Each ledger is merged completely, or not at all.
 
         merge_ledgers("other-machine/ledger.db", store="mlruns")
 
     Args:
-        *others: The files of the other ledgers, or their stores.
+        *other_ledgers: The files of the other ledgers, or their stores.
         store: The store of this ledger, or its file.
     """
     from raysearch.ledger.ledger import Ledger
     from raysearch.ledger.merging import merge_ledgers
 
-    files = [ledger_path("OTHER", other) for other in others]
+    files = [ledger_path("OTHER", ledger) for ledger in other_ledgers]
     with closing(Ledger(ledger_path("--store", store))) as ledger:
         return merge_ledgers(ledger, files, _record_tables())
 

@@ -19,10 +19,10 @@ from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.record import write_search
 from raysearch.studies.record import STUDIES, StudyRecord
-from tests.cli.conftest import Run, World, here, run, world
-from tests.cli.found import found
+from tests.cli.answers import json_answer
+from tests.cli.conftest import Run, World, cwd, run, world
 
-__all__ = ["here", "run", "world"]  # fixtures
+__all__ = ["cwd", "run", "world"]  # fixtures
 
 NAMES = [
     "two words",
@@ -52,7 +52,7 @@ def settings(world: World, store: str | Path) -> dict[str, Any]:
 
 
 def test_a_search_finds_what_the_command_line_finds(run: Run, world: World) -> None:
-    printed = found(run("search", *world.search(protect="[0]"), "--json"))
+    printed = json_answer(run("search", *world.search(protect="[0]"), "--json"))
     values = settings(world, "mlruns")
     result = raysearch.search("data=file", remove=2, protect=(0,), tracking="none", **values)
     assert (result.search_id, result.loss, list(result.removed)) == (
@@ -89,7 +89,7 @@ def test_mappings_and_lists_arrive_as_they_are() -> None:
     assert [cell.searcher for cell in spec.cells[::2]] == list(axis) and spec.options.retries == 2
 
 
-def test_sweep_and_inspect_agree(world: World, here: Path) -> None:
+def test_sweep_and_inspect_agree(world: World, cwd: Path) -> None:
     values = settings(world, "mlruns")
     sweep = raysearch.sweep("data=file", also=["objective=kl", "objective=hidden_cosine data.samples=4"], **values)
     names = [f"{objective} on file prose.txt" for objective in ("perplexity", "kl", "hidden_cosine")]

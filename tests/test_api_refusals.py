@@ -11,10 +11,10 @@ import pytest
 
 import raysearch
 from raysearch.errors import UserError
-from tests.cli.conftest import World, here, world
+from tests.cli.conftest import World, cwd, world
 from tests.cli.refusals import is_sentence, tree
 
-__all__ = ["here", "world"]  # fixtures
+__all__ = ["cwd", "world"]  # fixtures
 
 #: Arguments of `raysearch.search`, added to those of a quick search, and parts of the message.
 SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
@@ -55,7 +55,7 @@ def _shown(error: UserError) -> str:
     return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in str(error))
 
 
-def test_impossible_searches_are_refused(here: Path, world: World, subtests: pytest.Subtests) -> None:
+def test_impossible_searches_are_refused(cwd: Path, world: World, subtests: pytest.Subtests) -> None:
     data = {"path": world.text, "samples": 8, "seq_len": 16}
     usual: dict[str, Any] = {"model": world.model, "data": data, "cluster": "inline", "tracking": "none", "remove": 2}
     for values, fragments in SEARCHES:
@@ -63,22 +63,22 @@ def test_impossible_searches_are_refused(here: Path, world: World, subtests: pyt
             with pytest.raises(UserError) as caught:
                 raysearch.search("data=file", **{**usual, **values})
             is_sentence(_shown(caught.value), fragments)
-            assert not tree(here)
+            assert not tree(cwd)
 
 
-def test_impossible_calls_are_refused(here: Path, subtests: pytest.Subtests) -> None:
+def test_impossible_calls_are_refused(cwd: Path, subtests: pytest.Subtests) -> None:
     for wrong, (call, fragments) in CALLS.items():
         with subtests.test(wrong):
             with pytest.raises(UserError) as caught:
                 call()
             is_sentence(_shown(caught.value), fragments)
-            assert not tree(here)
+            assert not tree(cwd)
 
 
-def test_paths_may_be_text(here: Path, world: World) -> None:
+def test_paths_may_be_text(cwd: Path, world: World) -> None:
     data = {"path": str(world.text), "samples": 8, "seq_len": 16}
     usual: dict[str, Any] = {"model": str(world.model), "data": data, "cluster": "inline", "tracking": "none"}
-    raysearch.search("data=file", remove=np.int64(2), searcher="one_shot", store=here / "a", **usual)
-    for store in ("a", here / "a"):
+    raysearch.search("data=file", remove=np.int64(2), searcher="one_shot", store=cwd / "a", **usual)
+    for store in ("a", cwd / "a"):
         with pytest.raises(UserError, match="holds no study yet"):
             raysearch.report(store=store)

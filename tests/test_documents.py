@@ -20,14 +20,14 @@ from raysearch.cli.app import app
 from raysearch.configuration.build import evaluation_spec
 from raysearch.configuration.origins import settings_of
 from raysearch.searching.recommendation import Budget
-from tests.cli.conftest import Run, here, run
+from tests.cli.conftest import Run, cwd, run
 from tests.models.conftest import write_llama
 from tests.test_conf import COMMANDS, built
 from tests.test_structure import ROOT
 
 pytestmark = pytest.mark.documents
 
-__all__ = ["here", "run"]  # fixtures
+__all__ = ["cwd", "run"]  # fixtures
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 #: Pages that take long, so that `make faults` runs them.
@@ -104,14 +104,14 @@ def test_every_command_is_one_that_raysearch_takes(subtests: pytest.Subtests) ->
                 compose(job, words)
 
 
-def test_every_file_of_configuration_works(here: Path, subtests: pytest.Subtests) -> None:
+def test_every_file_of_configuration_works(cwd: Path, subtests: pytest.Subtests) -> None:
     used = re.compile(r"```yaml\n(# (\S+), used by: raysearch (\w+) --config-dir (\w+) ([^\n]*)\n[^`]*)```")
     found = [one for page in PAGES for one in used.findall(page.read_text(encoding="utf-8"))]
     assert len(found) >= 3
     for content, file, job, folder, words in found:
         with subtests.test(file):
-            (here / file).parent.mkdir(parents=True, exist_ok=True)
-            (here / file).write_text(content, encoding="utf-8")
+            (cwd / file).parent.mkdir(parents=True, exist_ok=True)
+            (cwd / file).write_text(content, encoding="utf-8")
             assert settings_of(job, shlex.split(words), folder)
 
 
@@ -153,7 +153,7 @@ def smaller(job: str, words: list[str], model: Path) -> list[str]:
 def test_every_block_runs(
     document: Path,
     run: Run,
-    here: Path,
+    cwd: Path,
     model: Path,
     monkeypatch: pytest.MonkeyPatch,
     subtests: pytest.Subtests,
@@ -161,9 +161,9 @@ def test_every_block_runs(
     monkeypatch.setenv("COLUMNS", "200")
     text = document.read_text(encoding="utf-8")
     for file in re.findall(r"--from ([\w.-]+\.gguf)", text):
-        (here / file).symlink_to(model)
+        (cwd / file).symlink_to(model)
     for rows, name in re.findall(r"```jsonl\n(.*?)```\n+```console\n.*? data.path=(\S+)", text, flags=re.DOTALL):
-        (here / name).write_text(rows, encoding="utf-8")
+        (cwd / name).write_text(rows, encoding="utf-8")
     todo = [command for block in blocks(document) if block.reason is None for command in block.commands()]
     if any("latest" in words for words, _ in todo) and not any("search" in words for words, _ in todo[:1]):
         run("search", *smaller("search", [], model))

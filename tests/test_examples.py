@@ -9,10 +9,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.cli.conftest import World, here, world
+from tests.cli.conftest import World, cwd, world
 from tests.test_structure import ROOT
 
-__all__ = ["here", "world"]  # fixtures
+__all__ = ["cwd", "world"]  # fixtures
 
 
 def test_the_scripts_find_what_they_import() -> None:
@@ -25,7 +25,7 @@ def test_the_scripts_find_what_they_import() -> None:
 @pytest.mark.real
 @pytest.mark.faults  # which takes long: it trains a model
 @pytest.mark.filterwarnings("ignore")  # of jupyter_client's own
-def test_the_notebook_runs(here: Path, world: World) -> None:
+def test_the_notebook_runs(cwd: Path, world: World) -> None:
     book = nbformat.read(ROOT / "examples" / "search_to_recovery.ipynb", 4)
     (parameters,) = (cell for cell in book.cells if "parameters" in cell.metadata.get("tags", ()))
     small = {"samples": 4, "seq_len": 32}
@@ -34,6 +34,6 @@ def test_the_notebook_runs(here: Path, world: World) -> None:
     parameters.source += "".join(f"\n{name} = {value!r}" for name, value in values.items())
     for cell in book.cells:
         cell.source = cell.source.replace('"seq_len": 64, "probe"', '"seq_len": 32, "probe"')
-    NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(here)}}).execute()
+    NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(cwd)}}).execute()
     written = "".join(one["text"] for one in book.cells[-1].outputs if one.get("name") == "stdout")
     assert "pruned:" in written and "healed:" in written

@@ -20,11 +20,11 @@ from raysearch.configuration.overrides import as_overrides
 from raysearch.configuration.parts import build_objective, build_searcher
 from raysearch.errors import UserError
 from raysearch.searchers.beam import BeamSearcher
-from tests.cli.conftest import Run, World, here, run, world
-from tests.cli.found import found
+from tests.cli.answers import json_answer
+from tests.cli.conftest import Run, World, cwd, run, world
 from tests.test_structure import ROOT
 
-__all__ = ["here", "run", "world"]  # fixtures
+__all__ = ["cwd", "run", "world"]  # fixtures
 MODULE = "own_searcher_and_objective"
 
 
@@ -41,7 +41,7 @@ def settings(world: World) -> dict[str, Any]:
     return {"model": world.model, "data": data, "cluster": "inline"}
 
 
-def test_objects_search_and_stand_on_record(world: World, here: Path, own: Any) -> None:
+def test_objects_search_and_stand_on_record(world: World, cwd: Path, own: Any) -> None:
     values = settings(world)
     parts = {"searcher": own.Annealing(steps=4), "objective": own.Bits()}
     result = raysearch.search("data=file", remove=2, tracking="none", **parts, **values)
@@ -116,7 +116,7 @@ def test_an_installed_package_adds_parts(
         file.parent.mkdir(parents=True)
         file.write_text(text)
     words = world.search(searcher="hot", objective="bits", searcher__temperature=0.2)
-    printed = found(run("search", *words, "--config-dir", str(tmp_path / "conf"), "--json"))
+    printed = json_answer(run("search", *words, "--config-dir", str(tmp_path / "conf"), "--json"))
     assert printed["search_id"].startswith("hot-m2-") and printed["measure"]["unit"] == "bits per token"
     assert raysearch.load("latest").config["searcher"] == {"type": "annealing", "steps": 3, "temperature": 0.2}
     assert run("export", "latest", "--out", "out").code == 0

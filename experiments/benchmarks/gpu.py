@@ -186,8 +186,8 @@ def main() -> None:
     text = predictable(model, size)
     calibration = calibration_of(text, size.shard_samples)
     losses: dict[Mask, float] = {}
-    for left, (title, way) in zip(range(len(ways) + 1, 1, -1), ways.items(), strict=True):
-        until = time.perf_counter() + (deadline - time.perf_counter()) / left
+    for n_left, (title, way) in zip(range(len(ways) + 1, 1, -1), ways.items(), strict=True):
+        until = time.perf_counter() + (deadline - time.perf_counter()) / n_left
         report.add(title, lambda way=way, until=until: one_shot(way, calibration, masks, device, until, losses), device)
     title, way = [*ways.items()][-1]
     title = title.replace("One-shot", "One-shot, screening=confident")
@@ -458,29 +458,31 @@ def screened_one_shot(
     contest = screener.contest(Round(masks, keep=remove, exact=False))
     if contest is None:
         return {"not here": "too few samples or masks"}
-    known: dict[Mask, dict[int, Any]] = {mask: {} for mask in masks}
-    left, forwards = {*masks}, 0
+    losses_by_shard: dict[Mask, dict[int, Any]] = {mask: {} for mask in masks}
+    remaining = {*masks}
+    forwards = 0
     for stage, shards in enumerate(screener.stages):
         for shard in shards[calibration.fingerprint]:
-            new = tuple(sorted(mask for mask in left if shard not in known[mask]))
+            new = tuple(sorted(mask for mask in remaining if shard not in losses_by_shard[mask]))
             if new and time.perf_counter() > deadline:
                 return {"stopped": f"no time was left at stage {stage + 1} of {len(screener.stages)}"}
             for mask, values in (evaluate(replica, calibration, new, shard) if new else {}).items():
-                known[mask][shard] = values
+                losses_by_shard[mask][shard] = values
             forwards += plan_prefixes(new, stack.n_layers).layer_forwards
-        screener.see(left, stage, {calibration.fingerprint: known})
+        screener.see(remaining, stage, {calibration.fingerprint: losses_by_shard})
         if stage < len(screener.stages) - 1:
             contest.decide()
-            left -= contest.dropped | contest.accepted
+            remaining -= contest.dropped | contest.accepted
     facts = {
         "masks": len(masks),
         "whole calibration, s": time.perf_counter() - began,
-        "masks evaluated in full": len(left),
+        "masks evaluated in full": len(remaining),
         "share of the layer-forwards": forwards
         / (plan_prefixes(masks, stack.n_layers).layer_forwards * calibration.n_shards),
     }
-    sums = {mask: sum(float(values.sum()) for values in known[mask].values()) for mask in left}
-    chosen = {*contest.accepted, *sorted(left, key=lambda mask: (sums[mask], mask))[: remove - len(contest.accepted)]}
+    sums = {mask: sum(float(values.sum()) for values in losses_by_shard[mask].values()) for mask in remaining}
+    best = sorted(remaining, key=lambda mask: (sums[mask], mask))
+    chosen = {*contest.accepted, *best[: remove - len(contest.accepted)]}
     if not losses:
         return {**facts, "the unscreened mask": "not known: there was no time for it"}
     unscreened = {*sorted(losses, key=lambda mask: (losses[mask], mask))[:remove]}
@@ -501,7 +503,7 @@ def several_replicas(
     replica = Replica(stack, [calibration])
     evaluate(replica, calibration, masks[:1])
     began = time.perf_counter()
-    own = evaluate(replica, calibration, masks)
+    own_losses = evaluate(replica, calibration, masks)
     alone_s = time.perf_counter() - began
     n_shards = min(calibration.n_shards, max(1, int((deadline - time.perf_counter()) / 3 / alone_s * len(devices))))
     spawning = multiprocessing.get_context("spawn")
@@ -527,7 +529,7 @@ def several_replicas(
         for process in processes:
             process.kill()
             process.join()
-    equal = sum(losses_by_shard[0][mask].tobytes() == own[mask].tobytes() for mask in masks)
+    equal = sum(losses_by_shard[0][mask].tobytes() == own_losses[mask].tobytes() for mask in masks)
     return checked(
         {
             "replicas": len(devices),

@@ -83,8 +83,10 @@ def words_of(options: argparse.Namespace) -> list[str]:
 
 def environment(cache: Path) -> dict[str, str]:
     """Return the variables of a process that has all cores and this user's cache."""
-    others = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    return others | {"XDG_CACHE_HOME": str(cache), "TERM": "xterm", "COLUMNS": "200"}
+    variables = {
+        name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    }
+    return variables | {"XDG_CACHE_HOME": str(cache), "TERM": "xterm", "COLUMNS": "200"}
 
 
 def run_search(words: Sequence[str], store: Path, cache: Path) -> tuple[Timing, SearchResult]:
@@ -167,8 +169,8 @@ def sleb(options: argparse.Namespace, trials: Sequence[Trial], began: float) -> 
             best = min(
                 (trial for trial in trials if trial.round == number and trial.loss is not None), key=loss_of
             ).mask
-            some = [best, *masks[1 :: max(1, len(masks) // options.timed)]][: options.timed]
-            search_s += statistics.median(timed(mask) for mask in some) * len(masks)
+            timed_masks = [best, *masks[1 :: max(1, len(masks) // options.timed)]][: options.timed]
+            search_s += statistics.median(timed(mask) for mask in timed_masks) * len(masks)
     return SlebRun(Timing(start_s, search_s), [*losses.items()], removed, torch.get_num_threads())
 
 
@@ -178,19 +180,19 @@ def loss_of(trial: Trial) -> tuple[float, Mask]:
     return trial.loss, trial.mask
 
 
-def compare(result: SearchResult, other: SlebRun, dtype: str) -> str:
+def compare(result: SearchResult, sleb_run: SlebRun, dtype: str) -> str:
     """Return how far losses differ, and whether the masks are the same; exit if that is too far."""
     losses = {trial.mask: trial.loss for trial in result.trials if trial.loss is not None}
-    gaps = [abs(losses[mask] * result.n_tokens / loss - 1) for mask, loss in other.losses if mask in losses]
-    said = f"{len(gaps)} losses differ by {max(gaps):.1e} at most, relative"
-    if other.removed is not None:
-        same = tuple(other.removed) == result.removal_order
-        said += f"; SLEB removes {other.removed}, the {'same' if same else f'search {result.removal_order}'}"
+    gaps = [abs(losses[mask] * result.n_tokens / loss - 1) for mask, loss in sleb_run.losses if mask in losses]
+    comparison = f"{len(gaps)} losses differ by {max(gaps):.1e} at most, relative"
+    if sleb_run.removed is not None:
+        same = tuple(sleb_run.removed) == result.removal_order
+        comparison += f"; SLEB removes {sleb_run.removed}, the {'same' if same else f'search {result.removal_order}'}"
         if not same:
-            raise SystemExit(f"the masks are not the same: {said}")
+            raise SystemExit(f"the masks are not the same: {comparison}")
     if max(gaps) > TOLERANCES[dtype]:
-        raise SystemExit(f"the losses are not the same: {said}")
-    return said
+        raise SystemExit(f"the losses are not the same: {comparison}")
+    return comparison
 
 
 def parse() -> argparse.Namespace:
@@ -220,19 +222,21 @@ def main() -> None:
     print("|---|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(1 + options.repeats):
-            place, cache = Path(folder, str(turn)), Path(folder, "cache")
-            place.mkdir()
-            own, result = run_search(words_of(options), place / "store", cache)
-            other = run_sleb(result.trials, place, cache)
-            comparison = compare(result, other, options.dtype)
+            turn_folder = Path(folder, str(turn))
+            turn_folder.mkdir()
+            cache = Path(folder, "cache")
+            timing, result = run_search(words_of(options), turn_folder / "store", cache)
+            sleb_run = run_sleb(result.trials, turn_folder, cache)
+            comparison = compare(result, sleb_run, options.dtype)
             print(
-                f"| {'a known file' if turn else 'an empty cache'} | {own.start_s:.1f} + {own.search_s:.1f} | "
-                f"{other.timing.start_s:.1f} + {other.timing.search_s:.1f} | "
-                f"{other.timing.total_s / own.total_s:.2f} | {other.timing.search_s / own.search_s:.2f} |",
+                f"| {'a known file' if turn else 'an empty cache'} | {timing.start_s:.1f} + {timing.search_s:.1f} | "
+                f"{sleb_run.timing.start_s:.1f} + {sleb_run.timing.search_s:.1f} | "
+                f"{sleb_run.timing.total_s / timing.total_s:.2f} | {sleb_run.timing.search_s / timing.search_s:.2f} |",
                 flush=True,
             )
-    replicas, forwards = result.pool["replicas"], result.layer_forwards
-    print(f"\n{len(replicas)} replicas, SLEB with {other.threads} threads; removed {result.removal_order};")
+    n_replicas = len(result.pool["replicas"])
+    forwards = result.layer_forwards
+    print(f"\n{n_replicas} replicas, SLEB with {sleb_run.threads} threads; removed {result.removal_order};")
     print(f"{forwards.computed:.0f} layer-forwards instead of {forwards.naive:.0f}; {comparison}")
 
 

@@ -104,14 +104,14 @@ class Losses:
     def __init__(self, n_layers: int, samples: int) -> None:
         rng = np.random.default_rng(0)
         self._layers = rng.lognormal(-2.5, 1.0, n_layers)
-        self._by_sample = 0.3 * rng.standard_normal((samples, n_layers))
+        self._layers_by_sample = 0.3 * rng.standard_normal((samples, n_layers))
         self._base = rng.normal(3.7, 0.4, samples)
 
-    def of(self, mask: Mask, samples: Sequence[int], tokens: int) -> np.ndarray:
+    def by_sample(self, mask: Mask, samples: Sequence[int], tokens: int) -> np.ndarray:
         """Return the loss of each of some samples of this many scored tokens."""
         rng = np.random.default_rng(zlib.crc32(str(mask).encode()))
         removed = list(mask)
-        costs = (self._layers[removed] * (1 + self._by_sample[:, removed])).sum(axis=1)
+        costs = (self._layers[removed] * (1 + self._layers_by_sample[:, removed])).sum(axis=1)
         together = 0.005 * len(mask) ** 2 * abs(rng.standard_normal())
         return np.asarray(tokens * (self._base + costs + together)[list(samples)])
 
@@ -241,7 +241,7 @@ def search(case: Case, n_replicas: int, screening: Screening, *, varies: bool = 
         return whole / speed(replica) * float(rng.lognormal(0, JITTER_SIGMA))
 
     def values(unit: MaskUnit) -> dict[Any, Any]:
-        return {mask: losses.of(mask, samples[unit.shard], case.seq_len - 1) for mask in unit.masks}
+        return {mask: losses.by_sample(mask, samples[unit.shard], case.seq_len - 1) for mask in unit.masks}
 
     arrivals = np.linspace(0, late_s, n_replicas).tolist()
     pool = VirtualPool(n_replicas, seconds, values, arrivals, varies)

@@ -28,9 +28,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--at-once", type=int, nargs="+", default=[8, 4, 2, 1])
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument(
-        "--run", nargs=3, help=argparse.SUPPRESS
-    )  # the model's folder, rows at once, whether of lengths
+    # The model's folder, rows at once, whether of lengths.
+    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
         print(json.dumps(run(Path(options.run[0]), int(options.run[1]), options.run[2] == "varied", options.dtype)))

@@ -202,12 +202,14 @@ def assess_search(
         observer.warn(note)
     warn_of_unknown(plan.calibrations, observer)
     assessments = assess_masks(plan, ledger, [mask], on_progress=observer.assessing)
-    if mask == record.found.mask:
+    if mask == record.finished_result.mask:
         record_assessments(ledger, [record], assessments, observer)
     files = {source.name: source.folder for source in plan.sources if source.folder is not None}
     results = assessments.by_mask[mask]
     texts = {name: result.detail["data"] for name, result in results.items() if "data" in result.detail}
-    overlaps = tuple(name for name, text in texts.items() if any(_overlap(text, data) for data in record.found.data))
+    overlaps = tuple(
+        name for name, text in texts.items() if any(_overlap(text, data) for data in record.finished_result.data)
+    )
     return SearchAssessment(record.search_id, evaluation.model.label, mask, assessments, files, overlaps)
 
 

@@ -42,8 +42,8 @@ def record_assessments(
         observer: Receives all numbers and answers.
     """
     for search in searches:
-        _add(ledger, search, _ANSWERS, _answers(assessments, search.found.mask), _Answers)
-    record_numbers(ledger, [(search, assessments.named(search.found.mask)) for search in searches], observer)
+        _add(ledger, search, _ANSWERS, _answers(assessments, search.finished_result.mask), _Answers)
+    record_numbers(ledger, [(search, assessments.named(search.finished_result.mask)) for search in searches], observer)
     observer.answered([(search, answers) for search in searches if (answers := recorded_answers(ledger, search))])
 
 
@@ -82,7 +82,7 @@ def recorded_answers(ledger: Ledger, search: SearchRecord) -> dict[str, str]:
     by_task = {}
     for name, answers in _recorded(ledger, search, _ANSWERS, _Answers).items():
         dense = ledger.texts(answers.dense, Mask())
-        pruned = ledger.texts(answers.pruned, search.found.mask)
+        pruned = ledger.texts(answers.pruned, search.finished_result.mask)
         items = examples(answers.expected, dense, pruned)
         by_task[name] = "".join(f"{json.dumps(item, ensure_ascii=False)}\n" for item in items)
     return by_task
@@ -99,8 +99,8 @@ def _answers(assessments: Assessments, mask: Mask) -> dict[str, _Answers]:
 
 def _recorded(ledger: Ledger, search: SearchRecord, name: str, kind: Any) -> dict[str, Any]:
     """Return the recorded values of a search's mask, each of a type, under a name of the ledger."""
-    mask = search.found.mask
-    model = search.found.fingerprints["model"]
+    mask = search.finished_result.mask
+    model = search.finished_result.fingerprints["model"]
     values: dict[str, Any] = read_assessments(ledger, model, name, [mask], dict[str, kind]).get(mask, {})
     return values
 
@@ -108,6 +108,6 @@ def _recorded(ledger: Ledger, search: SearchRecord, name: str, kind: Any) -> dic
 def _add(ledger: Ledger, search: SearchRecord, name: str, new: Mapping[str, Any], kind: Any) -> None:
     """Add values to those that are recorded of a search's mask under a name of the ledger."""
     if new:
-        mask = search.found.mask
-        model = search.found.fingerprints["model"]
+        mask = search.finished_result.mask
+        model = search.finished_result.fingerprints["model"]
         change_assessment(ledger, model, name, mask, lambda values: {**(values or {}), **new}, dict[str, kind])

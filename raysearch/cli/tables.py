@@ -209,9 +209,9 @@ def budget_table(recommendation: Recommendation, refused: Mapping[Mask, str] = _
     columns = [*loss_columns(measure), "loss over dense", "speed (× dense)", "memory"]
     if measure.readout is not None:
         columns.insert(3, f"{measure.readout} worse by")
-    limits = {"speed (× dense)": "speedup", "memory": "memory", f"{measure.readout} worse by": "readout"}
-    expendable = [*loss_columns(measure), *reversed(limits)]
-    expendable = [column for column in expendable if limits.get(column) not in budget.given]
+    parts = {"speed (× dense)": "speedup", "memory": "memory", f"{measure.readout} worse by": "readout"}
+    expendable = [*loss_columns(measure), *reversed(parts)]
+    expendable = [column for column in expendable if parts.get(column) not in budget.limits]
     title = f"{recommendation.search_id}: {budget}"
     table = new_table(title, "layers", "removed", *columns, "", expendable=expendable)
     blank = [""] * (len(columns) - len(loss_columns(measure)) - 2)

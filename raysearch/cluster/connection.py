@@ -342,9 +342,8 @@ def _make_token() -> None:
         return
     token = Path.home() / ".ray" / "auth_token"
     unfinished = token.with_name(f"{token.name}.{os.getpid()}")
-    with contextlib.suppress(
-        OSError, RuntimeError
-    ):  # if it cannot be written, or there is no home folder, Ray reports it
+    # If it cannot be written, or there is no home folder, Ray reports it.
+    with contextlib.suppress(OSError, RuntimeError):
         token.parent.mkdir(parents=True, exist_ok=True)
         if not token.exists():
             unfinished.touch(0o600, exist_ok=False)

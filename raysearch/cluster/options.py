@@ -278,9 +278,8 @@ class ClusterOptions(Options, PoolFactory):
         local_range = self.replica_range(info, n_units)
         if self.address is not None or ray.is_initialized():  # replicas may be on other machines
             sends_weights = not on_gpu or (self.address is not None and not model.is_hub)
-            sends_weights &= not (
-                model.is_hub and model.trust_remote_code
-            )  # other machines must download the code, too
+            # Other machines must download the code, too.
+            sends_weights &= not (model.is_hub and model.trust_remote_code)
         else:
             sends_weights = not on_gpu and not model.is_kept
 

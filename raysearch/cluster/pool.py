@@ -60,12 +60,10 @@ class RayPool(Pool):
         self._name = uuid.uuid4().hex
         self._actors: Mapping[str, Any] = {}
         self._calls: dict[Any, Call] = {}  # by the reference to their result
-        self._unplaced: dict[
-            Call, Any
-        ] = {}  # loading calls, with a reference that is ready once the actor has a process
-        self._calibrations: dict[
-            str | None, list[Any]
-        ] = {}  # references, which actors resolve if they do not have the calibration
+        #: Loading calls, with a reference that is ready once the actor has a process.
+        self._unplaced: dict[Call, Any] = {}
+        #: References, which actors resolve if they do not have the calibration.
+        self._calibrations: dict[str | None, list[Any]] = {}
 
     @property
     @override

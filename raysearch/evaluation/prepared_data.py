@@ -156,9 +156,8 @@ def _read(spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], in
     whole = {**identity, "objective": identity_of(spec.objective)}
     kind = type(spec.objective)
     module = kind.__module__.rpartition(".")[2]
-    if (
-        kind.__name__.lower() != f"{module.replace('_', '')}objective"
-    ):  # a copied file may define a class of the same name
+    # A copied file may define a class of the same name.
+    if kind.__name__.lower() != f"{module.replace('_', '')}objective":
         whole["module"] = module
     if spec.objective.form is Form.PROMPT:
         whole["writing"] = files.writing_fingerprint
@@ -174,9 +173,8 @@ def _draw(data: Data, form: Form, files: ModelFiles, max_positions: int | None) 
     if (cached_bytes := cache.get(key)) is not None:
         return _from_bytes(cached_bytes)
     drawn = data.samples(files.tokenizer, form, max_positions)
-    is_unchanged = (
-        _cache_key(data, form, ModelFiles(files.model), max_positions, cache) == key
-    )  # files may have changed
+    # Files may have changed meanwhile.
+    is_unchanged = _cache_key(data, form, ModelFiles(files.model), max_positions, cache) == key
     if is_unchanged and json.loads(json.dumps(drawn.description)) == drawn.description:
         cache.put(key, _to_bytes(drawn))
     return drawn

@@ -53,8 +53,8 @@ class Table(Generic[_Record]):
         """
         self.change(ledger, getattr(record, self._id), lambda before: record)
 
-    def change(self, ledger: Ledger, record_id: str, change: Callable[[_Record | None], _Record]) -> None:
-        """Replace a record by one that is computed from it, in one transaction.
+    def change(self, ledger: Ledger, record_id: str, change: Callable[[_Record | None], _Record]) -> _Record:
+        """Replace a record by one that is computed from it, in one transaction, and return the new one.
 
         Args:
             ledger: The ledger.
@@ -69,7 +69,9 @@ class Table(Generic[_Record]):
                 before = self.get(ledger, record_id)
             except UserError:
                 before = None
-            self._put(connection, change(before))
+            after = change(before)
+            self._put(connection, after)
+        return after
 
     def take_over(self, ledger: Ledger, other_ledger: Ledger) -> int:
         """Merge the records of another ledger into a ledger, inside the caller's transaction.

@@ -30,13 +30,14 @@ _ALWAYS_WINDOWS = ("gemma2", "llama4", "exaonemoe", "gemma3n")  # also if the fi
 #: The place of the layer in each period of four that does not rotate positions. A Llama 4 without windows has one such
 #: layer, the last of the model.
 _UNROTATED = {"smollm3": -1, "llama4": -1, "afmoe": -1, "smallthinker": 0}
+# Periods; one layer in each attends.
 _RECURRENT = {
     "qwen3next": 4,
     "qwen35": 4,
     "qwen35moe": 4,
     "qwen4exp": 4,
     "minimax01": 8,
-}  # periods; one layer in each attends
+}
 #: Numbers of layers by which llama.cpp recognises a certain model, which it computes differently. Within a group, the
 #: computation is the same.
 _DEPTHS = {

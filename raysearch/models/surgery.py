@@ -176,9 +176,8 @@ def cut_values(values: Mapping[str, Any], kept_layers: Sequence[int], n_layers: 
             changed[name] = [value[layer % len(value)] for layer in kept_layers]
         elif name in _LEADING_COUNTS and isinstance(value, int):
             changed[name] = sum(layer < value for layer in kept_layers)
-        elif (
-            name == "moe_layer_end_index" and isinstance(value, int) and value >= 0
-        ):  # the last layer that is different
+        elif name == "moe_layer_end_index" and isinstance(value, int) and value >= 0:
+            # The last layer that is different.
             changed[name] = sum(layer <= value for layer in kept_layers) - 1
         elif name == "scale_depth" and value is not None:  # the scale of residuals times the square root of the depth
             changed[name] = value * math.sqrt(len(kept_layers) / n_layers)

@@ -113,9 +113,9 @@ class RecoveryRefiner(Options):
 
         ledger = session.ledger
         model = session.fingerprints["model"]
-        record_by_mask = {record.found.mask: record for record in records}
+        record_by_mask = {record.finished_result.mask: record for record in records}
         identity = [records[0].identifying, self._training_identity]
-        name = f"refine-m{len(records[0].found.removed)}-{digest(identity, 8)}"
+        name = f"refine-m{len(records[0].finished_result.removed)}-{digest(identity, 8)}"
         refined_by_mask: dict[Mask, _Refined] = read_assessments(ledger, model, name, record_by_mask, _Refined)
         folder = ledger.path.parent / "recoveries"
         if len(refined_by_mask) < len(record_by_mask):
@@ -134,7 +134,9 @@ class RecoveryRefiner(Options):
             remove_models(folder / refined.recovery_id, self.spec.options)
             loss = session.evaluator.combine(refined.losses)
             training = refined.training
-            masks.append(RefinedMask(mask, record.found.loss, loss, training.steps, training.tokens, refined.seconds))
+            masks.append(
+                RefinedMask(mask, record.finished_result.loss, loss, training.steps, training.tokens, refined.seconds)
+            )
         rho = rank_correlation([mask.loss for mask in masks], [mask.recovered_loss for mask in masks])
         first = refined_by_mask[masks[0].mask]
         return Refinement(name, tuple(masks), first.rows, first.left_out, rho)
@@ -184,10 +186,10 @@ def recorded_refinement(
         ledger: The ledger.
         record: The search.
     """
-    if (refinement := record.found.refinement) is None:
+    if (refinement := record.finished_result.refinement) is None:
         return
     losses = {refined.mask: refined.recovered_loss for refined in refinement.masks}
-    model = record.found.fingerprints["model"]
+    model = record.finished_result.fingerprints["model"]
     for mask, refined in read_assessments(ledger, model, refinement.refinement_id, losses, _Refined).items():
         numbers = {"recovery/rows": refined.rows, "recovery/steps": refined.training.steps, "loss": losses[mask]}
         yield RecoveryHeader(refined.recovery_id, mask, "", refined.settings), refined.training.points, numbers

@@ -73,7 +73,7 @@ def export_search(
 def _evidence(record: SearchRecord, spec: SearchSpec, trial: Trial) -> Evidence:
     """Return the evidence on a search, and on the trial that is exported, for a card."""
     evaluation = spec.evaluation
-    result = record.found
+    result = record.finished_result
     assert trial.loss is not None, "best masks have a loss"
     return Evidence(
         model=evaluation.model.label,

@@ -62,7 +62,7 @@ def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
         UserError: The search has not finished, its losses are weighted, or the ledger does not contain all masks of the
             size.
     """
-    result = record.found
+    result = record.finished_result
     if result.measure.unit == WeightedObjective.measure.unit:
         raise UserError(
             f"SEARCH={record.search_id} cannot be ranked: the ledger holds the parts of its weighted losses, not the "

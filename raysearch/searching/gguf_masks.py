@@ -66,9 +66,8 @@ def warn_of_refused_masks(model: ModelSpec, problem: Problem, remove: int | str,
         observer: Gets the warning.
     """
     sizes = range(1, problem.n_remove + 1) if remove == AUTO else sizes_of(remove)
-    ends = [
-        Mask.of(*range(problem.n_layers - size, problem.n_layers)) for size in sizes
-    ]  # no layer changes its position
+    # No layer changes its position.
+    ends = [Mask.of(*range(problem.n_layers - size, problem.n_layers)) for size in sizes]
     moved = [Mask.of(0, *list(end)[1:]) for end in ends]  # every layer moves by one position
     refused = refused_masks(model, [*ends, *moved])
     if refused:

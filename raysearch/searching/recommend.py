@@ -180,7 +180,7 @@ def check_readout(budget: Budget, measure: Measure) -> None:
 def _check_memory(budget: Budget, speed: Speed) -> None:
     """Refuse a budget that limits only memory and that the dense model keeps to; `speed` is that of any mask."""
     dense_bytes = speed.memory_bytes / (1 + speed.memory)
-    if budget.given.keys() == {"memory"} and dense_bytes <= budget.given["memory"]:
+    if budget.limits.keys() == {"memory"} and dense_bytes <= budget.limits["memory"]:
         raise UserError(
             f"{budget.word('memory')} is no less than the dense model needs, {size_text(dense_bytes)}, so no layer has "
             "to go; ask for less"
@@ -226,11 +226,11 @@ def facts_of(
         memory = speed.memory_bytes if budget.is_of_bytes else speed.memory
         values |= {"speedup": speed.speedup, "memory": memory}
         bounds |= {"speedup": speed.speedup - Z * (speed.error or 0.0), "memory": memory}
-    measured = [part for part in budget.given if values.get(part) is not None]
+    measured = [part for part in budget.limits if values.get(part) is not None]
 
     def is_missed(part: str, value: float | None) -> bool:
         assert value is not None, "it was measured"
-        return value < budget.given[part] if part == "speedup" else value > budget.given[part]
+        return value < budget.limits[part] if part == "speedup" else value > budget.limits[part]
 
     misses = tuple(part for part in measured if is_missed(part, values[part]))
     return SizeFacts(
@@ -244,7 +244,7 @@ def facts_of(
         change_error,
         speed,
         misses,
-        unknown=tuple(part for part in budget.given if part not in measured),
+        unknown=tuple(part for part in budget.limits if part not in measured),
         unsure=tuple(part for part in measured if part not in misses and is_missed(part, bounds[part])),
     )
 

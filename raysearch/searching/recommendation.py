@@ -64,11 +64,11 @@ class Budget:
     memory: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.given:
+        if not self.limits:
             raise UserError(
                 "the budget is empty; give one of budget.loss=0.1, .readout=10%, .speedup=1.2, .memory=-15%"
             )
-        for part, value in self.given.items():
+        for part, value in self.limits.items():
             if not (math.isfinite(value) and _PARTS[part].allows(value)):
                 examples = " or ".join(_PARTS[part].examples)
                 raise UserError(f"budget.{part}={value:g} is not a budget; use a value such as {examples}")
@@ -116,19 +116,19 @@ class Budget:
         return cls(**values)
 
     @property
-    def given(self) -> dict[str, float]:
+    def limits(self) -> dict[str, float]:
         """The values of the parts that are not None."""
         return {part: value for part, value in vars(self).items() if value is not None}
 
     @property
     def only_gains(self) -> bool:
         """Whether the budget has only gains, and no losses."""
-        return self.gains == self.given
+        return self.gains == self.limits
 
     @property
     def gains(self) -> dict[str, float]:
         """The least gains, by part: ``speedup`` and ``memory``."""
-        return {part: value for part, value in self.given.items() if part in ("speedup", "memory")}
+        return {part: value for part, value in self.limits.items() if part in ("speedup", "memory")}
 
     @property
     def is_of_bytes(self) -> bool:
@@ -143,7 +143,7 @@ class Budget:
         return f"budget.{part}=" + (f"{100 * value:g}%" if part in ("memory", "readout") else f"{value:g}")
 
     def __str__(self) -> str:
-        return " ".join(map(self.word, self.given))
+        return " ".join(map(self.word, self.limits))
 
 
 @dataclass(frozen=True)

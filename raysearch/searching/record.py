@@ -50,7 +50,7 @@ class SearchRecord:
     mlflow_run_id: str | None = None
 
     @property
-    def found(self) -> SearchResult:
+    def finished_result(self) -> SearchResult:
         """The result.
 
         Raises:
@@ -78,9 +78,9 @@ class SearchRecord:
             UserError: The search has no result yet, or no such mask.
         """
         if remove == 0:
-            return self.found.trials[0]
-        best = self.found.best_by_size
-        size = len(self.found.removed) if remove is None else remove
+            return self.finished_result.trials[0]
+        best = self.finished_result.best_by_size
+        size = len(self.finished_result.removed) if remove is None else remove
         if size not in best:
             raise UserError(
                 f"--remove={remove} is not a number of layers that {self.search_id} has a mask of; "
@@ -179,8 +179,8 @@ def write_search(
     result: SearchResult | None = None,
     failure: str | None = None,
     fingerprints: Mapping[str, str] | None = None,
-) -> None:
-    """Record the state of a search.
+) -> SearchRecord:
+    """Record the state of a search, and return its record.
 
     Args:
         ledger: The ledger.
@@ -208,7 +208,7 @@ def write_search(
             mlflow_run_id=run_id,
         )
 
-    SEARCHES.change(ledger, search_id, changed)
+    return SEARCHES.change(ledger, search_id, changed)
 
 
 def note_mlflow(

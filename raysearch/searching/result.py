@@ -161,9 +161,8 @@ class LayerForwards:
     @property
     def whole(self) -> float:
         """All work of the search: `computed`, or `alone` if a part of it was in the ledger."""
-        return max(
-            self.computed, self.alone
-        )  # `computed` may be larger, since replicas that share a round run some layers twice
+        # `computed` may be larger, since replicas that share a round run some layers twice.
+        return max(self.computed, self.alone)
 
 
 @dataclass(frozen=True)

@@ -184,10 +184,11 @@ def search_rounds(
         if resumes not in (None, header.search_id):
             raise _changed_search_error(resumes, session)
         with held(session.ledger, header.search_id, "SEARCH", wait=not is_alone):
-            write_search(session.ledger, header.search_id, spec.config, "running", fingerprints=session.fingerprints)
-            before = SEARCHES.some(session.ledger, [header.search_id])[header.search_id].result
-            if before is not None and before.mlflow_run_id is not None and before.mlflow_receipt is not None:
-                tracker.resume(before.mlflow_run_id, before.mlflow_receipt)
+            fingerprints = session.fingerprints
+            record = write_search(session.ledger, header.search_id, spec.config, "running", fingerprints=fingerprints)
+            earlier_result = record.result
+            if earlier_result is not None and earlier_result.mlflow_run_id and earlier_result.mlflow_receipt:
+                tracker.resume(earlier_result.mlflow_run_id, earlier_result.mlflow_receipt)
             observers = Observers(tracker, observer)
             recorder = SearchRecorder(problem, session.evaluator, observers, started, _part_names(spec))
             search = _Search(spec, session, header, recorder, observers, tracker)

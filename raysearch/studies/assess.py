@@ -39,7 +39,7 @@ def assess_searches(
         UserError: A task or its data cannot be loaded.
         EvaluationError: An evaluation failed after all its retries.
     """
-    masks = sorted({record.found.mask for record in records})
+    masks = sorted({record.finished_result.mask for record in records})
     assessments = assess_masks(plan, ledger, masks, make_pool=make_pool, on_progress=observer.assessing)
     record_assessments(ledger, records, assessments, observer)
     by_mask = {str(mask): numbers for mask, numbers in assessments.values.items()}

@@ -193,7 +193,7 @@ class _StudyWork:
         if not all_draws:
             return
         records = self._records_with_results(model_group)
-        masks = {number: record.found.mask for number, record in records.items()}
+        masks = {number: record.finished_result.mask for number, record in records.items()}
         for draws in all_draws:
             evaluate_held_out(draws, masks, model_group.info, self.ledger, lambda: _pool(replicas()))
         self.record({})
@@ -224,7 +224,7 @@ class _StudyWork:
             return failures  # Ray is not needed
         first_searches: dict[Mask, int] = {}  # the first search that found each mask
         for number, record in records.items():
-            first_searches.setdefault(record.found.mask, number)
+            first_searches.setdefault(record.finished_result.mask, number)
         if self.spec.options.unpruned:
             first_searches = {Mask(): next(iter(first_searches.values())), **first_searches}
         n_replicas = model_group.cluster.replica_range(model_group.info, _MAX_CONCURRENCY).max

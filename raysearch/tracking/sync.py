@@ -172,7 +172,7 @@ def _write_assessments(store: Store, run_id: str, record: SearchRecord, ledger: 
     """Write the recorded assessments, answers and recoveries of a search's masks."""
     record_assessments(store, {run_id: recorded_assessments(ledger, record)})
     record_answers(store, {run_id: recorded_answers(ledger, record)})
-    result = record.found
+    result = record.finished_result
     masks = {trial.mask for trial in result.trials} | {result.mask}
     for recovery in recoveries_of(ledger, result.fingerprints["model"], masks):
         if recovery.search_id == record.search_id:

@@ -25,9 +25,9 @@ from raysearch.models.loading import describe, load_model, quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
-from tests.cli.conftest import World, here, prose, run, tables, world
+from tests.cli.conftest import World, cwd, prose, run, tables, world
 
-__all__ = ["here", "run", "tables", "world"]  # fixtures
+__all__ = ["cwd", "run", "tables", "world"]  # fixtures
 
 WORDS = ["army", "navy", "treaty", "union", "law"]
 CHOICES = ["war and peace", "power", "money", "trade"]

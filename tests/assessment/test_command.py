@@ -32,13 +32,13 @@ def searched(run: Run, world: World) -> str:
     return json.loads(run("search", *world.search(), "--json").out)["search_id"]
 
 
-def test_table_and_json(run: Run, searched: str, words: list[str], here: Path) -> None:
+def test_table_and_json(run: Run, searched: str, words: list[str], cwd: Path) -> None:
     shown = run("assess", "latest", *words)
     assert shown.code == 0 and searched in shown.out
     assert "mine (perplexity, lower is better)" in shown.out and "PIQA (%, higher is better)" in shown.out
     assert "4 windows, 60 scored tokens" in shown.out and "4 items, acc_norm" in shown.out
     assert "4 numbers computed now" in shown.out
-    assert f"lm_eval --include_path {here / 'mlruns' / 'tasks'}" in shown.out
+    assert f"lm_eval --include_path {cwd / 'mlruns' / 'tasks'}" in shown.out
     outcome = run("assess", searched, *words, "--json")
     value = json.loads(outcome.out)
     assert value["computed"] == 0 and len(value["removed"]) == 2
@@ -80,16 +80,16 @@ def test_python(searched: str, world: World) -> None:
 
 
 @pytest.mark.usefixtures("tables", "blank_figures")
-def test_mlflow_shows_it(run: Run, world: World, words: list[str], here: Path) -> None:
+def test_mlflow_shows_it(run: Run, world: World, words: list[str], cwd: Path) -> None:
     from mlflow import MlflowClient
 
     result = json.loads(run("search", *world.search(tracking="mlflow"), "--json").out)
-    (here / "asked.jsonl").write_text(
+    (cwd / "asked.jsonl").write_text(
         '{"question": "what is", "answer": "the"}\n{"question": "peace", "answer": "war"}\n'
     )
     options = "data=generation data.path=asked.jsonl data.samples=all data.max_new_tokens=4 data.seq_len=32"
     value = json.loads(run("assess", "latest", *words, f"assess.generation.asked={options}", "--json").out)
-    client = MlflowClient(f"sqlite:///{here / 'mlruns' / 'mlflow.db'}")
+    client = MlflowClient(f"sqlite:///{cwd / 'mlruns' / 'mlflow.db'}")
     metrics = client.get_run(result["mlflow_run_id"]).data.metrics
     file = Path(client.download_artifacts(result["mlflow_run_id"], "answers/asked.jsonl"))
     answers = [json.loads(line) for line in file.read_text("utf-8").splitlines()]

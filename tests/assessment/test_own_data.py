@@ -55,12 +55,12 @@ def test_the_text_is_a_part_of_the_searched_file_that_the_search_has_not_used(ru
 
 
 @pytest.mark.parametrize("part", ["all", "rest", "held_out"])
-def test_no_window_has_words_in_a_row_in_common_with_a_sample(part: str, world: World, here: Path) -> None:
+def test_no_window_has_words_in_a_row_in_common_with_a_sample(part: str, world: World, cwd: Path) -> None:
     search = build.search_spec(world.search(**{"data.part": part, "data.samples": 20}))
     info = describe(search.evaluation.model)
     spec = build.assess_spec(compose("assess", ASSESS))
     plan = plan_assessment(
-        spec, search.evaluation.model, search.evaluation.cluster, here / "l.db", searched=search.evaluation
+        spec, search.evaluation.model, search.evaluation.cluster, cwd / "l.db", searched=search.evaluation
     )
     (samples,) = prepare_data(search.evaluation, info).calibrations
     used = "\n".join(texts_of(samples, world.model))
@@ -71,10 +71,10 @@ def test_no_window_has_words_in_a_row_in_common_with_a_sample(part: str, world: 
     assert runs and not [run for run in runs if " ".join(run) in used]
 
 
-def test_questions_that_were_searched_on_are_left_out(run: Run, world: World, here: Path) -> None:
+def test_questions_that_were_searched_on_are_left_out(run: Run, world: World, cwd: Path) -> None:
     words = [*world.text.read_text().replace(".", "").split()]
     rows = [{"question": " ".join(words[at : at + 5]), "answer": words[at + 5]} for at in range(0, 360, 6)]
-    (here / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (cwd / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     changed = {"data": "questions", "data.path": "asked.jsonl", "data.seq_len": 32, "data.samples": 40}
     search(run, world.search(**changed, **{"data.prompt": "{question}"}))
     value, messages = assessed(run)
@@ -83,15 +83,15 @@ def test_questions_that_were_searched_on_are_left_out(run: Run, world: World, he
     searched = build.recorded_search(json.loads(run("show", "latest", "--json").out)["config"])
     spec = build.assess_spec(compose("assess", ASSESS))
     plan = plan_assessment(
-        spec, searched.evaluation.model, searched.evaluation.cluster, here / "l.db", searched=searched.evaluation
+        spec, searched.evaluation.model, searched.evaluation.cluster, cwd / "l.db", searched=searched.evaluation
     )
     (used,) = prepare_data(searched.evaluation, plan.info).calibrations
     assert not {*texts_of(used, world.model)} & {*texts_of(plan.texts[0], world.model)}
     assert "warning" not in messages
 
 
-def test_a_sentence_says_which_text_is_used_if_the_search_used_all(run: Run, world: World, here: Path) -> None:
-    (here / "small.txt").write_text(world.text.read_text()[:600])
+def test_a_sentence_says_which_text_is_used_if_the_search_used_all(run: Run, world: World, cwd: Path) -> None:
+    (cwd / "small.txt").write_text(world.text.read_text()[:600])
     search(run, world.search(**{"data.path": "small.txt", "data.samples": "all", "data.sampling": "sequential"}))
     value, messages = assessed(run)
     assert [*value["pruned"]] == ["sotu"] and np.isfinite(value["pruned"]["sotu"]["value"])

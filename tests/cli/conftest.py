@@ -143,7 +143,7 @@ def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The empty folder in which commands are typed."""
     folder = tmp_path / "here"
     folder.mkdir()
@@ -152,15 +152,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def tables(here: Path, store_with_tables: Path) -> None:
+def tables(cwd: Path, store_with_tables: Path) -> None:
     """MLflow's tables where commands look for them."""
-    (here / "mlruns").mkdir()
-    shutil.copy(store_with_tables, here / "mlruns")
+    (cwd / "mlruns").mkdir()
+    shutil.copy(store_with_tables, cwd / "mlruns")
 
 
 @pytest.fixture
 def run(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], commands_made_once: None
+    cwd: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], commands_made_once: None
 ) -> Iterator[Run]:
     """Types a command in this process: quick, since torch is imported once."""
     from raysearch.cli import main

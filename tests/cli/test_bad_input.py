@@ -164,12 +164,12 @@ SEARCHES: list[tuple[str, list[str]]] = [
 ]
 
 
-def test_searches_that_cannot_be(run: Run, here: Path, world: World, rubbish: Path, subtests: pytest.Subtests) -> None:
+def test_searches_that_cannot_be(run: Run, cwd: Path, world: World, rubbish: Path, subtests: pytest.Subtests) -> None:
     for words, fragments in SEARCHES:
         usual = [word for word in world.search() if not (words.startswith("data=") and word.startswith("data"))]
         with subtests.test(words[:60]):
             refuses_cleanly(
-                run, ["search", *usual, *words.replace("BAD", str(rubbish)).split()], fragments, here, rubbish
+                run, ["search", *usual, *words.replace("BAD", str(rubbish)).split()], fragments, cwd, rubbish
             )
 
 
@@ -187,8 +187,8 @@ def test_more_replicas_than_gpus(run: Run, world: World, rubbish: Path, monkeypa
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_store_that_cannot_be_written(run: Run, here: Path, world: World, rubbish: Path) -> None:
-    (here / "locked").mkdir()
-    (here / "locked").chmod(stat.S_IRUSR | stat.S_IXUSR)
+def test_a_store_that_cannot_be_written(run: Run, cwd: Path, world: World, rubbish: Path) -> None:
+    (cwd / "locked").mkdir()
+    (cwd / "locked").chmod(stat.S_IRUSR | stat.S_IXUSR)
     outcome = run("search", *world.search(store="locked"))
     refuses(outcome, ["ledger=locked/ledger.db cannot be used", "store=…"], rubbish)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from raysearch.searching import observer
+from tests.cli.answers import json_answer
 from tests.cli.conftest import N_LAYERS, prose
-from tests.cli.found import found
 from tests.cli.refusals import refuses
 
 
@@ -58,7 +58,7 @@ def words(world, items):
 def test_every_objective_on_items(run, words, objective, readout):
     extra = {"objective__max_new_tokens": 2} if objective == "generation_accuracy" else {}
     changes = {"objective": objective, "searcher": "one_shot", **extra}
-    result = found(run("search", *words(**changes), "--json"))
+    result = json_answer(run("search", *words(**changes), "--json"))
     assert len(result["removed"]) == 2
     assert result["measure"]["readout"] == readout
     assert readout is None or readout in result
@@ -74,12 +74,12 @@ PARTS = '[{weight: 1, of: "objective=perplexity"}, {weight: 2, of: "objective=ta
 def test_a_weighted_search(run, words):
     for normalise in ("dense", "none", "spread"):
         weighted = [f"objective.parts={PARTS}", f"objective.normalise={normalise}"]
-        result = found(run("search", *words(objective="weighted"), *weighted, "--json"))
+        result = json_answer(run("search", *words(objective="weighted"), *weighted, "--json"))
         assert result["measure"] == {"unit": "weighted sum", "per": "set", "readout": None}
         assert result["n_samples"] == 8 + 4 and result["delta_error"] is None
     shown = run("show", result["search_id"])
     assert "loss of perplexity on multiple_choice" in " ".join(shown.out.split())
-    assert found(run("resume", result["search_id"], "--json"))["removed"] == result["removed"]
+    assert json_answer(run("resume", result["search_id"], "--json"))["removed"] == result["removed"]
     refused = run("show", result["search_id"], "--gap")
     assert refused.code == 2 and "weighted" in refused.err
 
@@ -106,35 +106,35 @@ def test_data_shows_what_the_model_will_see(run, words, items):
     assert sorted(map(len, scored)) == [1, 2, 3]
 
 
-def test_data_without_the_loss_leaves_nothing_behind(run, here, words):
+def test_data_without_the_loss_leaves_nothing_behind(run, cwd, words):
     arguments = [word for word in words() if not word.startswith(("tracking", "remove"))]
     assert run("data", *arguments, "--no-loss").code == 0
-    assert list(here.iterdir()) == []
+    assert list(cwd.iterdir()) == []
 
 
-def test_a_sweep_by_answers_shows_diagnostics_of_the_texts_without_each_layer(run, here, words):
+def test_a_sweep_by_answers_shows_diagnostics_of_the_texts_without_each_layer(run, cwd, words):
     arguments = words(objective="generation_accuracy", objective__max_new_tokens=2)
     done = run("sweep", *(word for word in arguments if not word.startswith(("tracking", "remove"))))
     assert done.code == 0, done.err
     assert "the texts without one layer" in done.out and "cut off (%)" in " ".join(done.out.split())
-    with (here / "sweep" / "texts.csv").open(newline="") as file:
+    with (cwd / "sweep" / "texts.csv").open(newline="") as file:
         dense, *layers = csv.DictReader(file)
     assert dense["layer"] == "-1" and len(layers) == N_LAYERS
     assert all(float(row["tokens"]) <= 2 and 0 <= float(row["cut_off"]) <= 1 for row in layers)
 
 
-def test_sweep_lays_calibrations_side_by_side(run, here, words):
+def test_sweep_lays_calibrations_side_by_side(run, cwd, words):
     arguments = [word for word in words(objective="perplexity") if not word.startswith(("tracking", "remove"))]
     also = ["--also", "objective=kl", "--also", "objective=task_margin data.samples=4"]
-    swept = found(run("sweep", *arguments, *also, "--remove", "2", "--json"))
+    swept = json_answer(run("sweep", *arguments, *also, "--remove", "2", "--json"))
     names = [profile["calibration"] for profile in swept["calibrations"]]
     assert names == [f"{name} on multiple_choice items.jsonl" for name in ("perplexity", "kl", "task_margin")]
     assert all(sorted(profile["ranking"]) == list(range(N_LAYERS)) for profile in swept["calibrations"])
     assert len(swept["agreements"]) == 3
-    with (here / "sweep" / "sweep.csv").open(newline="") as file:
+    with (cwd / "sweep" / "sweep.csv").open(newline="") as file:
         header, dense, *layers = csv.reader(file)
     assert header[1::2] == names and dense[0] == "dense" and len(layers) == N_LAYERS
-    assert (here / "sweep" / "sweep.png").stat().st_size > 10_000
+    assert (cwd / "sweep" / "sweep.png").stat().st_size > 10_000
     for place, profile in enumerate(swept["calibrations"]):
         assert [float(row[2 * place + 1]) for row in layers] == profile["losses"]
         assert [float(row[2 * place + 2]) for row in layers] == profile["standard_errors"]
@@ -145,8 +145,8 @@ def test_sweep_lays_calibrations_side_by_side(run, here, words):
     assert "Spearman" in repeated.out and "Wrote sweep/sweep.png" in repeated.out.replace("\n", "")
 
 
-def test_an_evaluation_split_must_be_allowed_and_is_reported(run, here, words, items):
-    held_out = here / "test.jsonl"
+def test_an_evaluation_split_must_be_allowed_and_is_reported(run, cwd, words, items):
+    held_out = cwd / "test.jsonl"
     held_out.write_text(items.read_text())
     refused = run("search", *words(data__path=held_out))
     assert refused.code == 2 and "data.allow_evaluation_split=true" in refused.err
@@ -178,16 +178,16 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_senseless_values_are_refused(run, here, words, world, subtests):
+def test_senseless_values_are_refused(run, cwd, words, world, subtests):
     for changes, sentence in NONSENSE:
         if changes.get("data") == "file":
             changes = {**changes, "data__path": world.text}
         with subtests.test(sentence):
-            refuses(run("search", *words(**changes)), [sentence], here)
+            refuses(run("search", *words(**changes)), [sentence], cwd)
 
 
-def test_text_that_is_unknown_to_the_tokenizer_is_reported_once(run, world, here):
-    foreign = here / "foreign.txt"
+def test_text_that_is_unknown_to_the_tokenizer_is_reported_once(run, world, cwd):
+    foreign = cwd / "foreign.txt"
     foreign.write_text("xyzzy plugh " * 300)
     warning = f"warning: 100% of the tokens of {foreign} are unknown to the model's tokenizer, so losses say little; "
     arguments = world.words(data__path=foreign)

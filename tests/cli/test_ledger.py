@@ -6,12 +6,12 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
-from tests.cli.found import found
 
 
-def test_a_ledger_is_checked_merged_exported_and_cleaned(run: Run, here: Path, world: World) -> None:
-    first = found(run("search", *world.search(), "--json"))
+def test_a_ledger_is_checked_merged_exported_and_cleaned(run: Run, cwd: Path, world: World) -> None:
+    first = json_answer(run("search", *world.search(), "--json"))
     shutil.copytree("mlruns", "other")
     checked = run("ledger", "check")
     assert checked.code == 0 and "mlruns/ledger.db is whole: " in checked.out and "1 search" in checked.out
@@ -34,10 +34,10 @@ def test_a_ledger_is_checked_merged_exported_and_cleaned(run: Run, here: Path, w
 
     merged = json.loads(run("ledger", "merge", "other", "--json").out)["rows"]
     assert merged["searches"] == 1 and merged["evaluations"] > 0
-    repeated = found(run("search", *world.search(), "--json"))
+    repeated = json_answer(run("search", *world.search(), "--json"))
     assert (repeated["removed"], repeated["evaluations"]["computed"]) == (first["removed"], 0)
 
-    with closing(sqlite3.connect(here / "mlruns" / "ledger.db")) as connection, connection:
+    with closing(sqlite3.connect(cwd / "mlruns" / "ledger.db")) as connection, connection:
         connection.execute("UPDATE searches SET state = 'running'")
     damaged = run("ledger", "check")
     assert damaged.code == 1 and f"searches: {first['search_id']}" in damaged.out

@@ -58,10 +58,10 @@ def end(searches: subprocess.Popen[str]) -> int:
 
 
 def test_a_standard_error_that_cannot_be_written_ends_no_search(
-    run: Run, world: World, here: Path, searches: subprocess.Popen[str]
+    run: Run, world: World, cwd: Path, searches: subprocess.Popen[str]
 ) -> None:
     begin(searches, [*world.search(tracking__type="none"), "--json"], Path("/dev/full"))
-    assert end(searches) == 0 and '"search_id"' in (here / "stdout").read_text()
+    assert end(searches) == 0 and '"search_id"' in (cwd / "stdout").read_text()
     assert run("show", "latest").code == 0
 
 

@@ -94,7 +94,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     server.server_close()
 
 
-def test_a_checkpoint_is_sent_private_and_replaced_on_demand(run: Run, world: World, here: Path, hub: Hub) -> None:
+def test_a_checkpoint_is_sent_private_and_replaced_on_demand(run: Run, world: World, cwd: Path, hub: Hub) -> None:
     assert run("search", *world.search()).code == 0
     send = ("export", "latest", "--push", "me/small")
     done = run(*send, "--out", "one")
@@ -102,10 +102,10 @@ def test_a_checkpoint_is_sent_private_and_replaced_on_demand(run: Run, world: Wo
     assert hub.private == {"me/small": True} and hub.tokens - {None} == {"Bearer hf_atokenofatest12345"}
     sent = hub.files["me/small"]
     assert {name: content for name, content in sent.items() if name != ".gitattributes"} == {
-        file.name: file.read_bytes() for file in (here / "one").iterdir()
+        file.name: file.read_bytes() for file in (cwd / "one").iterdir()
     }
     refused(run(*send, "--out", "two"), "--push=me/small is there already; name another repository, or replace it with")
-    assert not (here / "two").exists(), "it is known beforehand"
+    assert not (cwd / "two").exists(), "it is known beforehand"
     sent["stale.safetensors"] = b""
     replaced = run(*send, "--out", "two", "--remove", 1, "--overwrite", "--json")
     assert json.loads(replaced.out)["url"] == f"{hub.url}/me/small"
@@ -115,15 +115,15 @@ def test_a_checkpoint_is_sent_private_and_replaced_on_demand(run: Run, world: Wo
     refused(run(*send, "--out", "three", "--overwrite"), "holds other things than an export; name another repository")
 
 
-def test_a_gguf_file_is_sent_with_a_card(run: Run, world: World, here: Path, hub: Hub) -> None:
-    (folder := here / "secret-folder").mkdir()
+def test_a_gguf_file_is_sent_with_a_card(run: Run, world: World, cwd: Path, hub: Hub) -> None:
+    (folder := cwd / "secret-folder").mkdir()
     model = write_llama(folder / "tiny-llama.gguf")
     assert run("search", *world.search(model=model)).code == 0
     done = run("export", "latest", "--gguf", "small.gguf", "--push", "me/small-gguf", "--public")
     assert done.code == 0 and f"Sent to {hub.url}/me/small-gguf (public)." in done.out, done.err
     assert hub.private == {"me/small-gguf": False}
     sent = hub.files["me/small-gguf"]
-    assert sent["small.gguf"] == (here / "small.gguf").read_bytes()
+    assert sent["small.gguf"] == (cwd / "small.gguf").read_bytes()
     card = sent["README.md"].decode()
     assert "| layers | 4 | 2 |" in card and "| with | |" in card and "layers 0 to 3: █ kept, · removed" in card
     assert len(json.loads(sent["raysearch.json"])["mask"]) == 2
@@ -132,7 +132,7 @@ def test_a_gguf_file_is_sent_with_a_card(run: Run, world: World, here: Path, hub
 
 
 def test_a_refusal_of_the_hub_is_one_sentence_and_the_export_stays(
-    run: Run, world: World, here: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    run: Run, world: World, cwd: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("search", *world.search()).code == 0
     send = ("export", "latest", "--push", "me/small", "--out")
@@ -141,7 +141,7 @@ def test_a_refusal_of_the_hub_is_one_sentence_and_the_export_stays(
     refused(
         run(*send, "made"), "403 Forbidden", "that the token may write there; made is written, so only this is left"
     )
-    assert (here / "made" / "config.json").is_file()
+    assert (cwd / "made" / "config.json").is_file()
     hub.status = {"GET": 401}
     refused(run(*send, "x"), "401 Unauthorized", "check the network, and that the token may write there")
     with monkeypatch.context() as patch:
@@ -150,9 +150,9 @@ def test_a_refusal_of_the_hub_is_one_sentence_and_the_export_stays(
         patch.setattr(constants, "HF_HUB_OFFLINE", True)
         refused(run(*send, "x"), "offline", "check the network")
     monkeypatch.delenv("HF_TOKEN")
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(here / "none"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cwd / "none"))
     refused(run(*send, "x"), "needs a token of the hub; set HF_TOKEN, or log in with: hf auth login")
     for name in ("small", "a b/c"):
         refused(run("export", "latest", "--out", "x", "--push", name), "names no repository; write OWNER/NAME")
     refused(run("export", "latest", "--out", "x", "--public"), "--public is of a repository of the hub; name it with")
-    assert not (here / "x").exists()
+    assert not (cwd / "x").exists()

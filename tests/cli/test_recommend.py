@@ -16,8 +16,8 @@ from raysearch.searching import recommend
 from raysearch.searching.recommend import facts_of
 from raysearch.searching.recommendation import Budget
 from tests.cases import assert_refused
+from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
-from tests.cli.found import found
 from tests.models.conftest import write_llama
 
 SIZES = 1, 2, 3
@@ -26,7 +26,7 @@ SIZES = 1, 2, 3
 @pytest.fixture
 def searched(run: Run, world: World) -> Mapping[int, Mapping[str, Any]]:
     """Return the results of a search of three sizes, by size; the current folder has its ledger."""
-    result = found(run("search", *world.search(remove="1..3"), "--json"))
+    result = json_answer(run("search", *world.search(remove="1..3"), "--json"))
     errors = {int(size): error for size, error in result["delta_errors"].items()}
     dense = {"loss": result["dense_loss"]}
     return {
@@ -36,7 +36,8 @@ def searched(run: Run, world: World) -> Mapping[int, Mapping[str, Any]]:
 
 
 def test_a_loss_decides(run: Run, world: World) -> None:
-    result = found(run("search", *world.search(remove="1..3", objective="kl"), "--json"))  # by which every layer costs
+    # Every layer costs something by the KL divergence.
+    result = json_answer(run("search", *world.search(remove="1..3", objective="kl"), "--json"))
     path = {entry["n_removed"]: entry for entry in result["path"]}
     rises = {size: path[size]["loss"] - result["dense_loss"] for size in SIZES}
     bounds = {size: rises[size] + 1.644854 * result["delta_errors"][str(size)] for size in SIZES}
@@ -44,7 +45,7 @@ def test_a_loss_decides(run: Run, world: World) -> None:
         within = [size for size in SIZES if bounds[size] <= most]
         misses = [["loss"] if rises[size] > most else [] for size in SIZES]
         unsure = [["loss"] if rises[size] <= most < bounds[size] else [] for size in SIZES]
-        advice = found(run("recommend", "latest", f"budget.loss={most!r}", "--json"))
+        advice = json_answer(run("recommend", "latest", f"budget.loss={most!r}", "--json"))
         assert advice["n_removed"] == max(within) and advice["removed"] == path[max(within)]["removed"]
         assert [size["misses"] for size in advice["sizes"]] == misses
         assert [size["unsure"] for size in advice["sizes"]] == unsure and advice["confidence"] == 0.95
@@ -52,18 +53,18 @@ def test_a_loss_decides(run: Run, world: World) -> None:
     assert outcome.code == 2 and "has no mask within budget.loss=0; the nearest, of 1 layer" in outcome.err
 
 
-def test_a_mask_that_cannot_become_gguf_is_reported(run: Run, world: World, here: Path) -> None:
-    assert run("search", *world.search(model=write_llama(here / "x.gguf", 5), remove="1..2")).code == 0
-    write_llama(here / "x.gguf", 5, architecture="smollm3")  # which is not read, but has a rule of places
+def test_a_mask_that_cannot_become_gguf_is_reported(run: Run, world: World, cwd: Path) -> None:
+    assert run("search", *world.search(model=write_llama(cwd / "x.gguf", 5), remove="1..2")).code == 0
+    write_llama(cwd / "x.gguf", 5, architecture="smollm3")  # which is not read, but has a rule of places
     out = run("recommend", "latest", "budget.loss=1000").out
     (row,) = (line for line in out.splitlines() if "recommended" in line)
     assert " *" in row and "* export --gguf refuses {" in out and "follows from their places, one in 4" in out
 
 
 def test_a_readout_decides(run: Run, world: World, searched: Mapping[int, Mapping[str, Any]]) -> None:
-    advice = found(run("recommend", "latest", "budget.loss=1000", "--json"))
+    advice = json_answer(run("recommend", "latest", "budget.loss=1000", "--json"))
     for size in advice["sizes"]:
-        alone = found(run("search", *world.search(remove=size["n_removed"]), "--json"))
+        alone = json_answer(run("search", *world.search(remove=size["n_removed"]), "--json"))
         assert size["delta_error"] == alone["delta_error"] > 0
     shown = run("recommend", "latest", "budget.loss=1000").out
     assert "recommended" in shown and "3 layers can go: the loss falls by 0.1980" in shown
@@ -93,7 +94,7 @@ def test_measured_speeds_decide(
     # Beside it the weights are nothing.
     monkeypatch.setattr("raysearch.assessment.speed.PeakMemory.growth", lambda _: 0)
     quick = "assess.speed.context_tokens=8", "assess.speed.new_tokens=2", "assess.speed.repeats=2"
-    measured = found(
+    measured = json_answer(
         run("assess", "latest", "--remove", 2, "assess=none", "assess.speed.enabled=true", *quick, "--json")
     )
     decoding = measured["pruned"]["decode_tokens_per_s"]

@@ -9,16 +9,16 @@ from mlflow import MlflowClient
 
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.record import SEARCHES
+from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
-from tests.cli.found import found
 
 #: So little confidence that masks of a random model are dropped.
 SCREENED = {"screening": "confident", "screening.confidence": 0.1, "data.samples": 64, "data.shard_samples": 4}
 
 
-def test_screened_masks_are_recorded_shown_and_completed(run: Run, here: Path, world: World) -> None:
+def test_screened_masks_are_recorded_shown_and_completed(run: Run, cwd: Path, world: World) -> None:
     words = world.search(searcher="greedy", **SCREENED)
-    first = found(run("search", *words, "--json"))
+    first = json_answer(run("search", *words, "--json"))
     n_screened = first["evaluations"]["screened"]
     assert 0 < n_screened < 9, "of greedy's nine masks"
     lines = run("show", "latest").out
@@ -26,25 +26,27 @@ def test_screened_masks_are_recorded_shown_and_completed(run: Run, here: Path, w
 
     repeated = run("search", *words)
     assert f"Screened: {n_screened} masks stopped early, with 0.1 confidence" in " ".join(repeated.out.split())
-    with closing(Ledger(here / "mlruns" / "ledger.db")) as ledger:
+    with closing(Ledger(cwd / "mlruns" / "ledger.db")) as ledger:
         (record,) = SEARCHES.all(ledger)
-    trials = [trial for trial in record.found.trials if trial.screened is not None]
+    trials = [trial for trial in record.finished_result.trials if trial.screened is not None]
     assert len(trials) == n_screened
     assert all(trial.loss is None and trial.failure is None for trial in trials)
-    assert not any(trial.mask in {screened.mask for screened in trials} for trial in record.found.path), "never ranked"
+    assert not any(trial.mask in {screened.mask for screened in trials} for trial in record.finished_result.path), (
+        "never ranked"
+    )
 
-    off = found(run("search", *world.search(searcher="greedy", **{**SCREENED, "screening": "off"}), "--json"))
+    off = json_answer(run("search", *world.search(searcher="greedy", **{**SCREENED, "screening": "off"}), "--json"))
     assert off["search_id"] != first["search_id"], "screening is part of a search's identity"
     assert off["evaluations"]["screened"] == 0
     assert n_screened <= off["evaluations"]["computed"] <= 9, "the rest is completed, and nothing else"
 
 
 @pytest.mark.usefixtures("tables")
-def test_mlflow_and_reports_contain_screened_masks(run: Run, here: Path, world: World) -> None:
+def test_mlflow_and_reports_contain_screened_masks(run: Run, cwd: Path, world: World) -> None:
     words = world.words(searcher="greedy", remove=2, **SCREENED)
-    result = found(run("search", *words, "--json"))
+    result = json_answer(run("search", *words, "--json"))
     n_screened = result["evaluations"]["screened"]
-    client = MlflowClient(f"sqlite:///{here / 'mlruns' / 'mlflow.db'}")
+    client = MlflowClient(f"sqlite:///{cwd / 'mlruns' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("raysearch")
     assert experiment is not None
     children = client.search_runs([experiment.experiment_id], "tags.`raysearch.screened` = 'true'")
@@ -53,7 +55,7 @@ def test_mlflow_and_reports_contain_screened_masks(run: Run, here: Path, world: 
         assert child.info.status == "FINISHED" and "loss/pruned" not in child.data.metrics
         low, high = (child.data.metrics[f"screened/{name}"] for name in ("low", "high"))
         assert low <= child.data.metrics["screened/loss"] <= high
-    artifact = client.download_artifacts(result["mlflow_run_id"], "trials.csv", str(here))
+    artifact = client.download_artifacts(result["mlflow_run_id"], "trials.csv", str(cwd))
     table = csv.DictReader(Path(artifact).read_text().splitlines())
     rows = [row for row in table if row["screened_loss"]]
     assert len(rows) == n_screened and not any(row["loss"] for row in rows)

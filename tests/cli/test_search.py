@@ -22,8 +22,8 @@ import raysearch
 from raysearch.core.versions import VERSION
 from raysearch.models import source
 from raysearch.searching.result import in_brief
+from tests.cli.answers import json_answer
 from tests.cli.conftest import MAIN, N_LAYERS, Run, World
-from tests.cli.found import found
 from tests.models.conftest import write_llama
 from tests.tracking.recorded import Recorded
 
@@ -55,7 +55,7 @@ def recorded(
 
 def test_people_get_a_table_and_what_to_type_next(run: Run, world: World) -> None:
     outcome = run("search", *world.search(store="my store", searcher="greedy"))
-    result = found(run("search", *world.search(store="my store"), "--json"))
+    result = json_answer(run("search", *world.search(store="my store"), "--json"))
     assert outcome.code == 0
     rows = {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in table(outcome.out)}
     assert rows["loss (nats per token)"] == [f"{result['dense_loss']:.4f}", f"{result['loss']:.4f}"]
@@ -142,36 +142,36 @@ def test_mlflow_holds_all_of_it(recorded: tuple[Path, dict[str, Any]], world: Wo
 def test_two_ray_replicas_find_the_same_bits_as_an_inline_replica(
     run: Run, world: World, recorded: tuple[Path, dict[str, Any]]
 ) -> None:
-    inline = found(run("search", *world.search(**SHARDS, store="inline"), "--json"))
+    inline = json_answer(run("search", *world.search(**SHARDS, store="inline"), "--json"))
     assert numbers(recorded[1]) == numbers(inline)
     assert recorded[1]["evaluations"] == inline["evaluations"]
 
 
 def test_the_second_time_nothing_is_run(run: Run, world: World) -> None:
-    first = found(run("search", *world.search(), "--json"))
-    repeated = found(run("search", *world.search(), "--json"))
+    first = json_answer(run("search", *world.search(), "--json"))
+    repeated = json_answer(run("search", *world.search(), "--json"))
     assert repeated["evaluations"] == {"requested": GREEDY, "computed": 0, "cached": GREEDY, "screened": 0}
     assert repeated["layer_forwards"]["computed"] == 0
     assert numbers(repeated) == numbers(first)
 
 
 def test_another_searcher_runs_only_what_nobody_has(run: Run, world: World) -> None:
-    greedy = found(run("search", *world.search(), "--json"))
-    beam = found(run("search", *world.search(searcher="beam", searcher__width=3), "--json"))
+    greedy = json_answer(run("search", *world.search(), "--json"))
+    beam = json_answer(run("search", *world.search(searcher="beam", searcher__width=3), "--json"))
     singles_pairs = 5 + 4 + 3 + 2
     assert beam["evaluations"]["requested"] <= singles_pairs and beam["evaluations"]["cached"] == GREEDY
     new_pairs = beam["evaluations"]["computed"]
     assert beam["layer_forwards"]["naive_computed"] == new_pairs * (N_LAYERS - 2), "what was known saves nothing here"
-    one_shot = found(run("search", *world.search(searcher="one_shot"), "--json"))
+    one_shot = json_answer(run("search", *world.search(searcher="one_shot"), "--json"))
     assert one_shot["evaluations"]["cached"] >= N_LAYERS
     assert beam["removal_order"] is None and one_shot["removal_order"] is None
     assert beam["loss"] <= one_shot["loss"]
-    alone = found(run("search", *world.search(searcher="beam", searcher__width=1), "--json"))
+    alone = json_answer(run("search", *world.search(searcher="beam", searcher__width=1), "--json"))
     assert alone["removal_order"] == greedy["removal_order"] and alone["loss"] == greedy["loss"], "a beam of one"
     assert alone["search_id"].startswith("beam-m2-")
 
 
-def test_a_dry_run_shows_the_cost_and_writes_nothing(run: Run, here: Path, world: World) -> None:
+def test_a_dry_run_shows_the_cost_and_writes_nothing(run: Run, cwd: Path, world: World) -> None:
     cost, seconds, memory = run("search", *world.search(), "--dry-run").out.splitlines()
     assert cost.startswith("9 masks in 2 rounds: about 24 layer-forwards")
     assert re.fullmatch(
@@ -182,7 +182,7 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(run: Run, here: Path, world
     assert re.fullmatch(
         r"Memory: about 1\.\d GB: [\d.]+ kB of shared weights and 1\.\d GB for each of 1 replica", memory
     )
-    expected = found(run("search", *world.search(), "--dry-run", "--json"))
+    expected = json_answer(run("search", *world.search(), "--dry-run", "--json"))
     rounds = expected["rounds"]
     pool = expected["pool"]
     assert [costs["masks"] for costs in rounds] == [5, 4] and rounds[0]["naive_layer_forwards"] == 20
@@ -194,7 +194,7 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(run: Run, here: Path, world
     assert refined.code == 0, refined.err
     assert "at most; then 3 trainings of 7 steps\n" in refined.out
     assert "loading the model and the trainings come on top" in refined.out
-    assert not list(here.iterdir())
+    assert not list(cwd.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -214,32 +214,30 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(run: Run, here: Path, world
     ],
     ids=str,
 )
-def test_a_dry_run_refuses_what_the_search_would(
-    changes: dict[str, object], run: Run, here: Path, world: World
-) -> None:
-    (here / "file").touch()
-    (here / "short.txt").write_text("the of and")
-    (here / "rows.jsonl").write_text('{"body": "the of"}\n')
-    (here / "chats.jsonl").write_text(
+def test_a_dry_run_refuses_what_the_search_would(changes: dict[str, object], run: Run, cwd: Path, world: World) -> None:
+    (cwd / "file").touch()
+    (cwd / "short.txt").write_text("the of and")
+    (cwd / "rows.jsonl").write_text('{"body": "the of"}\n')
+    (cwd / "chats.jsonl").write_text(
         '{"messages": [{"role": "user", "content": "the"}, {"role": "assistant", "content": "of"}]}\n' * 9
     )
-    before = sorted(here.rglob("*"))
+    before = sorted(cwd.rglob("*"))
     dry = run("search", *world.search(**changes), "--dry-run")
     assert dry.code == 2 and dry.err.splitlines()[-1].startswith("error: "), dry
-    assert sorted(here.rglob("*")) == before
+    assert sorted(cwd.rglob("*")) == before
     real = run("search", *world.search(**changes))
     assert real.code == 2 and dry.err.splitlines()[-1] == real.err.splitlines()[-1]
 
 
-def test_a_dry_run_loads_no_weights(run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_loads_no_weights(run: Run, cwd: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raysearch.models.loading.load_model", lambda *_: pytest.fail("weights are read"))
     monkeypatch.setattr("raysearch.evaluation.replica.load_model", lambda *_: pytest.fail("weights are read"))
     assert "Time: about" in run("search", *world.search(), "--dry-run").out
 
 
-def test_a_dry_run_gives_the_reason_for_a_missing_time(run: Run, here: Path, world: World) -> None:
+def test_a_dry_run_gives_the_reason_for_a_missing_time(run: Run, cwd: Path, world: World) -> None:
     rows = [json.dumps({"question": f"the {word} of", "answer": "the"}) for word in ("law", "war", "navy", "people")]
-    (here / "items.jsonl").write_text("\n".join(rows))
+    (cwd / "items.jsonl").write_text("\n".join(rows))
     writing = {
         "objective": "generation_accuracy",
         "data": "generation",
@@ -252,16 +250,16 @@ def test_a_dry_run_gives_the_reason_for_a_missing_time(run: Run, here: Path, wor
     )
 
 
-def test_without_tracking_there_is_a_ledger_alone(run: Run, here: Path, world: World) -> None:
-    result = found(run("search", *world.search(), "--json"))
+def test_without_tracking_there_is_a_ledger_alone(run: Run, cwd: Path, world: World) -> None:
+    result = json_answer(run("search", *world.search(), "--json"))
     assert result["mlflow_run_id"] is None
-    assert {path.name for path in (here / "mlruns").iterdir()} <= {
+    assert {path.name for path in (cwd / "mlruns").iterdir()} <= {
         *("ledger.db", "ledger.db.lock", "ledger.db-machine", "converted")
     }
 
 
-def test_the_users_own_yaml(run: Run, here: Path, world: World) -> None:
-    config_dir = here / "my own, conf"
+def test_the_users_own_yaml(run: Run, cwd: Path, world: World) -> None:
+    config_dir = cwd / "my own, conf"
     (config_dir / "searcher").mkdir(parents=True)
     (config_dir / "data").mkdir()
     (config_dir / "searcher" / "wide.yaml").write_text("type: beam\nwidth: 3\n")
@@ -269,8 +267,8 @@ def test_the_users_own_yaml(run: Run, here: Path, world: World) -> None:
         f"defaults: [file]\npath: {world.text}\nsamples: 8\nseq_len: 16\n"
     )
     words = ["search", f"model={world.model}", "cluster=inline", "tracking=none", "remove=2", "--json"]
-    mine = found(run(*words, "searcher=wide", "data=letters", "data.seed=0", "--config-dir", config_dir))
-    ours = found(run("search", *world.search(searcher="beam", searcher__width=3), "--json"))
+    mine = json_answer(run(*words, "searcher=wide", "data=letters", "data.seed=0", "--config-dir", config_dir))
+    ours = json_answer(run("search", *world.search(searcher="beam", searcher__width=3), "--json"))
     assert numbers(mine, TIMES | EFFORT | {"search_id"}) == numbers(ours, TIMES | EFFORT | {"search_id"})
     assert mine["search_id"].removeprefix("wide") == ours["search_id"].removeprefix("beam"), (
         "the same search by another name"
@@ -278,22 +276,22 @@ def test_the_users_own_yaml(run: Run, here: Path, world: World) -> None:
     assert ours["evaluations"]["computed"] == 0
 
 
-def test_paths_may_hold_anything(run: Run, here: Path, world: World, subtests: pytest.Subtests) -> None:
+def test_paths_may_hold_anything(run: Run, cwd: Path, world: World, subtests: pytest.Subtests) -> None:
     for name in ("two words", "a,b=[c]{1}", "it's", 'say "x"', "é ü 日本", "back\\slash", "#1"):
-        shutil.copy(world.text, here / f"{name}.txt")
-        (here / name).symlink_to(world.model)
-        (here / f"{name} store").mkdir()
+        shutil.copy(world.text, cwd / f"{name}.txt")
+        (cwd / name).symlink_to(world.model)
+        (cwd / f"{name} store").mkdir()
         changes = {"data.path": f"{name}.txt", "model": f"./{name}", "store": name + " store", "masks": "[[]]"}
         with subtests.test(name):
-            assert found(run("score", *world.words(**changes), "--json"))[0]["n_tokens"] == 120
-            assert (here / f"{name} store" / "ledger.db").is_file()
+            assert json_answer(run("score", *world.words(**changes), "--json"))[0]["n_tokens"] == 120
+            assert (cwd / f"{name} store" / "ledger.db").is_file()
     assert run("search", *world.search(**{**changes, "masks": None})).code == 0, "nor does a table mind"
 
 
 def test_scores_are_those_of_the_search(run: Run, world: World) -> None:
-    result = found(run("search", *world.search(store="one"), "--json"))
+    result = json_answer(run("search", *world.search(store="one"), "--json"))
     masks = [result["removed"], [], result["removal_order"][:1], []]
-    scores = found(run("score", *world.words(store="two", masks=json.dumps(masks).replace(" ", "")), "--json"))
+    scores = json_answer(run("score", *world.words(store="two", masks=json.dumps(masks).replace(" ", "")), "--json"))
     assert [score["removed"] for score in scores] == masks and {score["n_tokens"] for score in scores} == {
         result["n_tokens"]
     }
@@ -304,23 +302,23 @@ def test_scores_are_those_of_the_search(run: Run, world: World) -> None:
     assert [cell.strip() for cell in table(readable.out)[0]][:2] == ["{}", f"{result['dense_loss']:.4f}"]
 
 
-def test_a_model_that_computes_nonsense_is_refused(run: Run, here: Path, world: World) -> None:
-    shutil.copytree(world.model, here / "broken")
-    weights = load_file(here / "broken" / "model.safetensors")
-    save_file({name: tensor * torch.nan for name, tensor in weights.items()}, here / "broken" / "model.safetensors")
-    (here / "broken" / "model.safetensors").chmod(0o644)
+def test_a_model_that_computes_nonsense_is_refused(run: Run, cwd: Path, world: World) -> None:
+    shutil.copytree(world.model, cwd / "broken")
+    weights = load_file(cwd / "broken" / "model.safetensors")
+    save_file({name: tensor * torch.nan for name, tensor in weights.items()}, cwd / "broken" / "model.safetensors")
+    (cwd / "broken" / "model.safetensors").chmod(0o644)
     outcome = run("score", *world.words(model="./broken", masks="[[1]]"), "--json")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == "error: llama gives non-finite logits in torch.float32; check its weights\n"
 
 
 def test_loading_from_the_hub_is_announced_before_it_begins(
-    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
+    run: Run, cwd: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(here))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cwd))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
-    main = here / "models--me--tiny" / "refs" / "main"
+    main = cwd / "models--me--tiny" / "refs" / "main"
     main.parent.mkdir(parents=True)
     main.write_text("a" * 40)
     shutil.copytree(world.model, main.parents[1] / "snapshots" / ("a" * 40))
@@ -348,15 +346,15 @@ def test_version(run: Run) -> None:
 
 
 def test_a_search_resumes_in_its_dtype_on_a_machine_with_another_default(
-    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
+    run: Run, cwd: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ["search", *world.search(model=write_llama(here / "model.gguf"), searcher="one_shot"), "--json"]
+    command = ["search", *world.search(model=write_llama(cwd / "model.gguf"), searcher="one_shot"), "--json"]
     monkeypatch.setattr(source, "has_instructions", lambda dtype: dtype == "bfloat16")
     begun = run(*command)
     assert "remove 2 of 4 layers (0-based) by perplexity on file, in bfloat16\n" in begun.err, begun.err
     monkeypatch.setattr(source, "has_instructions", lambda _: False)
-    resumed = found(run("resume", "latest", "--json"))
-    assert resumed["search_id"] == found(begun)["search_id"] and resumed["evaluations"]["computed"] == 0
-    assert found(run("show", "latest", "--json"))["config"]["model"]["dtype"] == resumed["dtype"] == "bfloat16"
+    resumed = json_answer(run("resume", "latest", "--json"))
+    assert resumed["search_id"] == json_answer(begun)["search_id"] and resumed["evaluations"]["computed"] == 0
+    assert json_answer(run("show", "latest", "--json"))["config"]["model"]["dtype"] == resumed["dtype"] == "bfloat16"
     changed = run(*command)
-    assert ", in float32\n" in changed.err and found(changed)["search_id"] != resumed["search_id"]
+    assert ", in float32\n" in changed.err and json_answer(changed)["search_id"] != resumed["search_id"]

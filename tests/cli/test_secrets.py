@@ -31,14 +31,14 @@ def test_mistakes_do_not_repeat_it(run: Run, world: World, subtests: pytest.Subt
 
 
 def test_a_record_without_its_secret_is_refused(
-    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
+    run: Run, cwd: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEAM_TOKEN", SECRET)
-    (here / SECRET).mkdir()
-    shutil.copy(world.text, here / SECRET / "prose.txt")
+    (cwd / SECRET).mkdir()
+    shutil.copy(world.text, cwd / SECRET / "prose.txt")
     words = world.search(data__path=f"{SECRET}/prose.txt")
     assert run("search", *words).code == 0
-    assert not any(SECRET.encode() in file.read_bytes() for file in (here / "mlruns").rglob("*") if file.is_file())
+    assert not any(SECRET.encode() in file.read_bytes() for file in (cwd / "mlruns").rglob("*") if file.is_file())
     outcome = run("resume", "latest")
     sentence = "data.path is recorded without its secret; type the whole search command again, which resumes it too"
     assert (outcome.code, outcome.err) == (2, f"error: {sentence}\n")

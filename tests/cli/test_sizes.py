@@ -10,8 +10,8 @@ import pandas as pd
 
 import raysearch
 from raysearch.searching.result import SearchResult
+from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
-from tests.cli.found import found
 from tests.cli.test_search import table
 from tests.test_api import settings
 
@@ -22,22 +22,22 @@ def cells(text: str) -> list[list[str]]:
 
 
 def test_a_range_holds_what_searches_for_each_size_find(run: Run, world: World) -> None:
-    result = found(run("search", *world.search(remove="1..3"), "--json"))
+    result = json_answer(run("search", *world.search(remove="1..3"), "--json"))
     assert result["search_id"].startswith("greedy-m1-3-")
     assert [entry["n_removed"] for entry in result["path"]] == [1, 2, 3]
     assert result["removed"] == result["path"][-1]["removed"]
     for entry in result["path"]:
-        alone = found(run("search", *world.search(remove=entry["n_removed"]), "--json"))
+        alone = json_answer(run("search", *world.search(remove=entry["n_removed"]), "--json"))
         assert (alone["removed"], alone["loss"]) == (entry["removed"], entry["loss"])
         assert alone["evaluations"]["computed"] == 0 and alone["perplexity"] == entry["perplexity"]
-    resumed = found(run("resume", result["search_id"], "--json"))
+    resumed = json_answer(run("resume", result["search_id"], "--json"))
     assert resumed["path"] == result["path"] and resumed["evaluations"]["computed"] == 0
 
 
 def test_people_see_the_best_of_each_size(run: Run, world: World) -> None:
     outcome = run("search", *world.search(remove="1..2"))
     assert "remove 1..2 of 5 layers" in outcome.err
-    result = found(run("show", "latest", "--json"))["result"]
+    result = json_answer(run("show", "latest", "--json"))["result"]
     rows = [
         [str(e["n_removed"]), f"{{{','.join(map(str, e['removed']))}}}", f"{e['loss']:.4f}", f"{e['perplexity']:.2f}"]
         for e in result["path"]
@@ -49,11 +49,11 @@ def test_people_see_the_best_of_each_size(run: Run, world: World) -> None:
     assert "Best by number" in run("search", *world.search(remove=3)).out
 
 
-def test_a_dry_run_forecasts_a_range(run: Run, here: Path, world: World) -> None:
+def test_a_dry_run_forecasts_a_range(run: Run, cwd: Path, world: World) -> None:
     refused = run("search", *world.search(remove="1..3", searcher="one_shot"), "--dry-run")
     assert refused.code == 2 and "use greedy or beam, or a study with study.grid.remove=[1,2,3]" in refused.err
     assert run("search", *world.search(remove="1..3"), "--dry-run").out.startswith("12 masks in 3 rounds")
-    assert not list(here.iterdir())
+    assert not list(cwd.iterdir())
 
 
 def shown_in_a_notebook(result: SearchResult) -> None:
@@ -71,18 +71,18 @@ def shown_in_a_notebook(result: SearchResult) -> None:
     assert list(table["removed"]) == ["{}", *(str(trial.mask) for trial in result.path)]
 
 
-def test_a_range_in_python(world: World, here: Path) -> None:
+def test_a_range_in_python(world: World, cwd: Path) -> None:
     result = raysearch.search("data=file", remove="1..2", tracking="none", **settings(world, "mlruns"))
     shown_in_a_notebook(result)
     assert len(result.removed) == 2 and [len(trial.mask) for trial in result.path] == [1, 2]
     assert result.path[-1].mask == result.mask
 
 
-def test_any_size_can_be_exported(run: Run, here: Path, world: World) -> None:
-    result = found(run("search", *world.search(remove=3), "--json"))
-    written = found(run("export", "latest", "--out", "two", "--remove", 2, "--json"))
+def test_any_size_can_be_exported(run: Run, cwd: Path, world: World) -> None:
+    result = json_answer(run("search", *world.search(remove=3), "--json"))
+    written = json_answer(run("export", "latest", "--out", "two", "--remove", 2, "--json"))
     assert written["n_layers"] == 3
-    card = (here / "two" / "README.md").read_text()
+    card = (cwd / "two" / "README.md").read_text()
     assert "- Searcher: greedy(width=1)\n" in card.replace("\\", "")
     assert f"{result['path'][1]['loss']:.4f}" in card and f"{result['loss']:.4f}" not in card
     refused = run("export", "latest", "--out", "four", "--remove", 4)
@@ -91,19 +91,21 @@ def test_any_size_can_be_exported(run: Run, here: Path, world: World) -> None:
         f"error: --remove=4 is not a number of layers that {result['search_id']} has a mask of; "
         "choose one of: 1, 2, 3\n"
     )
-    assert not (here / "four").exists()
+    assert not (cwd / "four").exists()
 
 
 def test_a_found_mask_is_ranked_once_all_are_known(run: Run, world: World) -> None:
     words = {"protect": "[0]", "searcher": "random", "searcher.k": 2}
-    result = found(run("search", *world.search(**words), "--json"))
+    result = json_answer(run("search", *world.search(**words), "--json"))
     refused = run("show", "latest", "--gap")
     assert (refused.code, refused.out) == (2, "")
     assert "2 of the 6 masks of 2 layers are known" in refused.err
     assert "raysearch search searcher=exhaustive remove=2 screening=off and the same model" in refused.err
-    best = found(run("search", *world.search(protect="[0]", searcher="exhaustive"), "--json"))
-    losses = [t["loss"] for t in found(run("show", "latest", "--json"))["result"]["trials"] if len(t["mask"]) == 2]
-    gap = found(run("show", result["search_id"], "--gap", "--json"))["gap"]
+    best = json_answer(run("search", *world.search(protect="[0]", searcher="exhaustive"), "--json"))
+    losses = [
+        t["loss"] for t in json_answer(run("show", "latest", "--json"))["result"]["trials"] if len(t["mask"]) == 2
+    ]
+    gap = json_answer(run("show", result["search_id"], "--gap", "--json"))["gap"]
     assert gap["rank"] == 1 + sum(loss < result["loss"] for loss in losses) and gap["n_masks"] == len(losses) == 6
     assert (gap["removed"], gap["best"], gap["best_loss"]) == (result["removed"], best["removed"], best["loss"])
     assert gap["gap"] == result["loss"] - best["loss"]

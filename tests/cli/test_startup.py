@@ -12,8 +12,8 @@ from typing import Any
 import typer
 
 from raysearch.cli.app import app
+from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
-from tests.cli.found import found
 from tests.models.conftest import write_llama
 
 HEAVY = {"torch", "transformers", "ray", "mlflow", "hydra", "pandas", "scipy", "matplotlib", "datasets", "sklearn"}
@@ -52,7 +52,7 @@ def test_help_and_show_import_nothing_heavy(run: Run, world: World) -> None:
 
 
 def test_what_the_ledger_answers_needs_neither_torch_nor_transformers(run: Run, world: World) -> None:
-    before = found(run("search", *world.search(), "--json"))
+    before = json_answer(run("search", *world.search(), "--json"))
     for remove in (1, 2):
         assert run("search", *world.search(remove=remove, screening="off")).code == 0
     repeated = [*world.search(cluster="local"), "--json"]
@@ -70,14 +70,14 @@ def test_what_the_ledger_answers_needs_neither_torch_nor_transformers(run: Run, 
     assert answered["removed"] == before["removed"] and answered["loss"] == before["loss"]
 
 
-def test_search_and_export_of_a_kept_gguf_file_leave_torch_to_the_replica(run: Run, here: Path, world: World) -> None:
-    model = write_llama(here / "model.gguf")
+def test_search_and_export_of_a_kept_gguf_file_leave_torch_to_the_replica(run: Run, cwd: Path, world: World) -> None:
+    model = write_llama(cwd / "model.gguf")
     words = {"model": model, "searcher": "one_shot"}
     assert run("search", *world.search(**words, data__seed=1)).code == 0  # which keeps it
     repeated = ["search", *world.search(**words, cluster="local", cluster__replicas=1), "--json"]
     (*_, modules), printed, _ = imported(repeated, ["export", "latest", "--gguf", "pruned.gguf"])
     assert "ray" in modules and not {"torch", "pandas", "datasets", "sklearn"} & modules
-    inline = found(run("search", *world.search(**words, store="elsewhere"), "--json"))
+    inline = json_answer(run("search", *world.search(**words, store="elsewhere"), "--json"))
     mapped = json.loads(printed.partition("IMPORTED")[0])
     assert mapped["evaluations"]["computed"] == inline["evaluations"]["computed"]
     assert (mapped["loss"], mapped["dense_loss"]) == (inline["loss"], inline["dense_loss"])

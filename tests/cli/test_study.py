@@ -15,8 +15,8 @@ from raysearch.searching import observer
 from raysearch.searching.observer import Observer
 from raysearch.searching.record import SEARCHES
 from raysearch.studies.record import STUDIES
+from tests.cli.answers import evaluations, json_answer
 from tests.cli.conftest import Run, World
-from tests.cli.found import evaluations, found
 from tests.cli.refusals import refuses_cleanly
 from tests.cli.studies import small_study, study_words
 
@@ -63,7 +63,7 @@ def test_a_search_alone_finds_the_same(done: tuple[dict[str, Any], Path], world:
     value, _ = done
     for cell in value["cells"]:
         words = world.search(searcher=cell["searcher"], remove=cell["remove"], screening="off")
-        alone = found(run("search", *words, "--json", f"store={cell['search_id']}"))
+        alone = json_answer(run("search", *words, "--json", f"store={cell['search_id']}"))
         for key in ("search_id", "removed", "loss", "dense_loss"):
             assert alone[key] == cell[key]
         assert (
@@ -71,12 +71,12 @@ def test_a_search_alone_finds_the_same(done: tuple[dict[str, Any], Path], world:
         )
 
 
-def test_a_dry_run_shows_cells_cost_and_time(world: World, run: Run, here: Path) -> None:
-    plan = found(run("study", *study_words(world), "--dry-run", "--json"))
+def test_a_dry_run_shows_cells_cost_and_time(world: World, run: Run, cwd: Path) -> None:
+    plan = json_answer(run("study", *study_words(world), "--dry-run", "--json"))
     assert len(plan["cells"]) == 8
     assert plan["layer_forwards"]["shared"] < plan["layer_forwards"]["separate"] < plan["layer_forwards"]["naive"]
     assert plan["eta_seconds"] > 0
-    assert not (here / "mlruns").exists()
+    assert not (cwd / "mlruns").exists()
     outcome = run("study", *study_words(world), "--dry-run")
     assert "layer-forwards together instead of" in outcome.out
     assert "of searching; about" in outcome.out and "GB of memory" in outcome.out
@@ -93,8 +93,8 @@ def test_a_dry_run_shows_cells_cost_and_time(world: World, run: Run, here: Path)
         "assess.seq_len=9999",
     ],
 )
-def test_a_dry_run_refuses_what_the_study_would(mistake: str, world: World, run: Run, here: Path) -> None:
-    (here / "file").touch()
+def test_a_dry_run_refuses_what_the_study_would(mistake: str, world: World, run: Run, cwd: Path) -> None:
+    (cwd / "file").touch()
     words = [
         *study_words(world),
         f"assess.texts.prose=data=file data.path={world.text} data.sampling=sequential",
@@ -105,16 +105,16 @@ def test_a_dry_run_refuses_what_the_study_would(mistake: str, world: World, run:
     assert dry.code == real.code == 2
     sentence = dry.err.splitlines()[-1]
     assert sentence.startswith("error: ") and sentence == real.err.splitlines()[-1]
-    assert [path.name for path in here.iterdir()] == ["file"]
+    assert [path.name for path in cwd.iterdir()] == ["file"]
 
 
-def test_a_report_is_written_from_the_ledger_alone(done: tuple[dict[str, Any], Path], run: Run, here: Path) -> None:
+def test_a_report_is_written_from_the_ledger_alone(done: tuple[dict[str, Any], Path], run: Run, cwd: Path) -> None:
     value, folder = done
-    told_again = found(run("report", "latest", "--store", folder / "mlruns", "--out", "again", "--json"))
+    told_again = json_answer(run("report", "latest", "--store", folder / "mlruns", "--out", "again", "--json"))
     assert told_again["cells"] == value["cells"]
-    assert (here / "again/report.html").is_file()
-    by_ledger = found(run("report", "latest", "--store", folder / "mlruns/ledger.db", "--json"))
-    assert by_ledger["report"] == str(folder.resolve() / value["report"]) and not (here / "mlruns").exists()
+    assert (cwd / "again/report.html").is_file()
+    by_ledger = json_answer(run("report", "latest", "--store", folder / "mlruns/ledger.db", "--json"))
+    assert by_ledger["report"] == str(folder.resolve() / value["report"]) and not (cwd / "mlruns").exists()
     with opened(folder / "mlruns/ledger.db") as ledger:
         assert STUDIES.find(ledger, value["study_id"][:-3]).study_id == value["study_id"]
 
@@ -130,7 +130,7 @@ def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Pa
     text = f"assess.texts.prose=data=file data.path={world.text} data.samples=all data.sampling=sequential"
     words = ["assess", value["study_id"], "assess=none", text, "assess.seq_len=32", "assess.limit=6"]
     words += ["cluster=inline", "--store", str(folder / "mlruns"), "--json"]
-    assessed = found(run(*words))
+    assessed = json_answer(run(*words))
     (metric,) = assessed["metrics"]
     assert metric["name"] == "prose"
     (dense,) = assessed["dense"].values()
@@ -165,16 +165,16 @@ REFUSED: list[tuple[list[str], str]] = [
 
 
 def test_what_cannot_be_run_is_refused_before_anything_is(
-    world: World, run: Run, here: Path, subtests: pytest.Subtests
+    world: World, run: Run, cwd: Path, subtests: pytest.Subtests
 ) -> None:
     usual = small_study(world, "searcher=[greedy]", "remove=[1]")
     for words, sentence in REFUSED:
         with subtests.test(sentence):
-            refuses_cleanly(run, ["study", *usual, *words], [sentence], here)
+            refuses_cleanly(run, ["study", *usual, *words], [sentence], cwd)
 
 
-def test_a_folder_that_tune_cannot_write_to_is_refused(world: World, run: Run, here: Path) -> None:
-    (here / "taken").mkdir()
-    (here / "taken/tune").write_text("a file where a folder should be")
+def test_a_folder_that_tune_cannot_write_to_is_refused(world: World, run: Run, cwd: Path) -> None:
+    (cwd / "taken").mkdir()
+    (cwd / "taken/tune").write_text("a file where a folder should be")
     outcome = run("study", *small_study(world, "searcher=[one_shot]", "remove=[1]"), "store=taken", "ledger=my.db")
     assert outcome.code == 2 and "error: store=taken/tune is a file; name a folder" in outcome.err

@@ -17,8 +17,8 @@ from raysearch.ledger.locks import held
 from raysearch.searching import run as search_run
 from raysearch.searching.record import SEARCHES
 from raysearch.studies.record import STUDIES
+from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
-from tests.cli.found import found
 from tests.cli.studies import small_study
 from tests.tracking.conftest import closed_port
 
@@ -52,12 +52,12 @@ def movable(world: World, tmp_path: Path) -> World:
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_a_search_that_mlflow_never_saw_is_written_without_its_model(run: Run, here: Path, movable: World) -> None:
+def test_a_search_that_mlflow_never_saw_is_written_without_its_model(run: Run, cwd: Path, movable: World) -> None:
     uri = f"http://127.0.0.1:{closed_port()}"
     words = movable.search(tracking=None, searcher="beam", searcher__width=2)
-    plain = found(run("search", *words, "tracking=none", "store=plain", "--json"))
+    plain = json_answer(run("search", *words, "tracking=none", "store=plain", "--json"))
     outcome = run("search", *words, f"tracking.uri={uri}", "--json")
-    result = found(outcome)
+    result = json_answer(outcome)
     assert [result[key] for key in ("removed", "loss")] == [plain[key] for key in ("removed", "loss")]
     [warning] = [line for line in outcome.err.splitlines() if "warning" in line]
     assert uri in warning and warning.endswith(f"raysearch sync {result['search_id']}")
@@ -66,9 +66,9 @@ def test_a_search_that_mlflow_never_saw_is_written_without_its_model(run: Run, h
     shutil.rmtree(movable.model.parent)
     refused = run("sync", "latest")
     assert refused.code == 2 and refused.err.startswith(f"error: tracking.uri={uri} cannot be written to (")
-    synced = found(run("sync", "latest", "tracking.uri=null", "--json"))
+    synced = json_answer(run("sync", "latest", "tracking.uri=null", "--json"))
     assert synced["missing"] == synced["trials"] == 1 + result["evaluations"]["requested"]
-    before = recorded(embedded(here / "mlruns"))
+    before = recorded(embedded(cwd / "mlruns"))
     [parent] = of_kind("search", before)
     assert parent.info.run_id == synced["mlflow_run_id"] and parent.info.status == "FINISHED"
     assert parent.data.metrics["loss/pruned"] == result["loss"] and parent.data.metrics["progress/rounds"] == 2
@@ -81,23 +81,21 @@ def test_a_search_that_mlflow_never_saw_is_written_without_its_model(run: Run, h
         repeated.code == 0
         and repeated.out == f"{result['search_id']}: MLflow has all of its {synced['trials']} trials.\n"
     )
-    assert [mlflow_run.to_dictionary() for mlflow_run in recorded(embedded(here / "mlruns"))] == [
+    assert [mlflow_run.to_dictionary() for mlflow_run in recorded(embedded(cwd / "mlruns"))] == [
         mlflow_run.to_dictionary() for mlflow_run in before
     ]
-    config = found(run("show", "latest", "--json"))["config"]
+    config = json_answer(run("show", "latest", "--json"))["config"]
     assert config["tracking"]["uri"] is None, "from now on it is recorded there"
 
 
-def test_what_was_recorded_looks_the_same_when_it_is_written_from_the_ledger(
-    run: Run, here: Path, world: World
-) -> None:
-    found(run("search", *world.search(tracking="mlflow"), "--json"))
-    synced = found(run("sync", "latest", "tracking.experiment=anew", "--json"))
-    old, new = (of_kind("search", recorded(embedded(here / "mlruns"), name))[0] for name in ("raysearch", "anew"))
+def test_what_was_recorded_looks_the_same_when_it_is_written_from_the_ledger(run: Run, cwd: Path, world: World) -> None:
+    json_answer(run("search", *world.search(tracking="mlflow"), "--json"))
+    synced = json_answer(run("sync", "latest", "tracking.experiment=anew", "--json"))
+    old, new = (of_kind("search", recorded(embedded(cwd / "mlruns"), name))[0] for name in ("raysearch", "anew"))
     assert new.info.run_id == synced["mlflow_run_id"]
     assert new.data.tags.keys() == old.data.tags.keys() and new.data.metrics == old.data.metrics
     assert {**new.data.params, "tracking.experiment": "raysearch"} == old.data.params
-    client = MlflowClient(embedded(here / "mlruns"))
+    client = MlflowClient(embedded(cwd / "mlruns"))
     files, new_files = (
         {file.path: file.file_size for file in client.list_artifacts(run_of.info.run_id)} for run_of in (old, new)
     )
@@ -119,11 +117,11 @@ def test_a_search_that_was_stopped_is_found_by_its_run_and_has_nothing_to_sync_y
     assert "is interrupted, so there is nothing to sync yet; raysearch resume greedy-m2-" in outcome.err
     (listed,) = api.show()[0]
     assert listed.mlflow_run_id is not None
-    assert found(run("resume", listed.mlflow_run_id, "--json"))["mlflow_run_id"] == listed.mlflow_run_id
+    assert json_answer(run("resume", listed.mlflow_run_id, "--json"))["mlflow_run_id"] == listed.mlflow_run_id
 
 
 def test_mistakes_are_refused_in_one_sentence(run: Run, world: World, subtests: pytest.Subtests) -> None:
-    found(run("search", *world.search(), "--json"))
+    json_answer(run("search", *world.search(), "--json"))
     for words, sentence in [
         ([], "SEARCH=latest was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"),
         (["remove=3"], "remove=3 cannot be changed in a recorded search or study; leave it out, or give tracking.…="),
@@ -135,21 +133,21 @@ def test_mistakes_are_refused_in_one_sentence(run: Run, world: World, subtests: 
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, here: Path, world: World) -> None:
+def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, cwd: Path, world: World) -> None:
     """All evaluations of the study are in the ledger, so that it starts no Ray."""
     words = [*small_study(world, "searcher=[one_shot,greedy]", "remove=[2]"), "study.name=late"]
     text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
     for searcher in ("one_shot", "greedy"):
         assert run("search", *world.search(searcher=searcher, screening="off")).code == 0
         assert run("assess", "latest", "assess=none", text, "assess.seq_len=16", "cluster=inline").code == 0
-    study = found(run("study", *words, text, "assess.seq_len=16", "--json"))
-    synced = found(run("sync", "late", "tracking=mlflow", "--json"))
+    study = json_answer(run("study", *words, text, "assess.seq_len=16", "--json"))
+    synced = json_answer(run("sync", "late", "tracking=mlflow", "--json"))
     assert synced["study_id"] == study["study_id"] and synced["report"] and synced["unfinished"] == []
-    before = recorded(embedded(here / "mlruns"))
+    before = recorded(embedded(cwd / "mlruns"))
     [parent] = of_kind("study", before)
     assert (parent.info.run_id, parent.info.status) == (synced["mlflow_run_id"], "FINISHED")
     assert parent.data.metrics["searches/done"] == 2
-    files = {file.path for file in MlflowClient(embedded(here / "mlruns")).list_artifacts(parent.info.run_id)}
+    files = {file.path for file in MlflowClient(embedded(cwd / "mlruns")).list_artifacts(parent.info.run_id)}
     assert "report.html" in files
     searches = of_kind("search", before)
     assert {search.data.tags["mlflow.parentRunId"] for search in searches} == {parent.info.run_id}
@@ -157,30 +155,30 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, her
     assert all("assess/mine/pruned" in search.data.metrics for search in searches)
 
     assert getattr(raysearch.sync("late", store="mlruns"), "study_id", None) == study["study_id"]
-    repeated = found(run("sync", "late", "--json"))
+    repeated = json_answer(run("sync", "late", "--json"))
     assert all(synced["missing"] == 0 for synced in repeated["searches"])
-    assert [mlflow_run.to_dictionary() for mlflow_run in recorded(embedded(here / "mlruns"))] == [
+    assert [mlflow_run.to_dictionary() for mlflow_run in recorded(embedded(cwd / "mlruns"))] == [
         mlflow_run.to_dictionary() for mlflow_run in before
     ]
     with (
-        opened(here / "mlruns/ledger.db") as ledger,
+        opened(cwd / "mlruns/ledger.db") as ledger,
         held(ledger, first := repeated["searches"][0]["search_id"], "SEARCH"),
     ):
         assert "is already being run by" in run("sync", first).err
-        assert found(run("sync", "late", "--json"))["unfinished"] == [first]
+        assert json_answer(run("sync", "late", "--json"))["unfinished"] == [first]
     down = [word for word in words if word != "tracking=none"] + [f"tracking.uri=http://127.0.0.1:{closed_port()}"]
     assert "is not recorded in MLflow" in run("study", *down, "--json").err
-    with opened(here / "mlruns/ledger.db") as ledger:
+    with opened(cwd / "mlruns/ledger.db") as ledger:
         assert STUDIES.find(ledger, "late").mlflow_run_id == parent.info.run_id, "it is where it was"
-    page = found(run("report", "late", "--json"))
+    page = json_answer(run("report", "late", "--json"))
     assert page["cells"][0]["search_id"] in {synced["search_id"] for synced in repeated["searches"]}
 
     # As if one had been killed while it was recorded, and one before its record named its run.
-    client = MlflowClient(embedded(here / "mlruns"))
+    client = MlflowClient(embedded(cwd / "mlruns"))
     client.update_run(searches[0].info.run_id, status="RUNNING")
-    with opened(here / "mlruns" / "ledger.db") as ledger:
+    with opened(cwd / "mlruns" / "ledger.db") as ledger:
         unnamed = SEARCHES.find(ledger, searches[1].data.tags["raysearch.search_id"])
         SEARCHES.write(ledger, replace(unnamed, mlflow_run_id=None))
-    found(run("study", *words, "tracking=mlflow", text, "assess.seq_len=16", "--json"))
+    json_answer(run("study", *words, "tracking=mlflow", text, "assess.seq_len=16", "--json"))
     assert {client.get_run(search.info.run_id).info.status for search in searches} == {"FINISHED"}
-    assert found(run("show", unnamed.search_id, "--json"))["mlflow_run_id"] == searches[1].info.run_id
+    assert json_answer(run("show", unnamed.search_id, "--json"))["mlflow_run_id"] == searches[1].info.run_id

@@ -11,10 +11,10 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.evaluation.replica import Replica
 from raysearch.models.stack import LayerStack
-from tests.cli.conftest import here, world
+from tests.cli.conftest import cwd, world
 from tests.models.families import FAMILIES
 
-__all__ = ["here", "world"]  # fixtures of another folder
+__all__ = ["cwd", "world"]  # fixtures of another folder
 
 
 @pytest.fixture(scope="session")

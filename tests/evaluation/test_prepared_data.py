@@ -34,10 +34,10 @@ def prepare(world: World, **changes: object) -> PreparedData:
     return prepare_data(spec, describe(spec.model))
 
 
-def test_cached_samples_are_the_drawn_samples(world: World, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (here / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in ITEMS))
+def test_cached_samples_are_the_drawn_samples(world: World, cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cwd / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in ITEMS))
     rows = [json.dumps({"text": "a few words " * n}) + "\n" for n in range(1, 20)]
-    (here / "rows.jsonl").write_text("".join(rows))
+    (cwd / "rows.jsonl").write_text("".join(rows))
     drawn = {name: prepare(world, **changes) for name, changes in CASES.items()}
     for changes in CASES.values():
         prepare(world, **changes)
@@ -53,7 +53,7 @@ def test_cached_samples_are_the_drawn_samples(world: World, here: Path, monkeypa
             assert cached_shard.answers == new_shard.answers, name
 
 
-def test_an_objective_of_a_copied_file_has_another_fingerprint(world: World, here: Path) -> None:
+def test_an_objective_of_a_copied_file_has_another_fingerprint(world: World, cwd: Path) -> None:
     @dataclass(frozen=True)
     class PerplexityObjective(Perplexity):
         __module__ = "raysearch.calibration.objectives.mine"
@@ -66,9 +66,9 @@ def test_an_objective_of_a_copied_file_has_another_fingerprint(world: World, her
     assert copied.fingerprint != calibration.fingerprint and copied.text_fingerprint == calibration.text_fingerprint
 
 
-def test_every_change_of_a_file_is_detected(world: World, here: Path) -> None:
-    folder = here / "model"
-    text = here / "text.txt"
+def test_every_change_of_a_file_is_detected(world: World, cwd: Path) -> None:
+    folder = cwd / "model"
+    text = cwd / "text.txt"
     shutil.copytree(world.model, folder)
     shutil.copy(world.text, text)
     copied_world = replace(world, model=folder, text=text)

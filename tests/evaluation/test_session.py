@@ -31,7 +31,7 @@ def opened(spec: EvaluationSpec) -> EvaluationSession:
 
 
 @pytest.fixture
-def info(world: World, here: Path) -> ModelInfo:
+def info(world: World, cwd: Path) -> ModelInfo:
     """The tiny model's shape."""
     return describe(spec_of(world).model)
 
@@ -46,7 +46,7 @@ def test_no_weights_are_loaded_before_something_is_computed(
         assert session.info == info and session.fingerprint == session.fingerprints["calibration"]
 
 
-def test_fingerprints_differ_if_losses_may_differ(world: World, here: Path) -> None:
+def test_fingerprints_differ_if_losses_may_differ(world: World, cwd: Path) -> None:
     def fingerprints(**changes: Any) -> dict[str, str]:
         with closing(opened(spec_of(world, **changes))) as session:
             return session.fingerprints
@@ -79,7 +79,7 @@ def test_prepared_data_are_not_read_again(world: World, info: ModelInfo, monkeyp
         assert session.calibrations is prepared.calibrations
 
 
-def test_the_error_of_a_difference_is_none_for_a_weighted_sum(world: World, here: Path) -> None:
+def test_the_error_of_a_difference_is_none_for_a_weighted_sum(world: World, cwd: Path) -> None:
     mask = Mask.of(1)
     with closing(opened(spec_of(world))) as session:
         losses = session.evaluator.evaluate(Round([Mask(), mask]))

@@ -20,13 +20,13 @@ import pytest
 
 import raysearch
 from raysearch.searching.result import in_brief
-from tests.cli.conftest import World, here, run, world
+from tests.cli.conftest import World, cwd, run, world
 from tests.conftest import made_once
 from tests.evaluation.conftest import calibration, make_replica, model
 from tests.faults.injection import BEAM
 from tests.tracking.conftest import closed_port, get
 
-__all__ = ["calibration", "here", "make_replica", "model", "run", "world"]  # of other folders
+__all__ = ["calibration", "cwd", "make_replica", "model", "run", "world"]  # of other folders
 
 
 @dataclass
@@ -160,9 +160,9 @@ def searched(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def undisturbed(searched: Path, here: Path) -> dict[str, Any]:
+def undisturbed(searched: Path, cwd: Path) -> dict[str, Any]:
     """What `command` finds when nothing happens to it; all that it computed is in the store ``undisturbed``."""
-    shutil.copytree(searched / "mlruns", here / "undisturbed")
+    shutil.copytree(searched / "mlruns", cwd / "undisturbed")
     result: dict[str, Any] = json.loads((searched / "result.json").read_text())
     return result
 

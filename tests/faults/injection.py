@@ -114,16 +114,16 @@ class Disk:
     holder: int
 
     @property
-    def here(self) -> Path:
+    def mounted_path(self) -> Path:
         """Where this process sees it."""
         return Path(f"/proc/{self.holder}/root{self.path}")
 
     def fill(self, left: int) -> None:
         """Leaves so many bytes of it."""
-        (self.here / "ballast").write_bytes(bytes(shutil.disk_usage(self.here).free - left))
+        (self.mounted_path / "ballast").write_bytes(bytes(shutil.disk_usage(self.mounted_path).free - left))
 
     def empty(self) -> None:
-        (self.here / "ballast").unlink()
+        (self.mounted_path / "ballast").unlink()
 
     def remount(self, options: str) -> None:
         """Changes its size, or whether it can be written."""
@@ -193,12 +193,12 @@ def do(*words: object, disk: Disk | None = None, mark: str = "", **settings: str
 
 
 def _type_in(
-    words: list[str], here: Path, settings: Mapping[str, str], outputs: Path, first: Sequence[Callable[[], None]]
+    words: list[str], cwd: Path, settings: Mapping[str, str], outputs: Path, first: Sequence[Callable[[], None]]
 ) -> None:
     os.setsid()
     for one in first:
         one()
-    os.chdir(here)
+    os.chdir(cwd)
     os.environ.update(settings)
     for number, name in (1, "out"), (2, "err"):
         os.dup2(os.open(outputs / name, os.O_WRONLY), number)

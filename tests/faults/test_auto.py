@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.answers import evaluations, json_answer, same
 from tests.cli.conftest import World
-from tests.cli.found import evaluations, found, same
 from tests.cli.test_auto import QUICK
 from tests.faults.injection import MANY, SHARDS, do, kill_at, start
 
@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.faults]
 ENOUGH = 0.22  # nats of Kullback-Leibler divergence: some of the layers can go
 
 
-def test_killed_among_masks_and_among_speeds_ends_the_same(here: Path, world: World) -> None:
+def test_killed_among_masks_and_among_speeds_ends_the_same(cwd: Path, world: World) -> None:
     changes = {**MANY, **QUICK, "remove": "auto", "objective": "kl", "budget.loss": ENOUGH}
     words = ["search", *world.search(**changes), "--json"]
-    result = found(do(*words, "store=undisturbed"))
+    result = json_answer(do(*words, "store=undisturbed"))
     whole = evaluations("undisturbed")
     sizes = result["recommendation"]["sizes"]
     assert 1 <= result["recommendation"]["n_removed"] < len(sizes), "the budget is spent"
@@ -36,14 +36,14 @@ def test_killed_among_masks_and_among_speeds_ends_the_same(here: Path, world: Wo
     measured = speeds("killed")
     assert evaluations("killed") == whole
 
-    again = found(do(*words, "store=killed"))
+    again = json_answer(do(*words, "store=killed"))
     assert same(again, result) and evaluations("killed") == whole
     assert again["evaluations"]["computed"] == 0, "all masks were known"
     assert measured.items() <= speeds("killed").items(), "no speed is measured twice"
     assert told(again) == told(result)
-    once_more = found(do(*words, "store=killed"))
+    once_more = json_answer(do(*words, "store=killed"))
     assert once_more["recommendation"] == again["recommendation"], "with the speeds that were measured"
-    assert found(do("recommend", "latest", "--store", "killed", "--json")) == again["recommendation"]
+    assert json_answer(do("recommend", "latest", "--store", "killed", "--json")) == again["recommendation"]
 
 
 def told(result: dict[str, Any]) -> dict[str, Any]:

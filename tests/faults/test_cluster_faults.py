@@ -25,8 +25,8 @@ from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.unit import MaskUnit, UnitResult
 from raysearch.searching.observer import Observer
 from raysearch.searching.result import RoundSummary, in_brief
+from tests.cli.answers import evaluations, json_answer, same
 from tests.cli.conftest import Run, World
-from tests.cli.found import evaluations, found, same
 from tests.faults.clusters import ROOT, RayCluster, free_port, listens, start
 from tests.faults.injection import do, enter
 from tests.processes import wait_for
@@ -48,7 +48,7 @@ def on(address: str, **changes: object) -> dict[str, object]:
 @pytest.fixture
 def undisturbed(run: Run, world: World) -> dict[str, Any]:
     """What is found when nothing happens."""
-    return found(run("search", *world.search(**LONG), "--json", "store=undisturbed"))
+    return json_answer(run("search", *world.search(**LONG), "--json", "store=undisturbed"))
 
 
 def assert_same(result: dict[str, Any], undisturbed: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ def test_all_nodes_vanish_and_another_comes(world: World, undisturbed: dict[str,
         for node in nodes:
             node.kill()
         ray_cluster.add(1)
-        result = found(search.finish())
+        result = json_answer(search.finish())
     assert_same(result, undisturbed)
     assert result["pool"]["units_redone"] == 2
     assert [replica["units"] for replica in result["pool"]["replicas"][:2]] == [2, 2]
@@ -142,7 +142,7 @@ def test_the_wire_to_a_host_is_cut(world: World, undisturbed: dict[str, Any], ho
         search.until(cut_off.stuck.exists)
         subprocess.run(["ip", "netns", "exec", hosts[1], "ip", "link", "set", hosts[1], "down"], check=True)
         ray_cluster.add(1)
-        result = found(search.finish())
+        result = json_answer(search.finish())
     assert_same(result, undisturbed)
     assert result["pool"]["units_redone"] == 1
 
@@ -173,7 +173,7 @@ if any("specific-server" in word for word in sys.orig_argv):
 def test_a_search_from_outside_of_the_cluster(run: Run, world: World, undisturbed: dict[str, Any]) -> None:
     with served_from_outside() as address:
         words = ["search", *world.search(**LONG, **on(address)), "--json", "store=disturbed"]
-        result = found(do(*words, RAY_CLIENT_RECONNECT_GRACE_PERIOD="15"))
+        result = json_answer(do(*words, RAY_CLIENT_RECONNECT_GRACE_PERIOD="15"))
         refused = run("study", *world.search(**on(address), data__samples=8))
     assert_same(result, undisturbed)
     assert (refused.code, refused.out) == (2, "")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.cli.answers import evaluations, json_answer, same
 from tests.cli.conftest import Run, World
-from tests.cli.found import evaluations, found, same
 from tests.faults.injection import BEAM, do, kill_at, refused, start, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
@@ -67,7 +67,7 @@ def test_a_damaged_ledger_is_refused_until_a_copy_is_put_back(
             checked = run("ledger", "check")
             assert checked.code in (1, 2) and "Traceback" not in checked.err, checked
         shutil.copy("copy.db", "mlruns/ledger.db")
-        again = found(run(*command))
+        again = json_answer(run(*command))
         assert same(again, result) and again["evaluations"]["computed"] == 0
         shutil.copy("copy.db", "mlruns/ledger.db")
 
@@ -78,7 +78,7 @@ def test_a_record_that_was_edited_by_hand_is_refused_until_the_search_writes_it_
     damaged(edited_by_hand)
     for words in ["resume", "latest", "--json"], ["show", "--json"], ["export", "latest", "--out", "pruned"]:
         refused(run(*words), "ledger=mlruns/ledger.db cannot be used (malformed: an entry is not what was written)")
-    assert same(found(run(*command)), result)
+    assert same(json_answer(run(*command)), result)
     assert json.loads(run("show", "latest", "--json").out)["result"]["removed"] == result["removed"]
 
 
@@ -91,24 +91,24 @@ def test_a_ledger_that_is_moved_away_meanwhile(command: list[str], undisturbed: 
     Path("elsewhere").rename("mlruns")
     known = evaluations("mlruns")
     assert len(known) >= 100
-    assert same(found(do(*command)), undisturbed)
+    assert same(json_answer(do(*command)), undisturbed)
     assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
 
 
 def test_what_belongs_to_another_model_or_text_is_not_shared(run: Run, world: World, tmp_path: Path) -> None:
-    first = found(run("search", *world.search(), "--json"))
+    first = json_answer(run("search", *world.search(), "--json"))
     other_model = remade(world, tmp_path / "model", seed=1)
     for changes in ({"model": other_model}, {"data.seed": 1}, {"data.seq_len": 17}, {"objective": "kl"}):
-        other = found(run("search", *world.search(**changes), "--json"))
+        other = json_answer(run("search", *world.search(**changes), "--json"))
         assert other["search_id"] != first["search_id"]
         assert other["evaluations"]["cached"] == 0, changes
-    assert same(found(run("search", *world.search(), "--json")), first)
+    assert same(json_answer(run("search", *world.search(), "--json")), first)
 
 
 def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
-    here: Path, run: Run, world: World, tmp_path: Path, undisturbed: dict[str, Any]
+    cwd: Path, run: Run, world: World, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
-    text, folder = here / "text.txt", tmp_path / "model"
+    text, folder = cwd / "text.txt", tmp_path / "model"
     text.write_text(world.text.read_text())
     shutil.copytree(world.model, folder)
     words = ["search", *world.search(**{**BEAM, "model": folder, "data.path": text}), "--json"]
@@ -117,25 +117,25 @@ def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
     weights = (folder / "model.safetensors").read_bytes()
     remade(world, folder, seed=1)
     search = f"SEARCH={undisturbed['search_id']}"
-    again = f"{search} cannot be resumed: "
-    or_anew = ", or start again with raysearch search"
-    said = f"{again}the files of its model have changed since; put back the old ones{or_anew}"
-    refused(run("resume", "latest", "--json"), said)
+    refusal = f"{search} cannot be resumed: "
+    remedy = ", or start again with raysearch search"
+    sentence = f"{refusal}the files of its model have changed since; put back the old ones{remedy}"
+    refused(run("resume", "latest", "--json"), sentence)
     (folder / "model.safetensors").write_bytes(weights)
 
     text.write_text(world.text.read_text()[::-1])
-    refused(run("resume", "latest", "--json"), f"{again}its text has changed since; put back the old one{or_anew}")
+    refused(run("resume", "latest", "--json"), f"{refusal}its text has changed since; put back the old one{remedy}")
     text.write_text(world.text.read_text())
 
     known = evaluations("mlruns")
-    resumed: dict[str, Any] = found(run("resume", "latest", "--json"))
+    resumed: dict[str, Any] = json_answer(run("resume", "latest", "--json"))
     assert same(resumed, undisturbed) and resumed["evaluations"]["cached"] > 0
     remade(world, folder, seed=1)
     speed = ["assess=none", "assess.speed.enabled=true", "assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
     for words in ["export", "latest", "--out", "pruned"], ["assess", "latest", "cluster=inline", *speed]:
         refused(run(*words, "--json"), f"{search} is of another model: its files have changed since")
     (folder / "model.safetensors").write_bytes(weights)
-    found(run("export", "latest", "--out", "pruned", "--json"))
+    json_answer(run("export", "latest", "--out", "pruned", "--json"))
     assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
 
 
@@ -164,4 +164,4 @@ def test_a_ledger_that_another_program_keeps_locked(
         shell.execute("BEGIN IMMEDIATE")
         refused(run(*command), "ledger=mlruns/ledger.db cannot be used (database is locked)", "end that, and the same")
     assert evaluations("mlruns") == known
-    assert same(found(run(*command)), undisturbed)
+    assert same(json_answer(run(*command)), undisturbed)

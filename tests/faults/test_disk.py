@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
+from tests.cli.answers import evaluations, json_answer, same
 from tests.cli.conftest import Run, World
-from tests.cli.found import evaluations, found, same
 from tests.faults.injection import Disk, do, mounted, refused
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 
 @pytest.fixture
-def disk(here: Path) -> Iterator[Disk]:
+def disk(cwd: Path) -> Iterator[Disk]:
     """A disk of 1 MiB at the folder ``disk``."""
-    (here / "disk").mkdir()
-    with mounted(here / "disk", "1m") as small:
+    (cwd / "disk").mkdir()
+    with mounted(cwd / "disk", "1m") as small:
         yield small
 
 
@@ -33,7 +33,7 @@ def content(folder: Path) -> dict[str, str]:
 
 def losses_on(disk: Disk) -> dict[tuple[str, str, int], bytes]:
     """Every row of the ledger there; of a copy, since SQLite follows links and so does not find it."""
-    shutil.copytree(disk.here, "copy")
+    shutil.copytree(disk.mounted_path, "copy")
     try:
         return evaluations("copy")
     finally:
@@ -49,7 +49,7 @@ def test_a_search_whose_disk_is_full_goes_on_once_there_is_space(
     assert 0 < len(before) < len(evaluations("undisturbed"))
     refused(do(*command, "store=disk", disk=disk), "ledger=disk/ledger.db cannot be used (", "; free some space")
     disk.remount("size=64m")
-    again = found(do(*command, "store=disk", disk=disk))
+    again = json_answer(do(*command, "store=disk", disk=disk))
     assert same(again, undisturbed) and losses_on(disk) == evaluations("undisturbed")
     assert before.items() <= evaluations("undisturbed").items()
 
@@ -61,20 +61,20 @@ def test_a_full_disk_of_mlflow_stops_nothing_and_is_one_sentence(
     disk.remount(f"size={size}")
     words = [*command, "tracking=mlflow"]
     outcome = do(*words, "store=disk", "ledger=ledger.db", disk=disk)
-    assert same(found(outcome), undisturbed)
+    assert same(json_answer(outcome), undisturbed)
     [warning] = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
     assert "is full" in warning and "by: raysearch sync beam-m3-" in warning
     assert "Traceback" not in outcome.err and "ERROR" not in outcome.err, outcome.err
     sync = ["sync", "latest", "--store", "ledger.db", "--json"]
     refused(do(*sync, disk=disk), "cannot be written to (", "sync again once it can be, or name another")
     disk.remount("size=64m")
-    assert found(do(*sync, disk=disk))["missing"] > 0
+    assert json_answer(do(*sync, disk=disk))["missing"] > 0
 
 
 def test_an_export_to_a_full_disk_leaves_what_was_there(
     disk: Disk, world: World, run: Run, subtests: pytest.Subtests
 ) -> None:
-    found(run("search", *world.search(), "--json"))
+    json_answer(run("search", *world.search(), "--json"))
     words = ["export", "latest", "--json", "--out", "disk/pruned"]
     said = f"--out={disk.path}/pruned cannot be written (", "; free some space on its disk"
     enough_for = {"weights": 20 << 10, "the tokenizer": 125 << 10}
@@ -82,30 +82,30 @@ def test_an_export_to_a_full_disk_leaves_what_was_there(
         with subtests.test(f"room for {what}"):
             disk.fill(left)
             refused(do(*words, disk=disk), *said)
-            assert [path.name for path in disk.here.iterdir()] == ["ballast"]
+            assert [path.name for path in disk.mounted_path.iterdir()] == ["ballast"]
             disk.empty()
-    found(do(*words, disk=disk))
-    before = content(disk.here)
+    json_answer(do(*words, disk=disk))
+    before = content(disk.mounted_path)
     for what, left in enough_for.items():
         with subtests.test(f"over an export, room for {what}"):
             disk.fill(left)
             refused(do(*words, "--overwrite", disk=disk), *said)
             disk.empty()
-            assert content(disk.here) == before
+            assert content(disk.mounted_path) == before
 
 
 def test_what_cannot_be_written_is_said(disk: Disk, world: World, run: Run) -> None:
     disk.remount("size=64m")
     search = ["search", *world.search(), "--json"]
-    result = found(do(*search, "store=disk", disk=disk))
-    found(do("export", "latest", "--store", "disk", "--out", "disk/pruned", "--json", disk=disk))
-    before = content(disk.here)
+    result = json_answer(do(*search, "store=disk", disk=disk))
+    json_answer(do("export", "latest", "--store", "disk", "--out", "disk/pruned", "--json", disk=disk))
+    before = content(disk.mounted_path)
     disk.remount("ro")
     for words in search, ["search", *world.search(remove=1), "--json"], ["resume", "latest", "--json"]:
         stored = ["--store", "disk"] if words[0] == "resume" else ["store=disk"]
         refused(do(*words, *stored, disk=disk), "ledger=disk/ledger.db cannot be used (", "name another with ledger=…")
     refused(do(*search, "store=disk/new", disk=disk), "ledger=disk/new/ledger.db cannot be used (Read-only file system")
-    found(run("search", *world.search(), "--json"))
+    json_answer(run("search", *world.search(), "--json"))
     for out in "disk/pruned", "disk/new":
         outcome = do("export", "latest", "--out", out, "--overwrite", "--json", disk=disk)
         refused(outcome, f"{out} cannot be written (Read-only file system); name another folder")
@@ -113,6 +113,6 @@ def test_what_cannot_be_written_is_said(disk: Disk, world: World, run: Run) -> N
     refused(sweep, "--out=disk/new cannot be written (", "is closed to you or read-only); name another folder")
     assert not Path("swept").exists(), "it is said before anything is computed"
     disk.remount("rw")
-    assert content(disk.here) == before
-    again = found(do(*search, "store=disk", disk=disk))
+    assert content(disk.mounted_path) == before
+    again = json_answer(do(*search, "store=disk", disk=disk))
     assert same(again, result) and again["evaluations"]["computed"] == 0

@@ -19,8 +19,8 @@ from raysearch.evaluation.replica import Replica
 from raysearch.searching import run as search_run
 from raysearch.searching.observer import Tracker
 from raysearch.tracking.mlflow import tracker
+from tests.cli.answers import evaluations, json_answer, same
 from tests.cli.conftest import Run, World, finish, spawn
-from tests.cli.found import evaluations, found, same
 from tests.faults.injection import (
     MANY,
     SHARDS,
@@ -66,8 +66,8 @@ def searching(world: World, searcher: str, **changes: object) -> list[str]:
         ("cbo_gradient", 1, True),
     ],
 )
-def test_killed_again_and_again(here: Path, world: World, searcher: str, kills: int, on_ray: bool) -> None:
-    result = found(do(*searching(world, searcher), "store=undisturbed"))
+def test_killed_again_and_again(cwd: Path, world: World, searcher: str, kills: int, on_ray: bool) -> None:
+    result = json_answer(do(*searching(world, searcher), "store=undisturbed"))
     whole = evaluations("undisturbed")
     words = searching(world, searcher, **{"cluster": "local", "cluster.replicas": 2} if on_ray else {})
     rng = np.random.default_rng([kills, on_ray, *searcher.encode()])
@@ -78,7 +78,7 @@ def test_killed_again_and_again(here: Path, world: World, searcher: str, kills: 
     left = {subject for _, subject, _ in whole.keys() - evaluations("killed").keys() if subject.startswith("{")} - {
         DENSE
     }
-    again = found(do(*words, "store=killed", mark=mark))
+    again = json_answer(do(*words, "store=killed", mark=mark))
     assert same(again, result) and evaluations("killed") == whole
     assert again["evaluations"]["computed"] == len(left), "only what was in flight is computed again"
     assert state("killed") == "finished"
@@ -86,7 +86,7 @@ def test_killed_again_and_again(here: Path, world: World, searcher: str, kills: 
     assert_all_gone(mark, within_s=30)
 
 
-def test_ray_itself_is_killed(here: Path, world: World) -> None:
+def test_ray_itself_is_killed(cwd: Path, world: World) -> None:
     words = searching(world, "beam", **{"data.samples": 60, "cluster": "local", "cluster.replicas": 1})
     mark = uuid.uuid4().hex
     for part, rows in (("raylet", 60), ("gcs_server", 500)):
@@ -98,15 +98,15 @@ def test_ray_itself_is_killed(here: Path, world: World) -> None:
         assert state("mlruns") == "failed"
     known = evaluations("mlruns")
     inline = [*words, "cluster=inline", "cluster.replicas=1"]
-    assert same(found(do(*inline)), found(do(*inline, "store=undisturbed")))
+    assert same(json_answer(do(*inline)), json_answer(do(*inline, "store=undisturbed")))
     assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
 
 
-def test_killed_while_mlflow_is_told(here: Path, command: list[str]) -> None:
+def test_killed_while_mlflow_is_told(cwd: Path, command: list[str]) -> None:
     told = [*command, "tracking=mlflow"]
     kill_at(told, "killed", ROWS // 2)
     assert state("killed") == "running", "nobody could say otherwise"
-    result = found(do(*told, "store=killed"))
+    result = json_answer(do(*told, "store=killed"))
     recorded = Recorded(Path("killed"))
     recorded.assert_complete(MASKS)
     assert recorded.parent.info.run_id == result["mlflow_run_id"]
@@ -116,7 +116,7 @@ def test_killed_while_mlflow_is_told(here: Path, command: list[str]) -> None:
 def test_show_tells_a_killed_search_from_one_that_runs(run: Run, command: list[str]) -> None:
     def shown() -> list[str]:
         (listed,) = json.loads(run("show", "--json").out)
-        return [listed["state"], found(run("show", "latest", "--json"))["state"]]
+        return [listed["state"], json_answer(run("show", "latest", "--json"))["state"]]
 
     searching = start(*command)
     wait_for_rows(searching, "mlruns", 1)
@@ -126,7 +126,7 @@ def test_show_tells_a_killed_search_from_one_that_runs(run: Run, command: list[s
     assert shown() == ["interrupted"] * 2 and state("mlruns") == "running", "nothing was written"
     refused = run("export", "latest", "--out", "x").err
     assert "is interrupted, so nothing is found yet; first: raysearch resume" in refused
-    found(run("resume", "latest", "--json"))
+    json_answer(run("resume", "latest", "--json"))
     assert shown() == ["finished"] * 2
 
 
@@ -149,11 +149,11 @@ def test_stopped(run: Run, command: list[str], undisturbed: dict[str, Any], endi
     assert outcome.err.splitlines()[-1] == f"stopped; the same command again resumes from here, and so does: {advice}"
     assert_all_gone(mark, within_s=20)
     assert state("my store") == "interrupted"
-    result = found(run(*command, "store=my store"))
+    result = json_answer(run(*command, "store=my store"))
     assert same(result, undisturbed) and result["evaluations"]["cached"] > 0
 
 
-def test_stopped_before_there_is_anything_to_go_on_from(here: Path, command: list[str]) -> None:
+def test_stopped_before_there_is_anything_to_go_on_from(cwd: Path, command: list[str]) -> None:
     process = spawn(*command)
     wait_for(lambda: catches(process.pid, signal.SIGTERM), 60, every_s=0.01)
     os.killpg(process.pid, signal.SIGINT)
@@ -182,8 +182,8 @@ def test_stopped_where_a_library_makes_an_error_of_it(
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped; the same command again resumes from here\n")
 
 
-def test_searches_that_start_together_compute_nothing_twice(here: Path, world: World, command: list[str]) -> None:
-    beam, narrow = (found(each.finish()) for each in [start(*command), start(*searching(world, "greedy"))])
+def test_searches_that_start_together_compute_nothing_twice(cwd: Path, world: World, command: list[str]) -> None:
+    beam, narrow = (json_answer(each.finish()) for each in [start(*command), start(*searching(world, "greedy"))])
     distinct = {mask for _, mask, _ in evaluations("mlruns")}
     assert len(distinct) == MASKS, "greedy sees nothing that beam does not"
     assert beam["evaluations"]["computed"] + narrow["evaluations"]["computed"] == MASKS - 1, "and the dense model"
@@ -238,7 +238,7 @@ def test_a_failure_is_one_sentence_and_not_the_end(
     cause = "failed: 6 mask(s) on shard 9 failed 3 times; the last cause: RuntimeError: is full"
     assert outcome.err.splitlines()[-1] == cause and "Traceback" not in outcome.err
     assert state("mlruns") == "failed" and len(evaluations("mlruns")) == 9 * 6
-    assert same(found(run(*command)), undisturbed)
+    assert same(json_answer(run(*command)), undisturbed)
 
 
 def test_a_score_that_is_stopped_says_how_to_go_on(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from raysearch.models.stack import LayerStack
+from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
-from tests.cli.found import found
 from tests.faults.injection import refused
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
@@ -69,7 +69,7 @@ def test_fewer_samples_at_once_have_the_same_losses(
 ) -> None:
     sizes = {"data.samples": 16, "data.shard_samples": 8, "remove": 3, "screening": "off"}
     words = ["search", *world.search(searcher=searcher, **sizes), "--json"]
-    enough = found(run(*words, "store=enough"))
+    enough = json_answer(run(*words, "store=enough"))
     for run_out in RUN_OUT:
         with subtests.test(run_out.__name__), small(run_out, samples=3) as memory:
             outcome = run(*words, f"store={run_out.__name__}")
@@ -80,7 +80,7 @@ def test_fewer_samples_at_once_have_the_same_losses(
                     "data.shard_samples=2 would from the start\n"
                 )
                 assert outcome.err.count(said) == 1
-            result = found(outcome)
+            result = json_answer(outcome)
             assert result["loss"] == pytest.approx(enough["loss"], rel=1e-5)
             assert result["removed"] == enough["removed"]
             stores = ("enough", run_out.__name__)
@@ -93,10 +93,10 @@ def test_what_fits_is_remembered_for_all_shards_of_an_assessment(run: Run, world
     text = f"assess.texts.prose=data=file data.path={world.text} data.samples=all data.sampling=sequential"
     words = ["assess", "latest", "assess=none", text, "assess.seq_len=32", "assess.limit=40", "cluster=inline"]
     for store in "enough", "small":
-        found(run("search", *world.search(), f"store={store}", "--json"))
-    enough = found(run(*words, "--store", "enough", "--json"))["dense"]
+        json_answer(run("search", *world.search(), f"store={store}", "--json"))
+    enough = json_answer(run(*words, "--store", "enough", "--json"))["dense"]
     with small(of_an_accelerator, samples=3) as memory:
-        fewer = found(run(*words, "--store", "small", "--json"))["dense"]
+        fewer = json_answer(run(*words, "--store", "small", "--json"))["dense"]
     assert fewer["prose"]["value"] == pytest.approx(enough["prose"]["value"], rel=1e-5)
     assert memory.refused == 2, "14 and 7 at once do not fit in the first of 3 shards"
 
@@ -106,7 +106,7 @@ def test_where_too_little_fits_it_is_said_what_would(run: Run, world: World, sub
         with subtests.test(f"a sample: {run_out.__name__}"), small(run_out, tokens=20):
             said = "a single sample of 64 tokens is more than cpu holds", "16 tokens fit, so use data.seq_len=16"
             refused(run("search", *world.search(data__seq_len=64), f"store={run_out.__name__}", "--json"), *said)
-            found(run("search", *world.search(data__seq_len=16), f"store={run_out.__name__}", "--json"))
+            json_answer(run("search", *world.search(data__seq_len=16), f"store={run_out.__name__}", "--json"))
         with subtests.test(f"the model: {run_out.__name__}"), small(run_out, tokens=0):
             said_of_all = f"cpu does not hold model={world.model}; use model.dtype=bfloat16"
             refused(run("search", *world.search(), f"store=not-{run_out.__name__}", "--json"), said_of_all)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.answers import evaluations, json_answer, same
 from tests.cli.conftest import Outcome, Run, World, alone
-from tests.cli.found import evaluations, found, same
 from tests.faults.clusters import STUCK, STUCK_AT, RayCluster, start
 from tests.faults.test_cluster_faults import on
 from tests.faults.test_recovery_killed import TRAINING, assessments, data, how
@@ -51,15 +51,15 @@ def texts(store: str) -> list[tuple[str, str, int, bytes]]:
 
 def test_while_it_loads(run: Run, world: World) -> None:
     search = world.search(data__shard_samples=1, cluster=None)
-    undisturbed = found(run("search", *search, "cluster=inline", "store=undisturbed", "--json"))
-    assert same(found(with_a_node_lost(0, "search", *search, "store=disturbed", "--json")), undisturbed)
+    undisturbed = json_answer(run("search", *search, "cluster=inline", "store=undisturbed", "--json"))
+    assert same(json_answer(with_a_node_lost(0, "search", *search, "store=disturbed", "--json")), undisturbed)
     assert evaluations("disturbed") == evaluations("undisturbed") != {}
 
 
 @pytest.mark.parametrize("kind", ["texts", "generation"])
-def test_while_a_mask_is_assessed(run: Run, world: World, here: Path, kind: str) -> None:
+def test_while_a_mask_is_assessed(run: Run, world: World, cwd: Path, kind: str) -> None:
     asked = world.text.read_text().split()[:8]
-    (here / "asked.jsonl").write_text(
+    (cwd / "asked.jsonl").write_text(
         "".join(f'{{"question": "what is {one} {n}", "answer": "the"}}\n' for n, one in enumerate(asked))
     )
     drawn = {
@@ -69,7 +69,7 @@ def test_while_a_mask_is_assessed(run: Run, world: World, here: Path, kind: str)
     }
     words = ["assess", "latest", "assess=none", f"assess.{kind}.mine={drawn[kind]}", "assess.seq_len=16"]
     for store in ("undisturbed", "disturbed"):
-        found(run("search", *world.search(searcher="one_shot"), f"store={store}", "--json"))
+        json_answer(run("search", *world.search(searcher="one_shot"), f"store={store}", "--json"))
     before = evaluations("disturbed")
     undisturbed = run(*words, "assess.limit=8", "--store", "undisturbed")
     outcome = with_a_node_lost(3, *words, "assess.limit=8", "--store", "disturbed")
@@ -78,34 +78,34 @@ def test_while_a_mask_is_assessed(run: Run, world: World, here: Path, kind: str)
     assert texts("disturbed") == texts("undisturbed") and bool(texts("disturbed")) == (kind == "generation")
 
 
-def test_while_the_dense_model_answers(run: Run, world: World, here: Path) -> None:
+def test_while_the_dense_model_answers(run: Run, world: World, cwd: Path) -> None:
     pytest.importorskip("trl")
     for store in ("undisturbed", "disturbed"):
-        found(run("search", *world.search(searcher="one_shot"), f"store={store}", "--json"))
-    words = ["recover", "latest", *how(world, here), "--json"]
-    undisturbed = found(run(*words, "--store", "undisturbed", "--out", "whole"))
-    result = found(with_a_node_lost(3, *words, "--store", "disturbed", "--out", "healed"))
+        json_answer(run("search", *world.search(searcher="one_shot"), f"store={store}", "--json"))
+    words = ["recover", "latest", *how(world, cwd), "--json"]
+    undisturbed = json_answer(run(*words, "--store", "undisturbed", "--out", "whole"))
+    result = json_answer(with_a_node_lost(3, *words, "--store", "disturbed", "--out", "healed"))
     assert result["answers_written"] == undisturbed["answers_written"] > 3
     assert data("disturbed") == data("undisturbed") != {}
     assert assessments("disturbed").keys() == assessments("undisturbed").keys()
 
 
-def test_while_several_processes_train(run: Run, world: World, here: Path) -> None:
+def test_while_several_processes_train(run: Run, world: World, cwd: Path) -> None:
     pytest.importorskip("trl")
-    other = here / "other.txt"
+    other = cwd / "other.txt"
     other.write_text(" ".join(reversed(world.text.read_text().split())))
     words = [
         *("recover", "latest", "data=file", f"data.path={other}", "data.part=all", "data.seq_len=16"),
         *("data.samples=64", *TRAINING, f"recovery.max_steps={STEPS}", "recovery.workers=2"),
-        *(word for word in how(world, here) if word.startswith("assess")),
+        *(word for word in how(world, cwd) if word.startswith("assess")),
     ]
     for store in ("undisturbed", "disturbed"):
-        found(run("search", *world.search(searcher="one_shot"), f"store={store}", "--json"))
+        json_answer(run("search", *world.search(searcher="one_shot"), f"store={store}", "--json"))
     with RayCluster() as ray_cluster:
         ray_cluster.start_head(0)
         _, lost = ray_cluster.add(1), ray_cluster.add(1)
         words += keys_of(ray_cluster)
-        undisturbed = found(alone(*words, "--store", "undisturbed", "--out", "whole", "--json"))
+        undisturbed = json_answer(alone(*words, "--store", "undisturbed", "--out", "whole", "--json"))
         command = start(*words, "--store", "disturbed", "--out", "healed", "--json")
         saved = Path("disturbed/recoveries")
         command.until(lambda: [*saved.glob("*/checkpoints/checkpoint-2")])
@@ -114,7 +114,7 @@ def test_while_several_processes_train(run: Run, world: World, here: Path) -> No
         assert (outcome.code, outcome.out) == (1, "") and "Traceback" not in outcome.err, outcome
         assert "a worker of recovery.workers=2 has died" in outcome.err.splitlines()[-1], outcome.err
         ray_cluster.add(1)
-        result = found(alone(*words, "--store", "disturbed", "--out", "healed", "--json"))
+        result = json_answer(alone(*words, "--store", "disturbed", "--out", "healed", "--json"))
     assert {**result["training"], "seconds": 0} == {**undisturbed["training"], "seconds": 0}
 
 
@@ -128,12 +128,12 @@ def go_elsewhere(boot_id: Path) -> None:
         subprocess.run(["mount", *words], check=True)
 
 
-def test_the_driver_is_lost_and_another_machine_has_its_disk(run: Run, world: World, here: Path) -> None:
+def test_the_driver_is_lost_and_another_machine_has_its_disk(run: Run, world: World, cwd: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
     search = ["search", *world.search(data__shard_samples=1), "--json"]
-    undisturbed = found(run(*search, "store=undisturbed"))
-    boot_id, stuck = here / "boot_id", here / "stuck"
+    undisturbed = json_answer(run(*search, "store=undisturbed"))
+    boot_id, stuck = cwd / "boot_id", cwd / "stuck"
     boot_id.write_text("f3b6ad4e-0000-4000-8000-000000000000\n")
     fate = {STUCK: str(stuck), STUCK_AT: "12"}
     lost = start(*search, "store=disturbed", first=[partial(go_elsewhere, boot_id)], **fate)
@@ -144,6 +144,6 @@ def test_the_driver_is_lost_and_another_machine_has_its_disk(run: Run, world: Wo
         assert "is in use on another machine, node-b" in refused.err and refused.err.count("\n") == 1, refused.err
     lost.kill()
     known = evaluations("disturbed")
-    result = found(run(*search, "store=disturbed"))
+    result = json_answer(run(*search, "store=disturbed"))
     assert same(result, undisturbed) and result["evaluations"]["cached"] > 0 and known
     assert evaluations("disturbed") == evaluations("undisturbed")

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM
 from raysearch.core.mask import Mask
 from raysearch.searchers.base import Round, Scores
 from raysearch.searching.recorder import SearchRecorder
+from tests.cli.answers import json_answer
 from tests.cli.conftest import N_LAYERS, Run, World
-from tests.cli.found import found
 from tests.models.families import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
@@ -77,7 +77,7 @@ def test_a_mask_that_gives_nan_has_failed(
     for searcher, few in SEARCHERS.items():
         seen.clear()
         with subtests.test(searcher):
-            result = found(run("search", *fragile.search(searcher=searcher, store=searcher, **few), "--json"))
+            result = json_answer(run("search", *fragile.search(searcher=searcher, store=searcher, **few), "--json"))
             assert not overflows(result["removed"])
             trials = json.loads(run("show", "latest", "--store", searcher, "--json").out)["result"]["trials"]
             assert any(overflows(trial["mask"]) for trial in trials)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.answers import json_answer
 from tests.cli.conftest import World
-from tests.cli.found import found
 from tests.cli.studies import small_study
 from tests.faults.injection import do, kill_ray, ray_process, start, wait_for_rows
 
@@ -37,12 +37,12 @@ def data(store: str) -> dict[str, bytes]:
     return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in files}
 
 
-def how(world: World, here: Path, prompts: int = PROMPTS) -> list[str]:
+def how(world: World, cwd: Path, prompts: int = PROMPTS) -> list[str]:
     """The words of a training on what the dense model answers, and of a text to assess by."""
     words = world.text.read_text().split()
     starts = ((place, 7 * place % len(words)) for place in range(prompts))
     asked = [{"question": " ".join([str(place), *words[at : at + 6]]), "answer": "law"} for place, at in starts]
-    (here / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in asked))
+    (cwd / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in asked))
     text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
     return [
         *("data=questions", "data.path=asked.jsonl", "data.question=question", "data.answer=answer"),
@@ -51,11 +51,11 @@ def how(world: World, here: Path, prompts: int = PROMPTS) -> list[str]:
     ]
 
 
-def test_no_answer_is_written_twice_and_the_data_are_the_same_to_the_byte(world: World, here: Path) -> None:
-    command = ["recover", "latest", *how(world, here), "--json"]
+def test_no_answer_is_written_twice_and_the_data_are_the_same_to_the_byte(world: World, cwd: Path) -> None:
+    command = ["recover", "latest", *how(world, cwd), "--json"]
     for store in ("undisturbed", "killed"):
-        found(do("search", *world.search(store=store), "--json"))
-    whole = found(do(*command, "--store", "undisturbed", "--out", "whole"))
+        json_answer(do("search", *world.search(store=store), "--json"))
+    whole = json_answer(do(*command, "--store", "undisturbed", "--out", "whole"))
     n_asked = whole["answers_written"]
     assert n_asked > 4 * AT_ONCE
     process = start(*command, "--store", "killed", "--out", "healed")
@@ -64,26 +64,26 @@ def test_no_answer_is_written_twice_and_the_data_are_the_same_to_the_byte(world:
     written = assessments("killed")
     assert 2 <= len(written) < n_asked / AT_ONCE, "it was killed meanwhile"
     n_written = sum(len(json.loads(result)["answers"]) for result in written.values())
-    again = found(do(*command, "--store", "killed", "--out", "healed"))
+    again = json_answer(do(*command, "--store", "killed", "--out", "healed"))
     assert again["answers_written"] == n_asked - n_written
     assert written.items() <= assessments("killed").items()
     assert data("killed") == data("undisturbed") != {}
     assert again["training"] == {**whole["training"], "seconds": again["training"]["seconds"]}
 
 
-def test_ray_itself_is_killed(world: World, here: Path) -> None:
+def test_ray_itself_is_killed(world: World, cwd: Path) -> None:
     assert do("search", *world.search(searcher="one_shot")).code == 0
-    command = ["recover", "latest", *how(world, here), "cluster=local", "cluster.replicas=1", "--out", "healed"]
+    command = ["recover", "latest", *how(world, cwd), "cluster=local", "cluster.replicas=1", "--out", "healed"]
     process = start(*command)
     raylet = ray_process(process, "raylet")
     wait_for_rows(process, "mlruns", 1, "assessments")
     kill_ray(process, raylet)
     again = do(*command)
-    assert again.code == 0 and (here / "healed/config.json").is_file(), again
+    assert again.code == 0 and (cwd / "healed/config.json").is_file(), again
 
 
-def test_ray_itself_is_killed_under_a_study(world: World, here: Path) -> None:
-    words = how(world, here, MANY)
+def test_ray_itself_is_killed_under_a_study(world: World, cwd: Path) -> None:
+    words = how(world, cwd, MANY)
     ways = " ".join(word for word in words if not word.startswith("assess"))
     command = [
         *("study", *small_study(world, "searcher=[one_shot]"), "remove=2"),
@@ -96,8 +96,8 @@ def test_ray_itself_is_killed_under_a_study(world: World, here: Path) -> None:
     kill_ray(process, ray_process(process, "gcs_server"))
 
 
-def test_a_refined_search_trains_no_mask_twice(world: World, here: Path) -> None:
-    other = here / "other.txt"
+def test_a_refined_search_trains_no_mask_twice(world: World, cwd: Path) -> None:
+    other = cwd / "other.txt"
     other.write_text(" ".join(reversed(world.text.read_text().split())))
     rows = f"data=file data.path={other} data.part=all data.seq_len=16 data.samples=24 {' '.join(TRAINING)}"
     recovery = rows.replace(" recovery.max_steps=2", "")
@@ -109,13 +109,13 @@ def test_a_refined_search_trains_no_mask_twice(world: World, here: Path) -> None
         f"refine.recover_with={recovery}",
         "--json",
     ]
-    whole = found(do(*command, "store=undisturbed"))["refinement"]
+    whole = json_answer(do(*command, "store=undisturbed"))["refinement"]
     process = start(*command, "store=killed")
     wait_for_rows(process, "killed", 1, "assessments")
     process.kill()
     known = assessments("killed")
     assert 1 <= len(known) < 3, "it was killed meanwhile"
-    again = found(do(*command, "store=killed"))["refinement"]
+    again = json_answer(do(*command, "store=killed"))["refinement"]
     assert known.items() <= assessments("killed").items()
     assert [{**one, "seconds": 0} for one in again["masks"]] == [{**one, "seconds": 0} for one in whole["masks"]]
     assert data("killed") == data("undisturbed") != {}

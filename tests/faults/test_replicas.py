@@ -25,8 +25,8 @@ from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit, UnitResult
 from raysearch.models.shared_weights import attach, detach
 from raysearch.models.stack import LayerStack
+from tests.cli.answers import evaluations, json_answer, same
 from tests.cli.conftest import World
-from tests.cli.found import evaluations, found, same
 from tests.faults.injection import BEAM, SHARDS, do, kill_ray, ray_process, start, wait_for_rows
 from tests.processes import descendants, wait_for
 
@@ -58,7 +58,7 @@ def test_every_replica_of_a_search_is_ended(
         for replica in (new := command.until(both, every_s=0.01)):
             os.kill(replica, ending)
         ended |= new
-    result = found(command.finish())
+    result = json_answer(command.finish())
     assert same(result, undisturbed) and evaluations("ended") == evaluations("undisturbed")
     assert len(ended) == 2 * times
     assert result["pool"]["units_redone"] >= 1
@@ -148,7 +148,7 @@ def test_a_replica_that_loads_for_ever_is_replaced_and_one_without_a_place_is_no
         assert len(before.keys() & fleet.sync("test", Demand(2)).keys()) == 1
 
 
-def test_ray_itself_is_killed_under_an_assessment(world: World, here: Path) -> None:
+def test_ray_itself_is_killed_under_an_assessment(world: World, cwd: Path) -> None:
     assert do("search", *world.search(searcher="one_shot")).code == 0
     known = len(evaluations("mlruns"))
     texts = [

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.answers import json_answer
 from tests.cli.conftest import World
-from tests.cli.found import found
 from tests.faults.injection import refused, start, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 
-def test_a_search_that_runs_is_left_alone(here: Path, command: list[str]) -> None:
+def test_a_search_that_runs_is_left_alone(cwd: Path, command: list[str]) -> None:
     first = start(*command)
     wait_for_rows(first, "mlruns", 1)
     os.kill(first.pid, signal.SIGSTOP)  # so that it does not end meanwhile
@@ -28,16 +28,15 @@ def test_a_search_that_runs_is_left_alone(here: Path, command: list[str]) -> Non
             f" is already being run by process {first.pid} on {platform.node()}; wait for that to end",
         )
     os.kill(first.pid, signal.SIGCONT)
-    found(first.finish())
+    json_answer(first.finish())
 
 
-def test_a_study_that_runs_is_left_alone(here: Path, world: World) -> None:
+def test_a_study_that_runs_is_left_alone(cwd: Path, world: World) -> None:
     words = ["study", *world.words(cluster="local", tracking="none"), "cluster.replicas=1", "--json"]
     words += ["study.grid.searcher=[one_shot,greedy]", "study.grid.remove=[1,2]"]
     first = start(*words)
-    first.until(
-        lambda: any(path.read_text() for path in Path("mlruns").glob("ledger.db.*.lock"))
-    )  # it says whose it is
+    # It says whose it is.
+    first.until(lambda: any(path.read_text() for path in Path("mlruns").glob("ledger.db.*.lock")))
     os.kill(first.pid, signal.SIGSTOP)
     refused(
         start(*words).finish(),
@@ -46,5 +45,5 @@ def test_a_study_that_runs_is_left_alone(here: Path, world: World) -> None:
     )
     os.killpg(first.pid, signal.SIGKILL)
     first.kill()
-    result = found(start(*words).finish())
+    result = json_answer(start(*words).finish())
     assert [cell["state"] for cell in result["cells"]] == ["finished"] * 4

@@ -37,7 +37,7 @@ def _leaks(folder: Path) -> list[str]:
 
 
 def test_no_secret_is_in_what_commands_print_or_write(
-    run: Run, world: World, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, world: World, cwd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MLFLOW_TRACKING_PASSWORD", "TEAM_TOKEN", "OPENAI_API_KEY", "PGPASSWORD"):
         monkeypatch.setenv(name, _planted())
@@ -104,6 +104,6 @@ def test_no_secret_is_in_what_commands_print_or_write(
         assert done.code == 0, done
         printed.append((words[0], done.out + done.err))
     assert not [(name, said) for name, said in printed if _MARK.decode() in said]
-    assert len(list(here.rglob("*"))) > 60, "reports, artifacts, tables, a sweep and an export"
-    assert json.loads((here / "pruned" / "raysearch.json").read_text())["mask"]
-    assert not _leaks(here)
+    assert len(list(cwd.rglob("*"))) > 60, "reports, artifacts, tables, a sweep and an export"
+    assert json.loads((cwd / "pruned" / "raysearch.json").read_text())["mask"]
+    assert not _leaks(cwd)

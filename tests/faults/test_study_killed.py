@@ -14,21 +14,21 @@ from mlflow import MlflowClient
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.record import SEARCHES, as_they_stand
 from raysearch.tracking.options import Store
+from tests.cli.answers import evaluations, json_answer
 from tests.cli.conftest import World
-from tests.cli.found import evaluations, found
 from tests.cli.studies import small_study, study_words
 from tests.faults.injection import assert_all_gone, do, kill_at, ray_process, start, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 
-def test_a_killed_study_ends_the_same_and_runs_nothing_twice(world: World, here: Path) -> None:
+def test_a_killed_study_ends_the_same_and_runs_nothing_twice(world: World, cwd: Path) -> None:
     words = ["study", *study_words(world, **{"data.shard_samples": 1}), "--json"]
-    value = found(do(*words, "store=undisturbed"))
+    value = json_answer(do(*words, "store=undisturbed"))
     mark = uuid.uuid4().hex
     kill_at(words, "mlruns", 80, mark=mark)
     known = evaluations("mlruns")
-    again = found(do(*words, mark=mark))
+    again = json_answer(do(*words, mark=mark))
     assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
     assert again["study_id"] == value["study_id"]
     for mine, theirs in zip(again["cells"], value["cells"], strict=True):
@@ -37,7 +37,7 @@ def test_a_killed_study_ends_the_same_and_runs_nothing_twice(world: World, here:
     assert_all_gone(mark, within_s=30)
 
 
-def test_ray_itself_is_killed_under_a_study(world: World, here: Path) -> None:
+def test_ray_itself_is_killed_under_a_study(world: World, cwd: Path) -> None:
     words = ["study", *study_words(world, **{"data.shard_samples": 1})]
     for part, rows in (("raylet", 40), ("gcs_server", 120)):
         command = start(*words, RAY_gcs_rpc_server_reconnect_timeout_s="15")  # a minute, unless told
@@ -48,11 +48,11 @@ def test_ray_itself_is_killed_under_a_study(world: World, here: Path) -> None:
         assert outcome.code == 1, outcome
         assert "died, and the replicas with it; what they had evaluated is in the ledger, and the same" in outcome.err
         assert "Traceback" not in outcome.err
-    again = found(do(*words, "--json"))
+    again = json_answer(do(*words, "--json"))
     assert all(cell["removed"] for cell in again["cells"])
 
 
-def test_a_study_that_is_stopped_leaves_nothing_failed_or_running(world: World, here: Path) -> None:
+def test_a_study_that_is_stopped_leaves_nothing_failed_or_running(world: World, cwd: Path) -> None:
     """The searches lose their replicas before they are told."""
     many = {"data.samples": 200, "data.seq_len": 15, "data.shard_samples": 1, "screening": "off", "tracking": "mlflow"}
     words = small_study(world, "searcher=[exhaustive,greedy]", "remove=[2]", **{**many, "study.concurrency": 2})

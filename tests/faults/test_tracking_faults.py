@@ -14,8 +14,8 @@ import pytest
 
 from raysearch.cli.displays import SearchDisplay
 from raysearch.tracking.mlflow.tracker import MlflowTracker
+from tests.cli.answers import json_answer
 from tests.cli.conftest import Outcome, Run, World
-from tests.cli.found import found
 from tests.faults.conftest import Server
 from tests.tracking.conftest import get
 from tests.tracking.recorded import Recorded
@@ -66,7 +66,7 @@ class RecordedSearch:
 
         self.patch.setattr(SearchDisplay, "round_done", round_done)
         outcome = self.run(*self.words, f"tracking.uri={self.server.url}")
-        assert same(found(outcome), self.undisturbed)
+        assert same(json_answer(outcome), self.undisturbed)
         return outcome
 
     def assert_complete(self, search_id: str | None = None) -> float:
@@ -84,7 +84,7 @@ def search(
 ) -> RecordedSearch:
     experiment = re.sub(r"\W", "_", request.node.name)
     words = ["search", *world.search(tracking=None, tracking__experiment=experiment, remove=3), "--json"]
-    undisturbed = found(run(*words, "tracking.type=none", "store=undisturbed"))
+    undisturbed = json_answer(run(*words, "tracking.type=none", "store=undisturbed"))
     return RecordedSearch(run, words, undisturbed, server, experiment, monkeypatch)
 
 
@@ -96,7 +96,7 @@ def test_a_server_that_is_killed_and_back_later(search: RecordedSearch, killed_a
     assert server.url in warning and warning.endswith(f"raysearch sync {search.undisturbed['search_id']}")
     server.start()
     again = [*search.words, f"tracking.uri={server.url}"] if repair == "search" else [repair, "latest", "--json"]
-    assert found(search.run(*again))["mlflow_run_id"] is not None
+    assert json_answer(search.run(*again))["mlflow_run_id"] is not None
     search.assert_complete()
 
 
@@ -111,9 +111,9 @@ def test_a_server_that_hangs_holds_up_nothing_for_long(
     assert f"nothing was written for {timeout_s:g} s" in warning
     search.server.send(signal.SIGCONT)
     assert get(f"{search.server.url}/health", wait_s=20) == b"OK"
-    assert found(run("sync", "latest", "--json"))["missing"] > 0
-    assert found(run("sync", "latest", "--json"))["missing"] == 0
-    assert search.assert_complete() == found(outcome)["seconds"], "none is counted twice"
+    assert json_answer(run("sync", "latest", "--json"))["missing"] > 0
+    assert json_answer(run("sync", "latest", "--json"))["missing"] == 0
+    assert search.assert_complete() == json_answer(outcome)["seconds"], "none is counted twice"
 
 
 def test_a_server_that_answers_too_late_has_nothing_twice(

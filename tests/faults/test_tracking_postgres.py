@@ -10,8 +10,8 @@ import pytest
 from mlflow import MlflowClient
 from sqlalchemy import create_engine, inspect, text
 
+from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World, finish, spawn
-from tests.cli.found import found
 from tests.faults.conftest import PASSWORD, Postgres, Server, serving
 from tests.faults.test_tracking_faults import RecordedSearch, search, warnings
 
@@ -52,24 +52,24 @@ def test_two_searches_on_a_server_that_dies_with_its_database(
 
     search.disturb(2, die)
     search.assert_complete()
-    beside = found(finish(other))
-    found(search.run("sync", "latest", "--store", "other", "--json"))  # whatever it was doing when all was gone
+    beside = json_answer(finish(other))
+    json_answer(search.run("sync", "latest", "--store", "other", "--json"))  # whatever it was doing when all was gone
     search.assert_complete(beside["search_id"])
 
 
 def test_no_password_or_token_is_kept_and_what_needs_one_asks(
-    run: Run, here: Path, world: World, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+    run: Run, cwd: Path, world: World, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEAM_TOKEN", "aVery-Secret-Value-7")
     words = world.search(
         tracking=None, tracking__uri=postgres.uri, tracking__experiment=f"x {TOKEN} aVery-Secret-Value-7"
     )
     outcome = run("search", *words, "--json")
-    result = found(outcome)
+    result = json_answer(outcome)
     assert warnings(outcome) == []
     assert result["mlflow_run_id"] is not None
     outputs = [run(*line).err for line in (["show", "latest"], ["search", *words, "remove=x"], ["sync", "latest"])]
-    kept = [file.read_bytes().decode("latin-1") for file in here.rglob("*") if file.is_file()]
+    kept = [file.read_bytes().decode("latin-1") for file in cwd.rglob("*") if file.is_file()]
     for secret in (PASSWORD, TOKEN, "aVery-Secret-Value-7"):
         assert not any(secret in words for words in [*kept, *outputs])
     values = list(rows(postgres))
@@ -81,7 +81,7 @@ def test_no_password_or_token_is_kept_and_what_needs_one_asks(
     for command in ("resume", "sync"):
         outcome = run(command, "latest")
         assert (outcome.code, outcome.err.startswith(sentence)) == (2, True), outcome.err
-    assert found(run("sync", "latest", f"tracking.uri={postgres.uri}", "--json"))["missing"] == 0
+    assert json_answer(run("sync", "latest", f"tracking.uri={postgres.uri}", "--json"))["missing"] == 0
     monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres.uri)
-    assert found(run("resume", "latest", "--json"))["removed"] == result["removed"]
+    assert json_answer(run("resume", "latest", "--json"))["removed"] == result["removed"]
     assert MlflowClient(postgres.uri).get_run(result["mlflow_run_id"]).info.status == "FINISHED"

@@ -170,7 +170,10 @@ def test_a_ledger_of_each_format_is_read(dump, tmp_path):
     with closing(Ledger(path)) as ledger:
         assert check_ledger(ledger, [SEARCHES, STUDIES]).damage == []
         records = SEARCHES.all(ledger)
-        assert {record.search_id: (record.found.removed, round(record.found.loss, 4)) for record in records} == {
+        assert {
+            record.search_id: (record.finished_result.removed, round(record.finished_result.loss, 4))
+            for record in records
+        } == {
             "greedy-m1-b1ba258b": ((0,), 15.6825),
             "greedy-m2-5435624b": ((0, 1), 15.7789),
         }

@@ -94,7 +94,7 @@ def test_ledgers_are_merged_bit_for_bit(ledger, other_ledger):
     assert read_assessments(ledger, "model", "0b2", [A])[A]["seconds"] == 1.0, (
         "times differ, and those of the ledger stay"
     )
-    assert SEARCHES.find(ledger, "both").found.removed and SEARCHES.find(ledger, "theirs").state == "running"
+    assert SEARCHES.find(ledger, "both").finished_result.removed and SEARCHES.find(ledger, "theirs").state == "running"
     assert STUDIES.find(ledger, "s").facts == {"machine": "theirs"}
     assert check_ledger(ledger, RECORDS).is_whole and other_ledger.path.read_bytes() == before
     assert not any(merge_ledgers(ledger, [other_ledger.path], RECORDS).rows.values()), "nothing twice"

@@ -60,9 +60,8 @@ def test_a_change_receives_the_old_record(filled):
     SEARCHES.change(filled, OLD.search_id, lambda before: replace(before or NEW, state="failed", failure="why"))
     assert SEARCHES.get(filled, OLD.search_id) == replace(OLD, state="failed", failure="why")
     filled.connection.execute("UPDATE searches SET config = '{}'")
-    SEARCHES.change(
-        filled, OLD.search_id, lambda before: OLD if before is None else NEW
-    )  # a damaged record is passed as None
+    # A damaged record is passed as None.
+    SEARCHES.change(filled, OLD.search_id, lambda before: OLD if before is None else NEW)
     assert SEARCHES.get(filled, OLD.search_id) == OLD
 
 

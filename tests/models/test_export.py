@@ -147,9 +147,8 @@ def test_values_by_layer_are_renumbered_with_their_layers(tmp_path: Path) -> Non
     for mask, layers in [(Mask.of(0), ["0", "2"]), (Mask.of(1, 2), ["1"])]:
         values = config_value(spec, mask, "per_layer_config", tmp_path / "pruned")
         assert values == {layer: {"head_dim": 16} for layer in layers}, mask
-    with pytest.raises(
-        UnsupportedModelError, match="gemma4_text cannot be exported"
-    ):  # its last layer must have full attention
+    # Its last layer must have full attention.
+    with pytest.raises(UnsupportedModelError, match="gemma4_text cannot be exported"):
         exported(spec, Mask.of(3), tmp_path / "last")
 
 

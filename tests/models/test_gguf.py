@@ -159,9 +159,8 @@ def test_the_file_is_read_if_no_copy_can_be_written(gguf: Path, tmp_path: Path, 
     def full(file: Path) -> str:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(
-        "raysearch.models.gguf.sha256", full
-    )  # the digests are computed last, after the model was written
+    # The digests are computed last, after the model was written.
+    monkeypatch.setattr("raysearch.models.gguf.sha256", full)
     with pytest.warns(UserWarning, match=r"cannot keep the model as safetensors .No space left on device"):
         assert load_model(model_of(gguf, tmp_path / "full")).dtype == torch.float32
     assert [file.name for file in (tmp_path / "full").iterdir()] == [".lock"]

@@ -12,10 +12,10 @@ import pytest
 import raysearch
 from tests.assessment.conftest import of_text
 from tests.calibration.tokenizers import BOS, EOS, PLAIN, characters
-from tests.cli.conftest import Run, World, here, run, world
+from tests.cli.conftest import Run, World, cwd, run, world
 from tests.models.families import tiny
 
-__all__ = ["here", "run", "world"]  # fixtures
+__all__ = ["cwd", "run", "world"]  # fixtures
 
 
 @pytest.fixture(scope="session")

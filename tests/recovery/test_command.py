@@ -28,10 +28,10 @@ def whole(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, 
 
 
 @pytest.fixture
-def searched(whole: tuple[str, Path], here: Path) -> str:
+def searched(whole: tuple[str, Path], cwd: Path) -> str:
     """Copy the store of that search to the current folder."""
     search_id, store = whole
-    shutil.copytree(store, here / "mlruns")
+    shutil.copytree(store, cwd / "mlruns")
     return search_id
 
 
@@ -47,7 +47,7 @@ def words(searched: str, assessed_by: list[str]) -> list[str]:
 
 
 def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
-    run: Run, words: list[str], other_text: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, words: list[str], other_text: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -56,15 +56,15 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     shown = run(*command)
     assert shown.code == 0, shown.err
     assert "recovered" in shown.out and "mine (perplexity, lower is better)" in shown.out
-    healed = AutoModelForCausalLM.from_pretrained(here / "healed")
+    healed = AutoModelForCausalLM.from_pretrained(cwd / "healed")
     assert healed.config.num_hidden_layers == 3
-    (folder,) = (here / "mlruns/recoveries").iterdir()
+    (folder,) = (cwd / "mlruns/recoveries").iterdir()
     assert not {"pruned", "teacher"} & {entry.name for entry in folder.iterdir()}, "what nobody needs any more"
     raysearch.export("latest", out="pruned")
-    pruned = AutoModelForCausalLM.from_pretrained(here / "pruned")
-    PeftModel.from_pretrained(pruned, str(here / "healed/adapter"))
+    pruned = AutoModelForCausalLM.from_pretrained(cwd / "pruned")
+    PeftModel.from_pretrained(pruned, str(cwd / "healed/adapter"))
     assert f"Left on the disk: {folder} (" in shown.out and "Next: convert_hf_to_gguf.py healed" in shown.out
-    targets = json.loads((here / "healed/adapter/adapter_config.json").read_text())["target_modules"]
+    targets = json.loads((cwd / "healed/adapter/adapter_config.json").read_text())["target_modules"]
     assert targets == sorted(targets), "the same bytes in every process"
     card = json.loads((folder / "rows.json").read_text())
     assert card["rows"] + sum(card["left_out"].values()) == 24
@@ -80,7 +80,7 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     assert {f"assess/mine/{model}" for model in ("dense", "pruned", "recovered")} <= record.named.keys()
     assert not raysearch.assessed("latest"), "the search has the numbers of its own assessment alone"
     assert {"data", "logits", "training", "assessment"} <= record.seconds.keys() and record.training.tokens > 0
-    readme = (here / "healed/README.md").read_text()
+    readme = (cwd / "healed/README.md").read_text()
     assert "| | dense | pruned | recovered | pruned / dense | recovered / dense |" in readme
     assert "| vLLM | `vllm serve ./healed` |" in readme
     assert "layers 0 to 4: █ kept, · removed" in readme
@@ -97,12 +97,12 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
 
 
 def test_a_model_may_be_recovered_without_being_assessed(
-    run: Run, words: list[str], here: Path, other_text: Path
+    run: Run, words: list[str], cwd: Path, other_text: Path
 ) -> None:
     command = ["recover", *words, f"data.path={other_text}", "assess=none", "assess.texts.mine=null"]
     value = done(run, *command, "--out", "healed")
     assert value["training"]["steps"] > 0 and (value["dense"], value["recovered"]) == ({}, {})
-    assert (here / "healed" / "model.safetensors").is_file()
+    assert (cwd / "healed" / "model.safetensors").is_file()
     assert not [line for line in run(*command, "--out", "healed", "--overwrite").out.splitlines() if "nan" in line]
     refused = run("assess", "latest", "assess=none")
     assert refused.code == 2 and "assess measures nothing; name texts or tasks" in refused.err
@@ -144,12 +144,12 @@ def test_a_dry_run_times_the_loss_that_is_trained(
 
 
 def test_the_dense_model_answers_prompts_once(
-    run: Run, words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, words: list[str], cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words_of_text = ("people", "war", "navy", "law", "state", "union", "nation", "laws")
     texts = [f"the {word} of the {second_word}" for word in words_of_text for second_word in words_of_text[:5]]
     overrides = [word for word in words if not word.startswith("data")]
-    overrides += questions(here / "asked.jsonl", *({"question": text, "answer": "the law"} for text in texts))
+    overrides += questions(cwd / "asked.jsonl", *({"question": text, "answer": "the law"} for text in texts))
     overrides += ["recovery.loss=tokens"]
     overrides += ["recovery.max_new_tokens=40", "recovery.max_tokens=60", "recovery.temperature=1.0"]
     value = done(run, "recover", *overrides, "--out", "healed")
@@ -159,7 +159,7 @@ def test_the_dense_model_answers_prompts_once(
     monkeypatch.setattr(responses.AnswerJob, "run", pytest.fail)
     repeated = done(run, "recover", *overrides, "recovery.method=full", "--out", "full")
     assert repeated["answers_written"] == 0, "the ledger has them"
-    assert not (here / "full/adapter").exists()
+    assert not (cwd / "full/adapter").exists()
 
 
 def questions(file: Path, *rows: dict[str, str]) -> list[str]:
@@ -169,10 +169,10 @@ def questions(file: Path, *rows: dict[str, str]) -> list[str]:
     return ["data=questions", f"data.path={file}", *fields, "data.samples=all", "data.part=all"]
 
 
-def test_a_dry_run_counts_prompts_that_leave_an_answer_no_room(run: Run, words: list[str], here: Path) -> None:
+def test_a_dry_run_counts_prompts_that_leave_an_answer_no_room(run: Run, words: list[str], cwd: Path) -> None:
     overrides = [word for word in words if not word.startswith("data")]
     rows = [{"question": f"the law of {n}" + " and the people of the nation" * 20 * (n % 2)} for n in range(40)]
-    overrides += questions(here / "asked.jsonl", *({**row, "answer": "the law"} for row in rows))
+    overrides += questions(cwd / "asked.jsonl", *({**row, "answer": "the law"} for row in rows))
     earlier = torch.ones(2**28)  # 1 GiB, which is of no step
     del earlier
     before = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -183,11 +183,11 @@ def test_a_dry_run_counts_prompts_that_leave_an_answer_no_room(run: Run, words: 
 
 
 def test_mistakes_are_refused_in_one_sentence(
-    run: Run, words: list[str], world: World, other_text: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, words: list[str], world: World, other_text: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "file").write_text("")
-    (here / "full").mkdir()
-    (here / "full/mine").write_text("")
+    (cwd / "file").write_text("")
+    (cwd / "full").mkdir()
+    (cwd / "full/mine").write_text("")
     on_text = [f"data.path={other_text}"]
     out = ["--out", "x"]
     text = [*on_text, *out]
@@ -217,16 +217,16 @@ def test_mistakes_are_refused_in_one_sentence(
         (words, [*text, "assess.server=http://127.0.0.1:9/v1"], "serves one checkpoint, and a recovery assesses three"),
         (words, [*text, "recovery.workers=3"], "recovery.batch_size=8 is not a multiple of recovery.workers=3"),
         (["nothing", *words[1:]], text, "SEARCH='nothing' is not in"),
-        (bare, questions(here / "no.jsonl"), "holds no"),
-        (bare, questions(here / "empty.jsonl", *({**row, "question": ""} for row in rows)), "empty.jsonl"),
-        ([*bare, "recovery.max_prompt_tokens=1"], questions(here / "a.jsonl", *rows), "train on (3 too long)"),
+        (bare, questions(cwd / "no.jsonl"), "holds no"),
+        (bare, questions(cwd / "empty.jsonl", *({**row, "question": ""} for row in rows)), "empty.jsonl"),
+        ([*bare, "recovery.max_prompt_tokens=1"], questions(cwd / "a.jsonl", *rows), "train on (3 too long)"),
         (
             [*bare, "recovery.responses=data"],
-            questions(here / "b.jsonl", *({**row, "answer": " "} for row in rows)),
+            questions(cwd / "b.jsonl", *({**row, "answer": " "} for row in rows)),
             "b.jsonl",
         ),
     ]
     assert_refused(run, [(["recover", *before, *more], message) for before, more, message in cases])
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
     assert_refused(run, [(["recover", *words, *text], "store=mlruns has 1 kB left, and this recovery needs")])
-    assert not (here / "x").exists()
+    assert not (cwd / "x").exists()

@@ -25,14 +25,14 @@ ASSESS = ["assess=none", "assess.probe.enabled=false"]
 
 
 @pytest.fixture
-def searched(run: Run, world: World, here: Path) -> None:
+def searched(run: Run, world: World, cwd: Path) -> None:
     """A search of a GGUF file."""
-    write_llama(here / "dense.gguf", quantised=True)
+    write_llama(cwd / "dense.gguf", quantised=True)
     done(run, "search", *world.search(model="dense.gguf", **{"model.dtype": "float32"}))
 
 
 @pytest.mark.usefixtures("searched")
-def test_a_recovered_gguf_file_becomes_a_gguf_file_again(run: Run, here: Path) -> None:
+def test_a_recovered_gguf_file_becomes_a_gguf_file_again(run: Run, cwd: Path) -> None:
     none = "has no recovered checkpoint; first: raysearch recover"
     assert_refused(run, [(["export", "latest", "--recovered", "--out", "x"], none)])
     shown = run("recover", "latest", *TRAIN, *ASSESS, "recovery.learning_rate=0.05", "--out", "healed")
@@ -45,17 +45,17 @@ def test_a_recovered_gguf_file_becomes_a_gguf_file_again(run: Run, here: Path) -
     assert "Wrote healed.gguf: 2 layers" in exported.out and "The training changed 14 tensors" in exported.out
     healed, pruned = (
         AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
-        for folder in (here / "healed", raysearch.export("latest", out="pruned").out)
+        for folder in (cwd / "healed", raysearch.export("latest", out="pruned").out)
     )
     expected = log_p(healed)
-    written = by_llama_cpp(here / "healed.gguf")
+    written = by_llama_cpp(cwd / "healed.gguf")
     gap = np.abs(written - expected).max()
     trained_by = np.abs(log_p(pruned) - expected).max()
     assert gap < 0.1 and gap < 0.5 * trained_by, (gap, trained_by)
     copied = run("export", "latest", "--recovered", "--out", "copy")
     assert f"Wrote copy: the model of {record.recovery_id}" in copied.out
-    assert (here / "copy/model.safetensors").read_bytes() == (here / "healed/model.safetensors").read_bytes()
-    shutil.rmtree(here / "healed")
+    assert (cwd / "copy/model.safetensors").read_bytes() == (cwd / "healed/model.safetensors").read_bytes()
+    shutil.rmtree(cwd / "healed")
     cases = [
         (["--recovered", "--out", "x"], "is no longer in"),
         (["--recovered", "--out", "x", "--prompt", "a"], "--prompt is not offered with --recovered"),
@@ -66,11 +66,11 @@ def test_a_recovered_gguf_file_becomes_a_gguf_file_again(run: Run, here: Path) -
 
 @pytest.mark.usefixtures("searched")
 def test_a_recovery_of_all_weights_is_not_kept_twice_and_goes_elsewhere_by_training_again(
-    run: Run, here: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["recover", "latest", *TRAIN, *ASSESS, "recovery.method=full", "--out"]
     value = done(run, *command, "healed")
-    (folder,) = (here / "mlruns/recoveries").iterdir()
+    (folder,) = (cwd / "mlruns/recoveries").iterdir()
     assert {entry.name for entry in folder.iterdir()} == {"rows.jsonl", "rows.json", "trained"}
     assert not [*folder.rglob("*.safetensors")] and (folder / "trained/history.json").is_file()
     with monkeypatch.context() as patch:
@@ -79,5 +79,5 @@ def test_a_recovery_of_all_weights_is_not_kept_twice_and_goes_elsewhere_by_train
         assert done(run, *command, "healed")["training"] == value["training"]
     elsewhere = done(run, *command, "elsewhere")
     assert elsewhere["training"]["points"] == value["training"]["points"]
-    card = json.loads((here / "elsewhere/raysearch.json").read_text())
+    card = json.loads((cwd / "elsewhere/raysearch.json").read_text())
     assert card["recovery_id"] == value["recovery_id"]

@@ -27,12 +27,12 @@ def words(run: Run, world: World) -> list[str]:
 
 
 def test_the_rest_of_the_searched_text_is_trained_on_and_a_tenth_assessed(
-    run: Run, words: list[str], world: World, here: Path
+    run: Run, words: list[str], world: World, cwd: Path
 ) -> None:
     outcome = run("recover", *words, "--out", "healed")
     assert outcome.code == 0, outcome.err
     assert "warning" not in outcome.err and "the search's own data (perplexity" in outcome.out
-    (folder,) = (here / "mlruns/recoveries").iterdir()
+    (folder,) = (cwd / "mlruns/recoveries").iterdir()
     card = json.loads((folder / "rows.json").read_text())
     assert card["data"] == {"source": "file", "path": world.text.name, "part": "rest", "responses": None}
     assert 9 < card["rows"] <= 24
@@ -44,9 +44,9 @@ def test_the_rest_of_the_searched_text_is_trained_on_and_a_tenth_assessed(
 
 
 def test_a_warning_names_the_data_if_the_search_left_too_little(
-    run: Run, words: list[str], world: World, here: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, words: list[str], world: World, cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "small.txt").write_text(world.text.read_text()[:1500])
+    (cwd / "small.txt").write_text(world.text.read_text()[:1500])
     done(run, "search", *world.search(**{"data.path": "small.txt", "data.samples": 8, "remove": 1}))
     warnings = list[str]()
 
@@ -64,10 +64,10 @@ def test_a_warning_names_the_data_if_the_search_left_too_little(
     assert not [warning for warning in warnings if "train" in warning], "they were requested"
 
 
-def test_of_questions_the_answers_of_the_data_are_learned(run: Run, words: list[str], world: World, here: Path) -> None:
+def test_of_questions_the_answers_of_the_data_are_learned(run: Run, words: list[str], world: World, cwd: Path) -> None:
     text = world.text.read_text().replace(".", "").split()
     rows = [{"question": " ".join(text[at : at + 15]), "answer": text[at + 15]} for at in range(0, 1600, 16)]
-    (here / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (cwd / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     changed = {"data": "questions", "data.path": "asked.jsonl", "data.seq_len": 32, "data.samples": 20}
     done(run, "search", *world.search(**changed, **{"data.prompt": "{question}"}))
     value = done(run, "recover", *words, "assess=none", "--out", "healed")
@@ -80,7 +80,7 @@ def test_own_data_are_of_recover_alone(run: Run, world: World) -> None:
     assert_refused(run, [(["search", *world.search(data="own", **{"data.path": None})], "data=own is a search's own")])
 
 
-def test_a_short_recovery_in_a_search_is_on_its_own_data_too(world: World, here: Path) -> None:
+def test_a_short_recovery_in_a_search_is_on_its_own_data_too(world: World, cwd: Path) -> None:
     words = world.search(refine="recover")
     refiner = build.search_spec(words).refiner
     assert isinstance(refiner, RecoveryRefiner)

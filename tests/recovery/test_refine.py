@@ -44,9 +44,9 @@ def whole(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def refined(whole: Path, here: Path) -> None:
+def refined(whole: Path, cwd: Path) -> None:
     """Copy the store of that search to the current folder."""
-    shutil.copytree(whole, here / "mlruns")
+    shutil.copytree(whole, cwd / "mlruns")
 
 
 class Listening(Observer):
@@ -61,7 +61,7 @@ class Listening(Observer):
 
 
 def test_the_best_mask_after_a_short_recovery_is_the_result(
-    run: Run, words: list[str], refined: None, here: Path, store_with_tables: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, words: list[str], refined: None, cwd: Path, store_with_tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = done(run, *(word for word in words if not word.startswith("refine")), "store=plain")
     result = done(run, *words)
@@ -76,15 +76,15 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     shown = run("show", result["search_id"]).out
     assert "best after" in shown and "rank correlation" in shown and result["refinement"]["refinement_id"] in shown
     assert raysearch.load(result["search_id"]).to_frame().loc[0, "mask"] == "{}"
-    (folder,) = (here / "mlruns/recoveries").glob("refine-*")
+    (folder,) = (cwd / "mlruns/recoveries").glob("refine-*")
     assert not (folder / "teacher").exists() and (folder / "rows.jsonl").is_file(), "the rows are shared"
-    folders = {entry.name for entry in (here / "mlruns/recoveries").glob("recover-*/*") if entry.is_dir()}
+    folders = {entry.name for entry in (cwd / "mlruns/recoveries").glob("recover-*/*") if entry.is_dir()}
     assert folders == {"trained"}, "of a recovered model its adapter is kept"
     (folder / "teacher").mkdir()
     with monkeypatch.context() as patch:
         for name in ("heal", "train"):
             patch.setattr(steps, name, pytest.fail)
-        with opened(here / "mlruns/ledger.db") as ledger, held(ledger, folder.name, "REFINEMENT"):
+        with opened(cwd / "mlruns/ledger.db") as ledger, held(ledger, folder.name, "REFINEMENT"):
             repeated = done(run, *words)
         assert (folder / "teacher").exists(), "another search trains by it"
         raysearch.search(*words[1:], observer=(listening := Listening()))
@@ -92,9 +92,9 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     assert len({*listening.names}) == 3, "trackers are told of each training, also by a search that trains nothing"
     assert repeated["refinement"] == result["refinement"] and repeated["removed"] == result["removed"]
     assert done(run, "resume", result["search_id"])["refinement"] == result["refinement"]
-    shutil.copy(store_with_tables, here / "mlruns")
+    shutil.copy(store_with_tables, cwd / "mlruns")
     synced = done(run, "sync", result["search_id"], "tracking=mlflow")
-    client = MlflowClient(f"sqlite:///{here / 'mlruns/mlflow.db'}")
+    client = MlflowClient(f"sqlite:///{cwd / 'mlruns/mlflow.db'}")
     query = f"tags.`mlflow.parentRunId` = '{synced['mlflow_run_id']}' and tags.`raysearch.kind` = 'recovery'"
     trainings = client.search_runs([client.get_run(synced["mlflow_run_id"]).info.experiment_id], query)
     assert {mlflow_run.info.run_name for mlflow_run in trainings} == {*listening.names}
@@ -102,13 +102,13 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
 
 
 def test_the_refined_loss_is_that_of_the_recovered_checkpoint(
-    run: Run, words: list[str], refined: None, other_text: Path, assessed_by: list[str], world: World, here: Path
+    run: Run, words: list[str], refined: None, other_text: Path, assessed_by: list[str], world: World, cwd: Path
 ) -> None:
     """The checkpoint is written by the same training, started by hand."""
     result = done(run, *words)
     by_hand = [*WITH.format(other_text).split(), "recovery.max_steps=3", "recovery.epochs=3.0", *assessed_by]
     done(run, "recover", result["search_id"], *by_hand, "--out", "healed")
-    score = [word for word in world.words(model=here / "healed") if not word.startswith("remove")]
+    score = [word for word in world.words(model=cwd / "healed") if not word.startswith("remove")]
     (scored,) = done(run, "score", *score, "masks=[[]]")
     best = min(result["refinement"]["masks"], key=lambda mask: mask["recovered_loss"])
     assert scored["loss"] == pytest.approx(best["recovered_loss"], rel=1e-6)
@@ -171,13 +171,13 @@ def test_a_recovery_has_the_same_name_whether_or_not_the_parts_of_a_weighted_sea
     assert done(run, *words)["refinement"] == whole
 
 
-def test_rows_that_do_not_fit_the_model_are_refused_before_the_search(run: Run, words: list[str], here: Path) -> None:
+def test_rows_that_do_not_fit_the_model_are_refused_before_the_search(run: Run, words: list[str], cwd: Path) -> None:
     cases = [
         ("recovery.max_tokens=65", "recovery.max_tokens=65 is longer than the 64 positions of the model; use 64 or"),
         ("data.seq_len=49", "data.seq_len=49 is longer than recovery.max_tokens=48, the most of a row"),
     ]
     assert_refused(run, [([*words[:-1], f"{words[-1]} {word}"], message) for word, message in cases])
-    assert not list(here.iterdir())
+    assert not list(cwd.iterdir())
 
 
 def test_mistakes_are_refused_in_one_sentence(run: Run, words: list[str]) -> None:

@@ -28,7 +28,7 @@ WITH = (
 def test_a_study_recovers_its_masks_and_the_dense_model_once(
     run: Run,
     world: World,
-    here: Path,
+    cwd: Path,
     items: Path,
     other_text: Path,
     assessed_by: list[str],
@@ -56,9 +56,9 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
     assert "What training gave back" in page and "loss by tokens of training" in page
     costs = (report.parent / "tables/recovery_costs.csv").read_text().splitlines()
     assert len(costs) == 1 + len(recovered) and "Tokens" in costs[0]
-    models = [folder for folder in (here / "mlruns/recoveries").glob("*/*") if folder.name in ("pruned", "recovered")]
+    models = [folder for folder in (cwd / "mlruns/recoveries").glob("*/*") if folder.name in ("pruned", "recovered")]
     assert models == [], "a study keeps no models"
-    leftover = here / "mlruns/recoveries" / control["recovery_id"] / "recovered"
+    leftover = cwd / "mlruns/recoveries" / control["recovery_id"] / "recovered"
     leftover.mkdir()  # as a command does that is killed before it tidies up
     with monkeypatch.context() as patch:
         patch.setattr(recover, "_recover", pytest.fail)
@@ -70,7 +70,7 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
         assert [number["metric"]["name"] for number in entry["record"]["numbers"]] == ["mine", "piqa"]
 
 
-def test_rows_longer_than_the_model_takes_are_refused_before_any_search(run: Run, world: World, here: Path) -> None:
+def test_rows_longer_than_the_model_takes_are_refused_before_any_search(run: Run, world: World, cwd: Path) -> None:
     with_long_rows = WITH.format(world.text).replace("max_tokens=48", "max_tokens=1024")
     words = [
         *small_study(world, "searcher=[one_shot]", f"model={{tiny: model={world.model}}}", model=None),
@@ -78,4 +78,4 @@ def test_rows_longer_than_the_model_takes_are_refused_before_any_search(run: Run
     ]
     refused = run("study", *words)
     assert refused.code == 2 and "recovery.max_tokens=1024 is longer than the 64 positions of the model" in refused.err
-    assert not (here / "mlruns/ledger.db").exists()
+    assert not (cwd / "mlruns/ledger.db").exists()

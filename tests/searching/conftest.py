@@ -1,6 +1,6 @@
 """The fixtures of the tests of commands, and an empty ledger."""
 
-from tests.cli.conftest import here, world
+from tests.cli.conftest import cwd, world
 from tests.ledger.conftest import ledger
 
-__all__ = ["here", "ledger", "world"]
+__all__ = ["cwd", "ledger", "world"]

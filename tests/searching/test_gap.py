@@ -46,9 +46,8 @@ def search_of(*removed, measure=PERPLEXITY):
     ids=["best", "tied", "worst but for a failure"],
 )
 def test_a_mask_is_ranked_among_all_of_its_size(ledger, removed, rank, percentile, gap):
-    record(
-        ledger, [*PAIRS, Mask(), Mask.of(0, 3), Mask.of(0, 1, 2)]
-    )  # the last three masks are dense, protected or larger, and so no rivals
+    # The last three masks are dense, protected or larger, and so no rivals.
+    record(ledger, [*PAIRS, Mask(), Mask.of(0, 3), Mask.of(0, 1, 2)])
     record(ledger, [Mask.of(1, 2)], calibration="elsewhere")
     ranked = gap_of(search_of(*removed), ledger)
     assert (ranked.rank, ranked.gap) == (rank, gap) and ranked.percentile == pytest.approx(percentile)

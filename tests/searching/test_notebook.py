@@ -33,12 +33,12 @@ def html_of(cell: Any) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")  # warnings of jupyter_client
-def test_a_search_shows_a_moving_bar_and_then_its_result(here: Path, world: World) -> None:
+def test_a_search_shows_a_moving_bar_and_then_its_result(cwd: Path, world: World) -> None:
     search = f"import raysearch\nresult = raysearch.search(*{world.search()!r})"
     cells = [search, "result", "result.plot.path();", "raysearch.search('remove=99', *" + repr(world.words()) + ")"]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     book.cells[-1].metadata["tags"] = ["raises-exception"]
-    Watched(book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(here)}}).execute()
+    Watched(book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(cwd)}}).execute()
     kinds = [kind for kind, html in shown if "<progress" in html]
     assert kinds[0] == "display_data" and kinds.count("update_display_data") >= 3, "one bar is updated"
     running, table, plot, refused = book.cells

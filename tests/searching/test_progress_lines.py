@@ -13,7 +13,7 @@ from tests.cli.conftest import World
 
 
 def test_a_script_without_a_terminal_logs_a_line_for_each_round(
-    world: World, here: object, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    world: World, cwd: object, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with caplog.at_level(logging.INFO, "raysearch"):
         result = raysearch.search(*world.search())
@@ -27,7 +27,7 @@ def test_a_script_without_a_terminal_logs_a_line_for_each_round(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_script_on_a_terminal_prints_the_lines(world: World, here: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_on_a_terminal_prints_the_lines(world: World, cwd: object, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

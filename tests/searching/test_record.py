@@ -81,7 +81,7 @@ def test_a_search_that_ends_after_it_was_read_has_ended(tmp_path: Path) -> None:
 def test_the_remedy_names_the_ledger_of_the_search() -> None:
     stopped = SearchRecord("it", {"store": "other", "ledger": None}, "interrupted", None, None, "now")
     with pytest.raises(UserError, match="first: raysearch resume it --store other"):
-        _ = stopped.found
+        _ = stopped.finished_result
 
 
 def test_a_study_in_place_of_a_search_is_an_error_that_says_so(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.cli.conftest import World
 
 
 @pytest.fixture
-def spec(world: World, here: Path) -> SearchSpec:
+def spec(world: World, cwd: Path) -> SearchSpec:
     """A greedy search for two of five layers."""
     return build.search_spec(world.search())
 
@@ -61,13 +61,15 @@ def test_a_result_and_its_repetition_have_the_same_separation(spec: SearchSpec, 
     assert separation is not None and (separation.reference, separation.by_layer) == (result.mask, False)
     assert separation.n_others == 3 >= separation.n_not_worse, "greedy tries four masks of two of five layers"
     assert separation.n_samples == result.n_samples and str(separation) in str(result)
-    assert last_record(spec).found.separation == separation == run_search(spec, Observer(), Tracker()).separation
+    assert (
+        last_record(spec).finished_result.separation == separation == run_search(spec, Observer(), Tracker()).separation
+    )
     alone = run_search(build.search_spec(world.search(searcher="one_shot")), Observer(), Tracker()).separation
     assert alone is not None and alone.by_layer and alone.n_others == 3, "of five layers, two are removed"
 
 
-def test_data_that_are_deleted_during_a_search_do_not_undo_it(world: World, here: Path) -> None:
-    text = here / "text.txt"
+def test_data_that_are_deleted_during_a_search_do_not_undo_it(world: World, cwd: Path) -> None:
+    text = cwd / "text.txt"
     text.write_bytes(Path(world.text).read_bytes())
     spec = build.search_spec(world.search(data__path=text))
 
@@ -77,7 +79,7 @@ def test_data_that_are_deleted_during_a_search_do_not_undo_it(world: World, here
 
     result = run_search(spec, Deleting(), Tracker())
     record = last_record(spec)
-    assert (record.state, record.found.removed) == ("finished", result.removed)
+    assert (record.state, record.finished_result.removed) == ("finished", result.removed)
 
 
 def test_a_search_that_is_closed_early_is_stopped_with_the_best_mask_so_far(spec: SearchSpec) -> None:
@@ -133,7 +135,7 @@ def test_another_search_cannot_be_resumed_by_an_id(spec: SearchSpec) -> None:
         run_search(replace(spec, seed=1), Observer(), Tracker(), resumes=first.search_id)
 
 
-def test_numbers_that_do_not_fit_write_nothing(spec: SearchSpec, here: Path) -> None:
+def test_numbers_that_do_not_fit_write_nothing(spec: SearchSpec, cwd: Path) -> None:
     with pytest.raises(UserError, match="remove=5 leaves no layer of the 5"):
         run_search(replace(spec, remove=5), Observer(), Tracker())
-    assert not list(here.iterdir())
+    assert not list(cwd.iterdir())

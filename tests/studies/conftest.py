@@ -1,5 +1,5 @@
 """The tiny world and command line of the tests of commands."""
 
-from tests.cli.conftest import here, run, world
+from tests.cli.conftest import cwd, run, world
 
-__all__ = ["here", "run", "world"]
+__all__ = ["cwd", "run", "world"]

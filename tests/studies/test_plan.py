@@ -5,8 +5,8 @@ from __future__ import annotations
 from raysearch.cli.study_tables import assessment_lines
 from raysearch.configuration import build
 from raysearch.studies.plan import plan_study
+from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
-from tests.cli.found import found
 from tests.cli.studies import study_words
 
 
@@ -17,7 +17,7 @@ def test_the_plan_predicts_the_evaluations_of_searches(world: World, run: Run) -
         for cell_plan in plan.cells
     }
     for searcher, remove in (("one_shot", 1), ("one_shot", 2), ("greedy", 1), ("greedy", 2)):
-        result = found(run("search", *world.search(searcher=searcher, remove=remove), "--json"))
+        result = json_answer(run("search", *world.search(searcher=searcher, remove=remove), "--json"))
         assert evaluations[searcher, remove] == result["evaluations"]["requested"], (searcher, remove)
 
 

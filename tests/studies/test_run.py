@@ -26,8 +26,8 @@ from raysearch.studies import run as running
 from raysearch.studies.assess import assess_searches
 from raysearch.studies.model_group import ModelGroup
 from raysearch.studies.run import Failure, _StudyWork, run_study
+from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
-from tests.cli.found import found
 from tests.cli.studies import small_study
 
 
@@ -70,7 +70,7 @@ def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, m
     assert [cell["state"] for cell in report_so_far["cells"]] == ["finished"] * 2
     assert all(cell["layer_forwards"]["shared"] > 0 for cell in report_so_far["cells"])
     assert [bool(cell["assessed"]) for cell in report_so_far["cells"]] == [False, True]
-    assert all(cell["assessed"] for cell in found(run("study", *words, "--json"))["cells"])
+    assert all(cell["assessed"] for cell in json_answer(run("study", *words, "--json"))["cells"])
     several = [UserError("data=x is wrong"), EvaluationError("out of luck")]
     monkeypatch.setattr(running, "run_study", lambda *args: (run_study(*args)[0], several))
     outcome = run("study", *words, "--json")
@@ -189,4 +189,4 @@ def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answere
     with opened(Path("mlruns/ledger.db")) as ledger:
         records = SEARCHES.some(ledger, [cell["search_id"] for cell in cells])
     for cell in cells:  # the searches ran one after another, so each computed its shared cost
-        assert records[cell["search_id"]].found.layer_forwards.computed == cell["layer_forwards"]["shared"]
+        assert records[cell["search_id"]].finished_result.layer_forwards.computed == cell["layer_forwards"]["shared"]

@@ -20,10 +20,8 @@ from tests.tracking.recorded import Recorded
 
 def test_stores_and_addresses_that_cannot_be_served_are_refused(tmp_path):
     (tmp_path / "mlflow.db").touch()
-    hanging = {
-        "uri": "mssql+pyodbc:///?odbc_connect=PWD%3Ds3cr3t",
-        "port": closed_port(),
-    }  # MLflow would try for minutes
+    # MLflow would try for minutes.
+    hanging = {"uri": "mssql+pyodbc:///?odbc_connect=PWD%3Ds3cr3t", "port": closed_port()}
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         cases = [

@@ -12,7 +12,7 @@ from typing import Any
 from tests.cli.conftest import Outcome
 
 
-def found(outcome: Outcome) -> Any:
+def json_answer(outcome: Outcome) -> Any:
     """Return the JSON value that a successful command printed."""
     assert outcome.code == 0, outcome.err
     assert outcome.out.count("\n") == 1, "one line, and nothing else on standard output"
