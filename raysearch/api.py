@@ -34,10 +34,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args
 from raysearch.core.formatting import as_typed, count
 from raysearch.core.options import checked
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path, option_of
-from raysearch.errors import EvaluationError, UserError, hidden_keys
+from raysearch.errors import EvaluationError, UserError
 from raysearch.searching.notebook import NotebookProgress, in_notebook
 from raysearch.searching.observer import Observer, Observers, Tracker
 from raysearch.searching.progress_lines import ProgressLines
+from raysearch.text.redaction import hidden_keys
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -297,15 +298,15 @@ def study(
     from raysearch.configuration import build
     from raysearch.studies.run import run_study
     from raysearch.tracking.mlflow.tracker import open_tracker
-    from raysearch.tracking.sync import mend
+    from raysearch.tracking.sync import complete_killed_searches
 
     observer = _observer_or_default(observer)
     spec, tracking = build.tracked_study(_all_overrides(overrides, values), config_dir)
     out = None if out is None else as_folder("--out", out)
-    open_search_tracker = partial(open_tracker, tracking.elsewhere())
+    open_search_tracker = partial(open_tracker, tracking.with_absolute_paths())
     record, failures = run_study(spec, observer, _tracker(tracking, observer), open_search_tracker)
     with _opened_ledger(spec.ledger) as ledger:
-        mend(record, ledger, tracking, observer.warn)
+        complete_killed_searches(record, ledger, tracking, observer.warn)
         results, files = _write_report(record, ledger, spec.store, out, observer)
     if failures:
         first_failure = failures[0]
@@ -454,7 +455,7 @@ def show(search: str | None = None, *, gap: bool = False, store: PathLike = "mlr
         gap: Rank the search's result among all masks of as many layers.
         store: The store, or a ledger's file.
     """
-    from raysearch.searching.record import SEARCHES, as_they_stand, count_evaluated
+    from raysearch.searching.record import SEARCHES, count_evaluated, with_current_states
     from raysearch.studies.record import cells_by_search
 
     with _opened_ledger(store) as ledger:
@@ -462,7 +463,7 @@ def show(search: str | None = None, *, gap: bool = False, store: PathLike = "mlr
         if search is None:
             if gap:
                 raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
-            return Shown(as_they_stand(ledger, SEARCHES.all(ledger)), cells=cells)
+            return Shown(with_current_states(ledger, SEARCHES.all(ledger)), cells=cells)
         record = _search_named(ledger, search)
         rank = None
         if gap:
@@ -1063,11 +1064,11 @@ def _job_config(
 def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:
     """Return the only search or study that matches a name."""
     from raysearch.ledger.table import find_in
-    from raysearch.searching.record import SEARCHES, SearchRecord, as_they_stand
+    from raysearch.searching.record import SEARCHES, SearchRecord, with_current_states
     from raysearch.studies.record import STUDIES
 
     record: SearchRecord | StudyRecord = find_in(ledger, name, SEARCHES, STUDIES)
-    return as_they_stand(ledger, [record])[0] if isinstance(record, SearchRecord) else record
+    return with_current_states(ledger, [record])[0] if isinstance(record, SearchRecord) else record
 
 
 def _tracking_options(record: SearchRecord | StudyRecord, store: PathLike, ledger: Ledger) -> TrackingOptions:

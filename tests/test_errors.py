@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raysearch.errors import UserError, hidden_keys, redact, redacted, secrets_of_address
+from raysearch.errors import UserError
+from raysearch.text.redaction import hidden_keys, redact, redacted, secrets_of_address
 
 TOKEN = "hf_" + "aB3" * 11
 

@@ -21,7 +21,7 @@ import numpy as np
 import ray
 from typing_extensions import override
 
-from raysearch.cluster.actor import Recipe, own_versions
+from raysearch.cluster.actor import Recipe, installed_versions
 from raysearch.cluster.fleet import Fleet, Needs
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.cluster.scheduler import Demand
@@ -187,7 +187,7 @@ def run_all(options: argparse.Namespace) -> Iterator[Row]:
     most = max(options.replicas)
     ray.init(num_cpus=most, include_dashboard=False, log_to_driver=False)
     with tempfile.TemporaryDirectory() as folder:
-        recipe = [ray.put(Recipe(functools.partial(make_replica, folder), None, own_versions()))]
+        recipe = [ray.put(Recipe(functools.partial(make_replica, folder), None, installed_versions()))]
         fleet = Fleet(most, most, Needs(cpus=1, gpus=0), idle_s=3600)
         actors = load(fleet, recipe, most)
         for n_replicas in options.replicas:

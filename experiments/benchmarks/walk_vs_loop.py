@@ -83,7 +83,7 @@ def round_masks(name: str, n_layers: int) -> list[Mask]:
 def plain_losses(model: PreTrainedModel, mask: Mask, batch: Batch) -> np.ndarray:
     """Summed nats per sample by the model's own forward with the mask's layers taken out of its list."""
     layers = model.model.layers
-    model.model.layers = torch.nn.ModuleList(layers[layer] for layer in mask.kept(len(layers)))
+    model.model.layers = torch.nn.ModuleList(layers[layer] for layer in mask.remaining(len(layers)))
     try:
         ids = torch.tensor(batch.input_ids, device=model.device)
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()

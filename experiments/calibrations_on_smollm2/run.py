@@ -137,7 +137,7 @@ def split_halves(words: list[str], ledger: Ledger, n_layers: int = 30) -> dict:
     """How far single layers rank alike by random halves of the samples, each of which the ledger knows by itself."""
     (calibration,) = raysearch.inspect(*words, loss=False, samples=0)
     subjects = [raysearch.Mask(), *map(raysearch.Mask.of, range(n_layers))]
-    known = ledger.known(calibration.fingerprint, subjects)
+    known = ledger.evaluations(calibration.fingerprint, subjects)
     losses = np.array([np.concatenate([shard for _, shard in sorted(known[one].items())]) for one in subjects])
     added = losses[1:] - losses[0]
     rng = np.random.default_rng(0)

@@ -66,7 +66,7 @@ def added_losses(words: list[str], draws: list[int], path: Path) -> npt.NDArray[
         raysearch.sweep(*drawn)
         (calibration,) = raysearch.inspect(*drawn, loss=False, samples=sys.maxsize)
         with contextlib.closing(Ledger(path)) as ledger:
-            known = ledger.known(calibration.fingerprint, subjects)
+            known = ledger.evaluations(calibration.fingerprint, subjects)
         losses = np.array([np.concatenate([shard for _, shard in sorted(known[one].items())]) for one in subjects])
         found |= zip(calibration.shown, (losses[1:] - losses[0]).T, strict=True)
     return np.array([*found.values()]).T

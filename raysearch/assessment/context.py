@@ -143,7 +143,7 @@ class AssessContext:
 
         computed = 0
         for calibration in calibrations:
-            losses = self.ledger.known(calibration.fingerprint, self.masks)
+            losses = self.ledger.evaluations(calibration.fingerprint, self.masks)
             computed += sum(len(losses.get(mask, ())) < calibration.n_shards for mask in self.masks)
         evaluator = Evaluator(
             calibrations,

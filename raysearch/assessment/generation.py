@@ -91,7 +91,7 @@ def _answered(server: Server, task: Calibration, mask: Mask, context: AssessCont
     served_task = replace(
         task, fingerprint=assessment_fingerprint({"task": task.fingerprint, "server": asdict(server)})
     )
-    recorded = context.ledger.known(served_task.fingerprint, [mask]).get(mask, {})
+    recorded = context.ledger.evaluations(served_task.fingerprint, [mask]).get(mask, {})
     missing = [number for number in range(task.n_shards) if number not in recorded]
     for done, number in enumerate(missing):
         context.on_progress(f"answers of {server.model}: {done} of {count(len(missing), 'shard')}")

@@ -28,12 +28,13 @@ from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.formatting import count
 from raysearch.core.json import number_of
 from raysearch.core.mask import Mask
-from raysearch.errors import UserError, first_line
+from raysearch.errors import UserError
 from raysearch.evaluation.pool import done_jobs
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import quiet
+from raysearch.text.sentences import first_line
 
 #: The headline of a task is the first of these metrics that lm-eval returns, as in the tasks' papers and leaderboards.
 _HEADLINES = ("acc_norm", "acc", "exact_match", "pass@1", "pass_at_1", "f1")

@@ -19,8 +19,9 @@ from typing import Any
 from filelock import FileLock
 
 from raysearch.assessment.spec import AssessSpec
-from raysearch.errors import UserError, did_you_mean
+from raysearch.errors import UserError
 from raysearch.models.file_cache import sha256
+from raysearch.text.sentences import did_you_mean
 
 _TEMPLATES = Path(__file__).with_name("tasks")
 _PLACEHOLDER = "DATA_DIR"

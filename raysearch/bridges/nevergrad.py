@@ -19,10 +19,11 @@ from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import UserError, did_you_mean, first_line
+from raysearch.errors import UserError
 from raysearch.searchers.base import Round, Scores, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, logits_of
+from raysearch.text.sentences import did_you_mean, first_line
 
 _POINTS_PER_TRIAL = 20  # the maximum, on average
 _USUAL = "CMA, DE, DiscreteOnePlusOne, NGOpt or PSO"  # of more than 500 names

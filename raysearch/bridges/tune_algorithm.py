@@ -22,9 +22,10 @@ from typing_extensions import override
 from raysearch.bridges.ray_tune import Outcomes, scores_of
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import EvaluationError, UserError, did_you_mean, first_line
+from raysearch.errors import EvaluationError, UserError
 from raysearch.searchers.base import Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.subsets import cheapest_mask
+from raysearch.text.sentences import did_you_mean, first_line
 
 _REPEATS = 100  # after so many consecutive points with known masks, an algorithm has converged
 _SEEDS = {"seed", "random_state", "random_state_seed"}  # the names of the seed in Tune's algorithms

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raysearch.errors import UserError, did_you_mean
+from raysearch.errors import UserError
+from raysearch.text.sentences import did_you_mean
 
 _PLACEHOLDER = re.compile(r"\{([\w.]+(?:[ -]+[\w.]+)*)(\|\w+)?\}")  # columns of a table are often named in words
 _FILTERS: dict[str, Callable[[str], str]] = {"capitalize": str.capitalize, "strip": str.strip}

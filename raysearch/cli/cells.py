@@ -9,7 +9,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from raysearch.cli.fitting import FittingTable
-from raysearch.core.estimate import Estimate, Metric, shown
+from raysearch.core.estimate import Estimate, Metric, estimate_text
 from raysearch.core.formatting import size
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure, readout_text
@@ -84,7 +84,7 @@ def number_cell(estimate: Estimate | None, unit: str) -> str:
         estimate: The number.
         unit: Its unit; bytes are shown as a size.
     """
-    return size(estimate.value) if estimate is not None and unit == "bytes" else shown(estimate)
+    return size(estimate.value) if estimate is not None and unit == "bytes" else estimate_text(estimate)
 
 
 def extent(measure: Measure, n_tokens: int, n_samples: int) -> str:

@@ -9,7 +9,7 @@ from rich.segment import Segment
 from typing_extensions import override
 
 from raysearch.core.escaping import visible
-from raysearch.errors import redact
+from raysearch.text.redaction import redact
 
 
 class SafeConsole(Console):

@@ -16,7 +16,8 @@ from typing_extensions import override
 
 from raysearch.core.escaping import visible
 from raysearch.core.json import plain
-from raysearch.errors import EvaluationError, UserError, redact
+from raysearch.errors import EvaluationError, UserError
+from raysearch.text.redaction import redact
 
 if TYPE_CHECKING:  # slow to import for a command that only prints its help
     from rich.console import Console

@@ -92,11 +92,11 @@ def recommend(
     with output(as_json) as out:
         from raysearch.cli.cells import refusal_notes
         from raysearch.cli.tables import budget_table, sentence
-        from raysearch.searching.gguf_masks import refused_on_record
+        from raysearch.searching.gguf_masks import refused_masks_of_record
 
         recommendation = api.recommend(search, *budget or [], store=store)
         (record,) = api.show(recommendation.search_id, store=store).records
-        refused = refused_on_record(record.config, [size.mask for size in recommendation.sizes])
+        refused = refused_masks_of_record(record.config, [size.mask for size in recommendation.sizes])
         parts = budget_table(recommendation, refused), sentence(recommendation.reason)
         out.answer(recommendation, *parts, *refusal_notes(refused, recommendation.removed))
 

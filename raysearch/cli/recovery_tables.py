@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from raysearch.cli.cells import add_sections, left_out, metric_head, new_table, number_cell
-from raysearch.core.estimate import shown
+from raysearch.core.estimate import estimate_text
 from raysearch.core.formatting import count, duration, short_duration, size
 from raysearch.core.paths import option_for
 
@@ -37,7 +37,7 @@ def recovery_parts(record: RecoveryRecord, search_id: str | None = None) -> list
     for numbers in record.numbers:
         metric = numbers.metric
         cells = (number_cell(number, metric.unit) for number in (numbers.dense, numbers.pruned, numbers.recovered))
-        shares = shown(numbers.kept), shown(numbers.regained)
+        shares = estimate_text(numbers.kept), estimate_text(numbers.regained)
         rows.append((metric.group, (metric_head(metric), *cells, *shares)))
     add_sections(table, rows)
     return [table, *_lines(record)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from raysearch.cli.cells import add_sections, marked, metric_head, new_table, next_lines, number_cell, refusal_notes
-from raysearch.core.estimate import Estimate, shown
+from raysearch.core.estimate import Estimate, estimate_text
 from raysearch.core.formatting import added, count, duration, size
 from raysearch.core.mask import Mask
 
@@ -180,7 +180,7 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
         else:
             dense_estimate = dense[name].estimate
         cells = (number_cell(estimate, result.metric.unit) for estimate in (dense_estimate, result.estimate))
-        row = metric_head(result.metric), *cells, shown(result.retention), result.extent
+        row = metric_head(result.metric), *cells, estimate_text(result.retention), result.extent
         rows.append((result.metric.group, row))
     add_sections(table, rows)
     return table

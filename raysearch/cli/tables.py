@@ -36,7 +36,7 @@ from raysearch.core.paths import option_for, option_of
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
 from raysearch.models.spec import label_of
-from raysearch.searching.gguf_masks import refused_on_record
+from raysearch.searching.gguf_masks import refused_masks_of_record
 from raysearch.searching.recommendation import memory_text
 from raysearch.searching.result import Refinement, SearchResult
 from raysearch.searching.trial import Trial
@@ -61,7 +61,7 @@ _NO_REFUSALS: Mapping[Mask, str] = MappingProxyType({})
 def search_tables(result: SearchResult) -> list[Table | str]:
     """Return the tables and lines of a finished search."""
     tables: list[Table | str] = [result_table(result)]
-    refused = refused_on_record(result.config, [trial.mask for trial in result.path])
+    refused = refused_masks_of_record(result.config, [trial.mask for trial in result.path])
     if result.recommendation is not None:
         tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason), ""]
     elif len(result.path) > 2 or len(sizes_of(result.config["remove"])) > 1:
@@ -368,7 +368,7 @@ def recorded_tables(
     measure = result.measure
     remarks = result.remarks
     shown = *result.path, *_largest_first(result.trials)[:most]
-    refused = refused_on_record(result.config, [trial.mask for trial in shown])
+    refused = refused_masks_of_record(result.config, [trial.mask for trial in shown])
     tables.append(result_table(result))
     if result.recommendation is not None:
         tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason)]

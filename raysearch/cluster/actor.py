@@ -110,14 +110,14 @@ def _import_replica() -> None:
         gc.enable()
 
 
-def make_there(*args: Any) -> Replica:
+def make_replica_in_actor(*args: Any) -> Replica:
     """Make a replica by `raysearch.evaluation.replica.make_replica`, which only the process of the actor imports."""
     from raysearch.evaluation.replica import make_replica
 
     return make_replica(*args)
 
 
-def own_versions(fused_head: bool = False) -> dict[str, str]:
+def installed_versions(fused_head: bool = False) -> dict[str, str]:
     """Return the installed versions of the packages that compute numbers, and of the fused head if it is used."""
     names = (*_PACKAGES, "liger-kernel") if fused_head else _PACKAGES
     return {name: version_of(name) for name in names}

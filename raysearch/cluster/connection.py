@@ -21,7 +21,8 @@ from typing import Any, Protocol, TypeVar
 
 import ray
 
-from raysearch.errors import EvaluationError, UserError, first_line
+from raysearch.errors import EvaluationError, UserError
+from raysearch.text.sentences import first_line
 
 FleetT = TypeVar("FleetT", bound="_Closable")
 

@@ -22,7 +22,7 @@ from raysearch.core.options import Options
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, PoolFactory, PoolSize
 from raysearch.models.devices import check_device, check_fused_head, n_gpus
-from raysearch.models.spec import MOST_COPIED, LocatedModel, ModelInfo, ModelSpec
+from raysearch.models.spec import MAX_COPIED_BYTES, LocatedModel, ModelInfo, ModelSpec
 
 _MOST_THREADS = 1024  # of a replica; torch crashes with many thousands
 _BYTES_OF_A_REPLICA = 2**30  # the memory of a replica on a CPU without its model, mostly torch
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 def _memory_of_replica(info: ModelInfo) -> int:
     """Return the memory of a replica on a CPU, in bytes, without the weights that replicas of a machine share."""
-    copy = info.weight_bytes if info.weight_bytes <= MOST_COPIED else 0
+    copy = info.weight_bytes if info.weight_bytes <= MAX_COPIED_BYTES else 0
     return _BYTES_OF_A_REPLICA + _states(info) + copy
 
 
@@ -267,7 +267,7 @@ class ClusterOptions(Options, PoolFactory):
         """
         import ray
 
-        from raysearch.cluster.actor import Recipe, make_there, own_versions
+        from raysearch.cluster.actor import Recipe, installed_versions, make_replica_in_actor
         from raysearch.cluster.connection import joining_ray, room
         from raysearch.cluster.fleet import Fleet, Needs, RemoteFleet, shared_fleet
         from raysearch.cluster.pool import Replicas
@@ -281,7 +281,7 @@ class ClusterOptions(Options, PoolFactory):
             # Other machines must download the code, too.
             sends_weights &= not (model.is_hub and model.trust_remote_code)
         else:
-            sends_weights = not on_gpu and not model.is_kept
+            sends_weights = not on_gpu and not model.is_copy
 
         @functools.cache
         def replicas() -> ReplicaRange:
@@ -302,9 +302,11 @@ class ClusterOptions(Options, PoolFactory):
                 tokenizer = None if self.address is None else load_tokenizer(model)
             fleet, leave, check = joined()
             placed_model = replace(model, device="cuda") if on_gpu else model  # an actor sees the GPUs that Ray gave it
-            make_replica = functools.partial(make_there, placed_model, self.cpus_per_replica, tokenizer, needs.gpus > 1)
+            make_replica = functools.partial(
+                make_replica_in_actor, placed_model, self.cpus_per_replica, tokenizer, needs.gpus > 1
+            )
             # The reference is kept until the end, or Ray would evict the recipe.
-            recipe = [ray.put(Recipe(make_replica, detached, own_versions(model.fused_head)))]
+            recipe = [ray.put(Recipe(make_replica, detached, installed_versions(model.fused_head)))]
             del detached
 
         def close() -> None:

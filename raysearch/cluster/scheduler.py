@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
-from raysearch.errors import EvaluationError, UserError, last_line
+from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.pool import MAX_ATTEMPTS, Cutter, PoolStats, ReplicaStats, job_failure
 from raysearch.evaluation.unit import Job, MaskUnit, UnitResult
+from raysearch.text.sentences import last_line
 
 SYNC_S = 1.0  #: seconds between two syncs of a pool with its fleet
 _LAST_UNITS = 2  # the last units of a round, so many for each replica, are cut

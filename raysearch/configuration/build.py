@@ -35,7 +35,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.options import checked
 from raysearch.core.paths import PathLike, as_path
 from raysearch.core.problem import AUTO, sizes_of
-from raysearch.errors import UserError, hidden_keys, redact, redacted, together, within
+from raysearch.errors import UserError, together, within
 from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.file_cache import user_cache
@@ -47,6 +47,7 @@ from raysearch.searching.recommendation import Budget
 from raysearch.searching.spec import SearchSpec
 from raysearch.studies.grid import Combination, combinations_of
 from raysearch.studies.spec import Cell, StudyOptions, StudySpec, drawn_once, one_seed_each
+from raysearch.text.redaction import hidden_keys, redact, redacted
 from raysearch.tracking.options import TrackingOptions
 
 OWN = "own"  #: the choice ``data=own`` of a recovery: the data of the recorded search
@@ -273,12 +274,12 @@ def _cell(
     so that its random numbers are independent between them; unless the overrides of another axis set the seed.
     """
     shared = [override for override in study_overrides if section_of(override) not in ("study", "assess")]
-    overrides = [*_study_choices(), *shared, *combination.words]
+    overrides = [*_study_choices(), *shared, *combination.overrides]
     set_keys = {override.partition("=")[0] for override in overrides}
     if "seed" in combination.labels and "data.seed" not in set_keys:
         overrides.append(f"data.seed={_value_of(study, 'seed')}")
     search, cell_tracking = tracked_search(overrides, config_dir)
-    seed_is_set = "seed" not in combination.labels and any(word.startswith("seed=") for word in combination.words)
+    seed_is_set = "seed" not in combination.labels and any(word.startswith("seed=") for word in combination.overrides)
     if search.searcher.stochastic and not seed_is_set:
         seed = search.seed + _seed_offset(combination)  # not an override, which would change the seed of the data too
         search = dataclasses.replace(search, seed=seed, config={**search.config, "seed": seed})

@@ -10,7 +10,7 @@ from typing import Any
 from raysearch.configuration.compose import compose_leniently
 from raysearch.configuration.merge import MergedConfig, items_of
 from raysearch.core.paths import PathLike
-from raysearch.errors import redacted
+from raysearch.text.redaction import redacted
 
 
 @dataclass(frozen=True)

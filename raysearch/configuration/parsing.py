@@ -15,7 +15,8 @@ from hydra.errors import HydraException
 
 from raysearch.calibration.rows import ENDINGS
 from raysearch.configuration.parts import OBJECTS
-from raysearch.errors import Mistakes, UserError, did_you_mean
+from raysearch.errors import Mistakes, UserError
+from raysearch.text.sentences import did_you_mean
 
 AXES = "study.grid."  #: the prefix of the axes of a study, whose names the user chooses
 #: The file that each group uses when the user gives a path in place of a file's name.

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from raysearch.core.formatting import as_typed
 from raysearch.core.options import checked
 from raysearch.core.paths import as_path
-from raysearch.errors import Mistakes, UserError, did_you_mean, together
+from raysearch.errors import Mistakes, UserError, together
 from raysearch.searchers.base import Searcher
+from raysearch.text.sentences import did_you_mean
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

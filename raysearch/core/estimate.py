@@ -22,7 +22,7 @@ class Estimate:
     error: float | None = None
 
 
-def shown(estimate: Estimate | None) -> str:
+def estimate_text(estimate: Estimate | None) -> str:
     """Format a number and its standard error, if known, both to the error's second digit; empty for None."""
     if estimate is None:
         return ""

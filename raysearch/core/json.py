@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, PlainSerializer, SerializationInfo, TypeAdapter
 
-from raysearch.errors import redacted
+from raysearch.text.redaction import redacted
 
 _T = TypeVar("_T")
 

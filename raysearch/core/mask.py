@@ -93,7 +93,7 @@ class Mask:
     def __xor__(self, layers: Iterable[int]) -> Mask:
         return Mask.of(*set(self.layers).symmetric_difference(layers))
 
-    def kept(self, n_layers: int) -> tuple[int, ...]:
+    def remaining(self, n_layers: int) -> tuple[int, ...]:
         """Return the layers that stay, ascending, in a model of `n_layers`."""
         return tuple(layer for layer in range(n_layers) if layer not in self.layers)
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from raysearch.errors import UserError, what_failed
+from raysearch.errors import UserError
+from raysearch.text.sentences import what_failed
 
 PathLike = str | os.PathLike[str]
 
@@ -85,7 +86,7 @@ def write_files(name: str, folder: Path, contents: Mapping[str, bytes]) -> list[
 
 
 @contextmanager
-def written_whole(file: Path) -> Iterator[Path]:
+def atomic_file(file: Path) -> Iterator[Path]:
     """Yield the path of a hidden temporary file, which replaces `file` if the context ends without an exception.
 
     So the file is never incomplete, even if several processes write it at once.
@@ -99,14 +100,14 @@ def written_whole(file: Path) -> Iterator[Path]:
             unfinished.unlink()
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a text to a file that is never incomplete, see `written_whole`.
+def write_atomically(file: Path, text: str) -> None:
+    """Write a text to a file that is never incomplete, see `atomic_file`.
 
     Args:
         file: The file.
         text: Its new content.
     """
-    with written_whole(file) as unfinished:
+    with atomic_file(file) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 

@@ -51,7 +51,7 @@ _HEIGHT = 0.6
 _EM = 0.68  # the width of a letter relative to its size, also in bold text
 
 
-def within(values: Iterable[float]) -> tuple[float, float]:
+def axis_limits(values: Iterable[float]) -> tuple[float, float]:
     """Return the limits of an axis for finite values, without outliers that would compress all other points.
 
     An outlier lies above the lower three quarters of the values by more than four times their range.

@@ -234,7 +234,7 @@ class Evaluator:
         """Return the one loss that follows from a mask's losses on each calibration."""
         return self._weighting.combine(losses[: len(self._weighting.weights)], self._complete_references())
 
-    def rest(self) -> None:
+    def release_pool(self) -> None:
         """Close the pool if this evaluator owns it, to free its memory; a new pool is opened when it is needed."""
         if self._pool is not None and self.owns_pool:
             self._stats = self._pool.stats
@@ -246,7 +246,7 @@ class Evaluator:
         try:
             self._claims.close()
         finally:
-            self.rest()
+            self.release_pool()
 
     def _complete(
         self, subjects: Sequence[SubjectT], shards_by_calibration: Shards
@@ -260,7 +260,7 @@ class Evaluator:
         missing = {name: _missing(subjects, shards, values[name]) for name, shards in shards_by_calibration.items()}
         while any(missing.values()):
             for name, pairs in missing.items():
-                values[name].update(self.ledger.known(name, {subject for subject, _ in pairs}))
+                values[name].update(self.ledger.evaluations(name, {subject for subject, _ in pairs}))
             missing = {name: _missing(subjects, shards, values[name]) for name, shards in shards_by_calibration.items()}
             claimed = {name: self._claims.take(name, pairs) for name, pairs in missing.items() if pairs}
             if any(claimed.values()):
@@ -269,7 +269,9 @@ class Evaluator:
                 self._claims.release()
             elif any(missing.values()):
                 elsewhere = {subject for pairs in missing.values() for subject, _ in pairs}
-                self.on_progress(Progress(masks_elsewhere=len(elsewhere), elsewhere=", ".join(self._claims.others())))
+                self.on_progress(
+                    Progress(masks_elsewhere=len(elsewhere), elsewhere=", ".join(self._claims.other_owners()))
+                )
                 time.sleep(_POLL_S)
         return values
 

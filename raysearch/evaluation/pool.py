@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import Field, computed_field
 
-from raysearch.errors import last_line
 from raysearch.evaluation.unit import Job, JobT, MaskUnit
+from raysearch.text.sentences import last_line
 
 if TYPE_CHECKING:
     from raysearch.calibration.calibration import Calibration

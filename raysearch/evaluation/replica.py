@@ -37,7 +37,7 @@ from raysearch.models.spec import LocatedModel
 from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
 from raysearch.models.verification import packs, rows_interact, verify
-from raysearch.models.weight_layout import lay_out
+from raysearch.models.weight_layout import rearrange_weights
 
 #: PyTorch has no exception class for this on the CPU; its messages contain one of these texts.
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -78,7 +78,7 @@ class Replica:
         torch.set_num_threads(threads)
         reuse_freed_memory()
         if not stack.compiled:
-            lay_out(stack.model)
+            rearrange_weights(stack.model)
         verify(stack)
         self.stack = stack
         self.calibrations = {calibration.fingerprint: calibration for calibration in calibrations}

@@ -112,7 +112,7 @@ def open_session(
 
     def open_pool() -> Pool:
         if info.model.gguf is not None:
-            how_often = "each time" if info.model.keep_in is None else "once"
+            how_often = "each time" if info.model.copy_folder is None else "once"
             on_progress(Progress(loading=f"reading and converting {info.model.gguf} ({how_often})"))
         elif info.model.is_hub:
             on_progress(Progress(loading=f"reading the weights of {info.model.name}, downloading them if they are new"))

@@ -70,7 +70,7 @@ def sample_losses(
         masks: The masks.
     """
     all_shards = range(calibration.n_shards)
-    values = ledger.known(calibration.fingerprint, list(masks))
+    values = ledger.evaluations(calibration.fingerprint, list(masks))
     losses = {
         mask: np.concatenate([shard_losses[shard] for shard in all_shards]) for mask, shard_losses in values.items()
     }

@@ -39,8 +39,9 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from typing_extensions import override
 
-from raysearch.errors import UnsupportedModelError, UserError, first_line
+from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.generation.prompt import Decoding, Prompt, Written
+from raysearch.text.sentences import first_line
 
 #: Rows of a batch, by the kind of device. A step on a CPU takes little longer for 32 rows than for one.
 _ROWS = {"cpu": 32, "cuda": 128}

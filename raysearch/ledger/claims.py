@@ -86,7 +86,7 @@ class Claims:
         with self._ledger.transaction() as connection:
             connection.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
 
-    def others(self) -> list[str]:
+    def other_owners(self) -> list[str]:
         """Return the other processes that have claims, as text: ``process 123 on host``."""
         return sorted(owner_of(self._lock_file(owner)) for owner in self._other_owners())
 
@@ -110,4 +110,4 @@ class Claims:
         self._held.close()
 
     def _lock_file(self, owner: str) -> Path:
-        return self._ledger.beside(f"claims-{owner}.lock")
+        return self._ledger.file_with_suffix(f"claims-{owner}.lock")

@@ -29,10 +29,11 @@ from filelock import FileLock
 from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Subject
-from raysearch.errors import UserError, what_failed
+from raysearch.errors import UserError
 from raysearch.generation.score import ScoredText
 from raysearch.ledger.machine import reserve_for_this_machine
 from raysearch.ledger.schema import CREATE_TABLES, ROWS, SCHEMA_VERSION, TABLES, UPGRADES
+from raysearch.text.sentences import what_failed
 
 SubjectT = TypeVar("SubjectT", bound=Subject)
 
@@ -82,7 +83,7 @@ class Ledger:
                 if self._file.parent.is_file() or self._file.parent.is_char_device():
                     raise OSError(errno.ENOTDIR, "its folder is a file or a device")
                 self._file.parent.mkdir(parents=True, exist_ok=True)
-                self.beside("lock").touch()  # FileLock would wait forever if the file cannot be created
+                self.file_with_suffix("lock").touch()  # FileLock would wait forever if the file cannot be created
             self.connection = sqlite3.connect(self.address, uri=True, timeout=_LOCKED_S, isolation_level=None)
             # Damaged text that cannot be decoded is read too, since its checksum is wrong.
             self.connection.text_factory = lambda content: content.decode(errors="surrogateescape")
@@ -92,7 +93,7 @@ class Ledger:
                     self._check_format((SCHEMA_VERSION,))
                 else:
                     # SQLite does not wait for other processes when it changes the journal mode.
-                    with FileLock(self.beside("lock"), fallback_to_soft=False):
+                    with FileLock(self.file_with_suffix("lock"), fallback_to_soft=False):
                         machine_file = self._file.with_name(f"{self._file.name}-machine")
                         self._machine = reserve_for_this_machine(path, machine_file)
                         self._prepare()
@@ -101,7 +102,7 @@ class Ledger:
                 self.close()  # an open connection would keep the next one from merging the log into the file
                 raise
 
-    def beside(self, name: str) -> Path:
+    def file_with_suffix(self, name: str) -> Path:
         """Return the path of a file that belongs to the ledger, such as a lock: ``ledger.db.NAME``."""
         return self._file.with_name(f"{self._file.name}.{name}")
 
@@ -140,7 +141,7 @@ class Ledger:
             )
         return version
 
-    def known(
+    def evaluations(
         self, calibration: str, subjects: Iterable[SubjectT]
     ) -> dict[SubjectT, dict[int, npt.NDArray[np.float64]]]:
         """Return the recorded evaluations of masks or statistics on a calibration.

@@ -16,7 +16,7 @@ from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 
 _SIGNED = b"process "
-_LOOK_S = 0.2  # longer than `is_held` of another process holds a lock
+_LOOK_S = 0.2  # longer than `is_locked` of another process holds a lock
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def remove_if_stale(path: Path) -> bool:
 
 
 @contextmanager
-def held(ledger: Ledger, name: str, kind: str, *, wait: bool = False) -> Iterator[None]:
+def locked(ledger: Ledger, name: str, kind: str, *, wait: bool = False) -> Iterator[None]:
     """Hold the lock of a search or a study, so that no other process runs it at the same time.
 
     Args:
@@ -74,7 +74,7 @@ def held(ledger: Ledger, name: str, kind: str, *, wait: bool = False) -> Iterato
         yield
 
 
-def is_held(ledger: Ledger, name: str) -> bool:
+def is_locked(ledger: Ledger, name: str) -> bool:
     """Return whether a living process holds the lock of a search or a study. Nothing is written.
 
     Args:
@@ -94,7 +94,7 @@ def is_held(ledger: Ledger, name: str) -> bool:
 
 
 def _lock_file(ledger: Ledger, name: str) -> Path:
-    return ledger.beside(f"{name}.lock")
+    return ledger.file_with_suffix(f"{name}.lock")
 
 
 def _sign(descriptor: int) -> None:

@@ -17,8 +17,10 @@ from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from raysearch.core.json import from_json, to_record
-from raysearch.errors import UserError, did_you_mean, redacted
+from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger, checksum
+from raysearch.text.redaction import redacted
+from raysearch.text.sentences import did_you_mean
 
 _Record = TypeVar("_Record")
 
@@ -105,9 +107,9 @@ class Table(Generic[_Record]):
         Raises:
             UserError: The ledger cannot be read, or the record is damaged.
         """
-        return self.some(ledger, [record_id]).get(record_id)
+        return self.by_ids(ledger, [record_id]).get(record_id)
 
-    def some(self, ledger: Ledger, record_ids: Iterable[str]) -> dict[str, _Record]:
+    def by_ids(self, ledger: Ledger, record_ids: Iterable[str]) -> dict[str, _Record]:
         """Return the records of ids; ids without a record are left out.
 
         Args:

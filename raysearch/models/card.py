@@ -15,7 +15,7 @@ from raysearch.core.escaping import markdown_line
 from raysearch.core.formatting import added
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.errors import redacted
+from raysearch.text.redaction import redacted
 
 #: The file next to a card with the same facts for programs. It marks a folder or a repository as an export.
 RECORD = "raysearch.json"

@@ -10,7 +10,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from raysearch.errors import UserError, did_you_mean
+from raysearch.errors import UserError
+from raysearch.text.sentences import did_you_mean
 
 #: The flags in ``/proc/cpuinfo`` of x86 and ARM CPUs that have instructions to multiply in a dtype.
 _INSTRUCTIONS = {

@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
-from raysearch.errors import UnsupportedModelError, UserError, first_line, redact, what_failed
+from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.card import RECORD, Evidence, Pruned, export_record, mergekit_yaml, model_card
 from raysearch.models.config_file import write_config
 from raysearch.models.llama_cpp import misread_by_llama_cpp
@@ -36,6 +36,8 @@ from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers, rules_of_place
 from raysearch.models.verification import continuation, probe_logits, relative_gap, why_mute
 from raysearch.models.vllm import misread_by_vllm
+from raysearch.text.redaction import redact
+from raysearch.text.sentences import first_line, what_failed
 
 #: The largest difference between the checkpoint's logits and the masked model's, relative to the largest |logit|. It
 #: holds for 16 bits too, since both models compute in the same way.
@@ -207,7 +209,7 @@ def _write_model(
     with quiet():
         try:
             _save_weights(folder, model, source)
-            write_config(folder, model, source, mask.kept(n_layers), n_layers, located)
+            write_config(folder, model, source, mask.remaining(n_layers), n_layers, located)
         except (
             NotImplementedError
         ) as error:  # for example, a quantisation that transformers can neither remove nor write

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.core.digest import digest
-from raysearch.core.paths import written_whole
+from raysearch.core.paths import atomic_file
 from raysearch.models.spec import LocatedModel
 
 _FOLDER = "files"
@@ -69,7 +69,7 @@ class FileCache:
         file = self._file(key)
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            with written_whole(file) as unfinished:
+            with atomic_file(file) as unfinished:
                 unfinished.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
     def trim(self, most: int = _MOST_BYTES) -> None:

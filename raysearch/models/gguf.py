@@ -21,9 +21,10 @@ from typing import Any, TypeVar
 import numpy as np
 from filelock import FileLock
 
-from raysearch.errors import UserError, what_failed
+from raysearch.errors import UserError
 from raysearch.models.file_cache import FileCache, sha256
 from raysearch.models.spec import LocatedModel
+from raysearch.text.sentences import what_failed
 
 #: The version of the code that reads GGUF files, in the names of the copies' folders. Copies of another version are not
 #: used: version 1 left out what `gguf_config` reads.
@@ -61,7 +62,7 @@ def read_or_keep(
     Other processes wait for the copy. If it cannot be written, a warning is issued with the reason.
 
     Args:
-        model: The model, whose `keep_in` is the folder of the copy; None to read it without a copy.
+        model: The model, whose `copy_folder` is the folder of the copy; None to read it without a copy.
         read: Reads a model from its files.
         write: Writes a model that was read from its files to a folder.
 
@@ -70,7 +71,7 @@ def read_or_keep(
     """
     from safetensors import SafetensorError
 
-    if (copy := model.keep_in) is None:
+    if (copy := model.copy_folder) is None:
         return read(model)
     unfinished = copy.with_name(copy.name + _UNFINISHED)
     with ExitStack() as stack:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raysearch.errors import UserError, what_failed
+from raysearch.errors import UserError
+from raysearch.text.sentences import what_failed
 
 #: The name of a block's tensor: the block's index, and the name within the block.
 BLOCK = re.compile(r"blk\.(\d+)\.(.+)")

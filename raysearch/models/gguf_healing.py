@@ -135,8 +135,8 @@ class _Training:
             return tensor
         self.trained += 1
         stored = gguf.quants.dequantize(tensor.read(), tensor.kind)
-        lay_out = _layout(file, stored, before)
-        if lay_out is None:
+        rearrange = _layout(file, stored, before)
+        if rearrange is None:
             raise file.refused(f"how {name} holds {weight_name} is unknown", "use the recovered checkpoint")
         kind = tensor.kind if tensor.kind.name in _FINE else gguf.GGMLQuantizationType.Q8_0
         if kind != tensor.kind:
@@ -145,7 +145,7 @@ class _Training:
         dtype = np.dtype({"F32": np.float32, "F16": np.float16}.get(kind.name, np.uint8))
 
         def read() -> Any:
-            change = lay_out(self.healed.read(weight_name) - self.pruned.read(weight_name))
+            change = rearrange(self.healed.read(weight_name) - self.pruned.read(weight_name))
             return gguf.quants.quantize(gguf.quants.dequantize(tensor.read(), tensor.kind) + change, kind)
 
         return StoredTensor(kind, tuple(shape), dtype, int(np.prod(shape)) * dtype.itemsize, read)
@@ -177,13 +177,13 @@ def _layout(file: GGUFFile, stored: Values, values: Values) -> Callable[[Values]
     Stored values may differ by a constant, as of norms that are stored as 1 + w, since the training does not change it.
     """
     tolerance = _ROUNDED * float(np.abs(stored).max())
-    for lay_out in _layouts(file, stored.shape):
+    for rearrange in _layouts(file, stored.shape):
         try:
-            gap = stored - lay_out(values)
+            gap = stored - rearrange(values)
         except ValueError:  # the shapes differ
             continue
         if float(np.abs(gap - np.round(gap.mean())).max()) <= tolerance:
-            return lay_out
+            return rearrange
     return None
 
 

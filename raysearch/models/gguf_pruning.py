@@ -16,8 +16,8 @@ from pathlib import Path
 
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
-from raysearch.core.paths import written_whole
-from raysearch.errors import UserError, what_failed
+from raysearch.core.paths import atomic_file
+from raysearch.errors import UserError
 from raysearch.models.gguf import read_fast
 from raysearch.models.gguf_file import (
     BLOCK,
@@ -32,6 +32,7 @@ from raysearch.models.gguf_file import (
 )
 from raysearch.models.llama_cpp import Rule, is_computed_differently, rules_of
 from raysearch.models.spec import ModelInfo
+from raysearch.text.sentences import what_failed
 
 _SUSPECT = re.compile(r"(pattern|interval|every_n_layers|layer_step|_layers|_period)$")
 #: The names of lists that never have a value for each layer.
@@ -116,7 +117,7 @@ def prune_gguf(
         metadata.changed["raysearch.search"] = search_id
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            with written_whole(out) as unfinished:
+            with atomic_file(out) as unfinished:
                 tensors = renumbered(file.reader, kept_blocks)
                 if change is not None:
                     tensors = [(name, change(file, kept_blocks, name, tensor)) for name, tensor in tensors]
@@ -155,7 +156,7 @@ def refusals(source: Path, masks: Iterable[Mask]) -> dict[Mask, str]:
     with read_fast():
         file = read_gguf(source)
         for mask in masks:
-            kept_blocks = (*mask.kept(file.layers), *range(file.layers, file.blocks))
+            kept_blocks = (*mask.remaining(file.layers), *range(file.layers, file.blocks))
             try:
                 _pruned_metadata(file, kept_blocks, mask)
             except UserError as error:
@@ -198,7 +199,7 @@ def _kept_blocks(file: GGUFFile, mask: Mask, info: ModelInfo) -> tuple[int, ...]
                 f"--from={file.path} is not the model {info.model.name}: {fact} {number:,} instead of {expected:,}; "
                 "name a GGUF file of the same model"
             )
-    return (*mask.kept(n_layers), *range(n_layers, file.blocks))
+    return (*mask.remaining(n_layers), *range(n_layers, file.blocks))
 
 
 def _pruned_metadata(file: GGUFFile, kept_blocks: Sequence[int], mask: Mask) -> ChangedMetadata:

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from raysearch.errors import UserError, first_line
+from raysearch.errors import UserError
 from raysearch.models.card import RECORD
+from raysearch.text.sentences import first_line
 
 _FILES_OF_THE_HUB = (".gitattributes",)  # the hub puts them into a new repository
 

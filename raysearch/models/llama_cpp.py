@@ -156,7 +156,7 @@ def misread_by_llama_cpp(folder: Path, mask: Mask, n_layers: int) -> str | None:
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config = config.get("text_config") or config
-    kept_layers = mask.kept(n_layers)
+    kept_layers = mask.remaining(n_layers)
     kind = _letters(config["model_type"].removesuffix("_text"))
     kind = _RENAMED.get(kind, kind)
     if is_computed_differently(kind, n_layers, len(kept_layers)):

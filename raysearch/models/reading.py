@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysearch.core.hub import is_asked, why_no_answer
-from raysearch.errors import UnsupportedModelError, UserError, first_line
+from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models import gguf
 from raysearch.models.spec import LocatedModel
+from raysearch.text.sentences import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -229,7 +230,7 @@ def folder_of_files(model: LocatedModel, patterns: Sequence[str]) -> Path | None
 
 def tokenizer_class(model: LocatedModel) -> Any:
     """Return the class that reads the tokenizer. For a copy of a GGUF file, it is often one that needs no torch."""
-    if model.is_kept:
+    if model.is_copy:
         tokenizer_config = json.loads((model.folder / "tokenizer_config.json").read_text(encoding="utf-8"))
         if tokenizer_config.get("tokenizer_class") == "TokenizersBackend":
             from transformers import TokenizersBackend

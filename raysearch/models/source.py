@@ -12,11 +12,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from raysearch.errors import UserError, first_line, what_failed
+from raysearch.errors import UserError
 from raysearch.models import gguf
 from raysearch.models.devices import has_instructions, resolve_device
 from raysearch.models.file_cache import FileCache
 from raysearch.models.spec import LocatedModel, ModelSpec
+from raysearch.text.sentences import first_line, what_failed
 
 _INSTALLED = "installed:"
 _GGUF = ".gguf"
@@ -50,7 +51,7 @@ def locate(spec: ModelSpec) -> LocatedModel:
             cached = spec.cache / f"{digest[:32]}-{settings['dtype']}-{gguf.READING}"
             if gguf.is_whole(cached, cache):
                 return LocatedModel(**settings, location=str(cached), digest=digest)
-        return LocatedModel(**settings, location=str(file.parent), digest=digest, gguf=file.name, keep_in=cached)
+        return LocatedModel(**settings, location=str(file.parent), digest=digest, gguf=file.name, copy_folder=cached)
     local = Path(os.path.expanduser(path))
     if os.path.isdir(local):
         _check_folder(name, local)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysearch.errors import UserError, did_you_mean, redact
+from raysearch.errors import UserError
+from raysearch.text.redaction import redact
+from raysearch.text.sentences import did_you_mean
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 #: Other names of dtypes, for the suggestion of an error message.
@@ -20,7 +22,7 @@ _ATTENTIONS = ("auto", "sdpa", "eager", "flash_attention_2")
 #: The largest size of weights, in bytes, that a replica on a CPU copies into the layout of fast kernels. The replicas
 #: of a machine share one copy of the weights of larger models. This is a constant, since losses must not depend on the
 #: machine's memory.
-MOST_COPIED = 2**31
+MAX_COPIED_BYTES = 2**31
 
 
 def label_of(name: str, path: str) -> str:
@@ -98,14 +100,14 @@ class LocatedModel(ModelSpec):
         is_hub: Whether the location is a hub id.
         digest: The SHA-256 of the GGUF file; None if the model is not a GGUF file.
         gguf: The name of the GGUF file in the folder; None if the folder holds it as safetensors.
-        keep_in: The folder in which to keep the GGUF file as safetensors; None to keep it nowhere.
+        copy_folder: The folder in which to keep the GGUF file as safetensors; None to keep it nowhere.
     """
 
     location: str
     is_hub: bool = False
     digest: str | None = None
     gguf: str | None = None
-    keep_in: Path | None = None
+    copy_folder: Path | None = None
 
     @property
     def folder(self) -> Path:
@@ -118,7 +120,7 @@ class LocatedModel(ModelSpec):
         return self.device != "cpu"
 
     @property
-    def is_kept(self) -> bool:
+    def is_copy(self) -> bool:
         """Whether the location is raysearch's copy of a GGUF file as safetensors, which nobody changes."""
         return self.digest is not None and self.gguf is None
 

@@ -32,9 +32,10 @@ from transformers.cache_utils import CacheLayerMixin
 from raysearch.calibration.batch import Inputs
 from raysearch.calibration.objectives.base import by_chunk, log_prob, to_device
 from raysearch.core.mask import Mask
-from raysearch.errors import UnsupportedModelError, UserError, first_line
+from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.fused_head import FusedHead, find_fused_head
 from raysearch.models.layers import LayerCall, find_stack, plain_logits, replaced
+from raysearch.text.sentences import first_line
 
 _MOST_GRAPHS = 64  # compiled graphs: one for each kind of layer, with and without a mask, for one row and for several
 
@@ -181,7 +182,7 @@ class LayerStack:
         """
         hidden = captured.embedded
         with self.compiling():
-            for layer in mask.kept(self.n_layers):
+            for layer in mask.remaining(self.n_layers):
                 hidden = self.run_layer(layer, hidden, captured)
         return hidden
 

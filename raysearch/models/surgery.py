@@ -41,7 +41,7 @@ def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
         A model with the weights of the kept layers, renumbered, and a config that describes them.
     """
     model = stack.model
-    kept_layers = mask.kept(stack.n_layers)
+    kept_layers = mask.remaining(stack.n_layers)
     lists = ((name, part) for name, part in model.named_modules() if isinstance(part, nn.ModuleList))
     name = next(name for name, part in lists if tuple(part) == stack.layers)
     model.set_submodule(name, nn.ModuleList(stack.layers[layer] for layer in kept_layers))

@@ -16,10 +16,11 @@ from raysearch.calibration.batch import Batch, Inputs
 from raysearch.calibration.objectives.base import log_probs, to_device
 from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
-from raysearch.errors import UnsupportedModelError, UserError, first_line
+from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.layers import LayerCall, plain_logits
 from raysearch.models.reading import quiet
 from raysearch.models.stack import LayerStack, predicting
+from raysearch.text.sentences import first_line
 
 _NEW_TOKENS = 24  # of a continuation
 _PROBE_SHAPE = (2, 8)  # samples x tokens
@@ -235,7 +236,7 @@ def _compare_walks(stack: LayerStack, batch: Batch) -> None:
         )
     for mask in [Mask(), Mask.of(stack.n_layers // 2)][: stack.n_layers]:
         hidden = captured.embedded
-        for layer in mask.kept(stack.n_layers):
+        for layer in mask.remaining(stack.n_layers):
             # A layer may write into its input. A run of another mask in between must not change anything.
             hidden = stack.run_layer(layer, hidden.clone(), captured, compiled=False)
             stack.run_layer(layer, captured.embedded.flip(0), captured, compiled=False)

@@ -80,7 +80,7 @@ def misread_by_vllm(folder: Path, mask: Mask, n_layers: int) -> str | None:
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config = config.get("text_config") or config
-    kept_layers = mask.kept(n_layers)
+    kept_layers = mask.remaining(n_layers)
     for rule in _RULES:
         if config["model_type"] not in rule.kinds:
             continue

@@ -13,24 +13,24 @@ import platform
 import torch
 from torch import Tensor, nn
 
-from raysearch.models.spec import MOST_COPIED
+from raysearch.models.spec import MAX_COPIED_BYTES
 
 
-def lay_out(model: nn.Module) -> None:
+def rearrange_weights(model: nn.Module) -> None:
     """Let the linear layers of a small model on the CPU compute from rearranged copies of their weights.
 
     With gradients enabled they still compute from the weights themselves, so the weights must not change any more.
 
     Args:
-        model: The model, which is changed in place. Nothing happens if the copies were larger than `MOST_COPIED`.
+        model: The model, which is changed in place. Nothing happens if the copies were larger than `MAX_COPIED_BYTES`.
     """
     modules = [module for module in model.modules() if type(module) is nn.Linear and _has_kernel(module.weight)]
     # With a bias, the kernel rounds results at another point.
     modules = [module for module in modules if len(list(module.parameters())) == 1]
-    if sum(module.weight.nbytes for module in modules) <= MOST_COPIED:
+    if sum(module.weight.nbytes for module in modules) <= MAX_COPIED_BYTES:
         for module in modules:
-            laid_out = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach(), None)
-            vars(module)["forward"] = functools.partial(_forward, laid_out, module.weight)
+            rearranged = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach(), None)
+            vars(module)["forward"] = functools.partial(_forward, rearranged, module.weight)
 
 
 def _has_kernel(weight: Tensor) -> bool:
@@ -43,8 +43,8 @@ def _has_kernel(weight: Tensor) -> bool:
     )
 
 
-def _forward(laid_out: Tensor, weight: Tensor, states: Tensor) -> Tensor:
+def _forward(rearranged: Tensor, weight: Tensor, states: Tensor) -> Tensor:
     """Return states times weights, [..., d] to [..., out]."""
     if torch.is_grad_enabled():
         return nn.functional.linear(states, weight)
-    return torch.ops.mkldnn._linear_pointwise(states, laid_out, None, "none", [], "")
+    return torch.ops.mkldnn._linear_pointwise(states, rearranged, None, "none", [], "")

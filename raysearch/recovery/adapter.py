@@ -14,10 +14,11 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 from transformers import PreTrainedModel
 
-from raysearch.errors import UserError, first_line
+from raysearch.errors import UserError
 from raysearch.models.loading import load_config, without_weights
 from raysearch.models.spec import LocatedModel
 from raysearch.recovery.spec import RecoveryOptions
+from raysearch.text.sentences import first_line
 
 _ALL_LINEAR = "all-linear"  # targets: every linear layer except the output head
 

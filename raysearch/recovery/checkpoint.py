@@ -13,10 +13,10 @@ from typing import Any
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from raysearch.core.estimate import shown
+from raysearch.core.estimate import estimate_text
 from raysearch.core.mask import Mask
-from raysearch.core.paths import write_whole
-from raysearch.errors import UnsupportedModelError, redact, redacted
+from raysearch.core.paths import write_atomically
+from raysearch.errors import UnsupportedModelError
 from raysearch.models.card import RECORD, render_card
 from raysearch.models.config_file import write_config
 from raysearch.models.export import replacing
@@ -27,6 +27,7 @@ from raysearch.models.verification import probe_logits, relative_gap, tolerance
 from raysearch.models.vllm import misread_by_vllm
 from raysearch.recovery.record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
+from raysearch.text.redaction import redact, redacted
 
 #: Files of the pruned checkpoint that are not copied to the recovered checkpoint.
 _NOT_COPIED = (RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
@@ -139,14 +140,14 @@ def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Seq
         evidence=evidence,
         name=name,
         numbers=numbers,
-        shown=shown,
+        shown=estimate_text,
         tokenizer=True,
         misread=misread_by_llama_cpp(folder, evidence.mask, evidence.n_layers_dense),
         misread_by_vllm=misread_by_vllm(folder, evidence.mask, evidence.n_layers_dense),
         has_adapter=(folder / _ADAPTER).is_dir(),
     )
-    write_whole(folder / "README.md", redact(card))
-    write_whole(folder / RECORD, json.dumps(redacted(record), indent=2) + "\n")
+    write_atomically(folder / "README.md", redact(card))
+    write_atomically(folder / RECORD, json.dumps(redacted(record), indent=2) + "\n")
 
 
 def written_by(out: Path) -> str | None:

@@ -116,7 +116,7 @@ class RecoveryRecord:
         return named
 
     @property
-    def told(self) -> tuple[RecoveryHeader, Sequence[LossPoint], Mapping[str, float]]:
+    def for_trackers(self) -> tuple[RecoveryHeader, Sequence[LossPoint], Mapping[str, float]]:
         """The header, the losses and the numbers for trackers."""
         return RecoveryHeader(self.recovery_id, self.mask, self.way, self.settings), self.training.points, self.named
 

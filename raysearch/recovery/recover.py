@@ -23,7 +23,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.paths import sizes_of_folders
 from raysearch.evaluation.replica import release
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.locks import held
+from raysearch.ledger.locks import locked
 from raysearch.models.export import check_destination
 from raysearch.models.loading import quiet
 from raysearch.models.source import gguf_file, locate
@@ -130,7 +130,7 @@ def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer)
         check_destination(locate(recovery.search.evaluation.model), out, overwrite)
     check_tasks(recovery.assessment, recovery.ledger)
     stages: dict[str, float] = {}
-    with held(recovery.ledger, recovery.name, "RECOVERY"):
+    with locked(recovery.ledger, recovery.name, "RECOVERY"):
         evidence, answers_written = heal(recovery, out, stages, observer)
         shutil.rmtree(recovery.folder / TEACHER, ignore_errors=True)
         with timed(stages, "assessment"):
@@ -158,7 +158,7 @@ def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer)
 def _record(recovery: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
     record = replace(result.record(way), asked=recovery.required_numbers, settings=recovery.spec.settings)
     written = write_recovery(recovery.ledger, recovery.assessment.fingerprint, record)
-    observer.recovered(recovery.record, *written.told)
+    observer.recovered(recovery.record, *written.for_trackers)
     return written
 
 

@@ -24,7 +24,7 @@ from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.locks import held
+from raysearch.ledger.locks import locked
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.recovery.prompts import check_rows
@@ -119,14 +119,14 @@ class RecoveryRefiner(Options):
         refined_by_mask: dict[Mask, _Refined] = read_assessments(ledger, model, name, record_by_mask, _Refined)
         folder = ledger.path.parent / "recoveries"
         if len(refined_by_mask) < len(record_by_mask):
-            with held(ledger, name, "REFINEMENT", wait=True):
+            with locked(ledger, name, "REFINEMENT", wait=True):
                 # while this process waited, another search may have refined some
                 refined_by_mask |= read_assessments(ledger, model, name, record_by_mask, _Refined)
                 for mask, record in record_by_mask.items():
                     if mask not in refined_by_mask:
                         refined_by_mask[mask] = self._recover(record, search, session, folder / name, observer)
                         write_assessment(ledger, model, name, {mask: refined_by_mask[mask]}, _Refined)
-        with suppress(UserError), held(ledger, name, "REFINEMENT"):  # if held, another search needs the logits
+        with suppress(UserError), locked(ledger, name, "REFINEMENT"):  # if held, another search needs the logits
             shutil.rmtree(folder / name / TEACHER, ignore_errors=True)
         masks = []
         for mask, record in record_by_mask.items():
@@ -199,7 +199,7 @@ def recorded_refinement(
 def _replicas_of(session: EvaluationSession) -> Iterator[Callable[[], Pool]]:
     """Yield the search's replicas, and close them after the context: the training needs their memory."""
     yield lambda: session.evaluator.pool
-    session.evaluator.rest()
+    session.evaluator.release_pool()
 
 
 def _losses(recovery: Recovery, out: Path, session: EvaluationSession) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from raysearch.assessment.results import Result
-from raysearch.core.estimate import shown
+from raysearch.core.estimate import estimate_text
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training, side_by_side
@@ -85,7 +85,7 @@ class Recovered:
             metric = numbers.metric
             better = "higher" if metric.higher_is_better else "lower"
             title = f"{metric.title} ({metric.unit}, {better} is better)"
-            cells = [title, *map(shown, (numbers.dense, numbers.pruned, numbers.recovered, numbers.regained))]
+            cells = [title, *map(estimate_text, (numbers.dense, numbers.pruned, numbers.recovered, numbers.regained))]
             rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
         steps = count(self.training.steps, "step")
         tokens = count(self.training.tokens, "token")

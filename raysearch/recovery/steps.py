@@ -24,9 +24,9 @@ from raysearch.calibration.windows import WindowOptions
 from raysearch.core.digest import digest
 from raysearch.core.formatting import count, size
 from raysearch.core.mask import Mask
-from raysearch.core.paths import write_whole
+from raysearch.core.paths import write_atomically
 from raysearch.core.versions import VERSION
-from raysearch.errors import UserError, redacted
+from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, opening
 from raysearch.evaluation.prepared_data import prepare_data
 from raysearch.ledger.ledger import Ledger
@@ -46,6 +46,7 @@ from raysearch.searching.export import export_search
 from raysearch.searching.observer import Observer
 from raysearch.searching.record import SearchRecord
 from raysearch.searching.spec import SearchSpec
+from raysearch.text.redaction import redacted
 
 TEACHER = "teacher"  # the folder of the dense model's logits
 RECOVERED = "recovered"  # the folder of the recovered checkpoint, if the user names none
@@ -360,8 +361,8 @@ def _prepare_rows(recovery: Recovery, replicas: Callable[[], Pool], observer: Ob
         "answered_by": recovery.assessment.fingerprint if prompts.questions and options.responses == "self" else None,
         "sha256": hashlib.sha256(content.encode()).hexdigest(),
     }
-    write_whole(folder / _ROWS, content)
-    write_whole(folder / _CARD, json.dumps(redacted(card), indent=2) + "\n")
+    write_atomically(folder / _ROWS, content)
+    write_atomically(folder / _CARD, json.dumps(redacted(card), indent=2) + "\n")
     return _PreparedRows(rows, dict(left_out), n_new_answers)
 
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from raysearch.calibration.batch import Batch
 from raysearch.core.mask import Mask
-from raysearch.core.paths import written_whole
+from raysearch.core.paths import atomic_file
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
@@ -101,7 +101,7 @@ def top_logits_of(
         arrays: dict[str, Any] = {}  # NumPy declares a flag among the names of arrays
         for place, row_logits in enumerate(job_logits):
             arrays |= {f"ids{place}": row_logits.ids, f"log_p{place}": row_logits.log_p}
-        with written_whole(_file(folder, job)) as unfinished, unfinished.open("wb") as stream:
+        with atomic_file(_file(folder, job)) as unfinished, unfinished.open("wb") as stream:
             np.savez(stream, **arrays)
     top_logits = []
     for job in jobs:

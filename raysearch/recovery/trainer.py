@@ -27,13 +27,14 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 from typing_extensions import override
 
 from raysearch.core.machine import n_cores
-from raysearch.errors import UserError, first_line
+from raysearch.errors import UserError
 from raysearch.evaluation.replica import is_out_of_memory, reuse_freed_memory
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.adapter import adapter_for, bare_like, naming_targets
 from raysearch.recovery.prompts import Row
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import TopLogits, distillation_loss
+from raysearch.text.sentences import first_line
 
 CHECKPOINTS = "checkpoints"  # the folder of a running training
 _IGNORED = -100  # the label of a token without a loss

@@ -19,8 +19,9 @@ from ray.util.queue import Queue
 
 from raysearch.cluster.connection import join_ray, raising, room
 from raysearch.cluster.options import ClusterOptions
-from raysearch.errors import EvaluationError, UserError, last_line
+from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.replica import is_out_of_memory
+from raysearch.text.sentences import last_line
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysearch.core.versions import VERSION
-from raysearch.errors import UserError, redact
+from raysearch.errors import UserError
 from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.models.card import RECORD, Evidence, export_record, gguf_card
 from raysearch.models.gguf_pruning import GGUFExport, prune_gguf
@@ -20,6 +20,7 @@ from raysearch.models.source import gguf_file, locate
 from raysearch.searching.record import SearchRecord
 from raysearch.searching.spec import SearchSpec
 from raysearch.searching.trial import Trial
+from raysearch.text.redaction import redact
 
 if TYPE_CHECKING:
     from raysearch.models.export import ExportResult

@@ -109,7 +109,7 @@ class Plots:
         figure = figure or _pyplot_figure(8.0, 4.0)
         axes: Axes = figure.subplots()
         indices, sizes, losses = _points(self.seen)
-        low, high = style.within(losses)
+        low, high = style.axis_limits(losses)
         pruned_sizes = [int(size) for size in np.unique(sizes) if size]
         last = len(pruned_sizes) - 1
         for number, size in enumerate(pruned_sizes):
@@ -158,7 +158,7 @@ class Plots:
         """Draw the loss of every scored mask by its number of layers, and a line through the best of each number."""
         axes: Axes = (figure or _pyplot_figure(7.0, 4.0)).subplots()
         _, sizes, losses = _points(self.seen)
-        low, high = style.within(losses)
+        low, high = style.axis_limits(losses)
         inside = losses <= high
         is_target = sizes == len(self.final_mask)
         for points, colour in ((inside & ~is_target, style.BLUE), (inside & is_target, style.ORANGE)):

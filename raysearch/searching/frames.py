@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from raysearch.core.escaping import csv_cell
 from raysearch.core.json import finite, plain
-from raysearch.errors import UserError, did_you_mean
+from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.searching.record import SEARCHES, SearchRecord, as_they_stand
+from raysearch.searching.record import SEARCHES, SearchRecord, with_current_states
+from raysearch.text.sentences import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +86,7 @@ def export_frames(ledger: Ledger, folder: Path, form: str = "csv") -> dict[Path,
 
     if form not in _FORMATS:
         raise UserError(f"--format={form} is unknown; {did_you_mean(form, _FORMATS)}")
-    records = as_they_stand(ledger, SEARCHES.all(ledger))
+    records = with_current_states(ledger, SEARCHES.all(ledger))
     trials = {record.search_id: record.result.to_frame() for record in records if record.result is not None}
     frames: dict[str, Iterable[pd.DataFrame]] = {
         "searches": [searches_frame(records).reset_index()],

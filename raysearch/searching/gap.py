@@ -73,7 +73,7 @@ def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
     size = len(result.removed)
     divisor = result.measure.divisor(result.n_tokens, result.n_samples)
     problem = Problem.create(result.n_layers, size, record.config["protect"])
-    n_shards = len(ledger.known(calibration, [mask]).get(mask, ()))
+    n_shards = len(ledger.evaluations(calibration, [mask]).get(mask, ()))
     n_masks = problem.n_solutions
     rivals = [
         (summed / divisor if math.isfinite(summed) else math.inf, rival)

@@ -40,7 +40,7 @@ def refused_masks(model: ModelSpec, masks: Sequence[Mask]) -> dict[Mask, str]:
     return reasons
 
 
-def refused_on_record(config: Mapping[str, Any], masks: Sequence[Mask]) -> dict[Mask, str]:
+def refused_masks_of_record(config: Mapping[str, Any], masks: Sequence[Mask]) -> dict[Mask, str]:
     """Return the masks of a recorded search that `export --gguf` refuses, each with the reason.
 
     If the file is damaged, or the package that reads it is missing, no mask is returned.

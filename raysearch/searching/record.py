@@ -15,7 +15,7 @@ from typing import Any, Literal
 from raysearch.core.paths import option_of
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.locks import is_held
+from raysearch.ledger.locks import is_locked
 from raysearch.ledger.table import Table, now
 from raysearch.searching.result import SearchResult
 from raysearch.searching.trial import Trial
@@ -31,7 +31,7 @@ class SearchRecord:
         search_id: The id of the search.
         config: The resolved configuration, without secrets.
         state: The state; ``stopped`` means by its budget. A killed process cannot write its end, so its search stays
-            ``running`` in the ledger; `as_they_stand` corrects that.
+            ``running`` in the ledger; `with_current_states` corrects that.
         failure: The cause, if it failed.
         result: The result, if there is one.
         updated: When the record last changed, ISO 8601, UTC.
@@ -127,7 +127,7 @@ def _merged(record: SearchRecord, other_record: SearchRecord) -> SearchRecord:
 SEARCHES = Table(SearchRecord, "searches", "search", _merged)
 
 
-def as_they_stand(ledger: Ledger, records: Sequence[SearchRecord]) -> list[SearchRecord]:
+def with_current_states(ledger: Ledger, records: Sequence[SearchRecord]) -> list[SearchRecord]:
     """Return records with their actual states: a running search without a process is interrupted. Nothing is written.
 
     Args:
@@ -135,17 +135,17 @@ def as_they_stand(ledger: Ledger, records: Sequence[SearchRecord]) -> list[Searc
         records: Records of the ledger.
     """
     ended_ids = [
-        record.search_id for record in records if record.state == "running" and not is_held(ledger, record.search_id)
+        record.search_id for record in records if record.state == "running" and not is_locked(ledger, record.search_id)
     ]
     current: dict[str, SearchRecord] = {}
     # These are read again, since a search writes its end before it releases its lock.
-    for search_id, record in SEARCHES.some(ledger, ended_ids).items():
+    for search_id, record in SEARCHES.by_ids(ledger, ended_ids).items():
         current[search_id] = replace(record, state="interrupted") if record.state == "running" else record
     return [current.get(record.search_id, record) for record in records]
 
 
 def find_search(ledger: Ledger, name: str) -> SearchRecord:
-    """Return the search that a name fits, with its actual state (`as_they_stand`).
+    """Return the search that a name fits, with its actual state (`with_current_states`).
 
     Args:
         ledger: The ledger.
@@ -154,7 +154,7 @@ def find_search(ledger: Ledger, name: str) -> SearchRecord:
     Raises:
         UserError: No search fits the name, or several do.
     """
-    (record,) = as_they_stand(ledger, [SEARCHES.find(ledger, name)])
+    (record,) = with_current_states(ledger, [SEARCHES.find(ledger, name)])
     return record
 
 
@@ -211,7 +211,7 @@ def write_search(
     return SEARCHES.change(ledger, search_id, changed)
 
 
-def note_mlflow(
+def record_mlflow_run(
     ledger: Ledger,
     search_id: str,
     run_id: str | None,
@@ -281,7 +281,7 @@ def clean(ledger: Ledger, names: Sequence[str], *, really: bool) -> Cleaned:
     with ledger.transaction() if really else nullcontext():
         deleted = {record.search_id: record for record in (SEARCHES.find(ledger, name) for name in names)}
         for name in deleted:
-            if is_held(ledger, name):
+            if is_locked(ledger, name):
                 raise UserError(f"SEARCH={name} is running; wait for its end, or stop it first")
         needed: set[str] = set()
         for record in SEARCHES.all(ledger):

@@ -14,12 +14,12 @@ from raysearch.core.json import plain, without_secrets
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_folder
 from raysearch.core.versions import version_of
-from raysearch.errors import EvaluationError, UserError, first_line, redact
+from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.costs import head_cost, n_units
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.prepared_data import PreparedData, UnnamedFiles, prepare_data
 from raysearch.evaluation.session import EvaluationSession, open_session
-from raysearch.ledger.locks import held
+from raysearch.ledger.locks import locked
 from raysearch.models.spec import ModelInfo
 from raysearch.searching.driver import exhaust, run_rounds
 from raysearch.searching.forecast import Forecaster, SearchForecast
@@ -36,7 +36,7 @@ from raysearch.searching.observer import (
 )
 from raysearch.searching.recommend import BudgetedSearch, SpeedMeter, check_readout
 from raysearch.searching.recommendation import Recommendation
-from raysearch.searching.record import SEARCHES, State, note_mlflow, write_search
+from raysearch.searching.record import SEARCHES, State, record_mlflow_run, write_search
 from raysearch.searching.recorder import SearchRecorder
 from raysearch.searching.result import (
     EvaluationCounts,
@@ -50,6 +50,8 @@ from raysearch.searching.result import (
 from raysearch.searching.separate import separation_of
 from raysearch.searching.separation import Separation
 from raysearch.searching.spec import Refiner, SearchSpec
+from raysearch.text.redaction import redact
+from raysearch.text.sentences import first_line
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def search_rounds(
         header = _header(spec, session, problem.n_remove, context)
         if resumes not in (None, header.search_id):
             raise _changed_search_error(resumes, session)
-        with held(session.ledger, header.search_id, "SEARCH", wait=not is_alone):
+        with locked(session.ledger, header.search_id, "SEARCH", wait=not is_alone):
             fingerprints = session.fingerprints
             record = write_search(session.ledger, header.search_id, spec.config, "running", fingerprints=fingerprints)
             earlier_result = record.result
@@ -252,9 +254,9 @@ class _Search:
         result = replace(result, mlflow_run_id=self.tracker.close(), mlflow_receipt=self.tracker.receipt)
         ledger = self.session.ledger
         search_id = result.search_id
-        note_mlflow(ledger, search_id, result.mlflow_run_id, result.mlflow_receipt)
+        record_mlflow_run(ledger, search_id, result.mlflow_run_id, result.mlflow_receipt)
         if self.spec.refiner is not None:  # needs the run of the tracker
-            self.spec.refiner.record(SEARCHES.some(ledger, [search_id])[search_id], ledger, self.observer)
+            self.spec.refiner.record(SEARCHES.by_ids(ledger, [search_id])[search_id], ledger, self.observer)
         return result
 
     def stop(self) -> None:
@@ -279,7 +281,7 @@ class _Search:
         """Call the observers, close the tracker, and record the id of the tracker."""
         self.observer.search_ended(None, failure, stopped)
         with suppress(UserError):
-            note_mlflow(self.session.ledger, self.header.search_id, self.tracker.close())
+            record_mlflow_run(self.session.ledger, self.header.search_id, self.tracker.close())
 
     def refined(self, refiner: Refiner, mask: Mask) -> Generator[RoundSummary, None, SearchResult]:
         """Recover the best masks, and return the result with the best of them after that; `mask` is the searcher's."""
@@ -299,7 +301,7 @@ class _Search:
                 f"searcher={self.spec.searcher_name} scored {len(masks)} masks of {count(n_remove, 'layer')}; these "
                 f"are recovered in place of refine.masks={refiner.masks}"
             )
-        (record,) = SEARCHES.some(self.session.ledger, [self.header.search_id]).values()
+        (record,) = SEARCHES.by_ids(self.session.ledger, [self.header.search_id]).values()
         records = [replace(record, result=self.result(mask)) for mask in masks]
         refinement = refiner.refine(records, self.spec, self.session, self.observer)
         return self.result(refinement.best.mask, refinement=refinement)
@@ -377,7 +379,7 @@ def _forecast(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
 
 def _changed_search_error(search_id: str, session: EvaluationSession) -> UserError:
     """Return the error of a search that cannot be resumed under its id."""
-    recorded = SEARCHES.some(session.ledger, [search_id])[search_id].fingerprints
+    recorded = SEARCHES.by_ids(session.ledger, [search_id])[search_id].fingerprints
     if recorded.get("model") != session.fingerprints["model"]:
         subject = "the files of its model have"
         remedy = "put back the old ones"

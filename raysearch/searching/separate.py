@@ -102,11 +102,11 @@ def _differences(
 ) -> Iterator[_Difference]:
     """Yield the difference of each mask from the reference, on the shards on which the mask was evaluated."""
     order = shard_order(calibration)
-    reference_losses = ledger.known(calibration.fingerprint, [reference])[reference]
+    reference_losses = ledger.evaluations(calibration.fingerprint, [reference])[reference]
     all_masks = [*shards_seen]
     for start in range(0, len(all_masks), _AT_ONCE):
         masks = all_masks[start : start + _AT_ONCE]
-        losses = ledger.known(calibration.fingerprint, masks)
+        losses = ledger.evaluations(calibration.fingerprint, masks)
         for mask in masks:
             shards = order[: shards_seen[mask]]
             samples = np.concatenate([losses[mask][shard] - reference_losses[shard] for shard in shards])

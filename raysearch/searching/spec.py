@@ -136,7 +136,7 @@ class SearchSpec:
         """
         return Problem.create(info.n_layers, self.remove, self.protect, self.evaluation.model.name)
 
-    def elsewhere(self) -> SearchSpec:
+    def with_absolute_paths(self) -> SearchSpec:
         """Return the same search with absolute paths, for a process in any folder."""
         return replace(self, evaluation=replace(self.evaluation, ledger=self.evaluation.ledger.resolve()))
 

@@ -71,7 +71,7 @@ def assess_study(
             or does not fit a model.
         EvaluationError: An evaluation failed after all its retries.
     """
-    records = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+    records = SEARCHES.by_ids(ledger, [cell.search_id for cell in study.cells])
     by_model: dict[str, list[SearchRecord]] = {}
     for cell in study.cells:
         if (record := records.get(cell.search_id)) and record.result:

@@ -9,8 +9,8 @@ from typing import Any
 from raysearch.core.mask import Mask
 from raysearch.core.paths import option_of
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.locks import is_held
-from raysearch.searching.gguf_masks import refused_on_record
+from raysearch.ledger.locks import is_locked
+from raysearch.searching.gguf_masks import refused_masks_of_record
 from raysearch.searching.record import SEARCHES, SearchRecord
 from raysearch.searching.result import SearchResult
 from raysearch.searching.trial import Trial, joint_removals
@@ -29,7 +29,7 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
         link: It returns the address of an MLflow run, by the run's id; None if there is no run.
     """
     section = study.config["study"]
-    searches = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+    searches = SEARCHES.by_ids(ledger, [cell.search_id for cell in study.cells])
     recorded = [(cell, searches[cell.search_id]) for cell in study.cells if cell.search_id in searches]
     metrics = {metric.name: metric for assessed in study.assessed.values() for metric in assessed.metrics}
     return StudyResult(
@@ -57,7 +57,7 @@ def has_ended(results: StudyResult, ledger: Ledger) -> bool:
         results: The collected study.
         ledger: The ledger with the study.
     """
-    return all(cell.state != "waiting" for cell in results.cells) and not is_held(ledger, results.study_id)
+    return all(cell.state != "waiting" for cell in results.cells) and not is_locked(ledger, results.study_id)
 
 
 def _refused(recorded: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, dict[Mask, str]]:
@@ -67,7 +67,7 @@ def _refused(recorded: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, d
         model: [search.result.mask for cell, search in recorded if cell.model == model and search.result]
         for model in configs
     }
-    return {model: refused_on_record(config, masks[model]) for model, config in configs.items()}
+    return {model: refused_masks_of_record(config, masks[model]) for model, config in configs.items()}
 
 
 def _searchers(recorded: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, dict[str, Any]]:

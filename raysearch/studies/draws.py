@@ -121,7 +121,7 @@ def held_out_losses(draws: Draws, masks: Mapping[int, Mask], ledger: Ledger) -> 
     keys = draws.keys
     distinct_masks = list(dict.fromkeys(masks.values()))
     recorded = {
-        draw: ledger.known(calibration.fingerprint, distinct_masks) for draw, calibration in draws.samples.items()
+        draw: ledger.evaluations(calibration.fingerprint, distinct_masks) for draw, calibration in draws.samples.items()
     }
     held_out = {}
     for number in draws.places.keys() & masks.keys():

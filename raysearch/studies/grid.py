@@ -18,7 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysearch.errors import UserError, did_you_mean
+from raysearch.errors import UserError
+from raysearch.text.sentences import did_you_mean
 
 #: The columns of a table of searches. Any other axis is a part of the calibration's label.
 _DIMENSIONS = ("model", "calibration", "searcher", "remove", "seed", "draw")
@@ -37,7 +38,7 @@ class Combination:
     """
 
     labels: Mapping[str, str]
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
 
     def label(self, dimension: str) -> str | None:
         """Return the search's label in one of the dimensions of a report; None if no axis belongs to it."""

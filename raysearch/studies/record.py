@@ -151,6 +151,6 @@ def cells_by_search(ledger: Ledger) -> dict[str, tuple[str, CellRecord]]:
     Damaged studies are ignored.
     """
     damaged = STUDIES.damaged(ledger)
-    studies = STUDIES.some(ledger, [study_id for study_id in STUDIES.ids(ledger) if study_id not in damaged])
+    studies = STUDIES.by_ids(ledger, [study_id for study_id in STUDIES.ids(ledger) if study_id not in damaged])
     by_age = sorted(studies.values(), key=lambda study: study.updated)
     return {cell.search_id: (study.study_id, cell) for study in by_age for cell in study.cells}

@@ -15,7 +15,6 @@ from raysearch.core.machine import n_cores
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.core.versions import version_of
-from raysearch.errors import redact
 from raysearch.evaluation.costs import layer_forwards
 from raysearch.evaluation.totals import standard_errors
 from raysearch.ledger.ledger import Ledger
@@ -27,6 +26,7 @@ from raysearch.studies.draws import draws_of, held_out_losses
 from raysearch.studies.model_group import ModelGroup
 from raysearch.studies.record import STUDIES, AssessedMasks, CellRecord, StudyRecord
 from raysearch.studies.spec import StudySpec
+from raysearch.text.redaction import redact
 
 _PACKAGES = ("raysearch", "torch", "transformers", "ray", "mlflow", "lm-eval")
 
@@ -49,7 +49,7 @@ def record_study(
         parent: The id of its MLflow run; None if there is none.
         assessed: New assessed numbers, by the label of a model; they are added to the earlier ones.
     """
-    records = SEARCHES.some(ledger, search_ids)
+    records = SEARCHES.by_ids(ledger, search_ids)
     results = {
         number: result
         for number, search_id in enumerate(search_ids)
@@ -171,7 +171,7 @@ def _errors_to_best(
 
 def _facts(study: StudySpec, model_groups: Sequence[ModelGroup]) -> dict[str, str]:
     """Return how and where a study was run, by subject, in the order in which it is shown."""
-    facts = {"command": shlex.join(["raysearch", "study", *study.words])}
+    facts = {"command": shlex.join(["raysearch", "study", *study.overrides])}
     for model_group in model_groups:
         info = model_group.info
         label = model_group.label

@@ -39,7 +39,7 @@ def recovered_masks(searches: Sequence[tuple[CellRecord, SearchRecord]], ledger:
     recovered: list[RecoveredMask] = []
     for (model, fingerprint), searchers_by_mask in searchers_by_model.items():
         candidates = recoveries_of(ledger, fingerprint, searchers_by_mask)
-        candidate_searches = SEARCHES.some(ledger, {record.search_id for record in candidates})
+        candidate_searches = SEARCHES.by_ids(ledger, {record.search_id for record in candidates})
         search_samples = {
             search_id: search.fingerprints.get("calibration", "") for search_id, search in candidate_searches.items()
         }

@@ -17,7 +17,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.paths import as_folder
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.locks import held, is_held
+from raysearch.ledger.locks import is_locked, locked
 from raysearch.searching.observer import (
     Observer,
     Observers,
@@ -74,7 +74,7 @@ def run_study(
     search_ids = checked.search_ids
     plans = checked.assessments
     ledger = Ledger(spec.ledger)
-    with closing(ledger), held(ledger, spec.study_id, "STUDY"):
+    with closing(ledger), locked(ledger, spec.study_id, "STUDY"):
         observer = Observers(tracker, observer)
         observer.study_started(_header(spec, search_ids, ledger))
         draws_notes = [note for group in model_groups for draws in draws_of(group) for note in notes_on(draws)]
@@ -95,7 +95,7 @@ def run_study(
 
 def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> StudyHeader:
     """Return the header of a study, with the searches that were done before, in this study or outside it."""
-    records = SEARCHES.some(ledger, search_ids)
+    records = SEARCHES.by_ids(ledger, search_ids)
     done = [number for number, name in enumerate(search_ids) if is_done(records.get(name), spec.options.stop)]
     run_ids = {number: records[search_ids[number]].mlflow_run_id for number in done}
     recorded = {run_id: spec.cells[number].labels for number, run_id in run_ids.items() if run_id is not None}
@@ -169,7 +169,7 @@ class _StudyWork:
     def _records(self, numbers: Iterable[int]) -> dict[int, SearchRecord]:
         """Return the records of searches by their places in the study."""
         ids = {number: self.search_ids[number] for number in numbers}
-        records = SEARCHES.some(self.ledger, ids.values())
+        records = SEARCHES.by_ids(self.ledger, ids.values())
         return {number: records[search_id] for number, search_id in ids.items() if search_id in records}
 
     def _records_with_results(self, model_group: ModelGroup) -> dict[int, SearchRecord]:
@@ -259,7 +259,7 @@ class _StudyWork:
         for number in numbers:
             cell = self.spec.cells[number]
             context = StudyContext(model_group.info, model_group.prepared_for(cell), cell.labels, self.parent)
-            tasks[number] = TrialTask(cell.search.elsewhere(), context, replicas, self.open_tracker)
+            tasks[number] = TrialTask(cell.search.with_absolute_paths(), context, replicas, self.open_tracker)
         auto = min(replicas.most, _MAX_CONCURRENCY)
         concurrency = auto if options.concurrency == "auto" else options.concurrency
         failed = run_trials(tasks, options.stop, concurrency, options.retries, folder, self.observer)
@@ -286,7 +286,7 @@ class _StudyWork:
         """Return the searches that no process runs, after a short wait for searches that are about to end."""
         deadline = time.monotonic() + _ENDING_TIMEOUT_S
         running = self.search_ids
-        while running := [search_id for search_id in running if is_held(self.ledger, search_id)]:
+        while running := [search_id for search_id in running if is_locked(self.ledger, search_id)]:
             if time.monotonic() > deadline:  # another command runs them
                 break
             time.sleep(0.05)

@@ -15,10 +15,11 @@ from raysearch.assessment.spec import AssessSpec
 from raysearch.core.digest import digest
 from raysearch.core.formatting import count, listed
 from raysearch.core.options import Options
-from raysearch.errors import UserError, did_you_mean
+from raysearch.errors import UserError
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.searching.spec import SearchSpec
 from raysearch.studies.record import CellRecord
+from raysearch.text.sentences import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class StudySpec:
     assess: AssessSpec | None
     store: Path
     config: Mapping[str, Any]
-    words: Sequence[str]
+    overrides: Sequence[str]
     notes: Sequence[str] = ()
     recoveries: Mapping[str, RecoverSpec] = field(default_factory=dict)
 

@@ -25,12 +25,13 @@ from typing_extensions import override
 from raysearch.cluster.connection import this_node
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.cluster.scheduler import SYNC_S
-from raysearch.errors import EvaluationError, UserError, last_line
+from raysearch.errors import EvaluationError, UserError
 from raysearch.searching.observer import Observer, Tracker
 from raysearch.searching.result import RoundSummary, SearchResult
 from raysearch.searching.run import StudyContext, search_rounds
 from raysearch.searching.spec import SearchSpec
 from raysearch.studies.spec import StopCriteria
+from raysearch.text.sentences import last_line
 
 #: Makes the tracker of a search; its argument receives the tracker's warnings. It must be picklable.
 OpenTracker = Callable[[Callable[[str], None]], Tracker]

@@ -14,7 +14,9 @@ from typing import Literal
 from filelock import FileLock
 from pydantic import NonNegativeInt
 
-from raysearch.errors import HIDDEN, UserError, did_you_mean, redact
+from raysearch.errors import UserError
+from raysearch.text.redaction import HIDDEN, redact
+from raysearch.text.sentences import did_you_mean
 
 #: The URI schemes that MLflow supports, for databases with or without ``+driver``; its plugins add more.
 _SCHEMES = {"http", "https", "databricks", "databricks-uc", "uc", "file", "sqlite", "postgresql", "mysql", "mssql"}
@@ -70,7 +72,7 @@ class Store:
         return cls(_with_password(uri) if uri else f"sqlite:///{folder / 'mlflow.db'}", folder)
 
     @property
-    def shown(self) -> str:
+    def redacted_uri(self) -> str:
         """The URI without secrets, for messages."""
         return redact(self.uri)
 
@@ -112,7 +114,7 @@ class Store:
         return Path(re.sub(r"^sqlite(\+\w+)?:///|\?.*$", "", self.uri)) if self.uri.startswith("sqlite") else None
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock the embedded store for other searches: MLflow fails if two processes create its tables at once."""
         with ExitStack() as stack:
             if self.is_embedded:
@@ -174,7 +176,7 @@ class TrackingOptions:
         """The store of MLflow."""
         return Store.locate(self.uri, self.folder)
 
-    def elsewhere(self) -> TrackingOptions:
+    def with_absolute_paths(self) -> TrackingOptions:
         """Return the same options with absolute paths, for a process in another folder."""
         relative = re.fullmatch(r"(sqlite(?:\+\w+)?:///)([^/].*)", self.uri or "")
         uri = f"{relative[1]}{Path(relative[2]).absolute()}" if relative else self.uri

@@ -10,17 +10,18 @@ from typing import Any
 
 from raysearch.assessment.recorded import recorded_answers, recorded_assessments
 from raysearch.core.formatting import count
-from raysearch.errors import UserError, redacted
+from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.locks import held, is_held
+from raysearch.ledger.locks import is_locked, locked
 from raysearch.ledger.table import now
 from raysearch.recovery.record import recoveries_of
 from raysearch.recovery.refine import recorded_refinement
-from raysearch.searching.record import SEARCHES, SearchRecord, note_mlflow
+from raysearch.searching.record import SEARCHES, SearchRecord, record_mlflow_run
 from raysearch.searching.result import SearchResult
 from raysearch.studies.collect import collect, has_ended
 from raysearch.studies.record import STUDIES, CellRecord, StudyRecord
 from raysearch.studies.spec import cell_labels
+from raysearch.text.redaction import redacted
 from raysearch.tracking.mlflow.assessments import record_answers, record_assessments, record_recovery
 from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
 from raysearch.tracking.mlflow.study import begin_study, end_failed, open_runs, record_report
@@ -104,7 +105,9 @@ def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingO
     return _sync_study(record, ledger, tracking)
 
 
-def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Callable[[str], None]) -> None:
+def complete_killed_searches(
+    study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Callable[[str], None]
+) -> None:
     """Complete the MLflow runs of a study's searches whose processes were killed while they recorded.
 
     The runs of searches whose process died are marked as failed. Searches that a process runs are left alone.
@@ -121,10 +124,10 @@ def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Ca
     try:
         running = attempt(lambda: open_runs(tracking.store, parent))
         run_ids = {run.data.tags["raysearch.search_id"]: run.info.run_id for run in running}
-        records = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+        records = SEARCHES.by_ids(ledger, [cell.search_id for cell in study.cells])
         for cell in study.cells:
             record = records.get(cell.search_id)
-            if record is None or is_held(ledger, record.search_id):
+            if record is None or is_locked(ledger, record.search_id):
                 continue
             if record.state == "failed":
                 if record.search_id in run_ids:
@@ -150,7 +153,7 @@ def _sync_search(
     If it is a `cell` of a study, it gets its labels there, its run becomes a child of the study's run `parent`, and a
     process that writes it at this moment is waited for.
     """
-    with held(ledger, record.search_id, "SEARCH", wait=cell is not None):  # two processes would write the same trials
+    with locked(ledger, record.search_id, "SEARCH", wait=cell is not None):  # two processes would write the same trials
         if record.result is None:
             raise UserError(
                 f"SEARCH={record.search_id} is {record.state}, so there is nothing to sync yet; raysearch resume "
@@ -164,7 +167,7 @@ def _sync_search(
             _write_assessments(tracking.store, synced.mlflow_run_id, record, ledger)
             if cell is not None:
                 record_assessments(tracking.store, {synced.mlflow_run_id: cell.named})
-        note_mlflow(ledger, record.search_id, synced.mlflow_run_id, tracking=_section(record.config, tracking))
+        record_mlflow_run(ledger, record.search_id, synced.mlflow_run_id, tracking=_section(record.config, tracking))
         return synced
 
 
@@ -176,7 +179,7 @@ def _write_assessments(store: Store, run_id: str, record: SearchRecord, ledger: 
     masks = {trial.mask for trial in result.trials} | {result.mask}
     for recovery in recoveries_of(ledger, result.fingerprints["model"], masks):
         if recovery.search_id == record.search_id:
-            record_recovery(store, run_id, *recovery.told)
+            record_recovery(store, run_id, *recovery.for_trackers)
     for refined in recorded_refinement(ledger, record):
         record_recovery(store, run_id, *refined)
 
@@ -206,11 +209,11 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
             study.study_id,
             lambda record: replace(record or study, config=config, mlflow_run_id=parent, updated=now()),
         )
-    records = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+    records = SEARCHES.by_ids(ledger, [cell.search_id for cell in study.cells])
     ended_searches = {
         search_id: record
         for search_id, record in records.items()
-        if record.result is not None and not is_held(ledger, search_id)
+        if record.result is not None and not is_locked(ledger, search_id)
     }
     searches = tuple(
         _sync_search(record, ledger, tracking, cell, parent)
@@ -245,6 +248,6 @@ def _writing(tracking: TrackingOptions) -> Iterator[None]:
         raise
     except Exception as error:
         raise UserError(
-            f"tracking.uri={tracking.store.shown} cannot be written to ({cause_of(error)}); sync again once it can be, "
-            "or name another with tracking.uri=…"
+            f"tracking.uri={tracking.store.redacted_uri} cannot be written to ({cause_of(error)}); "
+            "sync again once it can be, or name another with tracking.uri=…"
         ) from error

@@ -13,7 +13,7 @@ from mlflow.entities import Run as MlflowRun
 import raysearch
 from raysearch import api
 from raysearch.ledger.ledger import opened
-from raysearch.ledger.locks import held
+from raysearch.ledger.locks import locked
 from raysearch.searching import run as search_run
 from raysearch.searching.record import SEARCHES
 from raysearch.studies.record import STUDIES
@@ -162,7 +162,7 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, cwd
     ]
     with (
         opened(cwd / "mlruns/ledger.db") as ledger,
-        held(ledger, first := repeated["searches"][0]["search_id"], "SEARCH"),
+        locked(ledger, first := repeated["searches"][0]["search_id"], "SEARCH"),
     ):
         assert "is already being run by" in run("sync", first).err
         assert json_answer(run("sync", "late", "--json"))["unfinished"] == [first]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import ray
 
-from raysearch.cluster.actor import Recipe, own_versions
+from raysearch.cluster.actor import Recipe, installed_versions
 from raysearch.cluster.fleet import Fleet, Needs
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.errors import UserError
@@ -50,7 +50,7 @@ def fleet(one_ray):
 
 @pytest.fixture(scope="module")
 def recipe(one_ray):
-    return [ray.put(Recipe(make_shared_replica, detach(tiny_model()), own_versions()))]
+    return [ray.put(Recipe(make_shared_replica, detach(tiny_model()), installed_versions()))]
 
 
 class TestRayPool(ReplicaLossSuite):
@@ -127,7 +127,7 @@ class TestRayPool(ReplicaLossSuite):
             raise UserError("model=x cannot be used; use another")
 
         fleet = Fleet(1, 1, ONE_CPU, idle_s=60)
-        recipe = [ray.put(Recipe(refuse, None, own_versions()))]
+        recipe = [ray.put(Recipe(refuse, None, installed_versions()))]
         refusing = RayPool(Replicas(fleet, recipe, 1), fleet.close)
         with pytest.raises(UserError, match="^model=x cannot be used; use another$"):
             list(refusing.run(units_on(self.calibration)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raysearch.core.estimate import Estimate, shown
+from raysearch.core.estimate import Estimate, estimate_text
 from raysearch.core.formatting import duration, short_duration, size
 
 
@@ -14,5 +14,5 @@ def test_what_is_rounded_up_goes_to_the_next_unit() -> None:
 
 def test_no_standard_error_is_in_powers_of_ten() -> None:
     estimates = [Estimate(0.5, 0.0123), Estimate(3000.0, 210.0), Estimate(12_345.6, 1234.0), Estimate(7.0), None]
-    texts = [shown(estimate) for estimate in estimates]
+    texts = [estimate_text(estimate) for estimate in estimates]
     assert texts == ["0.500 ± 0.012", "3,000 ± 210", "12,346 ± 1,234", "7", ""]

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from raysearch.core.paths import written_whole
+from raysearch.core.paths import atomic_file
 
 
 def test_a_file_is_replaced_by_a_whole_one_or_stays(tmp_path: Path) -> None:
     file = tmp_path / "file"
     for text in ("one", "two"):
-        with written_whole(file) as unfinished:
+        with atomic_file(file) as unfinished:
             assert not unfinished.exists()
             unfinished.write_text(text)
         assert file.read_text() == text
-    with pytest.raises(KeyboardInterrupt), written_whole(file) as unfinished:
+    with pytest.raises(KeyboardInterrupt), atomic_file(file) as unfinished:
         unfinished.write_text("half")
         raise KeyboardInterrupt
     assert file.read_text() == "two" and [*tmp_path.iterdir()] == [file]

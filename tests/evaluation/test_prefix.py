@@ -57,7 +57,7 @@ def test_every_mask_runs_exactly_its_kept_layers(seed):
     n_layers = int(rng.integers(1, 12))
     masks = [Mask.of(*np.flatnonzero(rng.random(n_layers) < 0.4).tolist()) for _ in range(30)]
     plan = plan_prefixes(masks, n_layers)
-    assert execute(plan) == {mask: mask.kept(n_layers) for mask in masks}
+    assert execute(plan) == {mask: mask.remaining(n_layers) for mask in masks}
     distinct_prefixes = {layers[:end] for layers in execute(plan).values() for end in range(1, len(layers) + 1)}
     assert plan.layer_forwards == len(distinct_prefixes), "each shared prefix runs once"
 

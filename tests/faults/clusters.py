@@ -207,14 +207,14 @@ _make_replica = replica.make_replica
 
 
 def make_doomed_replica(*words: Any) -> Any:
-    """Takes the place of `make_replica` and `make_there`."""
+    """Takes the place of `make_replica` and `make_replica_in_actor`."""
     stop_at(0)
     return DoomedReplica(_make_replica(*words))
 
 
 def use_doomed_replicas() -> None:
     """Has this process make such replicas, wherever they live."""
-    vars(replica)["make_replica"] = vars(actor)["make_there"] = make_doomed_replica
+    vars(replica)["make_replica"] = vars(actor)["make_replica_in_actor"] = make_doomed_replica
 
 
 def start(*words: object, first: Sequence[Callable[[], None]] = (), **settings: str) -> injection.Command:

@@ -17,7 +17,7 @@ import pytest
 import ray
 
 import raysearch
-from raysearch.cluster.actor import Recipe, own_versions
+from raysearch.cluster.actor import Recipe, installed_versions
 from raysearch.cluster.fleet import Needs, shared_fleet
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.core.mask import Mask
@@ -196,7 +196,7 @@ def test_what_looks_after_the_replicas_of_a_study_is_killed(tmp_path: Path) -> N
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         fleet = shared_fleet(2, 2, Needs(cpus=1, gpus=0), idle_s=60)
-        recipe = [ray.put(Recipe(lambda _: Echo(), None, own_versions()))]  # type: ignore[arg-type, return-value]
+        recipe = [ray.put(Recipe(lambda _: Echo(), None, installed_versions()))]  # type: ignore[arg-type, return-value]
         pool = RayPool(Replicas(fleet, recipe, 2), fleet.close)
         units = [MaskUnit("a calibration", shard, (Mask.of(1),)) for shard in range(16)]
         answers, asked = pool.run(units), list[Any]()

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import ray
 
-from raysearch.cluster.actor import Recipe, own_versions
+from raysearch.cluster.actor import Recipe, installed_versions
 from raysearch.cluster.fleet import Fleet, Needs
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.cluster.scheduler import Demand, TimeoutPolicy
@@ -102,7 +102,7 @@ def recipe(model: Any, calibration: Any, tmp_path: Path) -> Any:
     detached = detach(model)
 
     def of(kind: type[Replica]) -> list[Any]:
-        return [ray.put(Recipe(functools.partial(make, kind, tmp_path, calibration), detached, own_versions()))]
+        return [ray.put(Recipe(functools.partial(make, kind, tmp_path, calibration), detached, installed_versions()))]
 
     return of
 
@@ -140,7 +140,7 @@ def test_a_replica_that_loads_for_ever_is_replaced_and_one_without_a_place_is_no
 
     monkeypatch.setattr(TimeoutPolicy, "load_s", 12.0)
     fleet = Fleet(2, 2, Needs(cpus=2, gpus=0), idle_s=60)
-    recipe = [ray.put(Recipe(make_at_second_try, None, own_versions()))]
+    recipe = [ray.put(Recipe(make_at_second_try, None, installed_versions()))]
     with closing(RayPool(Replicas(fleet, recipe, 1), fleet.close)) as pool:
         before = fleet.sync("test", Demand(2))
         assert answers(pool, units).keys() == {(unit.shard, mask) for unit in units for mask in unit.masks}

@@ -12,7 +12,7 @@ import pytest
 from mlflow import MlflowClient
 
 from raysearch.ledger.ledger import Ledger
-from raysearch.searching.record import SEARCHES, as_they_stand
+from raysearch.searching.record import SEARCHES, with_current_states
 from raysearch.tracking.options import Store
 from tests.cli.answers import evaluations, json_answer
 from tests.cli.conftest import World
@@ -63,7 +63,7 @@ def test_a_study_that_is_stopped_leaves_nothing_failed_or_running(world: World, 
     outcome = command.finish()
     assert outcome.code == 130, outcome
     with closing(Ledger(Path("mlruns/ledger.db"))) as ledger:
-        stopped = as_they_stand(ledger, SEARCHES.all(ledger))
+        stopped = with_current_states(ledger, SEARCHES.all(ledger))
     assert [(one.state, one.failure) for one in stopped] == [("interrupted", None)] * 2
     client = MlflowClient(Store.locate(None, Path("mlruns")).uri)
     experiment = client.get_experiment_by_name("raysearch")

@@ -62,7 +62,7 @@ def test_a_stopped_process_is_named_and_loses_its_claims(ledger):
         try:
             with closing(Claims(ledger)) as claims:
                 assert claims.take("cal", [(A, 0)]) == []
-                assert claims.others() == [f"process {process.pid} on {platform.node()}"]
+                assert claims.other_owners() == [f"process {process.pid} on {platform.node()}"]
                 process.send_signal(signal.SIGSTOP)
                 (lock,) = [
                     file for file in ledger.path.parent.glob("*.claims-*") if str(process.pid) in file.read_text()

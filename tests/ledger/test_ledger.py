@@ -15,9 +15,9 @@ from raysearch.ledger import ledger as ledger_module
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.checking import check_ledger
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.locks import held, remove_if_stale
+from raysearch.ledger.locks import locked, remove_if_stale
 from raysearch.ledger.schema import SCHEMA_VERSION, UPGRADES
-from raysearch.searching.record import SEARCHES, note_mlflow, write_search
+from raysearch.searching.record import SEARCHES, record_mlflow_run, write_search
 from raysearch.studies.record import STUDIES, StudyRecord
 from tests.cases import assert_refused
 from tests.tracking.simulated import greedy_search
@@ -31,7 +31,7 @@ def test_evaluations_are_read_bit_for_bit_as_they_were_recorded(ledger):
     losses = np.array([0.1, 1e-300, 7.0])
     ledger.record("cal", 3, {A: losses, B: losses * 3})
     with closing(Ledger(ledger.path)) as reopened:
-        evaluations = reopened.known("cal", [A, B, Mask()])
+        evaluations = reopened.evaluations("cal", [A, B, Mask()])
     assert set(evaluations) == {A, B}
     assert evaluations[A][3].tobytes() == losses.tobytes()
     assert evaluations[B][3].tobytes() == (losses * 3).tobytes()
@@ -110,11 +110,11 @@ def test_files_that_are_not_ledgers_are_refused(tmp_path):
 def test_a_noted_mlflow_run_stays_and_does_not_change_the_time_of_the_record(ledger):
     write_search(ledger, "a", {"tracking": {"uri": None}, "x": 1}, "finished", RESULT)
     write_search(ledger, "b", {}, "finished", RESULT)
-    note_mlflow(ledger, "a", "f00", receipt="whole")
+    record_mlflow_run(ledger, "a", "f00", receipt="whole")
     assert SEARCHES.find(ledger, "a").result == replace(RESULT, mlflow_run_id="f00", mlflow_receipt="whole")
-    note_mlflow(ledger, "a", "f00", tracking={"uri": "http://host"})
+    record_mlflow_run(ledger, "a", "f00", tracking={"uri": "http://host"})
     assert SEARCHES.find(ledger, "f00").config == {"tracking": {"uri": "http://host"}, "x": 1}
-    note_mlflow(ledger, "a", None)
+    record_mlflow_run(ledger, "a", None)
     assert SEARCHES.find(ledger, "a").result == replace(RESULT, mlflow_run_id="f00")
     assert SEARCHES.find(ledger, "latest").search_id == "b"
     write_search(ledger, "a", {}, "finished", replace(RESULT, loss=2.0))
@@ -129,10 +129,10 @@ def test_every_name_is_the_name_of_a_file(tmp_path, monkeypatch):
 
 def test_a_lock_names_its_owner_and_its_file_is_removed_at_the_end(ledger):
     lock = ledger.path.with_name("ledger.db.a.lock")
-    with held(ledger, "a", "SEARCH"):
+    with locked(ledger, "a", "SEARCH"):
         assert f"process {os.getpid()} on " in lock.read_text()
         with pytest.raises(UserError, match=rf"SEARCH=a is already being run by process {os.getpid()} on "):
-            held(ledger, "a", "SEARCH").__enter__()
+            locked(ledger, "a", "SEARCH").__enter__()
         assert not remove_if_stale(lock)
     assert not lock.exists() and remove_if_stale(lock)
 
@@ -153,7 +153,7 @@ def test_a_ledger_of_an_older_format_is_upgraded_completely_or_not_at_all(tmp_pa
         with closing(Ledger(path)) as new:
             assert new.connection.execute("SELECT x FROM new").fetchall() == [(1,)]
             assert new.connection.execute("PRAGMA user_version").fetchone() == (8,)
-            assert new.known("cal", [A])[A][0].tolist() == [1.0, 1.0]
+            assert new.evaluations("cal", [A])[A][0].tolist() == [1.0, 1.0]
     monkeypatch.undo()
     with pytest.raises(UserError, match="format 8, this one reads 7"):
         Ledger(path)
@@ -202,7 +202,7 @@ def test_a_ledger_that_cannot_be_written_is_read(tmp_path, log, monkeypatch):
     before = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
     with closing(Ledger(path)) as ledger:
-        assert ledger.known("cal", [A])[A][0].tolist() == [1.0, 1.0]
+        assert ledger.evaluations("cal", [A])[A][0].tolist() == [1.0, 1.0]
         with pytest.raises(UserError, match="cannot be written, nor perhaps its folder; copy it"):
             ledger.record("cal", 1, {A: np.ones(2)})
     after = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}

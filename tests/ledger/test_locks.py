@@ -10,7 +10,7 @@ import pytest
 
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.locks import held
+from raysearch.ledger.locks import locked
 
 TEXT = "a file of the user's\n"
 
@@ -26,7 +26,7 @@ def test_a_users_file_in_the_place_of_a_lock_is_not_changed(tmp_path: Path, name
     else:
         (os.symlink if kind == "link" else os.link)(users_file, lock)
     try:
-        with closing(Ledger(tmp_path / "ledger.db")) as ledger, held(ledger, "name", "SEARCH"):
+        with closing(Ledger(tmp_path / "ledger.db")) as ledger, locked(ledger, "name", "SEARCH"):
             pass
     except UserError as error:
         assert "ledger.db cannot be used (" in str(error)
@@ -47,8 +47,8 @@ def test_a_linked_ledger_has_the_locks_of_the_file_itself(tmp_path: Path) -> Non
     with (
         closing(Ledger(tmp_path / "link.db")) as linked,
         closing(Ledger(tmp_path / "elsewhere" / "ledger.db")) as ledger,
-        held(linked, "name", "SEARCH"),
+        locked(linked, "name", "SEARCH"),
         pytest.raises(UserError, match="is already being run by process"),
-        held(ledger, "name", "SEARCH"),
+        locked(ledger, "name", "SEARCH"),
     ):
         pass

@@ -17,7 +17,7 @@ from raysearch.generation.score import Score, ScoredText
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.checking import check_ledger
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.locks import held
+from raysearch.ledger.locks import locked
 from raysearch.ledger.merging import merge_ledgers
 from raysearch.ledger.table import Table
 from raysearch.searching.frames import export_frames
@@ -200,7 +200,7 @@ def test_a_weighted_search_has_the_evaluations_of_its_parts(ledger):
 
 def test_a_running_search_is_not_deleted(ledger):
     write_search(ledger, "a", CONFIG, "running", fingerprints={"calibration": "one"})
-    with held(ledger, "a", "SEARCH"), pytest.raises(UserError, match="SEARCH=a is running; wait for its end"):
+    with locked(ledger, "a", "SEARCH"), pytest.raises(UserError, match="SEARCH=a is running; wait for its end"):
         clean(ledger, ["a"], really=False)
 
 
@@ -237,7 +237,7 @@ def test_a_search_that_starts_while_another_is_deleted_keeps_its_evaluations(led
     began = threading.Event()
 
     def begin():
-        with closing(Ledger(ledger.path)) as elsewhere, held(elsewhere, "new", "SEARCH"):
+        with closing(Ledger(ledger.path)) as elsewhere, locked(elsewhere, "new", "SEARCH"):
             began.set()
             write_search(elsewhere, "new", CONFIG, "running", fingerprints={"calibration": "cal"})
             elsewhere.record("cal", 0, {B: np.ones(2)})

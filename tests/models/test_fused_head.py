@@ -21,7 +21,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import token_log_probs
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
-from raysearch.cluster.actor import _check_versions, own_versions
+from raysearch.cluster.actor import _check_versions, installed_versions
 from raysearch.cluster.options import ClusterOptions
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic
@@ -182,8 +182,8 @@ def test_a_node_needs_the_package_too() -> None:
     with pytest.raises(
         UserError, match=r"has liger-kernel .*, but the search runs with 0\.0; install the same on both"
     ):
-        _check_versions({**own_versions(), "liger-kernel": "0.0"})
-    _check_versions(own_versions())
+        _check_versions({**installed_versions(), "liger-kernel": "0.0"})
+    _check_versions(installed_versions())
 
 
 def test_a_fused_head_changes_the_numerics(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
     """Return an independent model from which the layers are deleted. The walk must equal it."""
     model = deepcopy(model)
     config = model.config.get_text_config()
-    kept_layers = mask.kept(N_LAYERS)
+    kept_layers = mask.remaining(N_LAYERS)
     for name, part in list(model.named_modules()):
         if isinstance(part, nn.ModuleList) and len(part) == N_LAYERS and "vision" not in name:
             model.set_submodule(name, nn.ModuleList(part[layer] for layer in kept_layers))

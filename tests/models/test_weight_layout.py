@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from raysearch.models import weight_layout
-from raysearch.models.weight_layout import lay_out
+from raysearch.models.weight_layout import rearrange_weights
 
 pytestmark = pytest.mark.skipif(
     not weight_layout._has_kernel(torch.zeros(1, dtype=torch.bfloat16)), reason="this processor has no such kernel"
@@ -20,7 +20,7 @@ def layers(inputs, outputs, dtype):
     torch.manual_seed(0)
     plain = nn.Linear(inputs, outputs, bias=False).to(dtype).requires_grad_(False)
     laid_out = nn.Sequential(copy.deepcopy(plain))
-    lay_out(laid_out)
+    rearrange_weights(laid_out)
     return plain, laid_out
 
 
@@ -57,11 +57,11 @@ def test_gradients_go_through_the_weights_themselves():
 
 def test_a_layer_with_a_bias_is_not_changed():
     model = nn.Sequential(nn.Linear(8, 8))
-    lay_out(model)
+    rearrange_weights(model)
     assert "forward" not in vars(model[0])
 
 
 def test_the_weights_of_a_large_model_are_not_copied(monkeypatch):
-    monkeypatch.setattr(weight_layout, "MOST_COPIED", 10)
+    monkeypatch.setattr(weight_layout, "MAX_COPIED_BYTES", 10)
     _, laid_out = layers(64, 200, torch.float32)
     assert "forward" not in vars(laid_out[0])

@@ -15,7 +15,7 @@ import raysearch
 from raysearch.configuration import build
 from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.ledger.ledger import opened
-from raysearch.ledger.locks import held
+from raysearch.ledger.locks import locked
 from raysearch.recovery import steps, training
 from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.searching import run as search_run
@@ -84,7 +84,7 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     with monkeypatch.context() as patch:
         for name in ("heal", "train"):
             patch.setattr(steps, name, pytest.fail)
-        with opened(cwd / "mlruns/ledger.db") as ledger, held(ledger, folder.name, "REFINEMENT"):
+        with opened(cwd / "mlruns/ledger.db") as ledger, locked(ledger, folder.name, "REFINEMENT"):
             repeated = done(run, *words)
         assert (folder / "teacher").exists(), "another search trains by it"
         raysearch.search(*words[1:], observer=(listening := Listening()))

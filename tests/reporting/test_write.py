@@ -19,7 +19,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from raysearch.core.estimate import Estimate, Group, Metric, plus_minus
-from raysearch.core.style import within
+from raysearch.core.style import axis_limits
 from raysearch.errors import UserError
 from raysearch.reporting.figures.picture import Palette
 from raysearch.reporting.findings import findings
@@ -184,11 +184,11 @@ def test_errors_keep_their_zeros_and_zero_has_no_sign() -> None:
 
 
 def test_ruined_models_do_not_flatten_the_others() -> None:
-    low, high = within([3.0, 3.1, 3.2, 3.4, 3.3, 40.0])
+    low, high = axis_limits([3.0, 3.1, 3.2, 3.4, 3.3, 40.0])
     assert low < 3.0 and 3.4 < high < 4
-    assert within([1.0, 1.0]) == pytest.approx((0.9984, 1.0016))
-    assert within([3.0, 3.1, 3.2, 3.9])[1] > 3.9
-    assert within([0.189, 0.189, 0.213])[1] > 0.213, "12 % worse than two searchers with one mask is not ruined"
+    assert axis_limits([1.0, 1.0]) == pytest.approx((0.9984, 1.0016))
+    assert axis_limits([3.0, 3.1, 3.2, 3.9])[1] > 3.9
+    assert axis_limits([0.189, 0.189, 0.213])[1] > 0.213, "12 % worse than two searchers with one mask is not ruined"
 
 
 def test_losses_of_several_draws_stand_beside_the_mean_of_their_dense_losses() -> None:

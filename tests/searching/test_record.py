@@ -17,8 +17,8 @@ from raysearch.cli.ledger import clean
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.locks import held
-from raysearch.searching.record import SEARCHES, SearchRecord, State, as_they_stand, write_search
+from raysearch.ledger.locks import locked
+from raysearch.searching.record import SEARCHES, SearchRecord, State, with_current_states, write_search
 from raysearch.studies.record import STUDIES, CellRecord, StudyRecord
 
 CONFIG: dict[str, Any] = {"model": {"name": "tiny"}, "remove": 1, "choices": {}}
@@ -42,8 +42,8 @@ def test_a_running_search_without_a_process_is_interrupted(
         write_search(ledger, "done", CONFIG, "failed")
         for name in ("runs", "killed", "killed too"):
             write_search(ledger, name, CONFIG, "running")
-        ledger.beside("killed.lock").write_text("process 1 on some-host")  # left by a dead process
-        with held(ledger, "runs", "SEARCH"):
+        ledger.file_with_suffix("killed.lock").write_text("process 1 on some-host")  # left by a dead process
+        with locked(ledger, "runs", "SEARCH"):
             before = times(tmp_path)
             if read_only:
                 monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
@@ -75,7 +75,7 @@ def test_a_search_that_ends_after_it_was_read_has_ended(tmp_path: Path) -> None:
         write_search(ledger, "it", CONFIG, "running")
         seen = SEARCHES.all(ledger)
         write_search(ledger, "it", CONFIG, "failed", failure="why")
-        assert as_they_stand(ledger, seen) == SEARCHES.all(ledger)
+        assert with_current_states(ledger, seen) == SEARCHES.all(ledger)
 
 
 def test_the_remedy_names_the_ledger_of_the_search() -> None:

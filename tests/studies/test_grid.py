@@ -9,7 +9,7 @@ GRID = {"searcher": {"beam 3": "searcher=beam searcher.width=3", "one": "searche
 
 
 def words(grid, **rules):
-    return [combination.words for combination in combinations_of(grid, **rules)]
+    return [combination.overrides for combination in combinations_of(grid, **rules)]
 
 
 def test_every_combination_in_the_order_of_the_axes():
@@ -31,7 +31,7 @@ def test_labels_by_dimension():
 @pytest.mark.parametrize("axis", ["draw", "data.seed"])
 def test_other_samples_are_another_draw_of_the_same_calibration(axis):
     first, second = combinations_of({"objective": ["kl"], axis: [0, 1]})
-    assert (first.words, second.words) == (("objective=kl", "data.seed=0"), ("objective=kl", "data.seed=1"))
+    assert (first.overrides, second.overrides) == (("objective=kl", "data.seed=0"), ("objective=kl", "data.seed=1"))
     assert [first.label("calibration"), second.label("calibration")] == ["kl", "kl"]
     assert [first.label("draw"), second.label("draw")] == ["0", "1"]
 
@@ -46,7 +46,7 @@ def test_rules_leave_out_and_add():
 
 def test_values_may_contain_spaces():
     (combination,) = combinations_of({"data.path": ["my text.txt"]})
-    assert combination.words == ("data.path=my text.txt",)
+    assert combination.overrides == ("data.path=my text.txt",)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from typing_extensions import override
 from raysearch.cluster.pool import Replicas
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
-from raysearch.ledger.locks import held
+from raysearch.ledger.locks import locked
 from raysearch.searching.observer import Tracker
-from raysearch.searching.record import SEARCHES, as_they_stand, write_search
+from raysearch.searching.record import SEARCHES, with_current_states, write_search
 from raysearch.studies import assess as assessing
 from raysearch.studies import run as running
 from raysearch.studies.assess import assess_searches
@@ -126,7 +126,7 @@ def test_a_stopped_study_waits_for_its_ending_searches_but_not_for_those_of_othe
     begun = threading.Event()
 
     def end() -> None:
-        with opened(tmp_path / "ledger.db") as ending_ledger, held(ending_ledger, "ends", "SEARCH"):
+        with opened(tmp_path / "ledger.db") as ending_ledger, locked(ending_ledger, "ends", "SEARCH"):
             begun.set()
             time.sleep(0.3)
             write_search(ending_ledger, "ends", {}, "failed", failure="by itself")
@@ -138,11 +138,11 @@ def test_a_stopped_study_waits_for_its_ending_searches_but_not_for_those_of_othe
         run = study_run(_StudyWork, ledger, observer := Mock(), names)
         (ending := threading.Thread(target=end)).start()
         begun.wait()
-        with held(ledger, "another's", "SEARCH"):
+        with locked(ledger, "another's", "SEARCH"):
             with pytest.raises(KeyboardInterrupt), run.interruptible():
                 raise KeyboardInterrupt
             ending.join()
-            states = {record.search_id: record.state for record in as_they_stand(ledger, SEARCHES.all(ledger))}
+            states = {record.search_id: record.state for record in with_current_states(ledger, SEARCHES.all(ledger))}
     assert states == {"killed": "interrupted", "ends": "failed", "another's": "running"}
     observer.study_stopped.assert_called_once_with("parent", ["killed", "ends", "not begun"])
 
@@ -187,6 +187,6 @@ def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answere
     tracked = {search.search_id: named for search, named in assessed.call_args.args[0]}
     assert tracked == {cell["search_id"]: {"loss/held_out": cell["held_out"]} for cell in cells}
     with opened(Path("mlruns/ledger.db")) as ledger:
-        records = SEARCHES.some(ledger, [cell["search_id"] for cell in cells])
+        records = SEARCHES.by_ids(ledger, [cell["search_id"] for cell in cells])
     for cell in cells:  # the searches ran one after another, so each computed its shared cost
         assert records[cell["search_id"]].finished_result.layer_forwards.computed == cell["layer_forwards"]["shared"]

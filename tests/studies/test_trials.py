@@ -29,7 +29,7 @@ def test_a_search_that_cannot_be_recorded_fails_and_one_with_an_evaluation_error
 ) -> None:
     spec = build.study_spec(study_words(world))
     cell = spec.cells[0]
-    search = cell.search.elsewhere()
+    search = cell.search.with_absolute_paths()
     (cwd / "folder").mkdir()
     search = replace(search, evaluation=replace(search.evaluation, ledger=cwd / "folder"))
     (model_group,) = prepare(spec, Observer())

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from raysearch.errors import UserError, redact
+from raysearch.errors import UserError
+from raysearch.text.redaction import redact
 from raysearch.tracking.options import Store, TrackingOptions
 
 
@@ -45,7 +46,7 @@ def test_a_relative_database_path_is_made_absolute_for_processes_in_other_folder
         ("http://host:5000", "http://host:5000"),
         (None, None),
     ):
-        options = TrackingOptions("mlflow", address, "x", Path("mlruns")).elsewhere()
+        options = TrackingOptions("mlflow", address, "x", Path("mlruns")).with_absolute_paths()
         assert (options.uri, options.folder) == (uri, tmp_path / "mlruns")
 
 

@@ -12,7 +12,8 @@ from raysearch.calibration.batch import Form
 from raysearch.calibration.fields import kind_of, remedy_for, take
 from raysearch.calibration.formats.base import Dialogue, Format
 from raysearch.calibration.items import ItemOptions
-from raysearch.errors import UserError, did_you_mean
+from raysearch.errors import UserError
+from raysearch.text.sentences import did_you_mean
 
 #: The names of the three roles in data sets: OpenAI's and ShareGPT's.
 _ROLES = {"system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}

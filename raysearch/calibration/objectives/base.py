@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.core.measure import Measure
-from raysearch.errors import UserError, did_you_mean
+from raysearch.errors import UserError
 from raysearch.generation.score import ScoredText
+from raysearch.text.sentences import did_you_mean
 
 if TYPE_CHECKING:
     import torch

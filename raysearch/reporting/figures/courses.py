@@ -75,7 +75,7 @@ def _path_picture(palette: Palette, name: str, model: str, panels: list[_Paths])
     figure, places = grid(len(panels), 3.3)
     for axes, (calibration, unit, paths) in zip(places, panels, strict=True):
         dense = next(iter(paths.values()))[0]
-        bottom, top = style.within([dense, *(path[max(path)] for path in paths.values())])
+        bottom, top = style.axis_limits([dense, *(path[max(path)] for path in paths.values())])
         for searcher, points in paths.items():
             axes.plot(list(points), list(points.values()), ms=4, lw=1.6, **palette.line(searcher))
             for size, loss in points.items():
@@ -111,7 +111,7 @@ def _progress_picture(palette: Palette, name: str, model: str, panels: list[_Cou
             ends.append(loss)
         log_scale(axes)
         if ends:
-            bottom, top = style.within(ends)
+            bottom, top = style.axis_limits(ends)
             axes.set_ylim(bottom, top + 2 * (top - bottom))
         unit = cells["outcome"].iloc[0].measure.unit
         _finish(axes, f"{calibration}, M = {remove}", "evaluations (log scale)", f"loss ({unit})")

@@ -188,9 +188,9 @@ def _ends(quantity: Quantity, panels: Sequence[_Panel]) -> tuple[float, float]:
         low = min([*values, *levels])
         high = max([*values, *levels])
     elif quantity.ratio:
-        low, high = np.exp(style.within(np.log([*values, *levels])))
+        low, high = np.exp(style.axis_limits(np.log([*values, *levels])))
     else:
-        low, high = style.within([*values, *levels])
+        low, high = style.axis_limits([*values, *levels])
     inside = [end for panel in panels for point in panel.points if point.value <= high for end in point.ends]
     pad = 0.03 * (high - low)
     smallest = min(low, *(end - pad for end in inside if end > 0 or not quantity.ratio), math.inf)

@@ -103,7 +103,7 @@ def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]
     figure, places = grid(len(comparisons), 2.8)
     ordered = sorted(comparisons, key=lambda comparison: comparison.setting.remove)
     for axes, comparison in zip(places, ordered, strict=True):
-        bottom, top = style.within(rival.mean for rival in comparison.rivals)
+        bottom, top = style.axis_limits(rival.mean for rival in comparison.rivals)
         for rival in comparison.rivals:
             colour = palette.colours[rival.searcher]
             if rival.mean > top:

@@ -152,7 +152,7 @@ class Side:
         return len(self.by_draw) < 2 or bool((seeds > 1).any())
 
     @cached_property
-    def elsewhere(self) -> pd.DataFrame | None:
+    def on_other_draws(self) -> pd.DataFrame | None:
         """Held-out losses, [draws of masks, draws of samples], the mean over seeds; None if they were not kept."""
         losses = self._cells["held_out_by_draw"]
         if not losses.map(bool).all():
@@ -303,9 +303,9 @@ def _held_out(first: Side, second: Side, variance: float, freedom: float) -> tup
     (columns). Their sum is too wide rather than too narrow. Records that kept the means alone are handled in the same
     spirit: all of the variance may come from the samples.
     """
-    if first.elsewhere is None or second.elsewhere is None:
+    if first.on_other_draws is None or second.on_other_draws is None:
         return freedom**2 * variance, freedom
-    gaps = _above(first.elsewhere, second.elsewhere)
+    gaps = _above(first.on_other_draws, second.on_other_draws)
     means = [gaps.mean(axis=axis).dropna() for axis in (0, 1)]
     return sum(float(axis_means.var()) / len(axis_means) for axis_means in means), min(map(len, means)) - 1.0
 

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from raysearch.core.paths import written_whole
-from raysearch.errors import redact
+from raysearch.core.paths import atomic_file
+from raysearch.text.redaction import redact
 from raysearch.tracking.mlflow.records import clip
 from raysearch.tracking.mlflow.views import view_tags
 from raysearch.tracking.options import Store
@@ -53,10 +53,10 @@ def connect(store: Store, experiment: str) -> tuple[MlflowClient, str]:
         UserError: The password of the store is unknown.
     """
     store.check()
-    with store.alone():
+    with store.locked():
         database = store.folder / "mlflow.db"
         if store.is_embedded and not database.exists():
-            with written_whole(database) as unfinished:  # MLflow fails if only some of its tables exist
+            with atomic_file(database) as unfinished:  # MLflow fails if only some of its tables exist
                 client_of(replace(store, uri=f"sqlite:///{unfinished}")).search_experiments()
         client = client_of(store)
         return client, _experiment_id(client, store, experiment)

@@ -203,7 +203,7 @@ class MlflowTracker(Tracker):
         try:
             return attempt(lambda: work(self._store, *args))
         except Exception as error:  # a tracker never stops anything, whatever MLflow, a disk or a network throws
-            self._warn(f"{subject} not recorded in MLflow at {self._store.shown} ({cause_of(error)}); {remedy}")
+            self._warn(f"{subject} not recorded in MLflow at {self._store.redacted_uri} ({cause_of(error)}); {remedy}")
             return None
 
     @property
@@ -288,6 +288,6 @@ class MlflowTracker(Tracker):
                 return
             self._warned = True
         self._warn(
-            f"recording in MLflow at {self._store.shown} stopped ({cause}); the search continues, and missing parts "
-            f"are written once MLflow answers again, or later by: raysearch sync {self._sync_arguments}"
+            f"recording in MLflow at {self._store.redacted_uri} stopped ({cause}); the search continues, and missing "
+            f"parts are written once MLflow answers again, or later by: raysearch sync {self._sync_arguments}"
         )

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from raysearch.core.escaping import visible
-from raysearch.errors import UserError, what_failed
+from raysearch.errors import UserError
+from raysearch.text.sentences import what_failed
 from raysearch.tracking.mlflow.client import attempt, cause_of, client_of, keep_views, search_all
 from raysearch.tracking.mlflow.views import SEARCHES, objective_key, objectives_of, view_link
 from raysearch.tracking.options import Store
@@ -49,7 +50,7 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     try:
         links = attempt(lambda: _links(store, address), _TIMEOUT_S)
     except Exception as error:
-        argument = f"--store={folder}" if store.is_embedded else f"--uri={store.shown}"
+        argument = f"--store={folder}" if store.is_embedded else f"--uri={store.redacted_uri}"
         raise UserError(f"{argument} cannot be opened ({cause_of(error)}); correct it") from error
     lines = ["MLflow starts, which takes some seconds; Ctrl-C ends it.", *links]
     sys.stdout.write("".join(visible(line) + "\n" for line in lines))

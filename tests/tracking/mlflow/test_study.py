@@ -14,14 +14,14 @@ from mlflow import MlflowClient
 
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger, opened
-from raysearch.ledger.locks import held
+from raysearch.ledger.locks import locked
 from raysearch.searching.observer import LossPoint, RecoveryHeader, StudyHeader, repeat
 from raysearch.searching.record import SearchRecord, write_search
 from raysearch.studies.record import CellRecord, StudyRecord
 from raysearch.tracking.mlflow.client import attempt
 from raysearch.tracking.mlflow.tracker import open_tracker
 from raysearch.tracking.options import TrackingOptions
-from raysearch.tracking.sync import SyncedSearch, SyncedStudy, mend, sync
+from raysearch.tracking.sync import SyncedSearch, SyncedStudy, complete_killed_searches, sync
 from tests.tracking.simulated import greedy_search
 
 EMPTY_STUDY = StudyHeader("x", {"study": {}}, [])
@@ -164,8 +164,8 @@ def test_a_search_whose_process_died_is_marked_as_failed(options: TrackingOption
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         for name in runs:
             write_search(ledger, name, {}, "failed", failure="its process died")
-        with held(ledger, "beam", "SEARCH"):
-            mend(StudyRecord("my-study-4", {}, cells, {}, {}, "", parent), ledger, options, fail)
+        with locked(ledger, "beam", "SEARCH"):
+            complete_killed_searches(StudyRecord("my-study-4", {}, cells, {}, {}, "", parent), ledger, options, fail)
     after = {name: client.get_run(run_id) for name, run_id in runs.items()}
     assert after["greedy"].info.status == "FAILED"
     assert after["greedy"].data.tags["raysearch.failure"] == "its process died"

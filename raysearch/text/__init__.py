@@ -1,0 +1,1 @@
+"""Text that people read: parts of sentences, and the redaction of secrets."""
