@@ -189,8 +189,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, store_with_tables: Path) ->
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL that runs; in CI it must be there."""
-    found = shutil.which("initdb")
-    programs = [Path(found).resolve()] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    initdb = shutil.which("initdb")
+    programs = [Path(initdb).resolve()] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not programs:
         reason = "needs PostgreSQL; run: apt-get install postgresql"
         assert not os.environ.get("CI"), reason

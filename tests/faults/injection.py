@@ -93,10 +93,10 @@ class Command:
     def finish(self, timeout_s: float = 300) -> Outcome:
         self.process.join(timeout_s)
         code = self.process.exitcode
-        assert code is not None, f"still running after {timeout_s} s: {self.said('err')}"
-        return Outcome(code, self.said("out"), self.said("err"))
+        assert code is not None, f"still running after {timeout_s} s: {self.written('err')}"
+        return Outcome(code, self.written("out"), self.written("err"))
 
-    def said(self, stream: str) -> str:
+    def written(self, stream: str) -> str:
         """What it has written so far: ``out`` or ``err``."""
         return (self.folder / stream).read_text(encoding="utf-8")
 
@@ -181,8 +181,8 @@ def start(
     folder = Path(tempfile.mkdtemp(prefix="outputs-", dir=Path.cwd().parent))
     for stream in "out", "err":  # also if it is killed before it says anything
         (folder / stream).touch()
-    there = [program, *map(str, words)], Path.cwd(), {MARK: mark, **settings}, folder, first
-    process = _forks().Process(target=_type_in, args=there, daemon=True)
+    arguments = [program, *map(str, words)], Path.cwd(), {MARK: mark, **settings}, folder, first
+    process = _forks().Process(target=_type_in, args=arguments, daemon=True)
     process.start()
     return Command(process, folder)
 
@@ -196,8 +196,8 @@ def _type_in(
     words: list[str], cwd: Path, settings: Mapping[str, str], outputs: Path, first: Sequence[Callable[[], None]]
 ) -> None:
     os.setsid()
-    for one in first:
-        one()
+    for step in first:
+        step()
     os.chdir(cwd)
     os.environ.update(settings)
     for number, name in (1, "out"), (2, "err"):
@@ -206,12 +206,12 @@ def _type_in(
     importlib.import_module(_MAINS[words[0]]).main()
 
 
-def refused(outcome: Outcome, *said: str) -> None:
-    """Asserts that a command ended with one sentence, which says these."""
+def refused(outcome: Outcome, *parts: str) -> None:
+    """Asserts that a command ended with one sentence, which contains these parts."""
     assert (outcome.code, outcome.out) == (2, "") and "Traceback" not in outcome.err, outcome
     sentence = outcome.err.splitlines()[-1]
     assert sentence.startswith("error: ") and outcome.err.count("\nerror: ") <= 1, outcome.err
-    for part in said:
+    for part in parts:
         assert part in sentence, sentence
 
 
@@ -266,7 +266,7 @@ def ray_process(command: Command, part: str) -> int:
 def assert_all_gone(mark: str, within_s: float) -> None:
     """Nothing that bears the mark is left, or is about to go."""
 
-    def left() -> list[str]:
+    def remaining() -> list[str]:
         return [line for line in marked(mark).values() if not line.endswith("Agent")]  # Ray's notice it in a minute
 
-    wait_for(lambda: not left(), within_s, left)
+    wait_for(lambda: not remaining(), within_s, remaining)

@@ -23,30 +23,30 @@ def test_killed_among_masks_and_among_speeds_ends_the_same(cwd: Path, world: Wor
     changes = {**MANY, **QUICK, "remove": "auto", "objective": "kl", "budget.loss": ENOUGH}
     words = ["search", *world.search(**changes), "--json"]
     result = json_answer(do(*words, "store=undisturbed"))
-    whole = evaluations("undisturbed")
+    undisturbed = evaluations("undisturbed")
     sizes = result["recommendation"]["sizes"]
     assert 1 <= result["recommendation"]["n_removed"] < len(sizes), "the budget is spent"
 
-    kill_at(words, "killed", len(whole) - SHARDS)
-    before = evaluations("killed")
-    assert before.items() <= whole.items() and before != whole
+    kill_at(words, "killed", len(undisturbed) - SHARDS)
+    before_kill = evaluations("killed")
+    assert before_kill.items() <= undisturbed.items() and before_kill != undisturbed
     at_speeds = start(*words, "store=killed")
     at_speeds.until(lambda: speeds("killed"), every_s=0.002)
     at_speeds.kill()
     measured = speeds("killed")
-    assert evaluations("killed") == whole
+    assert evaluations("killed") == undisturbed
 
     again = json_answer(do(*words, "store=killed"))
-    assert same(again, result) and evaluations("killed") == whole
+    assert same(again, result) and evaluations("killed") == undisturbed
     assert again["evaluations"]["computed"] == 0, "all masks were known"
     assert measured.items() <= speeds("killed").items(), "no speed is measured twice"
-    assert told(again) == told(result)
+    assert without_speeds(again) == without_speeds(result)
     once_more = json_answer(do(*words, "store=killed"))
     assert once_more["recommendation"] == again["recommendation"], "with the speeds that were measured"
     assert json_answer(do("recommend", "latest", "--store", "killed", "--json")) == again["recommendation"]
 
 
-def told(result: dict[str, Any]) -> dict[str, Any]:
+def without_speeds(result: dict[str, Any]) -> dict[str, Any]:
     """The table and the recommendation, without speeds, which differ by the moment."""
     sizes = [{**size, "speed": None} for size in result["recommendation"]["sizes"]]
     return {**result["recommendation"], "sizes": sizes}

@@ -133,12 +133,12 @@ def hosts() -> Iterator[tuple[str, str]]:
 
 
 def test_the_wire_to_a_host_is_cut(world: World, undisturbed: dict[str, Any], hosts: tuple[str, str]) -> None:
-    here_, there = (partial(enter, Path("/run/netns", name)) for name in hosts)
-    with RayCluster("10.77.0.1", [here_]) as ray_cluster:
+    enter_first, enter_second = (partial(enter, Path("/run/netns", name)) for name in hosts)
+    with RayCluster("10.77.0.1", [enter_first]) as ray_cluster:
         ray_cluster.start_head(0)
-        cut_off = ray_cluster.add(1, True, "10.77.0.2", [there])
+        cut_off = ray_cluster.add(1, True, "10.77.0.2", [enter_second])
         keys = on(ray_cluster.address)
-        search = start("search", *world.search(**LONG, **keys), "--json", "store=disturbed", first=[here_])
+        search = start("search", *world.search(**LONG, **keys), "--json", "store=disturbed", first=[enter_first])
         search.until(cut_off.stuck.exists)
         subprocess.run(["ip", "netns", "exec", hosts[1], "ip", "link", "set", hosts[1], "down"], check=True)
         ray_cluster.add(1)
@@ -199,12 +199,12 @@ def test_what_looks_after_the_replicas_of_a_study_is_killed(tmp_path: Path) -> N
         recipe = [ray.put(Recipe(lambda _: Echo(), None, installed_versions()))]  # type: ignore[arg-type, return-value]
         pool = RayPool(Replicas(fleet, recipe, 2), fleet.close)
         units = [MaskUnit("a calibration", shard, (Mask.of(1),)) for shard in range(16)]
-        answers, asked = pool.run(units), list[Any]()
+        answers, received = pool.run(units), list[Any]()
         while not stuck.exists():
-            asked.append(next(answers))
+            received.append(next(answers))
         ray.kill(fleet._actor, no_restart=False)
-        asked = [answer[0] for answer in [*asked, *answers] if answer is not None]
-        assert sorted(asked, key=units.index) == units
+        received = [answer[0] for answer in [*received, *answers] if answer is not None]
+        assert sorted(received, key=units.index) == units
         assert pool.stats.units_redone in (1, 2), "what its replicas had in hand when they died with it"
         pool.close()
     finally:

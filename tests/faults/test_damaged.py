@@ -56,14 +56,14 @@ def test_a_damaged_ledger_is_refused_until_a_copy_is_put_back(
     for how in (cut_in_half, overwritten_in_the_middle):
         with subtests.test(how.__name__):
             damaged(how)
-            said = "ledger=mlruns/ledger.db cannot be used (", "; put back a copy of it, or move it away"
+            sentence = "ledger=mlruns/ledger.db cannot be used (", "; put back a copy of it, or move it away"
             for words in command, ["resume", "latest", "--json"]:
-                refused(run(*words), *said)
-            shown = run("show", "latest", "--json")  # a record that is whole is shown, whatever else is damaged
-            if shown.code == 0:
-                assert same(json.loads(shown.out)["result"], result)
+                refused(run(*words), *sentence)
+            shown_search = run("show", "latest", "--json")  # a record that is whole is shown, whatever else is damaged
+            if shown_search.code == 0:
+                assert same(json.loads(shown_search.out)["result"], result)
             else:
-                refused(shown, *said)
+                refused(shown_search, *sentence)
             checked = run("ledger", "check")
             assert checked.code in (1, 2) and "Traceback" not in checked.err, checked
         shutil.copy("copy.db", "mlruns/ledger.db")
@@ -86,13 +86,14 @@ def test_a_ledger_that_is_moved_away_meanwhile(command: list[str], undisturbed: 
     search = start(*command)
     wait_for_rows(search, "mlruns", 100)
     Path("mlruns").rename("elsewhere")
-    said = "ledger=mlruns/ledger.db was deleted, moved or replaced while it was in use; put it back, and the same"
-    refused(search.finish(), said)
+    sentence = "ledger=mlruns/ledger.db was deleted, moved or replaced while it was in use; put it back, and the same"
+    refused(search.finish(), sentence)
     Path("elsewhere").rename("mlruns")
-    known = evaluations("mlruns")
-    assert len(known) >= 100
+    earlier_evaluations = evaluations("mlruns")
+    assert len(earlier_evaluations) >= 100
     assert same(json_answer(do(*command)), undisturbed)
-    assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
+    assert earlier_evaluations.items() <= evaluations("mlruns").items()
+    assert evaluations("mlruns") == evaluations("undisturbed")
 
 
 def test_what_belongs_to_another_model_or_text_is_not_shared(run: Run, world: World, tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
     refused(run("resume", "latest", "--json"), f"{refusal}its text has changed since; put back the old one{remedy}")
     text.write_text(world.text.read_text())
 
-    known = evaluations("mlruns")
+    earlier_evaluations = evaluations("mlruns")
     resumed: dict[str, Any] = json_answer(run("resume", "latest", "--json"))
     assert same(resumed, undisturbed) and resumed["evaluations"]["cached"] > 0
     remade(world, folder, seed=1)
@@ -136,7 +137,8 @@ def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
         refused(run(*words, "--json"), f"{search} is of another model: its files have changed since")
     (folder / "model.safetensors").write_bytes(weights)
     json_answer(run("export", "latest", "--out", "pruned", "--json"))
-    assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
+    assert earlier_evaluations.items() <= evaluations("mlruns").items()
+    assert evaluations("mlruns") == evaluations("undisturbed")
 
 
 def remade(world: World, folder: Path, seed: int) -> Path:
@@ -158,10 +160,10 @@ def test_a_ledger_that_another_program_keeps_locked(
     run: Run, command: list[str], undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill_at(command, "mlruns", 100)
-    known = evaluations("mlruns")
+    earlier_evaluations = evaluations("mlruns")
     monkeypatch.setattr("raysearch.ledger.ledger._LOCKED_S", 1.0)
     with closing(sqlite3.connect("mlruns/ledger.db", isolation_level=None)) as shell:
         shell.execute("BEGIN IMMEDIATE")
         refused(run(*command), "ledger=mlruns/ledger.db cannot be used (database is locked)", "end that, and the same")
-    assert evaluations("mlruns") == known
+    assert evaluations("mlruns") == earlier_evaluations
     assert same(json_answer(run(*command)), undisturbed)

@@ -45,13 +45,13 @@ def test_a_search_whose_disk_is_full_goes_on_once_there_is_space(
 ) -> None:
     outcome = do(*command, "store=disk", disk=disk)
     refused(outcome, "ledger=disk/ledger.db cannot be used (", "; free some space on its disk, and the same command")
-    before = losses_on(disk)
-    assert 0 < len(before) < len(evaluations("undisturbed"))
+    earlier = losses_on(disk)
+    assert 0 < len(earlier) < len(evaluations("undisturbed"))
     refused(do(*command, "store=disk", disk=disk), "ledger=disk/ledger.db cannot be used (", "; free some space")
     disk.remount("size=64m")
     again = json_answer(do(*command, "store=disk", disk=disk))
     assert same(again, undisturbed) and losses_on(disk) == evaluations("undisturbed")
-    assert before.items() <= evaluations("undisturbed").items()
+    assert earlier.items() <= evaluations("undisturbed").items()
 
 
 @pytest.mark.parametrize("size", ["500k", "900k"], ids=["tables", "metrics"])
@@ -76,22 +76,22 @@ def test_an_export_to_a_full_disk_leaves_what_was_there(
 ) -> None:
     json_answer(run("search", *world.search(), "--json"))
     words = ["export", "latest", "--json", "--out", "disk/pruned"]
-    said = f"--out={disk.path}/pruned cannot be written (", "; free some space on its disk"
+    sentence = f"--out={disk.path}/pruned cannot be written (", "; free some space on its disk"
     enough_for = {"weights": 20 << 10, "the tokenizer": 125 << 10}
-    for what, left in enough_for.items():
+    for what, free_bytes in enough_for.items():
         with subtests.test(f"room for {what}"):
-            disk.fill(left)
-            refused(do(*words, disk=disk), *said)
+            disk.fill(free_bytes)
+            refused(do(*words, disk=disk), *sentence)
             assert [path.name for path in disk.mounted_path.iterdir()] == ["ballast"]
             disk.empty()
     json_answer(do(*words, disk=disk))
-    before = content(disk.mounted_path)
-    for what, left in enough_for.items():
+    earlier = content(disk.mounted_path)
+    for what, free_bytes in enough_for.items():
         with subtests.test(f"over an export, room for {what}"):
-            disk.fill(left)
-            refused(do(*words, "--overwrite", disk=disk), *said)
+            disk.fill(free_bytes)
+            refused(do(*words, "--overwrite", disk=disk), *sentence)
             disk.empty()
-            assert content(disk.mounted_path) == before
+            assert content(disk.mounted_path) == earlier
 
 
 def test_what_cannot_be_written_is_said(disk: Disk, world: World, run: Run) -> None:
@@ -99,7 +99,7 @@ def test_what_cannot_be_written_is_said(disk: Disk, world: World, run: Run) -> N
     search = ["search", *world.search(), "--json"]
     result = json_answer(do(*search, "store=disk", disk=disk))
     json_answer(do("export", "latest", "--store", "disk", "--out", "disk/pruned", "--json", disk=disk))
-    before = content(disk.mounted_path)
+    earlier = content(disk.mounted_path)
     disk.remount("ro")
     for words in search, ["search", *world.search(remove=1), "--json"], ["resume", "latest", "--json"]:
         stored = ["--store", "disk"] if words[0] == "resume" else ["store=disk"]
@@ -113,6 +113,6 @@ def test_what_cannot_be_written_is_said(disk: Disk, world: World, run: Run) -> N
     refused(sweep, "--out=disk/new cannot be written (", "is closed to you or read-only); name another folder")
     assert not Path("swept").exists(), "it is said before anything is computed"
     disk.remount("rw")
-    assert content(disk.mounted_path) == before
+    assert content(disk.mounted_path) == earlier
     again = json_answer(do(*search, "store=disk", disk=disk))
     assert same(again, result) and again["evaluations"]["computed"] == 0

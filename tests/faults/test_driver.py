@@ -68,19 +68,18 @@ def searching(world: World, searcher: str, **changes: object) -> list[str]:
 )
 def test_killed_again_and_again(cwd: Path, world: World, searcher: str, kills: int, on_ray: bool) -> None:
     result = json_answer(do(*searching(world, searcher), "store=undisturbed"))
-    whole = evaluations("undisturbed")
+    undisturbed = evaluations("undisturbed")
     words = searching(world, searcher, **{"cluster": "local", "cluster.replicas": 2} if on_ray else {})
     rng = np.random.default_rng([kills, on_ray, *searcher.encode()])
     mark = uuid.uuid4().hex
-    for moment in sorted(rng.integers(0, len(whole) - SHARDS, size=kills).tolist()):
+    for moment in sorted(rng.integers(0, len(undisturbed) - SHARDS, size=kills).tolist()):
         kill_at(words, "killed", moment, mark=mark)
-        assert moment <= len(evaluations("killed")) < len(whole), "it was killed before its end"
-    left = {subject for _, subject, _ in whole.keys() - evaluations("killed").keys() if subject.startswith("{")} - {
-        DENSE
-    }
+        assert moment <= len(evaluations("killed")) < len(undisturbed), "it was killed before its end"
+    missing = undisturbed.keys() - evaluations("killed").keys()
+    remaining = {subject for _, subject, _ in missing if subject.startswith("{")} - {DENSE}
     again = json_answer(do(*words, "store=killed", mark=mark))
-    assert same(again, result) and evaluations("killed") == whole
-    assert again["evaluations"]["computed"] == len(left), "only what was in flight is computed again"
+    assert same(again, result) and evaluations("killed") == undisturbed
+    assert again["evaluations"]["computed"] == len(remaining), "only what was in flight is computed again"
     assert state("killed") == "finished"
     assert not list(Path("killed").glob("ledger.db.?*.lock")), "the locks of the dead are gone"
     assert_all_gone(mark, within_s=30)
@@ -96,17 +95,18 @@ def test_ray_itself_is_killed(cwd: Path, world: World) -> None:
         kill_ray(search, pid)
         assert_all_gone(mark, within_s=30)
         assert state("mlruns") == "failed"
-    known = evaluations("mlruns")
+    earlier_evaluations = evaluations("mlruns")
     inline = [*words, "cluster=inline", "cluster.replicas=1"]
     assert same(json_answer(do(*inline)), json_answer(do(*inline, "store=undisturbed")))
-    assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
+    assert earlier_evaluations.items() <= evaluations("mlruns").items()
+    assert evaluations("mlruns") == evaluations("undisturbed")
 
 
 def test_killed_while_mlflow_is_told(cwd: Path, command: list[str]) -> None:
-    told = [*command, "tracking=mlflow"]
-    kill_at(told, "killed", ROWS // 2)
+    tracked_command = [*command, "tracking=mlflow"]
+    kill_at(tracked_command, "killed", ROWS // 2)
     assert state("killed") == "running", "nobody could say otherwise"
-    result = json_answer(do(*told, "store=killed"))
+    result = json_answer(do(*tracked_command, "store=killed"))
     recorded = Recorded(Path("killed"))
     recorded.assert_complete(MASKS)
     assert recorded.parent.info.run_id == result["mlflow_run_id"]
@@ -114,20 +114,20 @@ def test_killed_while_mlflow_is_told(cwd: Path, command: list[str]) -> None:
 
 
 def test_show_tells_a_killed_search_from_one_that_runs(run: Run, command: list[str]) -> None:
-    def shown() -> list[str]:
+    def states() -> list[str]:
         (listed,) = json.loads(run("show", "--json").out)
         return [listed["state"], json_answer(run("show", "latest", "--json"))["state"]]
 
     searching = start(*command)
     wait_for_rows(searching, "mlruns", 1)
     os.kill(searching.pid, signal.SIGSTOP)
-    assert shown() == ["running"] * 2
+    assert states() == ["running"] * 2
     searching.kill()
-    assert shown() == ["interrupted"] * 2 and state("mlruns") == "running", "nothing was written"
+    assert states() == ["interrupted"] * 2 and state("mlruns") == "running", "nothing was written"
     refused = run("export", "latest", "--out", "x").err
     assert "is interrupted, so nothing is found yet; first: raysearch resume" in refused
     json_answer(run("resume", "latest", "--json"))
-    assert shown() == ["finished"] * 2
+    assert states() == ["finished"] * 2
 
 
 @pytest.mark.parametrize("ending", ["ctrl-c", "sigterm"])

@@ -75,18 +75,18 @@ def test_fewer_samples_at_once_have_the_same_losses(
             outcome = run(*words, f"store={run_out.__name__}")
             assert memory.refused == 2, "8 and 4 at once do not fit, which is remembered for other shards and rounds"
             if searcher == "greedy":
-                said = (
+                sentence = (
                     "warning: memory does not hold a shard; continuing with batches of 2 of its samples, as "
                     "data.shard_samples=2 would from the start\n"
                 )
-                assert outcome.err.count(said) == 1
+                assert outcome.err.count(sentence) == 1
             result = json_answer(outcome)
             assert result["loss"] == pytest.approx(enough["loss"], rel=1e-5)
             assert result["removed"] == enough["removed"]
             stores = ("enough", run_out.__name__)
-            shown = [json.loads(run("show", "latest", "--store", store, "--json").out) for store in stores]
-            for one, other in zip(*(each["result"]["trials"] for each in shown), strict=True):
-                assert one["mask"] == other["mask"] and one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+            results = [json.loads(run("show", "latest", "--store", store, "--json").out) for store in stores]
+            for trial, other in zip(*(each["result"]["trials"] for each in results), strict=True):
+                assert trial["mask"] == other["mask"] and trial["loss"] == pytest.approx(other["loss"], rel=1e-5)
 
 
 def test_what_fits_is_remembered_for_all_shards_of_an_assessment(run: Run, world: World) -> None:
@@ -104,8 +104,8 @@ def test_what_fits_is_remembered_for_all_shards_of_an_assessment(run: Run, world
 def test_where_too_little_fits_it_is_said_what_would(run: Run, world: World, subtests: pytest.Subtests) -> None:
     for run_out in RUN_OUT:
         with subtests.test(f"a sample: {run_out.__name__}"), small(run_out, tokens=20):
-            said = "a single sample of 64 tokens is more than cpu holds", "16 tokens fit, so use data.seq_len=16"
-            refused(run("search", *world.search(data__seq_len=64), f"store={run_out.__name__}", "--json"), *said)
+            sentence = "a single sample of 64 tokens is more than cpu holds", "16 tokens fit, so use data.seq_len=16"
+            refused(run("search", *world.search(data__seq_len=64), f"store={run_out.__name__}", "--json"), *sentence)
             json_answer(run("search", *world.search(data__seq_len=16), f"store={run_out.__name__}", "--json"))
         with subtests.test(f"the model: {run_out.__name__}"), small(run_out, tokens=0):
             said_of_all = f"cpu does not hold model={world.model}; use model.dtype=bfloat16"

@@ -58,9 +58,9 @@ def test_while_it_loads(run: Run, world: World) -> None:
 
 @pytest.mark.parametrize("kind", ["texts", "generation"])
 def test_while_a_mask_is_assessed(run: Run, world: World, cwd: Path, kind: str) -> None:
-    asked = world.text.read_text().split()[:8]
+    questions = world.text.read_text().split()[:8]
     (cwd / "asked.jsonl").write_text(
-        "".join(f'{{"question": "what is {one} {n}", "answer": "the"}}\n' for n, one in enumerate(asked))
+        "".join(f'{{"question": "what is {word} {n}", "answer": "the"}}\n' for n, word in enumerate(questions))
     )
     drawn = {
         "texts": f"data=file data.path={world.text} data.samples=all data.sampling=sequential data.shard_samples=1",
@@ -70,11 +70,11 @@ def test_while_a_mask_is_assessed(run: Run, world: World, cwd: Path, kind: str) 
     words = ["assess", "latest", "assess=none", f"assess.{kind}.mine={drawn[kind]}", "assess.seq_len=16"]
     for store in ("undisturbed", "disturbed"):
         json_answer(run("search", *world.search(searcher="one_shot"), f"store={store}", "--json"))
-    before = evaluations("disturbed")
+    earlier_evaluations = evaluations("disturbed")
     undisturbed = run(*words, "assess.limit=8", "--store", "undisturbed")
     outcome = with_a_node_lost(3, *words, "assess.limit=8", "--store", "disturbed")
     assert (outcome.code, outcome.out) == (0, undisturbed.out), outcome
-    assert evaluations("disturbed") == evaluations("undisturbed") != before
+    assert evaluations("disturbed") == evaluations("undisturbed") != earlier_evaluations
     assert texts("disturbed") == texts("undisturbed") and bool(texts("disturbed")) == (kind == "generation")
 
 
@@ -143,7 +143,7 @@ def test_the_driver_is_lost_and_another_machine_has_its_disk(run: Run, world: Wo
         assert (refused.code, refused.out) == (2, ""), refused
         assert "is in use on another machine, node-b" in refused.err and refused.err.count("\n") == 1, refused.err
     lost.kill()
-    known = evaluations("disturbed")
+    earlier_evaluations = evaluations("disturbed")
     result = json_answer(run(*search, "store=disturbed"))
-    assert same(result, undisturbed) and result["evaluations"]["cached"] > 0 and known
+    assert same(result, undisturbed) and result["evaluations"]["cached"] > 0 and earlier_evaluations
     assert evaluations("disturbed") == evaluations("undisturbed")

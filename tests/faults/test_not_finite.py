@@ -65,17 +65,17 @@ SEARCHERS: dict[str, dict[str, object]] = {
 def test_a_mask_that_gives_nan_has_failed(
     run: Run, fragile: World, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    seen: dict[Mask, float] = {}
+    evaluated_masks: dict[Mask, float] = {}
     evaluate = SearchRecorder.evaluate
 
     def watched(self: SearchRecorder, proposed: Round) -> Scores:
         scores = evaluate(self, proposed)
-        seen.update(scores.losses)
+        evaluated_masks.update(scores.losses)
         return scores
 
     monkeypatch.setattr(SearchRecorder, "evaluate", watched)
     for searcher, few in SEARCHERS.items():
-        seen.clear()
+        evaluated_masks.clear()
         with subtests.test(searcher):
             result = json_answer(run("search", *fragile.search(searcher=searcher, store=searcher, **few), "--json"))
             assert not overflows(result["removed"])
@@ -84,7 +84,7 @@ def test_a_mask_that_gives_nan_has_failed(
             for trial in trials:
                 assert trial["failure"] == ("the loss is nan" if overflows(trial["mask"]) else None)
                 assert (trial["loss"] is None) == overflows(trial["mask"])
-            assert seen and not [mask for mask in seen if overflows(mask)]
+            assert evaluated_masks and not [mask for mask in evaluated_masks if overflows(mask)]
 
 
 def test_score_ends_with_the_cause(run: Run, fragile: World) -> None:

@@ -41,8 +41,8 @@ def how(world: World, cwd: Path, prompts: int = PROMPTS) -> list[str]:
     """The words of a training on what the dense model answers, and of a text to assess by."""
     words = world.text.read_text().split()
     starts = ((place, 7 * place % len(words)) for place in range(prompts))
-    asked = [{"question": " ".join([str(place), *words[at : at + 6]]), "answer": "law"} for place, at in starts]
-    (cwd / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in asked))
+    rows = [{"question": " ".join([str(place), *words[at : at + 6]]), "answer": "law"} for place, at in starts]
+    (cwd / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
     return [
         *("data=questions", "data.path=asked.jsonl", "data.question=question", "data.answer=answer"),
@@ -55,8 +55,8 @@ def test_no_answer_is_written_twice_and_the_data_are_the_same_to_the_byte(world:
     command = ["recover", "latest", *how(world, cwd), "--json"]
     for store in ("undisturbed", "killed"):
         json_answer(do("search", *world.search(store=store), "--json"))
-    whole = json_answer(do(*command, "--store", "undisturbed", "--out", "whole"))
-    n_asked = whole["answers_written"]
+    undisturbed = json_answer(do(*command, "--store", "undisturbed", "--out", "whole"))
+    n_asked = undisturbed["answers_written"]
     assert n_asked > 4 * AT_ONCE
     process = start(*command, "--store", "killed", "--out", "healed")
     wait_for_rows(process, "killed", 2, "assessments")
@@ -68,7 +68,7 @@ def test_no_answer_is_written_twice_and_the_data_are_the_same_to_the_byte(world:
     assert again["answers_written"] == n_asked - n_written
     assert written.items() <= assessments("killed").items()
     assert data("killed") == data("undisturbed") != {}
-    assert again["training"] == {**whole["training"], "seconds": again["training"]["seconds"]}
+    assert again["training"] == {**undisturbed["training"], "seconds": again["training"]["seconds"]}
 
 
 def test_ray_itself_is_killed(world: World, cwd: Path) -> None:
@@ -92,7 +92,7 @@ def test_ray_itself_is_killed_under_a_study(world: World, cwd: Path) -> None:
         "study.recover.plain=recovery.responses=self",
     ]
     process = start(*command)
-    process.until(lambda: "answers of the dense" in process.said("err"))
+    process.until(lambda: "answers of the dense" in process.written("err"))
     kill_ray(process, ray_process(process, "gcs_server"))
 
 
@@ -109,13 +109,15 @@ def test_a_refined_search_trains_no_mask_twice(world: World, cwd: Path) -> None:
         f"refine.recover_with={recovery}",
         "--json",
     ]
-    whole = json_answer(do(*command, "store=undisturbed"))["refinement"]
+    undisturbed = json_answer(do(*command, "store=undisturbed"))["refinement"]
     process = start(*command, "store=killed")
     wait_for_rows(process, "killed", 1, "assessments")
     process.kill()
-    known = assessments("killed")
-    assert 1 <= len(known) < 3, "it was killed meanwhile"
+    earlier_assessments = assessments("killed")
+    assert 1 <= len(earlier_assessments) < 3, "it was killed meanwhile"
     again = json_answer(do(*command, "store=killed"))["refinement"]
-    assert known.items() <= assessments("killed").items()
-    assert [{**one, "seconds": 0} for one in again["masks"]] == [{**one, "seconds": 0} for one in whole["masks"]]
+    assert earlier_assessments.items() <= assessments("killed").items()
+    assert [{**mask_result, "seconds": 0} for mask_result in again["masks"]] == [
+        {**mask_result, "seconds": 0} for mask_result in undisturbed["masks"]
+    ]
     assert data("killed") == data("undisturbed") != {}

@@ -48,14 +48,14 @@ def test_every_replica_of_a_search_is_ended(
     command = start("search", *world.search(**{**BEAM, **on_ray}), "--json")
     ended: set[int] = set()
 
-    def both() -> set[int]:
+    def two_replicas() -> set[int]:
         new = replicas_of(command.pid) - ended
         return new if len(new) >= 2 else set()
 
     moments = np.random.default_rng([times, 1]).integers(1, SHARDS * 16, size=times)
     for moment in sorted(moments.tolist()):
         wait_for_rows(command, "ended", moment)
-        for replica in (new := command.until(both, every_s=0.01)):
+        for replica in (new := command.until(two_replicas, every_s=0.01)):
             os.kill(replica, ending)
         ended |= new
     result = json_answer(command.finish())
@@ -101,10 +101,10 @@ def recipe(model: Any, calibration: Any, tmp_path: Path) -> Any:
     """Gives what replicas of a kind are made by."""
     detached = detach(model)
 
-    def of(kind: type[Replica]) -> list[Any]:
+    def recipe_for(kind: type[Replica]) -> list[Any]:
         return [ray.put(Recipe(functools.partial(make, kind, tmp_path, calibration), detached, installed_versions()))]
 
-    return of
+    return recipe_for
 
 
 def answers(pool: Any, units: list[MaskUnit]) -> dict[Any, bytes]:
@@ -142,15 +142,15 @@ def test_a_replica_that_loads_for_ever_is_replaced_and_one_without_a_place_is_no
     fleet = Fleet(2, 2, Needs(cpus=2, gpus=0), idle_s=60)
     recipe = [ray.put(Recipe(make_at_second_try, None, installed_versions()))]
     with closing(RayPool(Replicas(fleet, recipe, 1), fleet.close)) as pool:
-        before = fleet.sync("test", Demand(2))
+        demand_before = fleet.sync("test", Demand(2))
         assert answers(pool, units).keys() == {(unit.shard, mask) for unit in units for mask in unit.masks}
         assert pool.stats.waiting_seconds > 12.0 and pool.stats.units_redone == 0
-        assert len(before.keys() & fleet.sync("test", Demand(2)).keys()) == 1
+        assert len(demand_before.keys() & fleet.sync("test", Demand(2)).keys()) == 1
 
 
 def test_ray_itself_is_killed_under_an_assessment(world: World, cwd: Path) -> None:
     assert do("search", *world.search(searcher="one_shot")).code == 0
-    known = len(evaluations("mlruns"))
+    n_evaluations = len(evaluations("mlruns"))
     texts = [
         f"assess.texts.t{samples}='data=file data.path={world.text} data.samples={samples} data.sampling=sequential'"
         for samples in range(2000, 1200, -100)  # so that much is left when the first rows are there
@@ -158,6 +158,6 @@ def test_ray_itself_is_killed_under_an_assessment(world: World, cwd: Path) -> No
     how = ["assess=none", *texts, "assess.seq_len=2", "assess.probe.enabled=false"]
     command = start("assess", "latest", *how, "cluster=local", "cluster.replicas=1")
     pid = ray_process(command, "raylet")
-    wait_for_rows(command, "mlruns", known + 1)
+    wait_for_rows(command, "mlruns", n_evaluations + 1)
     kill_ray(command, pid)
     assert do("assess", "latest", *how, "cluster=inline").code == 0

@@ -53,8 +53,8 @@ def test_no_secret_is_in_what_commands_print_or_write(
     (inputs / "searcher").mkdir()
     (inputs / "searcher" / f"{searcher}.yaml").write_text("type: one_shot\n")
     calibration = ["data=file", f"data.path={text}", "data.samples=8", "data.seq_len=16"]
-    hidden, plain = ([f"model={one}", *calibration, "cluster=inline"] for one in (model, world.model))
-    found = ["remove=2", "searcher=one_shot"]
+    hidden, plain = ([f"model={name}", *calibration, "cluster=inline"] for name in (model, world.model))
+    search_words = ["remove=2", "searcher=one_shot"]
     label = f"hf_{_planted()}"
     texts = [
         "assess=none",
@@ -66,11 +66,11 @@ def test_no_secret_is_in_what_commands_print_or_write(
     for expected, words in (
         (0, ["search", *hidden, "remove=2", f"searcher={searcher}", "--config-dir", inputs, "tracking=none"]),
         (2, ["export", "latest", "--out", "pruned"]),  # the model's path is on record without its secret
-        (0, ["config", *hidden, *found, f"tracking.uri=http://u:{_planted(chr(39), '/')}@h/p"]),
+        (0, ["config", *hidden, *search_words, f"tracking.uri=http://u:{_planted(chr(39), '/')}@h/p"]),
         (0, ["score", *hidden, "masks=[[1]]", "--json"]),
         (0, ["data", *hidden]),
         (0, ["sweep", *hidden, "--also", "objective=kl", "--out", "sweep"]),
-        (0, ["search", *plain, *found, f"tracking.experiment=glpat-{_planted()}"]),
+        (0, ["search", *plain, *search_words, f"tracking.experiment=glpat-{_planted()}"]),
         (0, ["show", "latest", "--json"]),
         (2, ["show", "latest", "--gap"]),
         (0, ["recommend", "latest", "budget.loss=9"]),
@@ -79,16 +79,25 @@ def test_no_secret_is_in_what_commands_print_or_write(
         (0, ["assess", "latest", *texts]),
         (2, ["assess", "latest", *texts, f"assess.server=http://u:{_planted('.')}@127.0.0.1:9/v1"]),
         (2, ["assess", "latest", *texts, f"assess.server=http://127.0.0.1:9/v1?api_key={_planted()}"]),
-        (2, ["search", *plain, *found, "cluster=elastic", f"cluster.address=ray://u:{_planted('/')}@127.0.0.1:9"]),
+        (
+            2,
+            [
+                "search",
+                *plain,
+                *search_words,
+                "cluster=elastic",
+                f"cluster.address=ray://u:{_planted('/')}@127.0.0.1:9",
+            ],
+        ),
         (2, ["recover", "latest", *calibration, *texts, "recovery.responses=data", "--dry-run"]),  # likewise its text's
         (2, ["resume", "latest"]),
         (0, ["sync", "latest"]),
         (2, ["sync", "latest", f"tracking.uri=mssql+pyodbc:///?odbc_connect={quote('PWD=' + _planted(';', '/'))}"]),
         (2, ["ui", "--uri", f"mssql+pyodbc:///?odbc_connect={quote('PWD={' + _planted(';', '}}') + '};UID=u')}"]),
-        (0, ["search", *plain, *found, f"tracking.uri=//u:{_planted(chr(39))}@host"]),
-        (0, ["search", *plain, *found, f"tracking.uri=https://127.0.0.1:9/x?sv=1&sig={_planted('%2B')}&se=3"]),
-        (2, ["search", *plain, *found, f"tracking.uri=htp://u:{_planted('$', '/', '@')}@host"]),
-        (2, ["search", *plain, *found, f"tracking.url={_planted()}", f"data.path=hf_{_planted()}"]),
+        (0, ["search", *plain, *search_words, f"tracking.uri=//u:{_planted(chr(39))}@host"]),
+        (0, ["search", *plain, *search_words, f"tracking.uri=https://127.0.0.1:9/x?sv=1&sig={_planted('%2B')}&se=3"]),
+        (2, ["search", *plain, *search_words, f"tracking.uri=htp://u:{_planted('$', '/', '@')}@host"]),
+        (2, ["search", *plain, *search_words, f"tracking.url={_planted()}", f"data.path=hf_{_planted()}"]),
         (2, ["study", *plain[:-1], "study.grid.remove=[2]", f"study.name=glpat-{_planted()}"]),
         (0, ["ledger", "check", "--json"]),
         (0, ["ledger", "export", "--out", "tables"]),
@@ -103,7 +112,7 @@ def test_no_secret_is_in_what_commands_print_or_write(
         done = alone(*words)
         assert done.code == 0, done
         printed.append((words[0], done.out + done.err))
-    assert not [(name, said) for name, said in printed if _MARK.decode() in said]
+    assert not [(name, text) for name, text in printed if _MARK.decode() in text]
     assert len(list(cwd.rglob("*"))) > 60, "reports, artifacts, tables, a sweep and an export"
     assert json.loads((cwd / "pruned" / "raysearch.json").read_text())["mask"]
     assert not _leaks(cwd)

@@ -27,9 +27,10 @@ def test_a_killed_study_ends_the_same_and_runs_nothing_twice(world: World, cwd: 
     value = json_answer(do(*words, "store=undisturbed"))
     mark = uuid.uuid4().hex
     kill_at(words, "mlruns", 80, mark=mark)
-    known = evaluations("mlruns")
+    earlier_evaluations = evaluations("mlruns")
     again = json_answer(do(*words, mark=mark))
-    assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
+    assert earlier_evaluations.items() <= evaluations("mlruns").items()
+    assert evaluations("mlruns") == evaluations("undisturbed")
     assert again["study_id"] == value["study_id"]
     for mine, theirs in zip(again["cells"], value["cells"], strict=True):
         for key in ("search_id", "removed", "loss", "dense_loss", "layer_forwards"):
@@ -54,8 +55,14 @@ def test_ray_itself_is_killed_under_a_study(world: World, cwd: Path) -> None:
 
 def test_a_study_that_is_stopped_leaves_nothing_failed_or_running(world: World, cwd: Path) -> None:
     """The searches lose their replicas before they are told."""
-    many = {"data.samples": 200, "data.seq_len": 15, "data.shard_samples": 1, "screening": "off", "tracking": "mlflow"}
-    words = small_study(world, "searcher=[exhaustive,greedy]", "remove=[2]", **{**many, "study.concurrency": 2})
+    many_samples = {
+        "data.samples": 200,
+        "data.seq_len": 15,
+        "data.shard_samples": 1,
+        "screening": "off",
+        "tracking": "mlflow",
+    }
+    words = small_study(world, "searcher=[exhaustive,greedy]", "remove=[2]", **{**many_samples, "study.concurrency": 2})
     command = start("study", *words)
     wait_for_rows(command, "mlruns", 2, "searches")
     wait_for_rows(command, "mlruns", 40)
@@ -64,7 +71,7 @@ def test_a_study_that_is_stopped_leaves_nothing_failed_or_running(world: World, 
     assert outcome.code == 130, outcome
     with closing(Ledger(Path("mlruns/ledger.db"))) as ledger:
         stopped = with_current_states(ledger, SEARCHES.all(ledger))
-    assert [(one.state, one.failure) for one in stopped] == [("interrupted", None)] * 2
+    assert [(cell.state, cell.failure) for cell in stopped] == [("interrupted", None)] * 2
     client = MlflowClient(Store.locate(None, Path("mlruns")).uri)
     experiment = client.get_experiment_by_name("raysearch")
     assert experiment is not None

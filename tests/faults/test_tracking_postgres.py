@@ -34,8 +34,8 @@ def rows(postgres: Postgres) -> Iterator[str]:
 @pytest.fixture
 def server(postgres: Postgres, tmp_path: Path) -> Iterator[Server]:
     """An MLflow server on the database, in the place of one on SQLite."""
-    with serving(postgres.uri, tmp_path) as made:
-        yield made
+    with serving(postgres.uri, tmp_path) as created:
+        yield created
 
 
 def test_two_searches_on_a_server_that_dies_with_its_database(
@@ -52,9 +52,9 @@ def test_two_searches_on_a_server_that_dies_with_its_database(
 
     search.disturb(2, die)
     search.assert_complete()
-    beside = json_answer(finish(other))
+    other_result = json_answer(finish(other))
     json_answer(search.run("sync", "latest", "--store", "other", "--json"))  # whatever it was doing when all was gone
-    search.assert_complete(beside["search_id"])
+    search.assert_complete(other_result["search_id"])
 
 
 def test_no_password_or_token_is_kept_and_what_needs_one_asks(
@@ -69,9 +69,9 @@ def test_no_password_or_token_is_kept_and_what_needs_one_asks(
     assert warnings(outcome) == []
     assert result["mlflow_run_id"] is not None
     outputs = [run(*line).err for line in (["show", "latest"], ["search", *words, "remove=x"], ["sync", "latest"])]
-    kept = [file.read_bytes().decode("latin-1") for file in cwd.rglob("*") if file.is_file()]
+    contents = [file.read_bytes().decode("latin-1") for file in cwd.rglob("*") if file.is_file()]
     for secret in (PASSWORD, TOKEN, "aVery-Secret-Value-7"):
-        assert not any(secret in words for words in [*kept, *outputs])
+        assert not any(secret in words for words in [*contents, *outputs])
     values = list(rows(postgres))
     assert any("postgresql+psycopg2://mlflow:***@127.0.0.1" in value for value in values), "the params are there"
     assert not any(secret in value for value in values for secret in (PASSWORD, TOKEN, "aVery-Secret-Value-7"))
