@@ -31,14 +31,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args
 
-from raysearch.core.formatting import as_typed, count
 from raysearch.core.options import checked
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path, option_of
 from raysearch.errors import EvaluationError, UserError
 from raysearch.searching.notebook import NotebookProgress, in_notebook
 from raysearch.searching.observer import Observer, Observers, Tracker
 from raysearch.searching.progress_lines import ProgressLines
+from raysearch.text.numbers import count
 from raysearch.text.redaction import hidden_keys
+from raysearch.text.sentences import as_typed
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,6 @@ from raysearch.assessment.results import Result
 from raysearch.assessment.spec import AssessSpec
 from raysearch.assessment.task_files import TaskSource
 from raysearch.calibration.calibration import Calibration
-from raysearch.core.formatting import count, remaining, written
 from raysearch.core.mask import Mask
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.evaluator import Evaluation, Evaluator
@@ -24,6 +23,7 @@ from raysearch.ledger.assessments import assessment_fingerprint, read_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelInfo
 from raysearch.searchers.base import Round
+from raysearch.text.numbers import count, remaining, written
 
 #: The return value of a stage: the results by mask and name of the metric, and the number of newly computed numbers. A
 #: stage raises an `EvaluationError` if a job fails for good.

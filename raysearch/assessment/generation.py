@@ -17,7 +17,6 @@ from raysearch.calibration.data import Data
 from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
 from raysearch.core.estimate import Estimate, Metric
-from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.spec import CalibrationSpec
@@ -28,6 +27,7 @@ from raysearch.generation.score import ScoredText
 from raysearch.generation.scoring import FailureClass
 from raysearch.generation.server import Server
 from raysearch.ledger.assessments import assessment_fingerprint
+from raysearch.text.numbers import count
 
 _TITLES = {
     "gsm8k": "GSM8K",

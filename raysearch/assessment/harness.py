@@ -25,7 +25,6 @@ from raysearch.assessment.results import Result
 from raysearch.assessment.task_files import stands_for_several, task_manager
 from raysearch.calibration.dialogues import undated
 from raysearch.core.estimate import Estimate, Group, Metric
-from raysearch.core.formatting import count
 from raysearch.core.json import number_of
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
@@ -34,6 +33,7 @@ from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import quiet
+from raysearch.text.numbers import count
 from raysearch.text.sentences import first_line
 
 #: The headline of a task is the first of these metrics that lm-eval returns, as in the tasks' papers and leaderboards.

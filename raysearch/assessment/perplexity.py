@@ -16,12 +16,12 @@ from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.estimate import Estimate, Metric
-from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.evaluation.totals import contributions, sample_losses, standard_error
+from raysearch.text.numbers import count
 
 _TITLES = {
     "wikitext2": "WikiText-2",

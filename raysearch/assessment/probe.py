@@ -23,7 +23,6 @@ from raysearch.assessment.results import Result
 from raysearch.assessment.spec import ProbeOptions
 from raysearch.calibration.batch import Inputs
 from raysearch.core.estimate import Metric
-from raysearch.core.formatting import count
 from raysearch.core.json import number_of
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
@@ -32,6 +31,7 @@ from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.generation.arithmetic import Probe, Problem, draw_problems, encode_probe, read_problems
 from raysearch.models.loading import quiet
+from raysearch.text.numbers import count
 
 TOP_1 = Metric("arithmetic_top1", "arithmetic probe", "probe", "%", higher_is_better=True)
 LOG_P = Metric("arithmetic_log_p", "arithmetic log p", "probe", "nats", higher_is_better=True)

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from raysearch.calibration.formats.base import Dialogue, Item, Sample, Task
-from raysearch.core.formatting import as_typed
 from raysearch.errors import UserError
+from raysearch.text.sentences import as_typed
 
 _MARK = re.compile("\ue000(\\d+)\ue001")  # private characters in place of a turn's text
 

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from raysearch.calibration.fields import kind_of
-from raysearch.core.formatting import as_typed
 from raysearch.core.hub import why_no_answer
 from raysearch.core.paths import as_path
 from raysearch.errors import UserError
-from raysearch.text.sentences import first_line
+from raysearch.text.sentences import as_typed, first_line
 
 Row = Mapping[str, Any]
 Where = str  #: the name of a row in messages: ``row 17 of data.path=items.jsonl``

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from raysearch.cli.cells import extent, loss_cells, loss_columns, new_table, split_notes
-from raysearch.core.formatting import added, count
+from raysearch.text.numbers import added, count
 
 if TYPE_CHECKING:  # slow to import, and a command that is refused does not need them
     from raysearch.searching.inspection import Inspection, Row

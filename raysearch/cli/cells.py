@@ -9,11 +9,11 @@ from typing import Any, Literal
 from rich.table import Table
 
 from raysearch.cli.fitting import FittingTable
-from raysearch.core.estimate import Estimate, Metric, estimate_text
-from raysearch.core.formatting import size
+from raysearch.core.estimate import Estimate, estimate_text
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure, readout_text
 from raysearch.searching.result import uses_evaluation_split
+from raysearch.text.numbers import size
 
 Side = Literal["left", "center"]
 
@@ -69,12 +69,6 @@ def loss_cells(measure: Measure, loss: float) -> list[str]:
     if measure.readout is not None:
         cells.append(readout_text(measure, measure.read(loss)))
     return cells
-
-
-def metric_head(metric: Metric) -> str:
-    """Return the title of a metric, its unit, and which direction is better."""
-    arrow = "higher" if metric.higher_is_better else "lower"
-    return f"{metric.title} ({metric.unit}, {arrow} is better)"
 
 
 def number_cell(estimate: Estimate | None, unit: str) -> str:

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from typing_extensions import override
 
-from raysearch.core.escaping import visible
+from raysearch.text.escaping import visible
 from raysearch.text.redaction import redact
 
 

@@ -16,11 +16,12 @@ from rich.table import Table
 from typing_extensions import override
 
 from raysearch.cli.output import say
-from raysearch.core.formatting import count, duration, listed, remaining, short_duration, size, written
 from raysearch.core.paths import option_of
 from raysearch.core.problem import AUTO
 from raysearch.searching.forecast import SearchForecast
 from raysearch.searching.observer import Observer, StudyHeader
+from raysearch.text.numbers import count, duration, remaining, short_duration, size, written
+from raysearch.text.sentences import listed
 
 if TYPE_CHECKING:  # slow to import, and a command that stops early does not need them
     from raysearch.evaluation.progress import Progress

@@ -11,7 +11,7 @@ import typer
 from raysearch import api
 from raysearch.cli.app import Json, Store, app
 from raysearch.cli.output import output
-from raysearch.core.formatting import count, size
+from raysearch.text.numbers import count, size
 
 if TYPE_CHECKING:
     from raysearch.searching.record import Cleaned

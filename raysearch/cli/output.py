@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 from typing_extensions import override
 
-from raysearch.core.escaping import visible
 from raysearch.core.json import plain
 from raysearch.errors import EvaluationError, UserError
+from raysearch.text.escaping import visible
 from raysearch.text.redaction import redact
 
 if TYPE_CHECKING:  # slow to import for a command that only prints its help

@@ -10,10 +10,10 @@ import typer
 from raysearch import api
 from raysearch.cli.app import Json, Remove, Search, SearchOrStudy, Store, Tracking, app
 from raysearch.cli.output import output
-from raysearch.core.formatting import count
 from raysearch.core.json import plain
 from raysearch.errors import UserError
 from raysearch.searching.result import in_brief
+from raysearch.text.numbers import count
 
 
 @app.command(short_help="List the searches, or show the result of one.")

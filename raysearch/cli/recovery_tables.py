@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from raysearch.cli.cells import add_sections, left_out, metric_head, new_table, number_cell
+from raysearch.cli.cells import add_sections, left_out, new_table, number_cell
 from raysearch.core.estimate import estimate_text
-from raysearch.core.formatting import count, duration, short_duration, size
 from raysearch.core.paths import option_for
+from raysearch.text.numbers import count, duration, short_duration, size
 
 if TYPE_CHECKING:
     from raysearch.recovery.record import RecoveryRecord
@@ -38,7 +38,7 @@ def recovery_parts(record: RecoveryRecord, search_id: str | None = None) -> list
         metric = numbers.metric
         cells = (number_cell(number, metric.unit) for number in (numbers.dense, numbers.pruned, numbers.recovered))
         shares = estimate_text(numbers.kept), estimate_text(numbers.regained)
-        rows.append((metric.group, (metric_head(metric), *cells, *shares)))
+        rows.append((metric.group, (metric.heading, *cells, *shares)))
     add_sections(table, rows)
     return [table, *_lines(record)]
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from raysearch.cli.cells import add_sections, marked, metric_head, new_table, next_lines, number_cell, refusal_notes
+from raysearch.cli.cells import add_sections, marked, new_table, next_lines, number_cell, refusal_notes
 from raysearch.core.estimate import Estimate, estimate_text
-from raysearch.core.formatting import added, count, duration, size
 from raysearch.core.mask import Mask
+from raysearch.text.numbers import added, count, duration, size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,7 +111,7 @@ def assessed_table(results: StudyResult) -> Table | None:
     """
     if not results.metrics:
         return None
-    heads = [metric_head(metric) for metric in results.metrics]
+    heads = [metric.heading for metric in results.metrics]
     texts = "search", "removed layers (0-based)"
     table = new_table("Assessed", *texts, *heads, left_aligned=texts, at="left", expendable=heads[:1:-1])
 
@@ -180,7 +180,7 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
         else:
             dense_estimate = dense[name].estimate
         cells = (number_cell(estimate, result.metric.unit) for estimate in (dense_estimate, result.estimate))
-        row = metric_head(result.metric), *cells, estimate_text(result.retention), result.extent
+        row = result.metric.heading, *cells, estimate_text(result.retention), result.extent
         rows.append((result.metric.group, row))
     add_sections(table, rows)
     return table

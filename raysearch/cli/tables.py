@@ -28,7 +28,6 @@ from raysearch.cli.cells import (
 )
 from raysearch.cli.fitting import FittingTable
 from raysearch.core.estimate import Estimate
-from raysearch.core.formatting import added, as_typed, count, duration, figure, short_duration
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
@@ -40,6 +39,8 @@ from raysearch.searching.gguf_masks import refused_masks_of_record
 from raysearch.searching.recommendation import memory_text
 from raysearch.searching.result import Refinement, SearchResult
 from raysearch.searching.trial import Trial
+from raysearch.text.numbers import added, count, duration, rounded, short_duration
+from raysearch.text.sentences import as_typed
 
 if TYPE_CHECKING:  # slow to import, and `raysearch show` does not need them
     from raysearch.configuration.origins import Setting
@@ -272,7 +273,7 @@ def gap_table(measure: Measure, gap: Gap) -> Table:
 def remark_notes(remarks: Mapping[str, Any]) -> list[str]:
     """Return the numbers and texts that a searcher recorded, one per line."""
     return [
-        f"{name.replace('_', ' ')}: {' '.join(value.split()) if isinstance(value, str) else figure(value)}"
+        f"{name.replace('_', ' ')}: {' '.join(value.split()) if isinstance(value, str) else rounded(value)}"
         for name, value in remarks.items()
         if not isinstance(value, list)
     ]
@@ -284,7 +285,7 @@ def remark_table(remarks: Mapping[str, Any]) -> Table:
     columns = (column.replace("_", " ") for column in ("layer", *lists))
     table = new_table("What the searcher made of each layer (0-based)", *columns)
     for layer, values in enumerate(zip_longest(*lists.values(), fillvalue="")):
-        table.add_row(str(layer), *(value if isinstance(value, str) else figure(value) for value in values))
+        table.add_row(str(layer), *(value if isinstance(value, str) else rounded(value) for value in values))
     return table
 
 

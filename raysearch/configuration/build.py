@@ -30,7 +30,6 @@ from raysearch.configuration.compose import (
 )
 from raysearch.configuration.parsing import section_of
 from raysearch.configuration.parts import Part, build_data, build_objective, build_searcher, check_names, construct
-from raysearch.core.formatting import as_typed
 from raysearch.core.mask import Mask
 from raysearch.core.options import checked
 from raysearch.core.paths import PathLike, as_path
@@ -48,6 +47,7 @@ from raysearch.searching.spec import SearchSpec
 from raysearch.studies.grid import Combination, combinations_of
 from raysearch.studies.spec import Cell, StudyOptions, StudySpec, drawn_once, one_seed_each
 from raysearch.text.redaction import hidden_keys, redact, redacted
+from raysearch.text.sentences import as_typed
 from raysearch.tracking.options import TrackingOptions
 
 OWN = "own"  #: the choice ``data=own`` of a recovery: the data of the recorded search

@@ -15,9 +15,9 @@ from raysearch.configuration.merge import MergedConfig, merge
 from raysearch.configuration.overrides import as_overrides
 from raysearch.configuration.parsing import section_of
 from raysearch.configuration.parts import conf_dir
-from raysearch.core.formatting import as_typed
 from raysearch.core.paths import PathLike
 from raysearch.errors import Mistakes, UserError, within
+from raysearch.text.sentences import as_typed
 
 
 def compose(job: str, overrides: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:

@@ -25,11 +25,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from raysearch.configuration.parsing import AXES, parse_overrides, quoted, section_of
 from raysearch.configuration.parts import check_names, conf_dir
-from raysearch.core.formatting import as_typed
 from raysearch.core.paths import PathLike, as_path
 from raysearch.errors import Mistakes, UserError
 from raysearch.models.spec import DTYPE_ALIASES
-from raysearch.text.sentences import first_line
+from raysearch.text.sentences import as_typed, first_line
 
 #: The prefixes of mappings whose keys the user chooses: texts and tasks of an assessment, recoveries of a study.
 FREE = ("assess.texts.", "assess.generation.", "study.recover.")

@@ -21,12 +21,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from raysearch.core.formatting import as_typed
 from raysearch.core.options import checked
 from raysearch.core.paths import as_path
 from raysearch.errors import Mistakes, UserError, together
 from raysearch.searchers.base import Searcher
-from raysearch.text.sentences import did_you_mean
+from raysearch.text.sentences import as_typed, did_you_mean
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -10,8 +10,8 @@ from typing import Any
 from raysearch.configuration.compose import compose, compose_leniently
 from raysearch.configuration.merge import items_of
 from raysearch.configuration.overrides import as_overrides
-from raysearch.core.formatting import as_typed
 from raysearch.errors import UserError
+from raysearch.text.sentences import as_typed
 
 
 def command_of(config: Mapping[str, Any]) -> str | None:

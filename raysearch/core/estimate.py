@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import Literal
 
-from raysearch.core.formatting import figure
 from raysearch.core.json import Number
+from raysearch.text.numbers import with_error
 
 Group = Literal["perplexity", "accuracy", "generation", "degeneration", "failures", "probe", "speed"]
 
@@ -24,19 +24,7 @@ class Estimate:
 
 def estimate_text(estimate: Estimate | None) -> str:
     """Format a number and its standard error, if known, both to the error's second digit; empty for None."""
-    if estimate is None:
-        return ""
-    if not estimate.error or not math.isfinite(estimate.error):
-        return f"{figure(estimate.value)} {plus_minus(estimate.error)}".rstrip()
-    decimals = max(0, 1 - math.floor(math.log10(estimate.error)))
-    return f"{estimate.value:,.{decimals}f} ± {estimate.error:,.{decimals}f}"
-
-
-def plus_minus(error: float | None) -> str:
-    """Format a standard error: two digits, or all digits before the point: ``± 0.012``, ``± 1,234``; empty for None."""
-    if error is None:
-        return ""
-    return f"± {error:,.0f}" if error >= 99.5 else f"± {error:#.2g}".rstrip(".")
+    return "" if estimate is None else with_error(estimate.value, estimate.error)
 
 
 @dataclass(frozen=True)
@@ -48,6 +36,12 @@ class Metric:
     group: Group  #: perplexities, accuracies and generation are averaged by group
     unit: str  #: ``perplexity``, ``%``, ``nats``, ``tokens/s``, ``bytes``, ``× dense`` …
     higher_is_better: bool
+
+    @property
+    def heading(self) -> str:
+        """The title, the unit, and which direction is better: ``HellaSwag (%, higher is better)``."""
+        direction = "higher" if self.higher_is_better else "lower"
+        return f"{self.title} ({self.unit}, {direction} is better)"
 
 
 def error_of_median(repeats: Sequence[float]) -> float | None:

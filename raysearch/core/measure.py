@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from raysearch.core.formatting import figure
 from raysearch.errors import UserError
+from raysearch.text.numbers import rounded
 
 #: The divisor of the sum of the samples' losses: the number of scored tokens, of samples, or 1.
 Per = Literal["token", "sample", "set"]
@@ -69,7 +69,7 @@ def readout_text(measure: Measure, readout: float) -> str:
     """
     if measure.readout != "perplexity":
         return f"{readout:.4f}"
-    return f"{readout:.2f}" if readout < 10_000 else figure(readout)
+    return f"{readout:.2f}" if readout < 10_000 else rounded(readout)
 
 
 PERPLEXITY = Measure("nats per token", "token", "perplexity")

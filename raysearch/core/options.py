@@ -11,9 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from raysearch.core.formatting import as_typed
 from raysearch.errors import UserError
-from raysearch.text.sentences import did_you_mean
+from raysearch.text.sentences import as_typed, did_you_mean
 
 #: Texts that replace pydantic's description of the expected value where it uses terms of Python, by the type of error.
 _EXPECTED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raysearch.core.formatting import count
+from raysearch.text.numbers import count
 
 
 @dataclass

@@ -14,7 +14,6 @@ import torch
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import StateObjective
-from raysearch.core.formatting import count
 from raysearch.core.machine import memory_bytes
 from raysearch.core.mask import Mask
 from raysearch.evaluation.costs import head_cost
@@ -24,6 +23,7 @@ from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.loading import load_random_layers
 from raysearch.models.spec import ModelInfo
 from raysearch.models.stack import LayerStack
+from raysearch.text.numbers import count
 from raysearch.text.sentences import first_line
 
 _LONG_S = 2.0  # a shard that takes longer is measured once, without a warm-up run before it

@@ -11,10 +11,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from raysearch.core.escaping import markdown_line
-from raysearch.core.formatting import added
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.text.escaping import markdown_line
+from raysearch.text.numbers import added
 from raysearch.text.redaction import redacted
 
 #: The file next to a card with the same facts for programs. It marks a folder or a repository as an export.

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.core.paths import atomic_file
 from raysearch.errors import UserError
@@ -32,6 +31,7 @@ from raysearch.models.gguf_file import (
 )
 from raysearch.models.llama_cpp import Rule, is_computed_differently, rules_of
 from raysearch.models.spec import ModelInfo
+from raysearch.text.numbers import count
 from raysearch.text.sentences import what_failed
 
 _SUSPECT = re.compile(r"(pattern|interval|every_n_layers|layer_step|_layers|_period)$")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from raysearch.core.formatting import remaining
 from raysearch.evaluation.pool import Pool, done_jobs
 from raysearch.evaluation.unit import JobT
+from raysearch.text.numbers import remaining
 
 
 @contextmanager

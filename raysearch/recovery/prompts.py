@@ -15,9 +15,9 @@ from raysearch.calibration.formats.chat import ChatFormat
 from raysearch.calibration.overlap import SeenTexts, Template, words_of
 from raysearch.calibration.packing import n_shared
 from raysearch.calibration.windows import WindowOptions
-from raysearch.core.formatting import count
 from raysearch.errors import UserError
 from raysearch.recovery.spec import RecoveryOptions
+from raysearch.text.numbers import count
 
 LeftOut = Literal[
     "unusable", "overlapping", "too long", "without an answer", "cut off", "empty", "beyond recovery.tokens"

@@ -12,9 +12,9 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from raysearch.assessment.results import Result
 from raysearch.core.estimate import estimate_text
-from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training, side_by_side
+from raysearch.text.numbers import count
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,8 @@ class Recovered:
         head = "".join(f"<th>{name}</th>" for name in ("", "dense", "pruned", "recovered", "recovered / dense"))
         rows = []
         for numbers in self.numbers:
-            metric = numbers.metric
-            better = "higher" if metric.higher_is_better else "lower"
-            title = f"{metric.title} ({metric.unit}, {better} is better)"
-            cells = [title, *map(estimate_text, (numbers.dense, numbers.pruned, numbers.recovered, numbers.regained))]
+            estimates = (numbers.dense, numbers.pruned, numbers.recovered, numbers.regained)
+            cells = [numbers.metric.heading, *map(estimate_text, estimates)]
             rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
         steps = count(self.training.steps, "step")
         tokens = count(self.training.tokens, "token")

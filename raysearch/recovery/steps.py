@@ -22,7 +22,6 @@ from raysearch.assessment.own_data import name_of
 from raysearch.calibration.overlap import SeenTexts
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.digest import digest
-from raysearch.core.formatting import count, size
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_atomically
 from raysearch.core.versions import VERSION
@@ -46,6 +45,7 @@ from raysearch.searching.export import export_search
 from raysearch.searching.observer import Observer
 from raysearch.searching.record import SearchRecord
 from raysearch.searching.spec import SearchSpec
+from raysearch.text.numbers import count, size
 from raysearch.text.redaction import redacted
 
 TEACHER = "teacher"  # the folder of the dense model's logits

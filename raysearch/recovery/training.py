@@ -19,7 +19,6 @@ from transformers import TrainerCallback
 from typing_extensions import override
 
 from raysearch.cluster.options import ClusterOptions
-from raysearch.core.formatting import remaining
 from raysearch.core.json import from_json, to_json
 from raysearch.errors import UserError
 from raysearch.evaluation.replica import in_memory, release
@@ -35,6 +34,7 @@ from raysearch.recovery.trainer import (
     naming_bitsandbytes,
 )
 from raysearch.searching.observer import LossPoint
+from raysearch.text.numbers import remaining
 
 T = TypeVar("T")
 

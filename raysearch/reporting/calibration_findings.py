@@ -9,7 +9,7 @@ from raysearch.reporting.finding import Finding, place_in, sure_of
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.stats.effect import CalibrationEffect
 from raysearch.reporting.stats.frame import Quantity
-from raysearch.reporting.tables import numbers
+from raysearch.text import numbers
 
 _QUESTION = "Which calibration?"
 _MOST_PAIRS = 6  # the most pairs that are named one by one
@@ -67,7 +67,7 @@ def _pair(quantity: Quantity, effects: Sequence[CalibrationEffect], leads: bool)
     agree = all(effect.best == first.best for effect in effects)
     clauses = []
     for effect in ordered:
-        where = f"at {place_in(effect.panel, panels)} ({numbers.difference(effect.gain, quantity)}, {_tested(effect)})"
+        where = f"at {place_in(effect.panel, panels)} ({quantity.difference_text(effect.gain)}, {_tested(effect)})"
         if clear and agree:
             clauses.append(f"{'significantly' if effect.clear else 'in the same direction'} {where}")
         elif clear:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from raysearch.core.estimate import plus_minus
-from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.reporting.finding import Finding
 from raysearch.reporting.stats.analysis import Analysis
@@ -20,8 +18,9 @@ from raysearch.reporting.stats.frame import (
     cells_frame,
     headline,
 )
-from raysearch.reporting.tables import numbers
 from raysearch.studies.result import StudyResult
+from raysearch.text import numbers
+from raysearch.text.numbers import count, plus_minus
 
 
 def checkpoint_findings(analysis: Analysis) -> Iterator[Finding]:
@@ -74,9 +73,9 @@ def _number(analysis: Analysis, search: pd.Series) -> str:
     if quantity == HELD_OUT_LOSS:
         return f"a held-out loss of {numbers.loss(search['held_out'])} {search['unit']}"
     unit = " %" if quantity.unit == "%" else ""
-    number = f"{quantity.title} {numbers.value(search[quantity.key], quantity)}{unit} {_noise(search[quantity.error])}"
+    number = f"{quantity.title} {quantity.text(search[quantity.key])}{unit} {_noise(search[quantity.error])}"
     dense = by_column(analysis.results.dense.get(search["model"], {}), analysis.results).get(quantity.key)
-    return number.rstrip() + (f" (dense {numbers.value(dense.value, quantity)}{unit})" if dense else "")
+    return number.rstrip() + (f" (dense {quantity.text(dense.value)}{unit})" if dense else "")
 
 
 def _noise(error: float) -> str:

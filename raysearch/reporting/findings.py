@@ -10,7 +10,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from raysearch.core.formatting import listed
 from raysearch.reporting.calibration_findings import calibration_findings
 from raysearch.reporting.checkpoints import checkpoint_findings
 from raysearch.reporting.finding import MISSED, Finding, Sure, of_all
@@ -21,9 +20,10 @@ from raysearch.reporting.stats.correlation import Correlation
 from raysearch.reporting.stats.difference import LEVEL, holm
 from raysearch.reporting.stats.frame import Quantity, cells_frame, is_ruined, of_shared_luck
 from raysearch.reporting.stats.variance import Split, Spread
-from raysearch.reporting.tables import numbers
 from raysearch.studies.result import StudyResult
 from raysearch.studies.spec import sides_of
+from raysearch.text import numbers
+from raysearch.text.sentences import capital, listed
 
 
 def findings(analysis: Analysis) -> list[Finding]:
@@ -110,8 +110,8 @@ def _contrast(contrast: Contrast) -> Finding:
         verdict = f"{contrast.first} and {contrast.second} found the same {where} ({over})."
         return Finding(question, verdict, "measured", "verdicts")
     better = "better" if contrast.gain > 0 else "worse"
-    noise = f"± {numbers.figure(half_width)} {contrast.unit}"
-    by = f"by {numbers.figure(abs(contrast.gain))} {noise}"
+    noise = f"± {numbers.rounded(half_width)} {contrast.unit}"
+    by = f"by {numbers.rounded(abs(contrast.gain))} {noise}"
     result = f"{better} {by}" if contrast.gain else f"neither better nor worse {noise}"
     corrected = f" corrected for {contrast.n_answers} answers" if contrast.n_answers > 1 else ""
     test = f"95 %, {over}, {numbers.probability(contrast.p)}{corrected}"
@@ -122,7 +122,7 @@ def _contrast(contrast: Contrast) -> Finding:
     else:
         verdict = (
             f"{contrast.first} and {contrast.second} do not differ significantly {where}: {contrast.first} is {result} "
-            f"({test}). A difference below {numbers.figure(contrast.gap.detectable)} {contrast.unit} {MISSED}."
+            f"({test}). A difference below {numbers.rounded(contrast.gap.detectable)} {contrast.unit} {MISSED}."
         )
     if contrast.gap.n_draws < 2:
         verdict += " With one draw this is of these masks, not of other samples."
@@ -159,7 +159,7 @@ def _variance(analysis: Analysis) -> Iterator[Finding]:
         if math.isclose(calibration, searcher, abs_tol=1e-12):
             comparison = "as much with the calibration as"
         verdict = (
-            f"{numbers.capital(splits[0].title)} varies {comparison} with the searcher: "
+            f"{capital(splits[0].title)} varies {comparison} with the searcher: "
             f"{numbers.percent(calibration)} against {numbers.percent(searcher)} of the variance, noise taken off"
             f"{medians}{one_draw}."
         )
@@ -201,7 +201,7 @@ def spread_sentence(spreads: Sequence[Spread], quantity: Quantity, by: str) -> s
     if not members:
         return ""
     largest = max(members, key=lambda spread: spread.size)
-    size = f"up to {numbers.difference(largest.size, quantity)}"
+    size = f"up to {quantity.difference_text(largest.size)}"
     if quantity.ratio:
         size = f"a factor of up to {numbers.ratio_text(largest.size)}"
     where = f"{largest.panel.model}, M = {largest.panel.remove}, {largest.fixed}"

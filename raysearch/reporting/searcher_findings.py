@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from raysearch.core.formatting import count, listed
 from raysearch.reporting.finding import MISSED, Finding, of_all, place_in, sure_of
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.difference import LEVEL
 from raysearch.reporting.stats.frame import Quantity
 from raysearch.reporting.stats.ranking import Ranking
-from raysearch.reporting.tables import numbers
+from raysearch.text import numbers
+from raysearch.text.numbers import count
+from raysearch.text.sentences import capital, listed
 
 _MOST_PLACES = 3  # the most settings that are named one by one
 
@@ -84,7 +85,7 @@ def _smallest_seen(comparisons: Sequence[Comparison]) -> str:
         if comparison.detectable:
             sizes.setdefault(comparison.unit, []).append(comparison.detectable)
     spans = [
-        _span(numbers.figure(min(detectable)), numbers.figure(max(detectable)), unit)
+        _span(numbers.rounded(min(detectable)), numbers.rounded(max(detectable)), unit)
         for unit, detectable in sizes.items()
     ]
     return f"; a difference below {' or '.join(spans)} {MISSED}" if spans else ""
@@ -100,8 +101,8 @@ def _over_settings(ranking: Ranking) -> Finding:
     best = ranking.best
     worse = ranking.behind(best)
     lead = (
-        f"{numbers.capital(best)} has the best mean rank by {ranking.quantity.title}, "
-        f"{numbers.figure(ranking.ranks[best])} of {len(ranking.ranks)} over {count(ranking.n_sets, 'set')} of samples"
+        f"{capital(best)} has the best mean rank by {ranking.quantity.title}, "
+        f"{numbers.rounded(ranking.ranks[best])} of {len(ranking.ranks)} over {count(ranking.n_sets, 'set')} of samples"
     )
     question = "Searchers over all settings"
     if ranking.p is None:

@@ -12,8 +12,6 @@ from typing import Any
 
 import pandas as pd
 
-from raysearch.core.escaping import csv_cell, markdown, markdown_code
-from raysearch.core.formatting import count
 from raysearch.core.paths import write_files
 from raysearch.reporting.figures.picture import Palette, png, svg
 from raysearch.reporting.findings import findings
@@ -23,6 +21,8 @@ from raysearch.reporting.stats.frame import HELD_OUT_LOSS
 from raysearch.reporting.tables.numbers import UNKNOWN
 from raysearch.reporting.tables.table import Table, as_csv, as_markdown
 from raysearch.studies.result import StudyResult
+from raysearch.text.escaping import csv_cell, markdown, markdown_code
+from raysearch.text.numbers import count
 
 
 def write_report(results: StudyResult, out: Path) -> list[Path]:

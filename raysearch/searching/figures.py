@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysearch.core import style
-from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.searching.trial import Trial, best_by_size, ranked
+from raysearch.text.numbers import count, three_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -189,7 +189,7 @@ class Plots:
         if measure.readout is not None:
             right = axes.secondary_yaxis("right")
             right.set_ylabel(style.plain(measure.readout), color=style.INK)
-            right.yaxis.set_major_formatter(lambda loss, _: _rounded(measure.read(loss)))
+            right.yaxis.set_major_formatter(lambda loss, _: three_digits(measure.read(loss)))
             right.tick_params(colors=style.INK, length=3)
             right.spines[:].set_visible(False)
 
@@ -291,9 +291,3 @@ def _label_rows(n_rows: int, at_most: int) -> list[int]:
     steps = (1, 2, 5, 10, 20, 50, 100, 200, 500)
     step = next((step for step in steps if n_rows / step <= at_most), n_rows)
     return [row for row in range(n_rows) if (row + 1) % step == 0 or row == 0]
-
-
-def _rounded(number: float) -> str:
-    """Return a number with three significant digits, ``24.5`` or ``22,000``."""
-    number = round(number, 9) + 0.0  # removes -0 and rounding errors
-    return f"{float(f'{number:.3g}'):,.0f}" if 100 <= number < 1e7 else f"{number:.3g}"

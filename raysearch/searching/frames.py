@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raysearch.core.escaping import csv_cell
 from raysearch.core.json import finite, plain
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.record import SEARCHES, SearchRecord, with_current_states
+from raysearch.text.escaping import csv_cell
 from raysearch.text.sentences import did_you_mean
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from raysearch.core.formatting import count, duration
 from raysearch.searching.observer import Observer, StudyHeader
+from raysearch.text.numbers import count, duration
 
 if TYPE_CHECKING:  # imports that an observer does not need
     from raysearch.evaluation.progress import Progress

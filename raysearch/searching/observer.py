@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from raysearch.core.formatting import size
 from raysearch.core.hub import is_asked
 from raysearch.models.devices import has_instructions
 from raysearch.models.loading import describe
 from raysearch.models.source import is_hub_id
+from raysearch.text.numbers import size
 
 if TYPE_CHECKING:  # imports that an observer does not need
     from raysearch.calibration.calibration import Calibration

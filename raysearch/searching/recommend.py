@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from raysearch.core.estimate import error_of_median
-from raysearch.core.formatting import count
-from raysearch.core.formatting import size as size_text
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.paths import option_of
@@ -21,6 +19,8 @@ from raysearch.searching.recommendation import Budget, Recommendation, SizeFacts
 from raysearch.searching.recorder import SearchRecorder
 from raysearch.searching.result import SearchResult
 from raysearch.searching.trial import Trial, best_by_size
+from raysearch.text.numbers import count
+from raysearch.text.numbers import size as size_text
 
 _OTHER_SIZES = "give a larger budget, or search other numbers of layers with remove=1..M"
 _SPEED = "decode_tokens_per_s"  # a key of the recorded results of the speed assessment

@@ -10,13 +10,13 @@ from html import escape
 from statistics import NormalDist
 from typing import NamedTuple
 
-from raysearch.core.formatting import added, listed
-from raysearch.core.formatting import size as size_text
 from raysearch.core.json import Number
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import UserError
-from raysearch.text.sentences import did_you_mean
+from raysearch.text.numbers import added
+from raysearch.text.numbers import size as size_text
+from raysearch.text.sentences import did_you_mean, listed
 
 _NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[MG]i?B)?")
 _UNITS = {None: 1.0, "%": 0.01, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30}

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializationInfo, SerializerFunctionWrapHandler, model_serializer
 
-from raysearch.core.formatting import added
 from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure, readout_text
@@ -23,6 +22,7 @@ from raysearch.searching.figures import Plots
 from raysearch.searching.recommendation import Recommendation
 from raysearch.searching.separation import Separation
 from raysearch.searching.trial import Trial, best_by_size
+from raysearch.text.numbers import added
 
 if TYPE_CHECKING:
     import pandas as pd

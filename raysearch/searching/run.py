@@ -9,7 +9,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from subprocess import DEVNULL, SubprocessError, check_output
 
-from raysearch.core.formatting import count
 from raysearch.core.json import plain, without_secrets
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_folder
@@ -50,6 +49,7 @@ from raysearch.searching.result import (
 from raysearch.searching.separate import separation_of
 from raysearch.searching.separation import Separation
 from raysearch.searching.spec import Refiner, SearchSpec
+from raysearch.text.numbers import count
 from raysearch.text.redaction import redact
 from raysearch.text.sentences import first_line
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
+from raysearch.text.numbers import count
 
 #: The confidence that all statements about one search are right together.
 CONFIDENCE = 0.95

@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any
 
 from raysearch.calibration.calibration import Calibration
-from raysearch.core.formatting import count
 from raysearch.core.machine import n_cores
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic, Subject
@@ -26,6 +25,7 @@ from raysearch.studies.draws import draws_of, held_out_losses
 from raysearch.studies.model_group import ModelGroup
 from raysearch.studies.record import STUDIES, AssessedMasks, CellRecord, StudyRecord
 from raysearch.studies.spec import StudySpec
+from raysearch.text.numbers import count
 from raysearch.text.redaction import redact
 
 _PACKAGES = ("raysearch", "torch", "transformers", "ray", "mlflow", "lm-eval")

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raysearch.core.formatting import as_typed
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
 from raysearch.recovery.record import RecoveryRecord, recoveries_of
 from raysearch.searching.record import SEARCHES, SearchRecord
 from raysearch.studies.record import CellRecord
 from raysearch.studies.result import RecoveredMask
+from raysearch.text.sentences import as_typed
 
 
 def recovered_masks(searches: Sequence[tuple[CellRecord, SearchRecord]], ledger: Ledger) -> list[RecoveredMask]:

@@ -13,13 +13,13 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from raysearch.assessment.spec import AssessSpec
 from raysearch.core.digest import digest
-from raysearch.core.formatting import count, listed
 from raysearch.core.options import Options
 from raysearch.errors import UserError
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.searching.spec import SearchSpec
 from raysearch.studies.record import CellRecord
-from raysearch.text.sentences import did_you_mean
+from raysearch.text.numbers import count
+from raysearch.text.sentences import did_you_mean, listed
 
 
 @dataclass(frozen=True)

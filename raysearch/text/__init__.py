@@ -1,1 +1,1 @@
-"""Text that people read: parts of sentences, and the redaction of secrets."""
+"""Text that people read: numbers, parts of sentences, escapes, and the redaction of secrets."""

@@ -1,9 +1,11 @@
-"""Parts of sentences for messages: the cause of an error, and the name that a user may have meant."""
+"""Parts of sentences: the cause of an error, the name that a user may have meant, enumerations, values as typed."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 _MOST_NAMES = 30
 
@@ -61,3 +63,27 @@ def did_you_mean(text: str, names: Iterable[str]) -> str:
         choices = sorted({name.removeprefix(section).partition(".")[0] for name in choices})
     more = f" … ({len(choices)} in all)" if len(choices) > _MOST_NAMES else ""
     return f"choose one of: {', '.join(choices[:_MOST_NAMES])}{more}" if choices else "none exist"
+
+
+def listed(items: Sequence[str], most: int = 6) -> str:
+    """Return texts as an enumeration: ``a, b and c``.
+
+    Args:
+        items: The texts.
+        most: The most items to show; the others are counted: ``a, b and 3 more``.
+    """
+    if len(items) > most:
+        return ", ".join(items[: most - 1]) + f" and {len(items) - most + 1} more"
+    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
+
+
+def capital(text: str) -> str:
+    """Return a text with its first letter as a capital; the other letters do not change."""
+    return text[:1].upper() + text[1:]
+
+
+def as_typed(value: Any) -> str:
+    """Return a value as the user writes it on the command line."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(as_typed, value))}]"
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from raysearch.assessment.recorded import recorded_answers, recorded_assessments
-from raysearch.core.formatting import count
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_locked, locked
@@ -21,6 +20,7 @@ from raysearch.searching.result import SearchResult
 from raysearch.studies.collect import collect, has_ended
 from raysearch.studies.record import STUDIES, CellRecord, StudyRecord
 from raysearch.studies.spec import cell_labels
+from raysearch.text.numbers import count
 from raysearch.text.redaction import redacted
 from raysearch.tracking.mlflow.assessments import record_answers, record_assessments, record_recovery
 from raysearch.tracking.mlflow.client import attempt, cause_of, quiet

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import raysearch
-from raysearch.core.formatting import size as size_text
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.searching import recommend
 from raysearch.searching.recommend import facts_of
 from raysearch.searching.recommendation import Budget
+from raysearch.text.numbers import size as size_text
 from tests.cases import assert_refused
 from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World

@@ -27,7 +27,6 @@ from raysearch.cli.tables import (
     searches_table,
     trials_table,
 )
-from raysearch.core.formatting import figure
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
@@ -41,6 +40,7 @@ from raysearch.searching.separation import Separation
 from raysearch.searching.trial import Trial
 from raysearch.studies.record import CellRecord
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
+from raysearch.text.numbers import rounded
 from tests.models.conftest import write_llama
 from tests.tracking.simulated import greedy_search
 
@@ -112,7 +112,7 @@ def test_large_perplexities_are_rounded() -> None:
     }
     assert [*shown.values()] == ["41.13", "9999.40", "12,346", "253,480,916"]
     assert loss_cells(PERPLEXITY, 700.0)[1] == "1.01e+304" and loss_cells(PERPLEXITY, 800.0)[1] == "inf"
-    assert figure(253480915.73) == "253,480,916" and figure(1e300) == "1e+300"
+    assert rounded(253480915.73) == "253,480,916" and rounded(1e300) == "1e+300"
 
 
 @pytest.mark.parametrize("measure", [PERPLEXITY, ACCURACY], ids=["perplexity", "accuracy"])

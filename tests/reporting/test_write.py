@@ -18,18 +18,19 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
-from raysearch.core.estimate import Estimate, Group, Metric, plus_minus
+from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.style import axis_limits
 from raysearch.errors import UserError
 from raysearch.reporting.figures.picture import Palette
 from raysearch.reporting.findings import findings
 from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.stats.frame import cells_frame
-from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.results import leaderboard_tables, result_tables
 from raysearch.reporting.tables.verdict import contrast_table
 from raysearch.reporting.write import write_report
 from raysearch.studies.result import StudyResult
+from raysearch.text import numbers
+from raysearch.text.numbers import plus_minus
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, outcome, study
 from tests.reporting.cells import cell as make_cell
 from tests.reporting.published import published_study

@@ -109,11 +109,6 @@ def test_a_loss_without_a_readout_has_no_right_hand_scale(name):
     assert not axes.spines["right"].get_visible()
 
 
-def test_ticks_have_three_digits_and_no_rounding_errors():
-    numbers = (-0.0, 1 - 0.9999999999999998, 24.46, 21999)
-    assert [figures._rounded(number) for number in numbers] == ["0", "0", "24.5", "22,000"]
-
-
 def test_equal_losses_are_in_mask_order():
     first, second = (Trial(index, 1, Mask.of(2 - index), 3.0, 0.2, None, False) for index in range(2))
     assert ranked([first, second]) == [second, first]

@@ -14,8 +14,8 @@ from raysearch.calibration.batch import Form
 from raysearch.calibration.fields import as_text, check_prompt, fill, kind_of, remedy_for, take, take_text
 from raysearch.calibration.formats.base import Format, Item
 from raysearch.calibration.items import ItemOptions
-from raysearch.core.formatting import count
 from raysearch.errors import UserError
+from raysearch.text.numbers import count
 from raysearch.text.sentences import did_you_mean
 
 #: The scored part of a sentence with a filled blank: the ``whole`` sentence, as in PuDDing; or the text after the blank

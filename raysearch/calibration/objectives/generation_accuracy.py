@@ -17,7 +17,6 @@ from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.objectives.base import ModelLosses, ModelObjective
-from raysearch.core.formatting import as_typed
 from raysearch.core.measure import Measure
 from raysearch.core.options import Options, Seed
 from raysearch.errors import UserError
@@ -25,6 +24,7 @@ from raysearch.generation.answer import Answer
 from raysearch.generation.checks import Match, check_of, score_answers
 from raysearch.generation.prompt import Decoding, Prompt, Written
 from raysearch.generation.score import ScoredText
+from raysearch.text.sentences import as_typed
 
 _MAX_NEW_TOKENS = 128
 _STOP = ("Question:",)

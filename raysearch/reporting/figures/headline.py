@@ -19,7 +19,6 @@ from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scal
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Quantity, by_column
-from raysearch.reporting.tables import numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,7 +137,7 @@ def _headline(quantity: Quantity, palette: Palette, name: str, model: str, panel
     keys = palette.point_keys(searchers)
     levels = {panel.dense for panel in panels if panel.dense is not None}
     if levels:
-        level = f" ({numbers.value(levels.pop(), quantity)})" if len(levels) == 1 and not of_losses else ""
+        level = f" ({quantity.text(levels.pop())})" if len(levels) == 1 and not of_losses else ""
         keys.append(Line2D([], [], color=style.GREY, lw=1.2, ls="--", label=f"dense{level}"))
     style.legend(figure, keys)
     caption = (

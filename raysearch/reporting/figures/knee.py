@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysearch.core import style
-from raysearch.core.formatting import size as size_text
 from raysearch.core.paths import as_name, write_files
 from raysearch.reporting.figures.picture import png
 from raysearch.searching.recommendation import Recommendation
+from raysearch.text.numbers import size as size_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from raysearch.core import style
-from raysearch.reporting.tables import numbers
 from raysearch.studies.result import StudyResult
+from raysearch.text import numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

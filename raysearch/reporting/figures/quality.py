@@ -18,8 +18,8 @@ from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.correlation import Correlation
 from raysearch.reporting.stats.frame import Quantity, by_column, searcher_means
 from raysearch.reporting.stats.variance import Split
-from raysearch.reporting.tables import numbers
 from raysearch.studies.result import StudyResult
+from raysearch.text import numbers
 
 _PARTS = {
     "calibration": style.BLUE,

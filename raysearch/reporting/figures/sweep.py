@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from raysearch.core import style
-from raysearch.core.escaping import csv_cell
 from raysearch.core.paths import write_files
 from raysearch.generation.diagnostics import DESCRIBED
 from raysearch.reporting.figures.picture import grid, png
-from raysearch.reporting.tables import numbers
 from raysearch.searching.sweep import Profile, Sweep
+from raysearch.text import numbers
+from raysearch.text.escaping import csv_cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,6 +16,7 @@ import pandas as pd
 from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.mask import Mask
 from raysearch.studies.result import CellResult, Outcome, StudyResult
+from raysearch.text import numbers
 
 #: The contributions of items to a number, which is their sum: an array for each text or task.
 Items = Sequence[npt.NDArray[np.float64]]
@@ -94,6 +95,19 @@ class Quantity:
         if self.ratio:
             return "nats"
         return "points" if self.unit == "%" else self.unit
+
+    @property
+    def unit_text(self) -> str:
+        """The unit in which `text` shows a number."""
+        return numbers.assessed_unit(self.unit)
+
+    def text(self, number: float | None) -> str:
+        """Return a number as papers print it, without its unit."""
+        return numbers.assessed(number, self.group, self.unit)
+
+    def difference_text(self, number: float) -> str:
+        """Return a difference, or a ratio if the quantity is compared by ratios: ``2.10 points``, ``1.40 times``."""
+        return f"{numbers.ratio_text(number)} times" if self.ratio else numbers.difference(number, self.unit)
 
     def values_of(self, cells: pd.DataFrame) -> pd.Series:
         """Return the numbers of some searches; their logarithms if the quantity is compared by ratios."""

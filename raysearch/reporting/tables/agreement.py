@@ -14,10 +14,10 @@ from raysearch.core.estimate import rank_correlation
 from raysearch.reporting.stats.agreement import Agreement, CrossAgreement
 from raysearch.reporting.stats.correlation import Correlation
 from raysearch.reporting.stats.frame import Setting
-from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
 from raysearch.searching.trial import JointRemoval
 from raysearch.studies.result import StudyResult
+from raysearch.text import numbers
 
 _FEWEST = 5  # masks that a line needs
 _UNIONS_NOTE = (

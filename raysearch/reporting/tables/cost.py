@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from raysearch.core.estimate import plus_minus
 from raysearch.core.json import finite
 from raysearch.reporting.stats.frame import Quantity, Setting, searcher_means
-from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, layers, number, tabulate, words
 from raysearch.studies.result import Outcome, StudyResult
+from raysearch.text import numbers
+from raysearch.text.numbers import plus_minus
+from raysearch.text.sentences import capital
 
 _BUDGET_NOTE = (
     "A line a searcher, with the masks that it asked for and the loss of the one it found. Beside it, the lowest loss "
@@ -43,7 +44,7 @@ def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
         number("Loss over dense", "delta", numbers.change),
     ]
     if quality is not None:
-        columns.append(number(numbers.capital(quality.title), quality.key, lambda mean: numbers.value(mean, quality)))
+        columns.append(number(capital(quality.title), quality.key, quality.text))
     note = (
         "Means over draws and seeds, of perplexities the geometric one. Layer-forwards: runs of one layer over the "
         "whole calibration that the search needs by itself, the dense model's among them. Full forwards: those of its "
@@ -154,7 +155,7 @@ def budget_table(results: StudyResult) -> Table | None:
         words("Searcher", "searcher", kind="who"),
         number("Masks", lambda line: line.spent[line.searcher], numbers.amount),
         Column("Loss", lambda line: _loss(line.searcher, line)),
-        *(Column(f"{numbers.capital(rival)} by then", partial(_rival, rival)) for rival in anytime),
+        *(Column(f"{capital(rival)} by then", partial(_rival, rival)) for rival in anytime),
     ]
     return tabulate("budgets", "At equal budget", columns, lines, _BUDGET_NOTE)
 

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from raysearch.core.estimate import Estimate, Metric, plus_minus, rank_correlation
-from raysearch.core.formatting import figure
+from raysearch.core.estimate import Estimate, Metric, rank_correlation
 from raysearch.core.json import finite
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers
-from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, present, tabulate, words
 from raysearch.studies.result import RecoveredMask, StudyResult
+from raysearch.text import numbers
+from raysearch.text.numbers import plus_minus, rounded
 
 _LARGE_RATIO = 10  # ratios from here on are written as "12 ×" rather than in percent
 _FEWEST = 3  # masks that a rank correlation needs
@@ -124,7 +124,7 @@ def _best_stays_best(ranks: _Ranks) -> bool:
 
 
 def _cell(estimate: Estimate) -> Cell:
-    text = numbers.UNKNOWN if math.isnan(estimate.value) else figure(estimate.value)
+    text = numbers.UNKNOWN if math.isnan(estimate.value) else rounded(estimate.value)
     return Cell(text, finite(estimate.value), estimate.error, plus_minus(estimate.error))
 
 

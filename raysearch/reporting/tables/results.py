@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from raysearch.core.estimate import Estimate, plus_minus
-from raysearch.core.formatting import as_typed, count
+from raysearch.core.estimate import Estimate
 from raysearch.core.json import finite
 from raysearch.core.measure import Measure
 from raysearch.reporting.stats.analysis import Analysis
@@ -35,8 +34,10 @@ from raysearch.reporting.stats.frame import (
     tidy,
 )
 from raysearch.reporting.stats.ranking import ranks_of
-from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, layers, number, present, tabulate
+from raysearch.text import numbers
+from raysearch.text.numbers import count, plus_minus
+from raysearch.text.sentences import as_typed, capital
 
 LEADERBOARD_NOTE = (
     "Means over the draws that all searchers have, and over seeds; bold: the lowest. A held-out loss is that on the "
@@ -99,7 +100,7 @@ def _leaderboard(place: int, model: str, cells: pd.DataFrame, options: Mapping[s
     of_settings = ((f"{calibration}, M = {remove}", row) for (calibration, remove), row in losses.iterrows())
     columns = [
         Column("Searcher", lambda line: Cell(line.searcher, small=line.options), kind="who"),
-        number("Mean rank", "rank", numbers.figure),
+        number("Mean rank", "rank", numbers.rounded_if_known),
         *(Column(title, partial(_loss_of, row, form)) for title, row in of_settings),
         number("Evaluations", "evaluations", numbers.amount),
     ]
@@ -264,7 +265,7 @@ def _reading(measure: Measure, loss: float) -> str:
     """Return the readout of a loss: ``perplexity 11.35``; an empty text if there is none."""
     if measure.readout is None or not math.isfinite(loss):
         return ""
-    return f"{measure.readout} {numbers.figure(measure.read(loss))}"
+    return f"{measure.readout} {numbers.rounded_if_known(measure.read(loss))}"
 
 
 def _assessed_table(
@@ -302,10 +303,10 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
         # all masks of one M may share one measured time
         all_are_equal = quantity.group == "speed" and all(rival.behind == 0 for rival in comparison.rivals)
         is_ranked = not all_are_equal and not is_description
-        spread = "" if rival.spread is None else f"sd {numbers.value(rival.spread, quantity)}"
+        spread = "" if rival.spread is None else f"sd {quantity.text(rival.spread)}"
         lines = [plus_minus(rival.error), spread, _relative_to_dense(rival.mean, quantity, dense)]
         return Cell(
-            numbers.value(rival.mean, quantity),
+            quantity.text(rival.mean),
             rival.mean,
             rival.error,
             small="\n".join(filter(None, lines)),
@@ -316,10 +317,10 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
 
     top = Cell(numbers.UNKNOWN)
     if dense is not None:
-        top = Cell(numbers.value(dense.value, quantity), dense.value, dense.error, small=plus_minus(dense.error))
+        top = Cell(quantity.text(dense.value), dense.value, dense.error, small=plus_minus(dense.error))
     arrow = "↑" if quantity.higher_is_better else "↓"
-    title = numbers.capital(quantity.title)
-    return Column(title if is_description else f"{title}\u00a0{arrow}", show, small=numbers.unit(quantity), dense=top)
+    title = capital(quantity.title)
+    return Column(title if is_description else f"{title}\u00a0{arrow}", show, small=quantity.unit_text, dense=top)
 
 
 def _relative_to_dense(mean: float, quantity: Quantity, dense: Estimate | None) -> str:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal
 
-from raysearch.core.escaping import csv_cell, markdown, markdown_line
 from raysearch.core.json import finite
 from raysearch.core.mask import Mask
-from raysearch.reporting.tables import numbers
+from raysearch.text import numbers
+from raysearch.text.escaping import csv_cell, markdown, markdown_line
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from raysearch.reporting.stats.effect import CalibrationEffect
 from raysearch.reporting.stats.frame import CALIBRATION_LOSS
 from raysearch.reporting.stats.ranking import Ranking
 from raysearch.reporting.stats.variance import Split
-from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
+from raysearch.text import numbers
 
 _NOTE = (
     "Not significantly worse: p > 0.05, corrected by Holm's method for all pairs of searchers of the setting. That "
@@ -71,7 +71,7 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
     columns = [
         words("By", lambda row: row[0].quantity.title, groups=True),
         words("Searcher", lambda row: row[1], kind="who"),
-        number("Mean rank", lambda row: row[0].ranks[row[1]], numbers.figure),
+        number("Mean rank", lambda row: row[0].ranks[row[1]], numbers.rounded_if_known),
         Column("Beside the best", _beside_the_best),
         words("Significantly better than", lambda row: ", ".join(row[0].behind(row[1])) or "none"),
     ]
@@ -121,7 +121,7 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
 def _size(value: float | None, unit: str, sign: str = "") -> str:
     if value is None or not math.isfinite(value):
         return numbers.UNKNOWN
-    return f"{sign if value > 0 else ''}{numbers.figure(value)} {unit}".rstrip()
+    return f"{sign if value > 0 else ''}{numbers.rounded(value)} {unit}".rstrip()
 
 
 def _level(comparison: Comparison) -> str:
@@ -130,7 +130,7 @@ def _level(comparison: Comparison) -> str:
     if comparison.quantity is CALIBRATION_LOSS:
         return f"loss {numbers.loss(mean)}"
     unit = " %" if comparison.quantity.unit == "%" else ""
-    return f"{numbers.value(mean, comparison.quantity)}{unit}"
+    return f"{comparison.quantity.text(mean)}{unit}"
 
 
 def _untested(comparison: Comparison) -> str:
@@ -147,7 +147,7 @@ def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:
         words("By", "quantity.title"),
         Column("Better calibration", lambda effect: Cell(effect.best, best=effect.clear), kind="w"),
         words("Than", "second"),
-        Column("Better by", lambda effect: Cell(numbers.difference(effect.gain, effect.quantity), effect.gain)),
+        Column("Better by", lambda effect: Cell(effect.quantity.difference_text(effect.gain), effect.gain)),
         Column("95 % interval", _interval),
         number("p", "p", numbers.probability),
         Column("Searchers", lambda effect: Cell(f"{effect.n_better} of {effect.n_searchers}", effect.n_searchers)),

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from raysearch.core.escaping import visible
 from raysearch.errors import UserError
+from raysearch.text.escaping import visible
 from raysearch.text.sentences import what_failed
 from raysearch.tracking.mlflow.client import attempt, cause_of, client_of, keep_views, search_all
 from raysearch.tracking.mlflow.views import SEARCHES, objective_key, objectives_of, view_link

@@ -1,6 +1,6 @@
 """Untrusted texts are shown, and have no effect."""
 
-from raysearch.core.escaping import csv_cell, markdown_code, markdown_line, visible
+from raysearch.text.escaping import csv_cell, markdown_code, markdown_line, visible
 
 
 def test_control_characters_are_escaped() -> None:
