@@ -18,6 +18,7 @@ ROOMS = (
         "text",
         "errors",
         "core",
+        "stats",
         "searchers",
         "generation",
         "calibration",
@@ -48,7 +49,7 @@ EDGES = {
     "liger_kernel": ("models/fused_head.py",),
     "lm_eval": ("assessment/harness.py", "assessment/task_files.py"),
     "sqlite3": ("ledger/",),
-    "statsmodels": ("reporting/",),
+    "statsmodels": ("reporting/analysis/",),
     "gguf": ("models/",),
     "datasets": ("assessment/subjects.py", "calibration/rows.py", "recovery/trainer.py"),
 }

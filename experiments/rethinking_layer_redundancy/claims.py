@@ -1,7 +1,8 @@
 """The claims of the README from a study's ``cells.csv``, each with its effect, interval and verdict.
 
-The tests are the report's own (`raysearch.reporting.stats`); the shape of masks, the share of the prior, and objective
-and data apart are computed here. Prints Markdown; each ``claims.md`` is what it prints of the ``cells.csv`` beside it.
+The tests are the report's own (`raysearch.reporting.analysis`); the shape of masks, the share of the prior, and
+objective and data apart are computed here. Prints Markdown; each ``claims.md`` is what it prints of the ``cells.csv``
+beside it.
 
     python experiments/rethinking_layer_redundancy/claims.py \\
       experiments/rethinking_layer_redundancy/results/three_draws/cells.csv
@@ -24,9 +25,10 @@ import pandas as pd
 from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.reporting.stats.analysis import Analysis, analyse
-from raysearch.reporting.stats.difference import holm, sign_p
-from raysearch.reporting.stats.ranking import Pair
+from raysearch.reporting.analysis.analyse import Analysis, analyse
+from raysearch.reporting.analysis.ranking import Pair
+from raysearch.stats.paired import mcnemar_p
+from raysearch.stats.significance import holm
 from raysearch.studies.result import CellResult, Outcome, StudyResult
 from raysearch.studies.spec import Margin
 
@@ -187,7 +189,7 @@ def searcher_claims(whole: Analysis) -> Iterator[list[object]]:
     pairs: dict[tuple[str, str], Pair] = {(one.better, one.worse): one for one in found.pairs}
     asked = [pair for pair in PAIRS if {*pair} <= found.ranks.keys()]
     told = [pairs.get(pair) or pairs[pair[::-1]] for pair in asked]
-    corrected = holm([sign_p(one.wins, one.losses) for one in told])
+    corrected = holm([mcnemar_p(one.wins, one.losses) for one in told])
     seeds = whole.frame[whole.frame["stochastic"]].groupby("searcher", observed=True)["seed"].nunique()
     for one, p in zip(told, corrected, strict=True):
         lone = [name for name in (one.better, one.worse) if seeds.get(name) == 1]

@@ -21,8 +21,8 @@ import numpy as np
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY
+from raysearch.reporting.analysis.analyse import analyse
 from raysearch.reporting.findings import findings
-from raysearch.reporting.stats.analysis import analyse
 from raysearch.studies.result import CellResult, Outcome, StudyResult
 
 CALIBRATIONS, SIZES, SEARCHERS, DRAWS = ("x", "y"), (5, 7), "abcde", "012"

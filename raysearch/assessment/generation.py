@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from raysearch.assessment.context import AssessContext, Assessed
-from raysearch.assessment.paired import mean, parts, retention
 from raysearch.assessment.perplexity import local_rows
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import AssessSpec
@@ -27,6 +26,7 @@ from raysearch.generation.score import ScoredText
 from raysearch.generation.scoring import FailureClass
 from raysearch.generation.server import Server
 from raysearch.ledger.assessments import assessment_fingerprint
+from raysearch.stats.estimates import mean, parts_of_mean, retention
 from raysearch.text.numbers import count
 
 _TITLES = {
@@ -121,7 +121,9 @@ def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Se
         "examples": _examples(expected, texts, dense),
     }
     extent = f"{count(len(texts), 'item')}, {unit}"
-    return Result(metric, mean(scores), retention(scores, dense_scores), extent, detail, parts(scores), expected)
+    return Result(
+        metric, mean(scores), retention(scores, dense_scores), extent, detail, parts_of_mean(scores), expected
+    )
 
 
 def _examples(

@@ -20,7 +20,6 @@ import torch
 from typing_extensions import override
 
 from raysearch.assessment.context import AssessContext, Assessed, AssessmentPlan
-from raysearch.assessment.paired import error_of_ratio, parts
 from raysearch.assessment.results import Result
 from raysearch.assessment.task_files import stands_for_several, task_manager
 from raysearch.calibration.dialogues import undated
@@ -33,6 +32,7 @@ from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import quiet
+from raysearch.stats.estimates import error_of_ratio, parts_of_mean
 from raysearch.text.numbers import count
 from raysearch.text.sentences import first_line
 
@@ -227,7 +227,7 @@ def task_result(name: str, output: Mapping[str, Any], dense: Mapping[str, Any]) 
         Estimate(value / reference, error_of_retention) if reference else None,
         f"{count(output['n_items'], 'item')}, {headline}",
         {**{key: value for key, value in output.items() if key != "items"}, "headline": headline},
-        parts([scale * item for item in items]),
+        parts_of_mean([scale * item for item in items]),
     )
 
 

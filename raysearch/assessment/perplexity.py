@@ -20,7 +20,8 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.spec import CalibrationSpec
-from raysearch.evaluation.totals import contributions, sample_losses, standard_error
+from raysearch.evaluation.totals import sample_losses
+from raysearch.stats.ratio import contributions, standard_error
 from raysearch.text.numbers import count
 
 _TITLES = {

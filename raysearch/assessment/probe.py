@@ -18,7 +18,6 @@ import torch
 from typing_extensions import override
 
 from raysearch.assessment.context import AssessContext, Assessed
-from raysearch.assessment.paired import mean, parts, retention
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import ProbeOptions
 from raysearch.calibration.batch import Inputs
@@ -31,6 +30,7 @@ from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.generation.arithmetic import Probe, Problem, draw_problems, encode_probe, read_problems
 from raysearch.models.loading import quiet
+from raysearch.stats.estimates import mean, parts_of_mean, retention
 from raysearch.text.numbers import count
 
 TOP_1 = Metric("arithmetic_top1", "arithmetic probe", "probe", "%", higher_is_better=True)
@@ -144,6 +144,6 @@ def probe_results(answers: Mapping[str, Sequence[float]], dense: Mapping[str, Se
     change = mean([value - dense_value for value, dense_value in zip(log_p, dense_log_p, strict=True)])
     detail = {"change": change.value, "change_error": change.error}
     return {
-        TOP_1.name: Result(TOP_1, mean(right), retention(right, dense_right), extent, {}, parts(right)),
-        LOG_P.name: Result(LOG_P, mean(log_p), None, extent, detail, parts(log_p)),
+        TOP_1.name: Result(TOP_1, mean(right), retention(right, dense_right), extent, {}, parts_of_mean(right)),
+        LOG_P.name: Result(LOG_P, mean(log_p), None, extent, detail, parts_of_mean(log_p)),
     }

@@ -29,7 +29,7 @@ from typing_extensions import override
 from raysearch.assessment.context import AssessContext, Assessed
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import SpeedOptions
-from raysearch.core.estimate import Estimate, Metric, error_of_median
+from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.evaluation.pool import done_jobs
 from raysearch.evaluation.replica import Replica
@@ -38,6 +38,7 @@ from raysearch.generation.decoding import explained
 from raysearch.models.devices import processor
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelInfo
+from raysearch.stats.estimates import error_of_median
 from raysearch.text.numbers import count
 
 _LOW_TOKENS = 1000  # prompts use the lowest token ids, since special tokens have the highest

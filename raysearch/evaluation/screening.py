@@ -38,6 +38,9 @@ from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
 from raysearch.errors import UserError
 from raysearch.searchers.base import Round
+from raysearch.stats.paired import mcnemar_p
+from raysearch.stats.ratio import ratio, residual_variance
+from raysearch.stats.shared_variance import MIN_SAMPLES, SampledDifference, SharedVariance
 
 if TYPE_CHECKING:
     from raysearch.calibration.calibration import Calibration
@@ -47,9 +50,6 @@ Array = npt.NDArray[np.float64]
 #: The losses of a mask's samples on the shards evaluated so far, in screening order: an array for each calibration.
 Samples = tuple[Array, ...]
 
-_MIN_SAMPLES = 8  # fewer samples do not estimate the variance of a difference
-_MIN_VARIANCES = 5  # fewer variances do not estimate a shared variance
-_MAX_WORTH = 20.0  # the most degrees of freedom that a shared variance counts for
 _RIVALS = 8  # the number of leaders, in addition to the masks to keep, that a mask is compared with
 
 
@@ -96,76 +96,6 @@ class Screening:
             )
 
 
-@dataclass(frozen=True)
-class Difference:
-    """The estimated difference of two masks' losses: first minus second.
-
-    Args:
-        mean: The difference.
-        error: Its standard error.
-        degrees: The degrees of freedom of `error`, at least 1.
-        exact: The `probability`, if losses are 0 or 1 and an exact test gives it; else None.
-    """
-
-    mean: float
-    error: float
-    degrees: int
-    exact: float | None = None
-
-    def probability(self, spread: Spread) -> float:
-        """Return the probability of this difference, or a larger one, if the first mask were not worse."""
-        if self.exact is not None:
-            return self.exact
-        if self.degrees < _MIN_SAMPLES - 1 or not self.error > 0:
-            return 1.0
-        worth = min(spread.degrees, self.degrees)  # at most its own degrees: all differences use the same samples
-        moderated = (worth * spread.variance + self.degrees * self.error**2) / (worth + self.degrees)
-        error = math.sqrt(max(self.error**2, moderated))
-        return float(scipy.special.stdtr(self.degrees + worth, -self.mean / error))
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The variance that the differences of several masks from one mask share.
-
-    Masks that are about equally good differ from the best mask with about the same variance. So a few samples of each
-    mask, taken together, estimate this variance well.
-
-    Args:
-        variance: The shared variance.
-        degrees: The degrees of freedom that it counts for; 0 if there is no estimate.
-
-    Source: Smyth 2004, Linear models and empirical Bayes methods for assessing
-    differential expression, section 6.2: the moments of the logarithms of sample variances.
-    """
-
-    variance: float = 0.0
-    degrees: float = 0.0
-
-    @classmethod
-    def of(cls, differences: Sequence[Difference]) -> Spread:
-        """Estimate the shared variance.
-
-        Returns zero degrees of freedom if there are fewer than five usable differences, and few if they vary much.
-        """
-        usable = [
-            difference
-            for difference in differences
-            if difference.exact is None and difference.degrees >= _MIN_SAMPLES - 1 and difference.error > 0
-        ]
-        if len(usable) < _MIN_VARIANCES:
-            return cls()
-        degrees = np.array([difference.degrees for difference in usable])
-        logs = (
-            2 * np.log([difference.error for difference in usable])
-            - scipy.special.digamma(degrees / 2)
-            + np.log(degrees / 2)
-        )
-        excess = float(logs.var(ddof=1) - scipy.special.zeta(2, degrees / 2).mean())
-        worth = min(_MAX_WORTH, 2 * _inverse_trigamma(excess)) if excess > 0 else _MAX_WORTH
-        return cls(math.exp(logs.mean() + scipy.special.digamma(worth / 2) - math.log(worth / 2)), worth)
-
-
 def shard_order(calibration: Calibration) -> tuple[int, ...]:
     """Return the order in which the shards of a calibration are screened; it is the same in every search.
 
@@ -208,7 +138,7 @@ class Screener:
                 sum(calibration.shards[shard].n_samples for shard in stage[calibration.fingerprint])
                 for calibration in calibrations
             ]
-            if min(sizes) >= _MIN_SAMPLES or cut == cuts[-1]:
+            if min(sizes) >= MIN_SAMPLES or cut == cuts[-1]:
                 self.stages.append(stage)
                 self._sizes.append(sizes)
         self._weights = [
@@ -294,7 +224,7 @@ class Screener:
             estimates[mask] = Screened(middle, middle - half_width, middle + half_width, share)
         return estimates
 
-    def differences(self, masks: Sequence[Mask], rival: Mask) -> dict[Mask, Difference]:
+    def differences(self, masks: Sequence[Mask], rival: Mask) -> dict[Mask, SampledDifference]:
         """Compare masks with a rival, by the samples that both have been evaluated on, and by predictions.
 
         Args:
@@ -307,12 +237,12 @@ class Screener:
         by_stage: dict[int, list[Mask]] = {}
         for mask in masks:
             by_stage.setdefault(min(self._stage[mask], self._stage[rival]), []).append(mask)
-        differences: dict[Mask, Difference] = {}
+        differences: dict[Mask, SampledDifference] = {}
         for stage, group in by_stage.items():
             differences |= self._compare(group, rival, stage)
         return {mask: differences[mask] for mask in masks}
 
-    def _compare(self, masks: Sequence[Mask], rival: Mask, stage: int) -> dict[Mask, Difference]:
+    def _compare(self, masks: Sequence[Mask], rival: Mask, stage: int) -> dict[Mask, SampledDifference]:
         """Return the differences of masks from a rival, by the samples up to a stage."""
         pairs = zip(self._losses(masks, stage), self._losses([rival], stage), strict=True)
         losses = [mask_losses - rival_losses for mask_losses, rival_losses in pairs]
@@ -340,7 +270,7 @@ class Screener:
         differences = {}
         for row, mask in enumerate(masks):
             exact = _mcnemar(losses[0][row]) if is_counted[row] else None
-            differences[mask] = Difference(float(mean[row]), float(error[row]), degrees, exact)
+            differences[mask] = SampledDifference(float(mean[row]), float(error[row]), degrees, exact)
         return differences
 
     def _losses(self, masks: Sequence[Mask], stage: int) -> list[Array]:
@@ -360,16 +290,16 @@ class Screener:
             zip(self.factors, self._scales, self._weights, losses, strict=True)
         ):
             n = m = seen.shape[1]
-            ratio = _ratio(seen, weights[:n])
+            mean_loss = ratio(seen, weights[:n])
             variance: Array | float = 0.0
             if predictions is not None:
                 predicted = predictions[part]
                 m = predicted.shape[1]
                 errors = seen - predicted[:, :n]
-                ratio = _ratio(errors, weights[:n]) + _ratio(predicted, weights[:m])
-                variance = _variance(errors, weights[:n]) * (1 / n - 1 / m)
-            mean += factor * scale * ratio
-            variance = variance + _variance(seen, weights[:n]) * (1 / m - 1 / len(weights))
+                mean_loss = ratio(errors, weights[:n]) + ratio(predicted, weights[:m])
+                variance = residual_variance(errors, weights[:n]) * (1 / n - 1 / m)
+            mean += factor * scale * mean_loss
+            variance = variance + residual_variance(seen, weights[:n]) * (1 / m - 1 / len(weights))
             # Calibrations may use the same texts, so their errors are added as if they were fully correlated.
             error += factor * scale / weights[:n].mean() * np.sqrt(variance)
         return mean, error
@@ -488,7 +418,7 @@ class Contest:
     def _chances(self, masks: Sequence[Mask], rival: Mask) -> dict[Mask, float]:
         """Return, for masks that seem worse than a rival, the probability that they are not; `masks` are best first."""
         differences = self.screener.differences([mask for mask in masks if mask != rival], rival)
-        spread = Spread.of([*differences.values()][: len(masks) // 2])
+        spread = SharedVariance.of([*differences.values()][: len(masks) // 2])
         return {mask: difference.probability(spread) for mask, difference in differences.items() if difference.mean > 0}
 
     def _find_favourites(self, count: int) -> list[Mask]:
@@ -502,31 +432,6 @@ class Contest:
         return sorted(promises, key=lambda mask: (promises[mask], mask))[:count]
 
 
-def _inverse_trigamma(value: float) -> float:
-    """Solve trigamma(x) = zeta(2, x) = value, above 0, by Newton's method (Smyth 2004, appendix)."""
-    x = 0.5 + 1 / value
-    for _ in range(20):
-        trigamma = float(scipy.special.zeta(2, x))
-        x_before = x
-        x -= trigamma * (1 - trigamma / value) / (2 * float(scipy.special.zeta(3, x)))
-        if x == x_before:
-            break
-    return x
-
-
-def _ratio(values: Array, weights: Array) -> Array:
-    """Return the sum of each row of values, [k, n], divided by the sum of the weights, [n]."""
-    return np.asarray(values.sum(axis=1) / weights.sum())
-
-
-def _variance(values: Array, weights: Array) -> Array:
-    """Return the variance of the residuals of the ratio of each row of values, [k, n]; 0 if n is 1."""
-    residuals = values - _ratio(values, weights)[:, None] * weights
-    return np.asarray(residuals.var(axis=1, ddof=1)) if values.shape[1] > 1 else np.zeros(len(values))
-
-
 def _mcnemar(losses: Array) -> float:
-    """Return the p-value of McNemar's exact test of differences of right and wrong answers, each -1, 0 or 1."""
-    n_worse = int((losses > 0).sum())
-    n_different = int(np.count_nonzero(losses))
-    return float(scipy.special.bdtrc(n_worse - 1, n_different, 0.5)) if n_worse else 1.0
+    """Return the p of McNemar's test that a mask is worse; its losses minus those of its rival are -1, 0 or 1."""
+    return mcnemar_p(int((losses > 0).sum()), int((losses < 0).sum()), "greater")

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
+from raysearch.stats.ratio import standard_error
 
 
 def total(shards: Mapping[int, npt.NDArray[np.float64]], n_shards: int) -> float:
@@ -26,37 +27,6 @@ def total(shards: Mapping[int, npt.NDArray[np.float64]], n_shards: int) -> float
         for loss in shards[shard].tolist():
             summed += loss
     return summed
-
-
-def standard_error(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int64]) -> float:
-    """Return the standard error of a loss, which is the sum over samples divided by the sum of their weights.
-
-    Args:
-        samples: The loss of each sample, float64, [S], at least two.
-        weights: The weight of each sample, [S]: its scored tokens, or 1.
-
-    Source: Cochran, Sampling Techniques, 1977, equation 6.13 (the ratio estimator), without the correction for finite
-    populations.
-    """
-    residuals = samples - weights * (samples.sum() / weights.sum())
-    return float(np.sqrt(len(samples) * residuals.var(ddof=1)) / weights.sum())
-
-
-def contributions(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return what each sample contributes to a loss, which is the sum over samples divided by the sum of their weights.
-
-    The contributions add up to the loss. S times their variance is the square of its `standard_error`. The same is true
-    for the differences of two masks' contributions, since the loss is linear in the losses of the samples.
-
-    Args:
-        samples: The loss of each sample, float64, [S].
-        weights: The weight of each sample, [S]: its scored tokens, or 1.
-
-    Returns:
-        The contributions, float64, [S].
-    """
-    loss = samples.sum() / weights.sum()
-    return np.asarray((samples - weights * loss) / weights.sum() + loss / len(samples))
 
 
 def sample_losses(

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from raysearch.assessment.paired import error_of_ratio, mean
 from raysearch.assessment.results import Result, named_estimate
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
@@ -15,6 +14,7 @@ from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.observer import LossPoint, RecoveryHeader
 from raysearch.searching.record import SearchRecord
+from raysearch.stats.estimates import error_of_ratio, mean
 
 _RECOVERIES = "recoveries"  # the name of these entries in the ledger; other entries are named by a fingerprint
 

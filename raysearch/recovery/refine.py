@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, PositiveInt
 
 from raysearch.core.digest import digest
-from raysearch.core.estimate import rank_correlation
 from raysearch.core.mask import Mask
 from raysearch.core.options import Options
 from raysearch.errors import EvaluationError, UserError
@@ -35,6 +34,7 @@ from raysearch.searching.observer import LossPoint, Observer, Prefixed, Recovery
 from raysearch.searching.record import SearchRecord
 from raysearch.searching.result import RefinedMask, Refinement
 from raysearch.searching.spec import SearchSpec
+from raysearch.stats.rank import rank_correlation
 
 if TYPE_CHECKING:  # imports torch and trl, which a search answered from the ledger does not need
     from raysearch.recovery.steps import Recovery

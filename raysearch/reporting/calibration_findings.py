@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from raysearch.reporting.analysis.analyse import Analysis
+from raysearch.reporting.analysis.effect import CalibrationEffect
+from raysearch.reporting.analysis.frame import Quantity
 from raysearch.reporting.finding import Finding, place_in, sure_of
-from raysearch.reporting.stats.analysis import Analysis
-from raysearch.reporting.stats.effect import CalibrationEffect
-from raysearch.reporting.stats.frame import Quantity
 from raysearch.text import numbers
 
 _QUESTION = "Which calibration?"

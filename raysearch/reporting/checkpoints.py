@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pandas as pd
 
 from raysearch.core.mask import Mask
-from raysearch.reporting.finding import Finding
-from raysearch.reporting.stats.analysis import Analysis
-from raysearch.reporting.stats.frame import (
+from raysearch.reporting.analysis.analyse import Analysis
+from raysearch.reporting.analysis.frame import (
     CALIBRATION_LOSS,
     HELD_OUT_LOSS,
     Quantity,
@@ -18,6 +17,7 @@ from raysearch.reporting.stats.frame import (
     cells_frame,
     headline,
 )
+from raysearch.reporting.finding import Finding
 from raysearch.studies.result import StudyResult
 from raysearch.text import numbers
 from raysearch.text.numbers import count, plus_minus

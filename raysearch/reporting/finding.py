@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from raysearch.reporting.stats.frame import Panel, Setting
+from raysearch.reporting.analysis.frame import Panel, Setting
 
 #: The certainty of a finding: ``clear`` if a test rejects that noise explains it, ``clear in part`` if that holds in
 #: some settings, ``not significant`` if none does. ``cannot tell`` if the study is too small for a test. ``measured``

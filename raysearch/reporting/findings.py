@@ -10,16 +10,16 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from raysearch.reporting.analysis.analyse import Analysis, study_contrasts
+from raysearch.reporting.analysis.contrast import Contrast
+from raysearch.reporting.analysis.correlation import Correlation
+from raysearch.reporting.analysis.frame import Quantity, cells_frame, is_ruined, of_shared_luck
+from raysearch.reporting.analysis.variance import Split, Spread
 from raysearch.reporting.calibration_findings import calibration_findings
 from raysearch.reporting.checkpoints import checkpoint_findings
 from raysearch.reporting.finding import MISSED, Finding, Sure, of_all
 from raysearch.reporting.searcher_findings import searcher_findings
-from raysearch.reporting.stats.analysis import Analysis, study_contrasts
-from raysearch.reporting.stats.contrast import Contrast
-from raysearch.reporting.stats.correlation import Correlation
-from raysearch.reporting.stats.difference import LEVEL, holm
-from raysearch.reporting.stats.frame import Quantity, cells_frame, is_ruined, of_shared_luck
-from raysearch.reporting.stats.variance import Split, Spread
+from raysearch.stats.significance import LEVEL, holm
 from raysearch.studies.result import StudyResult
 from raysearch.studies.spec import sides_of
 from raysearch.text import numbers

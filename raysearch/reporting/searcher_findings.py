@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from raysearch.reporting.analysis.analyse import Analysis
+from raysearch.reporting.analysis.comparison import Comparison
+from raysearch.reporting.analysis.frame import Quantity
+from raysearch.reporting.analysis.ranking import Ranking
 from raysearch.reporting.finding import MISSED, Finding, of_all, place_in, sure_of
-from raysearch.reporting.stats.analysis import Analysis
-from raysearch.reporting.stats.comparison import Comparison
-from raysearch.reporting.stats.difference import LEVEL
-from raysearch.reporting.stats.frame import Quantity
-from raysearch.reporting.stats.ranking import Ranking
+from raysearch.stats.significance import LEVEL
 from raysearch.text import numbers
 from raysearch.text.numbers import count
 from raysearch.text.sentences import capital, listed

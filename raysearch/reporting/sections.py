@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from raysearch.reporting.analysis.analyse import Analysis
 from raysearch.reporting.figures.courses import path_pictures, progress_pictures, recovery_pictures
 from raysearch.reporting.figures.headline import headline_pictures
 from raysearch.reporting.figures.masks import mask_pictures
@@ -19,7 +20,6 @@ from raysearch.reporting.figures.quality import (
 )
 from raysearch.reporting.figures.sizes import size_pictures
 from raysearch.reporting.figures.texts import failure_pictures, probe_pictures
-from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.tables.agreement import additivity_table, agreement_table, correlation_table, cross_table
 from raysearch.reporting.tables.cost import budget_table, cost_table, searches_table, totals_table
 from raysearch.reporting.tables.recovery import recovery_tables

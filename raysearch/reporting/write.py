@@ -13,16 +13,15 @@ from typing import Any
 import pandas as pd
 
 from raysearch.core.paths import write_files
+from raysearch.reporting.analysis.analyse import analyse
+from raysearch.reporting.analysis.frame import HELD_OUT_LOSS
 from raysearch.reporting.figures.picture import Palette, png, svg
 from raysearch.reporting.findings import findings
 from raysearch.reporting.sections import sections
-from raysearch.reporting.stats.analysis import analyse
-from raysearch.reporting.stats.frame import HELD_OUT_LOSS
-from raysearch.reporting.tables.numbers import UNKNOWN
 from raysearch.reporting.tables.table import Table, as_csv, as_markdown
 from raysearch.studies.result import StudyResult
 from raysearch.text.escaping import csv_cell, markdown, markdown_code
-from raysearch.text.numbers import count
+from raysearch.text.numbers import UNKNOWN, count
 
 
 def write_report(results: StudyResult, out: Path) -> list[Path]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from raysearch.core.estimate import error_of_median
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.paths import option_of
@@ -19,6 +18,7 @@ from raysearch.searching.recommendation import Budget, Recommendation, SizeFacts
 from raysearch.searching.recorder import SearchRecorder
 from raysearch.searching.result import SearchResult
 from raysearch.searching.trial import Trial, best_by_size
+from raysearch.stats.estimates import error_of_median
 from raysearch.text.numbers import count
 from raysearch.text.numbers import size as size_text
 

@@ -17,7 +17,6 @@ from pydantic import computed_field
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
-from raysearch.core.estimate import rank_correlation
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import EvaluationError
@@ -30,6 +29,7 @@ from raysearch.generation.diagnostics import describe_texts
 from raysearch.ledger.ledger import Ledger
 from raysearch.searchers.base import Round
 from raysearch.searching.observer import Observer, describe_model, tell_of_large_files, warn_of_unknown
+from raysearch.stats.rank import rank_correlation
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Agreement:
         one: The name of the first calibration.
         other: The name of the second calibration.
         spearman: The rank correlation of the losses over all layers, -1 … 1; None if it is undefined (see
-            `raysearch.core.estimate.rank_correlation`).
+            `raysearch.stats.rank.rank_correlation`).
         shared: How many layers are among the first `n_remove` of both rankings.
         n_remove: How many layers of each ranking are compared.
     """

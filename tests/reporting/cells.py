@@ -6,8 +6,8 @@ from typing import Any
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY
-from raysearch.reporting.stats.comparison import Comparison, compare
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, cells_frame, quantity_of, settings
+from raysearch.reporting.analysis.comparison import Comparison, compare
+from raysearch.reporting.analysis.frame import CALIBRATION_LOSS, cells_frame, quantity_of, settings
 from raysearch.studies.result import CellResult, Outcome, StudyResult
 
 ACCURACY = Metric("acc", "Accuracy", "accuracy", "%", True)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from raysearch.reporting.analysis.analyse import Analysis, analyse
+from raysearch.reporting.analysis.variance import Split, splits
 from raysearch.reporting.findings import findings
-from raysearch.reporting.stats.analysis import Analysis, analyse
-from raysearch.reporting.stats.variance import Split, splits
 from raysearch.studies.result import StudyResult
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "rethinking_layer_redundancy"

@@ -13,9 +13,9 @@ import pytest
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import Measure
+from raysearch.reporting.analysis.analyse import analyse
 from raysearch.reporting.finding import of_all
 from raysearch.reporting.findings import contrast_findings, findings
-from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.tables.table import present
 from raysearch.reporting.tables.verdict import effect_table, verdict_tables
 from raysearch.studies.result import CellResult, StudyResult

@@ -7,8 +7,8 @@ import statistics
 
 import pytest
 
+from raysearch.reporting.analysis.analyse import Analysis, analyse
 from raysearch.reporting.findings import correlation_sentence, findings, spread_sentence
-from raysearch.reporting.stats.analysis import Analysis, analyse
 from tests.reporting.published import (
     ACCURACIES,
     CALIBRATED_PERPLEXITY,

@@ -16,13 +16,11 @@ import pytest
 from scipy import stats
 
 from raysearch.core.estimate import Estimate
-from raysearch.reporting.stats import correlation, variance
-from raysearch.reporting.stats.comparison import compare
-from raysearch.reporting.stats.contrast import contrasts
-from raysearch.reporting.stats.correlation import permutation_p
-from raysearch.reporting.stats.difference import LEVEL, Side, difference
-from raysearch.reporting.stats.effect import calibration_effects
-from raysearch.reporting.stats.frame import (
+from raysearch.reporting.analysis import correlation, variance
+from raysearch.reporting.analysis.comparison import compare
+from raysearch.reporting.analysis.contrast import contrasts
+from raysearch.reporting.analysis.effect import calibration_effects
+from raysearch.reporting.analysis.frame import (
     CALIBRATION_LOSS,
     HELD_OUT_LOSS,
     Quantity,
@@ -31,7 +29,10 @@ from raysearch.reporting.stats.frame import (
     cells_frame,
     settings,
 )
-from raysearch.reporting.stats.ranking import ranking
+from raysearch.reporting.analysis.ranking import ranking
+from raysearch.reporting.analysis.sides import Side, difference
+from raysearch.stats.rank import permutation_p
+from raysearch.stats.significance import LEVEL
 from tests.reporting.cells import ACCURACY, cell, outcome, study
 
 STUDIES = 400

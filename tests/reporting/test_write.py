@@ -21,10 +21,10 @@ from markdown_it import MarkdownIt
 from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.style import axis_limits
 from raysearch.errors import UserError
+from raysearch.reporting.analysis.analyse import analyse
+from raysearch.reporting.analysis.frame import cells_frame
 from raysearch.reporting.figures.picture import Palette
 from raysearch.reporting.findings import findings
-from raysearch.reporting.stats.analysis import analyse
-from raysearch.reporting.stats.frame import cells_frame
 from raysearch.reporting.tables.results import leaderboard_tables, result_tables
 from raysearch.reporting.tables.verdict import contrast_table
 from raysearch.reporting.write import write_report

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raysearch.core import style
+from raysearch.reporting.analysis.analyse import Analysis
+from raysearch.reporting.analysis.comparison import Comparison
+from raysearch.reporting.analysis.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Quantity, by_column
 from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scale, pictures
-from raysearch.reporting.stats.analysis import Analysis
-from raysearch.reporting.stats.comparison import Comparison
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Quantity, by_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,9 +15,9 @@ import pandas as pd
 
 from raysearch.core import style
 from raysearch.core.mask import Mask
+from raysearch.reporting.analysis.agreement import masks_of
+from raysearch.reporting.analysis.frame import Setting, settings
 from raysearch.reporting.figures.picture import Palette, Picture, grid, pictures
-from raysearch.reporting.stats.agreement import masks_of
-from raysearch.reporting.stats.frame import Setting, settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

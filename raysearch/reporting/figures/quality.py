@@ -12,12 +12,12 @@ from typing import Any
 import pandas as pd
 
 from raysearch.core import style
+from raysearch.reporting.analysis.analyse import Analysis
+from raysearch.reporting.analysis.comparison import Comparison
+from raysearch.reporting.analysis.correlation import Correlation
+from raysearch.reporting.analysis.frame import Quantity, by_column, searcher_means
+from raysearch.reporting.analysis.variance import Split
 from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scale, name_rows, pictures, stack
-from raysearch.reporting.stats.analysis import Analysis
-from raysearch.reporting.stats.comparison import Comparison
-from raysearch.reporting.stats.correlation import Correlation
-from raysearch.reporting.stats.frame import Quantity, by_column, searcher_means
-from raysearch.reporting.stats.variance import Split
 from raysearch.studies.result import StudyResult
 from raysearch.text import numbers
 

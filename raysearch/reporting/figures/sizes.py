@@ -10,8 +10,8 @@ from statistics import fmean
 import pandas as pd
 
 from raysearch.core import style
+from raysearch.reporting.analysis.agreement import masks_of, similarity
 from raysearch.reporting.figures.picture import Palette, Picture, grid, pictures
-from raysearch.reporting.stats.agreement import masks_of, similarity
 from raysearch.text import numbers
 
 #: A panel: its title, the label of its y axis, and the numbers of pairs of draws by searcher and number of samples.

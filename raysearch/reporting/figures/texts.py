@@ -11,8 +11,8 @@ from functools import partial
 import pandas as pd
 
 from raysearch.core import style
+from raysearch.reporting.analysis.frame import Quantity, column_of, quantity_of
 from raysearch.reporting.figures.picture import Palette, Picture, grid, name_rows, pictures, stack
-from raysearch.reporting.stats.frame import Quantity, column_of, quantity_of
 from raysearch.studies.result import StudyResult
 
 _COLOURS = {

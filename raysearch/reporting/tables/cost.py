@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from raysearch.core.json import finite
-from raysearch.reporting.stats.frame import Quantity, Setting, searcher_means
+from raysearch.reporting.analysis.frame import Quantity, Setting, searcher_means
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, layers, number, tabulate, words
 from raysearch.studies.result import Outcome, StudyResult
 from raysearch.text import numbers

@@ -7,10 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from raysearch.core.estimate import Estimate, Metric, rank_correlation
+from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.json import finite
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, present, tabulate, words
+from raysearch.stats.rank import rank_correlation
 from raysearch.studies.result import RecoveredMask, StudyResult
 from raysearch.text import numbers
 from raysearch.text.numbers import plus_minus, rounded

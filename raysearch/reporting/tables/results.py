@@ -18,9 +18,9 @@ import pandas as pd
 from raysearch.core.estimate import Estimate
 from raysearch.core.json import finite
 from raysearch.core.measure import Measure
-from raysearch.reporting.stats.analysis import Analysis
-from raysearch.reporting.stats.comparison import Comparison, Rival, compare, on_shared_draws
-from raysearch.reporting.stats.frame import (
+from raysearch.reporting.analysis.analyse import Analysis
+from raysearch.reporting.analysis.comparison import Comparison, Rival, compare, on_shared_draws
+from raysearch.reporting.analysis.frame import (
     CALIBRATION_LOSS,
     HELD_OUT_LOSS,
     Quantity,
@@ -33,7 +33,7 @@ from raysearch.reporting.stats.frame import (
     settings,
     tidy,
 )
-from raysearch.reporting.stats.ranking import ranks_of
+from raysearch.reporting.analysis.ranking import ranks_of
 from raysearch.reporting.tables.table import Cell, Column, Table, layers, number, present, tabulate
 from raysearch.text import numbers
 from raysearch.text.numbers import count, plus_minus

@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from raysearch.reporting.stats.comparison import Comparison
-from raysearch.reporting.stats.contrast import Contrast
-from raysearch.reporting.stats.effect import CalibrationEffect
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS
-from raysearch.reporting.stats.ranking import Ranking
-from raysearch.reporting.stats.variance import Split
+from raysearch.reporting.analysis.comparison import Comparison
+from raysearch.reporting.analysis.contrast import Contrast
+from raysearch.reporting.analysis.effect import CalibrationEffect
+from raysearch.reporting.analysis.frame import CALIBRATION_LOSS
+from raysearch.reporting.analysis.ranking import Ranking
+from raysearch.reporting.analysis.variance import Split
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
 from raysearch.text import numbers
 

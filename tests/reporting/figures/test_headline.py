@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from raysearch.reporting.analysis.analyse import analyse
 from raysearch.reporting.figures.headline import headline_pictures
 from raysearch.reporting.figures.picture import Palette
-from raysearch.reporting.stats.analysis import analyse
 from tests.reporting.cells import ACCURACY, grid
 
 

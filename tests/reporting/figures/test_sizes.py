@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from raysearch.reporting.analysis.frame import cells_frame
 from raysearch.reporting.figures.picture import Palette
 from raysearch.reporting.figures.sizes import size_pictures
-from raysearch.reporting.stats.frame import cells_frame
 from raysearch.studies.result import StudyResult
 from tests.reporting.cells import cell, outcome, study
 

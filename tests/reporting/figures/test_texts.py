@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from raysearch.core.estimate import Estimate, Metric
+from raysearch.reporting.analysis.frame import cells_frame
 from raysearch.reporting.figures.picture import Palette
 from raysearch.reporting.figures.texts import failure_pictures, probe_pictures
-from raysearch.reporting.stats.frame import cells_frame
 from tests.reporting.cells import cell, outcome, study
 
 SHARES = {"assertion": 40, "parenthesis": 20, "other_syntax": 5, "undefined_name": 5, "time_or_depth": 0, "other": 10}

@@ -12,9 +12,9 @@ from matplotlib.text import Text
 
 from raysearch.core import style
 from raysearch.core.estimate import Estimate
+from raysearch.reporting.analysis.analyse import analyse
 from raysearch.reporting.figures.sweep import sweep_figure
 from raysearch.reporting.sections import sections
-from raysearch.reporting.stats.analysis import analyse
 from raysearch.searching.sweep import Sweep
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, outcome, study
 from tests.searching.test_sweep import FIRST

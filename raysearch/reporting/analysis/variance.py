@@ -18,8 +18,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from raysearch.core.json import finite
-from raysearch.reporting.stats.difference import Difference, holm, of_mean, total
-from raysearch.reporting.stats.frame import Panel, Quantity, by_own_luck, mean_of, panels
+from raysearch.reporting.analysis.frame import Panel, Quantity, by_own_luck, mean_of, panels
+from raysearch.stats.difference import Difference, joint_error, variance_of_mean
+from raysearch.stats.significance import holm
 
 _Numbers = npt.NDArray[np.float64]
 RESAMPLES = 9999
@@ -211,7 +212,7 @@ def _tests(data: pd.DataFrame, parts: pd.DataFrame) -> dict[str, float | None]:
 
 
 def _welch_p(first: _Numbers, second: _Numbers) -> float | None:
-    error = total([of_mean(first), of_mean(second)])
+    error = joint_error([variance_of_mean(first), variance_of_mean(second)])
     return Difference(float(first.mean() - second.mean()), min(len(first), len(second)), [error]).p
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from raysearch.evaluation.totals import standard_error
+from raysearch.stats.ratio import standard_error
 
 
 def test_with_equal_weights_it_is_the_standard_error_of_the_mean():

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from raysearch.reporting.stats.agreement import Agreement, CrossAgreement, agreements, cross_agreements
-from raysearch.reporting.stats.comparison import Comparison, comparisons
-from raysearch.reporting.stats.contrast import Contrast, contrasts
-from raysearch.reporting.stats.correlation import Correlation, correlations
-from raysearch.reporting.stats.effect import CalibrationEffect, calibration_effects
-from raysearch.reporting.stats.frame import (
+from raysearch.reporting.analysis.agreement import Agreement, CrossAgreement, agreements, cross_agreements
+from raysearch.reporting.analysis.comparison import Comparison, comparisons
+from raysearch.reporting.analysis.contrast import Contrast, contrasts
+from raysearch.reporting.analysis.correlation import Correlation, correlations
+from raysearch.reporting.analysis.effect import CalibrationEffect, calibration_effects
+from raysearch.reporting.analysis.frame import (
     CALIBRATION_LOSS,
     HELD_OUT_LOSS,
     Quantity,
@@ -21,8 +21,8 @@ from raysearch.reporting.stats.frame import (
     has,
     headline,
 )
-from raysearch.reporting.stats.ranking import Ranking, ranking
-from raysearch.reporting.stats.variance import Split, Spread, splits, spreads
+from raysearch.reporting.analysis.ranking import Ranking, ranking
+from raysearch.reporting.analysis.variance import Split, Spread, splits, spreads
 from raysearch.studies.result import StudyResult
 from raysearch.studies.spec import Margin
 
@@ -65,7 +65,7 @@ class Analysis:
 
     @property
     def headline(self) -> Quantity:
-        """The number with which a report opens, see `raysearch.reporting.stats.frame.headline`."""
+        """The number with which a report opens, see `raysearch.reporting.analysis.frame.headline`."""
         return headline(self.results, self.frame)
 
     @property

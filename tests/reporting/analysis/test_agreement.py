@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from raysearch.core.mask import Mask
-from raysearch.reporting.stats.agreement import Agreement, agreements, expected_jaccard, similarity
-from raysearch.reporting.stats.frame import cells_frame
+from raysearch.reporting.analysis.agreement import Agreement, agreements, expected_jaccard, similarity
+from raysearch.reporting.analysis.frame import cells_frame
 from raysearch.reporting.tables.agreement import agreement_table
 from raysearch.studies.result import CellResult
 from tests.reporting.cells import cell, outcome, study

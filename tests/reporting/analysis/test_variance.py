@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from raysearch.reporting.stats.frame import averages, cells_frame
-from raysearch.reporting.stats.variance import Split, splits, spreads
+from raysearch.reporting.analysis.frame import averages, cells_frame
+from raysearch.reporting.analysis.variance import Split, splits, spreads
 from raysearch.studies.result import StudyResult
 from tests.reporting.cells import PERPLEXITY_METRIC, grid
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from raysearch.reporting.stats.difference import LEVEL
-from raysearch.reporting.stats.frame import HELD_OUT_LOSS, Quantity, by_own_luck, tidy
+from raysearch.reporting.analysis.frame import HELD_OUT_LOSS, Quantity, by_own_luck, tidy
+from raysearch.stats.significance import LEVEL
 
 _FEWEST = 3  # sets of samples, and searchers
 

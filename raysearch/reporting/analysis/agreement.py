@@ -15,7 +15,7 @@ from statistics import fmean
 import pandas as pd
 
 from raysearch.core.mask import Mask
-from raysearch.reporting.stats.frame import Panel, Setting, panels, settings
+from raysearch.reporting.analysis.frame import Panel, Setting, panels, settings
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from typing import Literal
 import pandas as pd
 
 from raysearch.core.json import finite
-from raysearch.reporting.stats.difference import LEVEL, Side, difference, holm
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, Setting, mean_of, settings, tidy
+from raysearch.reporting.analysis.frame import CALIBRATION_LOSS, Quantity, Setting, mean_of, settings, tidy
+from raysearch.reporting.analysis.sides import Side, difference
+from raysearch.stats.significance import LEVEL, holm
 
 Verdict = Literal["no significant difference", "some are worse", "one is best", "cannot tell", "one searcher"]
 

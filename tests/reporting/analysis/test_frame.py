@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.json import from_json
-from raysearch.reporting.stats.frame import averages, by_column, cells_frame
-from raysearch.reporting.stats.variance import spreads
+from raysearch.reporting.analysis.frame import averages, by_column, cells_frame
+from raysearch.reporting.analysis.variance import spreads
 from raysearch.reporting.tables.cost import cost_table
 from raysearch.studies.record import CellRecord
 from tests.reporting.cells import PERPLEXITY_METRIC, compared, grid, study

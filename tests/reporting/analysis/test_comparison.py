@@ -6,11 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 from raysearch.core.estimate import Estimate, Group
-from raysearch.reporting.stats.comparison import Rival
-from raysearch.reporting.stats.difference import holm
+from raysearch.reporting.analysis.comparison import Rival
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, compared, outcome
 
 
@@ -194,15 +192,6 @@ def test_negative_and_zero_losses_compare_as_any():
 def test_masks_of_the_wrong_size_are_not_compared():
     comparison = compared(cell("a", outcome(1.0)), cell("b", outcome(0.1, removed=(3,))))
     assert [rival.searcher for rival in comparison.rivals] == ["a"]
-
-
-def test_holms_correction_is_that_of_statsmodels():
-    rng = np.random.default_rng(0)
-    for n in (1, 2, 7, 40):
-        p = rng.random(n) ** 3
-        assert holm(p.tolist()) == pytest.approx(multipletests(p, method="holm")[1].tolist())
-    assert holm([None, 0.02, None]) == [None, 0.02, None]
-    assert holm([]) == []
 
 
 def test_as_good_is_corrected_for_all_pairs():

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from raysearch.core.estimate import Estimate
-from raysearch.reporting.stats.agreement import cross_agreements
-from raysearch.reporting.stats.effect import CalibrationEffect, calibration_effects, signed_rank_p
-from raysearch.reporting.stats.frame import averages, cells_frame
+from raysearch.reporting.analysis.agreement import cross_agreements
+from raysearch.reporting.analysis.effect import CalibrationEffect, calibration_effects
+from raysearch.reporting.analysis.frame import averages, cells_frame
 from raysearch.studies.result import StudyResult
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, grid, outcome, study
 
@@ -116,14 +116,6 @@ def test_the_noise_of_items_is_that_of_the_gain_however_many_seeds_a_searcher_ha
     one_seed = p_with(1)
     assert one_seed is not None and one_seed > 0.05
     assert p_with(9) == pytest.approx(one_seed)
-
-
-@pytest.mark.parametrize("gaps", [[1, 1, 2, 3, 4], [1, -1, 2, 2, 2, -5], [3, 3, 3], [-1], []])
-def test_signed_ranks_are_exact_where_sizes_are_equal(gaps: list[float]):
-    ranks = stats.rankdata(np.abs(gaps))
-    sums = np.array([ranks[np.array(signs, bool)].sum() for signs in itertools.product((0, 1), repeat=len(gaps))])
-    far = np.abs(sums - ranks.sum() / 2) >= abs(ranks[np.array(gaps) > 0].sum() - ranks.sum() / 2)
-    assert signed_rank_p(np.array(gaps, float)) == pytest.approx(far.mean())
 
 
 def test_searchers_with_the_same_masks_are_one_in_the_rank_test():

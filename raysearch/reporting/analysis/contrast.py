@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from raysearch.reporting.stats.difference import LEVEL, Difference, Side, difference, holm
-from raysearch.reporting.stats.frame import Quantity, Setting, settings
+from raysearch.reporting.analysis.frame import Quantity, Setting, settings
+from raysearch.reporting.analysis.sides import Side, difference
+from raysearch.stats.difference import Difference
+from raysearch.stats.significance import LEVEL, holm
 from raysearch.studies.spec import sides_of
 
 

@@ -1,15 +1,16 @@
-"""Means over items with standard errors, and ratios of a mask's mean to the dense model's on the same items."""
+"""Estimates with standard errors: means over items, ratios of two means over the same items, medians of repeats."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 
 import numpy as np
 import numpy.typing as npt
 
 from raysearch.core.estimate import Estimate
-from raysearch.evaluation.totals import standard_error
+from raysearch.stats.ratio import standard_error
 
 
 def mean(values: Sequence[float]) -> Estimate:
@@ -17,7 +18,7 @@ def mean(values: Sequence[float]) -> Estimate:
     return Estimate(fmean(values), error_of_ratio(values, np.ones(len(values))))
 
 
-def parts(values: Sequence[float]) -> tuple[float, ...]:
+def parts_of_mean(values: Sequence[float]) -> tuple[float, ...]:
     """Return the contribution of each item to the mean."""
     return tuple(value / len(values) for value in values)
 
@@ -47,3 +48,8 @@ def error_of_ratio(values: Sequence[float], dense: npt.ArrayLike) -> float | Non
         The standard error; None with fewer than two items.
     """
     return abs(standard_error(np.asarray(values), np.asarray(dense))) if len(values) > 1 else None
+
+
+def error_of_median(repeats: Sequence[float]) -> float | None:
+    """Return the standard error of the median of repeats from a normal distribution; None for fewer than two."""
+    return math.sqrt(math.pi / 2) * stdev(repeats) / math.sqrt(len(repeats)) if len(repeats) > 1 else None

@@ -7,12 +7,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from raysearch.reporting.stats.difference import LEVEL, Difference, Side, by_item, holm, of_mean, total
-from raysearch.reporting.stats.frame import Panel, Quantity, by_own_luck, panels, tidy
+from raysearch.reporting.analysis.frame import Panel, Quantity, by_own_luck, panels, tidy
+from raysearch.reporting.analysis.sides import Side, by_item
+from raysearch.stats.difference import Difference, joint_error, variance_of_mean
+from raysearch.stats.paired import signed_rank_p
+from raysearch.stats.significance import LEVEL, holm
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ def _pairs(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Iterator[Ca
         if n_draws > 1:
             shared = cells[cells["searcher"].isin(common)]
             items = by_item(*(Side(shared[shared["calibration"] == name], quantity) for name in (best, second)))
-            draws = [of_mean(table.mean(axis=1).to_numpy()) for table in (better, worse)]
-            noise = Difference(gain, n_draws, [total([*draws, *items]), total(draws)])
+            draws = [variance_of_mean(table.mean(axis=1).to_numpy()) for table in (better, worse)]
+            noise = Difference(gain, n_draws, [joint_error([*draws, *items]), joint_error(draws)])
             p = noise.p
             half_width = noise.half_width() or 0.0
             ends = (gain - half_width, gain + half_width)
@@ -121,20 +122,3 @@ def _pairs(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Iterator[Ca
             n_better=int((by_searcher > 0).sum()),
             n_draws=n_draws,
         )
-
-
-def signed_rank_p(gaps: npt.NDArray[np.float64]) -> float:
-    """Return the two-sided p of Wilcoxon's signed ranks over all 2^n signs; equal sizes share the mean of their ranks.
-
-    Args:
-        gaps: Differences other than 0, [n].
-    """
-    from scipy.stats import rankdata
-
-    ranks = np.rint(2 * rankdata(np.abs(gaps))).astype(int)  # whole numbers, so few sums are possible
-    shares = np.ones(1)  # of all signs, by the sum of the ranks of positive differences
-    for rank in ranks:
-        shares = (np.pad(shares, (0, rank)) + np.pad(shares, (rank, 0))) / 2
-    middle = ranks.sum() / 2
-    is_as_far = np.abs(np.arange(len(shares)) - middle) >= abs(ranks[gaps > 0].sum() - middle)
-    return float(shares[is_as_far].sum())

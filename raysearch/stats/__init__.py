@@ -1,0 +1,1 @@
+"""Statistics of plain numbers: standard errors, differences, tests and rank correlations."""
