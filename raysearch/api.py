@@ -233,7 +233,7 @@ def sweep(
     result = run_sweep(_several_calibrations(overrides, values, also, config_dir), observer)
     if folder is None:
         return result
-    from raysearch.reporting.figures.sweep import write_sweep
+    from raysearch.reporting.sweep import write_sweep
 
     return replace(result, files=tuple(write_sweep(result, remove, folder)))
 
@@ -913,7 +913,7 @@ def _run(
     tracker = _tracker(tracking, observer)
     result = run_search(spec, observer, tracker, resumed_id, _speed_meter(spec, observer))
     if result.recommendation is not None:
-        from raysearch.reporting.figures.knee import write_knee
+        from raysearch.searching.knee import write_knee
 
         write_knee(result.recommendation, tracking.folder)
     return result

@@ -164,7 +164,7 @@ def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures of a search that show nothing: drawing them takes most of the time that a search is written in."""
     from matplotlib.figure import Figure
 
-    from raysearch.searching.figures import Plots
+    from raysearch.figures.search import Plots
     from tests.tracking.recorded import ARTIFACTS
 
     def files(_: Plots) -> Iterator[tuple[str, Figure]]:

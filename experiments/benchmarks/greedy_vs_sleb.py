@@ -37,8 +37,8 @@ from pydantic import TypeAdapter
 
 from raysearch import api
 from raysearch.core.mask import Mask
+from raysearch.core.trial import Trial
 from raysearch.searching.result import SearchResult
-from raysearch.searching.trial import Trial
 
 #: The most by which losses may differ, relative.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-3}

@@ -23,7 +23,7 @@ from scipy import stats
 
 import raysearch
 from raysearch.ledger.ledger import Ledger
-from raysearch.reporting.figures.sweep import sweep_figure
+from raysearch.reporting.sweep import sweep_figure
 from raysearch.searching.score import Score
 
 HERE = Path(__file__).parent

@@ -34,11 +34,11 @@ from raysearch.core.measure import Measure
 from raysearch.core.paths import option_for, option_of
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
+from raysearch.core.trial import Trial
 from raysearch.models.spec import label_of
 from raysearch.searching.gguf_masks import refused_masks_of_record
 from raysearch.searching.recommendation import memory_text
 from raysearch.searching.result import Refinement, SearchResult
-from raysearch.searching.trial import Trial
 from raysearch.text.numbers import added, count, duration, rounded, short_duration
 from raysearch.text.sentences import as_typed
 

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from raysearch.figures.picture import Picture
 from raysearch.reporting.analysis.analyse import Analysis
-from raysearch.reporting.figures.courses import path_pictures, progress_pictures, recovery_pictures
-from raysearch.reporting.figures.headline import headline_pictures
-from raysearch.reporting.figures.masks import mask_pictures
-from raysearch.reporting.figures.picture import Palette, Picture
-from raysearch.reporting.figures.quality import (
+from raysearch.reporting.pictures.courses import path_pictures, progress_pictures, recovery_pictures
+from raysearch.reporting.pictures.headline import headline_pictures
+from raysearch.reporting.pictures.masks import mask_pictures
+from raysearch.reporting.pictures.palette import study_palette
+from raysearch.reporting.pictures.quality import (
     correlation_pictures,
     cost_pictures,
     tradeoff_pictures,
     variance_pictures,
 )
-from raysearch.reporting.figures.sizes import size_pictures
-from raysearch.reporting.figures.texts import failure_pictures, probe_pictures
+from raysearch.reporting.pictures.sizes import size_pictures
+from raysearch.reporting.pictures.texts import failure_pictures, probe_pictures
 from raysearch.reporting.tables.agreement import additivity_table, agreement_table, correlation_table, cross_table
 from raysearch.reporting.tables.cost import budget_table, cost_table, searches_table, totals_table
 from raysearch.reporting.tables.recovery import recovery_tables
@@ -68,7 +69,7 @@ def sections(analysis: Analysis) -> list[Section]:
     """Return the parts that follow the findings, without empty ones unless their `Section.needs` is to be shown."""
     results = analysis.results
     frame = analysis.frame
-    palette = Palette.for_study(results)
+    palette = study_palette(results)
     quality = analysis.averages[-1] if analysis.averages else None
     unfinished = frame[frame["state"] != "finished"]
     parts = [

@@ -13,10 +13,11 @@ from typing import Any
 import pandas as pd
 
 from raysearch.core.paths import write_files
+from raysearch.figures.picture import png, svg
 from raysearch.reporting.analysis.analyse import analyse
 from raysearch.reporting.analysis.frame import HELD_OUT_LOSS
-from raysearch.reporting.figures.picture import Palette, png, svg
 from raysearch.reporting.findings import findings
+from raysearch.reporting.pictures.palette import study_palette
 from raysearch.reporting.sections import sections
 from raysearch.reporting.tables.table import Table, as_csv, as_markdown
 from raysearch.studies.result import StudyResult
@@ -53,7 +54,7 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
         "findings": findings(analysis),
         "sections": parts,
         "drawn": drawn,
-        "swatches": Palette.for_study(results).colours,
+        "swatches": study_palette(results).colours,
         "facts": {"study": results.study_id, **results.facts},
         "method": [line for line in _text("method.txt").splitlines() if line],
         "style": _text("page.css"),

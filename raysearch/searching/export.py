@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raysearch.core.trial import Trial
 from raysearch.core.versions import VERSION
 from raysearch.errors import UserError
 from raysearch.evaluation.spec import CalibrationSpec
@@ -19,7 +20,6 @@ from raysearch.models.loading import describe, fingerprint
 from raysearch.models.source import gguf_file, locate
 from raysearch.searching.record import SearchRecord
 from raysearch.searching.spec import SearchSpec
-from raysearch.searching.trial import Trial
 from raysearch.text.redaction import redact
 
 if TYPE_CHECKING:

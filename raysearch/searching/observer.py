@@ -21,13 +21,13 @@ from raysearch.text.numbers import size
 if TYPE_CHECKING:  # imports that an observer does not need
     from raysearch.calibration.calibration import Calibration
     from raysearch.core.mask import Mask
+    from raysearch.core.trial import Trial
     from raysearch.evaluation.progress import Progress
     from raysearch.evaluation.spec import EvaluationSpec
     from raysearch.models.spec import ModelInfo, ModelSpec
     from raysearch.searching.forecast import SearchForecast
     from raysearch.searching.record import SearchRecord
     from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult
-    from raysearch.searching.trial import Trial
 
 _LARGE = 10**7  # bytes; a file of this size takes some seconds to read
 

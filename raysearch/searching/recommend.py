@@ -10,6 +10,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.paths import option_of
 from raysearch.core.problem import AUTO, Problem
+from raysearch.core.trial import Trial, best_by_size
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
 from raysearch.ledger.assessments import assessments_with
@@ -17,7 +18,6 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.searching.recommendation import Budget, Recommendation, SizeFacts, Speed, Z, memory_text
 from raysearch.searching.recorder import SearchRecorder
 from raysearch.searching.result import SearchResult
-from raysearch.searching.trial import Trial, best_by_size
 from raysearch.stats.estimates import error_of_median
 from raysearch.text.numbers import count
 from raysearch.text.numbers import size as size_text

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raysearch.core.paths import option_of
+from raysearch.core.trial import Trial
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_locked
 from raysearch.ledger.table import Table, now
 from raysearch.searching.result import SearchResult
-from raysearch.searching.trial import Trial
 
 State = Literal["running", "finished", "stopped", "failed", "interrupted"]
 

@@ -14,6 +14,7 @@ from typing_extensions import override
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
+from raysearch.core.trial import Trial
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.evaluator import Evaluation, Evaluator, scores_of
 from raysearch.evaluation.prefix import naive_layer_forwards
@@ -21,7 +22,6 @@ from raysearch.searchers.base import Remark, Round, Scores
 from raysearch.searching.driver import Oracle
 from raysearch.searching.observer import Observer
 from raysearch.searching.result import RemarkValue, RoundSummary
-from raysearch.searching.trial import Trial
 
 
 @dataclass

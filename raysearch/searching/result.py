@@ -18,10 +18,10 @@ from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure, readout_text
 from raysearch.core.paths import option_of
-from raysearch.searching.figures import Plots
+from raysearch.core.trial import Trial, best_by_size
+from raysearch.figures.search import Plots
 from raysearch.searching.recommendation import Recommendation
 from raysearch.searching.separation import Separation
-from raysearch.searching.trial import Trial, best_by_size
 from raysearch.text.numbers import added
 
 if TYPE_CHECKING:

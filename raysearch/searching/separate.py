@@ -11,10 +11,10 @@ import numpy as np
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
+from raysearch.core.trial import Trial
 from raysearch.evaluation.screening import shard_order
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.separation import CONFIDENCE, Separation
-from raysearch.searching.trial import Trial
 from raysearch.stats.ratio import standard_error
 
 _AT_ONCE = 1000  # how many masks have their samples in memory

@@ -8,12 +8,12 @@ from typing import Any
 
 from raysearch.core.mask import Mask
 from raysearch.core.paths import option_of
+from raysearch.core.trial import Trial, joint_removals
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_locked
 from raysearch.searching.gguf_masks import refused_masks_of_record
 from raysearch.searching.record import SEARCHES, SearchRecord
 from raysearch.searching.result import SearchResult
-from raysearch.searching.trial import Trial, joint_removals
 from raysearch.studies.record import AssessedMasks, CellRecord, StudyRecord
 from raysearch.studies.recovered import recovered_masks
 from raysearch.studies.result import CellResult, Outcome, State, StudyResult

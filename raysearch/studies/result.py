@@ -11,8 +11,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, computed_field, model
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.trial import JointRemoval
 from raysearch.recovery.record import RecoveryRecord
-from raysearch.searching.trial import JointRemoval
 from raysearch.studies.record import CellRecord
 from raysearch.studies.spec import Margin
 

@@ -18,6 +18,7 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.core.trial import Trial
 from raysearch.searching.observer import StudyHeader, Tracker, repeat
 from raysearch.searching.result import (
     EvaluationCounts,
@@ -27,7 +28,6 @@ from raysearch.searching.result import (
     RoundSummary,
     SearchResult,
 )
-from raysearch.searching.trial import Trial
 
 MARGIN = Measure("nats per answer token", "sample", "margin")
 ACCURACY = Measure("errors per item", "sample", "accuracy")

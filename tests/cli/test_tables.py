@@ -30,6 +30,7 @@ from raysearch.cli.tables import (
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.core.trial import Trial
 from raysearch.models.gguf_pruning import GGUFExport
 from raysearch.searching.gap import Gap
 from raysearch.searching.recommendation import Budget, Recommendation, SizeFacts, Speed
@@ -37,7 +38,6 @@ from raysearch.searching.record import SearchRecord
 from raysearch.searching.result import LayerForwards, LayerTokens, SearchResult
 from raysearch.searching.score import Score
 from raysearch.searching.separation import Separation
-from raysearch.searching.trial import Trial
 from raysearch.studies.record import CellRecord
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
 from raysearch.text.numbers import rounded

@@ -8,9 +8,10 @@ import numpy as np
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
+from raysearch.figures.picture import svg
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training
-from raysearch.reporting.figures.courses import recovery_pictures
-from raysearch.reporting.figures.picture import Palette, svg
+from raysearch.reporting.pictures.courses import recovery_pictures
+from raysearch.reporting.pictures.palette import study_palette
 from raysearch.reporting.tables.recovery import recovery_tables
 from raysearch.reporting.tables.table import as_csv
 from raysearch.searching.observer import LossPoint
@@ -61,7 +62,7 @@ def test_three_models_stand_side_by_side_with_ranks_and_costs() -> None:
 
 
 def test_losses_are_drawn_by_tokens() -> None:
-    (picture,) = recovery_pictures(results(), Palette.for_study(results()))
+    (picture,) = recovery_pictures(results(), study_palette(results()))
     course = np.asarray(picture.figure.axes[0].get_lines()[1].get_xydata())
     assert course[0, 1] == 2.5 and course[-1].tolist() == [200, 2.25]
     assert "distilled" in svg(picture.figure, picture.name)
@@ -69,13 +70,13 @@ def test_losses_are_drawn_by_tokens() -> None:
 
 def test_labels_that_look_like_formulas_are_drawn() -> None:
     named = [replace(mask, found_by=["a$_$b"]) for mask in results().recovered]
-    (picture,) = recovery_pictures(replace(results(), recovered=named), Palette.for_study(results()))
+    (picture,) = recovery_pictures(replace(results(), recovered=named), study_palette(results()))
     assert "a$_$b, M = 2" in svg(picture.figure, picture.name)
 
 
 def test_a_study_without_recoveries_has_nothing_of_them() -> None:
     nothing = study(cell("greedy", outcome()))
-    assert recovery_tables(nothing) == [] and recovery_pictures(nothing, Palette.for_study(nothing)) == []
+    assert recovery_tables(nothing) == [] and recovery_pictures(nothing, study_palette(nothing)) == []
 
 
 def test_what_describes_texts_has_no_best_mask_and_no_number_is_a_dash():

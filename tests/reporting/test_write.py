@@ -19,12 +19,12 @@ import pytest
 from markdown_it import MarkdownIt
 
 from raysearch.core.estimate import Estimate, Group, Metric
-from raysearch.core.style import axis_limits
 from raysearch.errors import UserError
+from raysearch.figures.style import axis_limits
 from raysearch.reporting.analysis.analyse import analyse
 from raysearch.reporting.analysis.frame import cells_frame
-from raysearch.reporting.figures.picture import Palette
 from raysearch.reporting.findings import findings
+from raysearch.reporting.pictures.palette import study_palette
 from raysearch.reporting.tables.results import leaderboard_tables, result_tables
 from raysearch.reporting.tables.verdict import contrast_table
 from raysearch.reporting.write import write_report
@@ -151,7 +151,7 @@ def test_the_page_of_168_searches_is_small(tmp_path: Path) -> None:
 
 def test_no_two_searchers_look_alike() -> None:
     names = [f"searcher {number}" for number in range(60)]
-    palette = Palette.for_study(StudyResult("s", "s", [make_cell(name, None) for name in names], {"m": 12}, (), {}, {}))
+    palette = study_palette(StudyResult("s", "s", [make_cell(name, None) for name in names], {"m": 12}, (), {}, {}))
     assert len({(palette.colours[name], palette.shapes[name]) for name in names}) == 60
     assert len({palette.shapes[name] for name in names[:15]}) == 15
 

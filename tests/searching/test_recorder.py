@@ -11,6 +11,7 @@ import pytest
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
+from raysearch.core.trial import best_by_size
 from raysearch.errors import UserError
 from raysearch.evaluation.evaluator import Evaluation
 from raysearch.evaluation.pool import PoolStats
@@ -20,7 +21,6 @@ from raysearch.searching.driver import run_searcher
 from raysearch.searching.observer import Observer
 from raysearch.searching.recorder import SearchRecorder
 from raysearch.searching.run import _part_names
-from raysearch.searching.trial import best_by_size
 
 THINKING_S = 0.02
 ANSWERING_S = 0.2

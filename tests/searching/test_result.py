@@ -14,7 +14,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.searching.result import LayerTokens, SearchResult, in_brief
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
-from tests.searching.test_figures import texts_of
+from tests.figures.test_search import texts_of
 from tests.tracking.simulated import greedy_search
 
 

@@ -14,11 +14,11 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
+from raysearch.core.trial import Trial
 from raysearch.evaluation.screening import shard_order
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.separate import separation_of
 from raysearch.searching.separation import Separation
-from raysearch.searching.trial import Trial
 
 DENSE = Mask()
 BEST = Mask.of(0, 1)

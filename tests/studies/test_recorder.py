@@ -10,7 +10,7 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
-from raysearch.searching.trial import Trial
+from raysearch.core.trial import Trial
 from raysearch.studies.record import AssessedMasks
 from raysearch.studies.recorder import shared_layer_forwards
 from tests.tracking.simulated import greedy_search

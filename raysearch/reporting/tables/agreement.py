@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
+from raysearch.core.trial import JointRemoval
 from raysearch.reporting.analysis.agreement import Agreement, CrossAgreement
 from raysearch.reporting.analysis.correlation import Correlation
 from raysearch.reporting.analysis.frame import Setting
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
-from raysearch.searching.trial import JointRemoval
 from raysearch.stats.rank import rank_correlation
 from raysearch.studies.result import StudyResult
 from raysearch.text import numbers

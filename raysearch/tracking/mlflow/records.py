@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from raysearch.core.measure import Measure
 from raysearch.core.problem import AUTO
+from raysearch.core.trial import Trial
 from raysearch.searching.observer import RecoveryHeader
 from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult, named_readout, uses_evaluation_split
-from raysearch.searching.trial import Trial
 
 if TYPE_CHECKING:  # heavy; it is imported after `quiet`
     from mlflow.entities import DatasetInput

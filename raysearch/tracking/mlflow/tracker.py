@@ -22,11 +22,11 @@ from typing_extensions import override
 
 from raysearch.core.digest import digest
 from raysearch.core.paths import option_for
+from raysearch.core.trial import Trial
 from raysearch.searching.forecast import SearchForecast
 from raysearch.searching.observer import LossPoint, RecoveryHeader, StudyHeader, Tracker
 from raysearch.searching.record import SearchRecord
 from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult
-from raysearch.searching.trial import Trial
 from raysearch.tracking.mlflow.assessments import record_answers, record_assessments, record_recovery
 from raysearch.tracking.mlflow.client import attempt, cause_of, now_ms, quiet
 from raysearch.tracking.mlflow.study import adopt, begin_study, record_report, stop_study

@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING
 import yaml
 from mlflow.entities import Run
 
-from raysearch.core import style
-from raysearch.reporting.figures.knee import knee
-from raysearch.searching.figures import Plots
+from raysearch.core.trial import Trial
+from raysearch.figures.picture import fix_layout
+from raysearch.figures.search import Plots
 from raysearch.searching.frames import write_frame
+from raysearch.searching.knee import knee
 from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult
-from raysearch.searching.trial import Trial
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.bulk import Child, complete, make_children
 from raysearch.tracking.mlflow.client import connect, log, only_one, search_all
 from raysearch.tracking.options import TrackingOptions
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from raysearch.figures.picture import Figure
 
 _BATCH = 200  # child runs that are written at once
 #: Metrics that differ between different results of a search, but do not depend on what the ledger contained.
@@ -253,9 +253,6 @@ class MlflowWriter:
             self._log_figure(knee(result.recommendation), "knee.png")
 
     def _log_figure(self, figure: Figure, name: str) -> None:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        figure.dpi = _DPI
-        style.place(figure, FigureCanvasAgg)
+        fix_layout(figure, _DPI)
         self._client.log_figure(self.run_id, figure, name, save_kwargs={"dpi": _DPI})
         self._on_progress()

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from raysearch.core.mask import Mask
+from raysearch.core.trial import JointRemoval, Trial, joint_removals
 from raysearch.reporting.tables.agreement import additivity_table
-from raysearch.searching.trial import JointRemoval, Trial, joint_removals
 from tests.reporting.cells import cell, outcome, study
 
 

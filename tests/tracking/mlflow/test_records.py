@@ -6,8 +6,8 @@ from mlflow import MlflowClient
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.core.trial import Trial
 from raysearch.searching.result import RoundSummary
-from raysearch.searching.trial import Trial
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.options import Store

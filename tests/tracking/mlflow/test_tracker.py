@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from raysearch.core.mask import Mask
+from raysearch.core.trial import Trial
 from raysearch.searching.observer import Tracker, repeat
 from raysearch.searching.result import SearchResult
-from raysearch.searching.trial import Trial
 from raysearch.testing.tracker_suite import TrackerSuite
 from raysearch.tracking.mlflow.client import connect
 from raysearch.tracking.mlflow.tracker import MlflowTracker
@@ -30,7 +30,7 @@ RECORD_SCRIPT = """
 import os
 import sys
 from pathlib import Path
-from raysearch.searching.figures import Plots
+from raysearch.figures.search import Plots
 from raysearch.searching.observer import repeat
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.options import TrackingOptions

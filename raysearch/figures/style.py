@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.backend_bases import FigureCanvasBase
     from matplotlib.figure import Figure
 
 INK = "#22303c"
@@ -67,19 +66,6 @@ def axis_limits(values: Iterable[float]) -> tuple[float, float]:
     high = max(value for value in distinct if value <= upper + 4 * spread)
     pad = 0.08 * ((high - low) or spread)
     return low - pad, high + pad
-
-
-def place(figure: Figure, canvas: type[FigureCanvasBase]) -> None:
-    """Fix the places of all parts of a figure, for which ``savefig`` would draw it an extra time.
-
-    Args:
-        figure: The figure, with the resolution that it is saved with.
-        canvas: The canvas that the figure is saved with; it computes the size of texts.
-    """
-    if engine := figure.get_layout_engine():
-        canvas(figure)
-        engine.execute(figure)
-        figure.set_layout_engine(None)
 
 
 def mark_beyond(axes: Axes, x: float, colour: str) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from raysearch.reporting.analysis.frame import cells_frame
-from raysearch.reporting.figures.picture import Palette
-from raysearch.reporting.figures.sizes import size_pictures
+from raysearch.reporting.pictures.palette import study_palette
+from raysearch.reporting.pictures.sizes import size_pictures
 from raysearch.studies.result import StudyResult
 from tests.reporting.cells import cell, outcome, study
 
@@ -32,7 +32,7 @@ def sized(*sources: str) -> StudyResult:
 
 def test_the_curves_are_those_of_the_masks() -> None:
     results = sized("a")
-    (picture,) = size_pictures(cells_frame(results), Palette.for_study(results))
+    (picture,) = size_pictures(cells_frame(results), study_palette(results))
     alike, losses = (axes for axes in picture.figure.axes if axes.get_visible())
     for axes, means, parts in ((alike, [1 / 3, 1], [[1 / 3], [1]]), (losses, [16.5, 64.5], [[16, 17], [64, 65]])):
         line, *dashes = (np.asarray(line.get_xydata()) for line in axes.get_lines())
@@ -42,7 +42,7 @@ def test_the_curves_are_those_of_the_masks() -> None:
 
 def test_other_calibrations_have_curves_of_their_own_or_none() -> None:
     results = sized("a", "b")
-    (picture,) = size_pictures(cells_frame(results), Palette.for_study(results))
+    (picture,) = size_pictures(cells_frame(results), study_palette(results))
     assert len(picture.figure.axes) == 4
     one_size = study(*(cell for cell in results.cells if cell.calibration.startswith("16")))
-    assert size_pictures(cells_frame(one_size), Palette.for_study(one_size)) == []
+    assert size_pictures(cells_frame(one_size), study_palette(one_size)) == []

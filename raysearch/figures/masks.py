@@ -6,18 +6,17 @@ Source: Kim et al. 2026 (arXiv 2604.24938), Figure 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from raysearch.core import style
 from raysearch.core.mask import Mask
-from raysearch.reporting.analysis.agreement import masks_of
-from raysearch.reporting.analysis.frame import Setting, settings
-from raysearch.reporting.figures.picture import Palette, Picture, grid, pictures
+from raysearch.figures import style
+from raysearch.figures.palette import Palette
+from raysearch.figures.panels import grid
+from raysearch.figures.picture import Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,40 +24,41 @@ if TYPE_CHECKING:
 _TWO_COLUMNS = 36  # the most layers with which two maps stand side by side
 
 
-class _Map(NamedTuple):
-    """The masks of a setting by searcher."""
+@dataclass(frozen=True)
+class MaskMap:
+    """The masks of a calibration and M, by searcher."""
 
-    setting: Setting
+    calibration: str
+    remove: int
     masks: Mapping[str, Sequence[Mask]]
 
 
-def mask_pictures(frame: pd.DataFrame, n_layers: Mapping[str, int], palette: Palette) -> list[Picture]:
-    """Return for each model the maps of its settings: layers as columns, searchers as rows.
+def mask_picture(
+    n_layers: Mapping[str, int], palette: Palette, name: str, model: str, maps: Sequence[MaskMap]
+) -> Picture:
+    """Draw a map per calibration and M: layers as columns, searchers as rows.
 
     Args:
-        frame: The searches, see `cells_frame`.
         n_layers: The number of layers of each model.
         palette: The looks of the searchers.
+        name: The name of the picture.
+        model: The model.
+        maps: The maps.
     """
-    maps = (_Map(setting, masks_of(cells, "searcher").to_dict()) for setting, cells in settings(frame))
-    panels = ((panel.setting.model, panel) for panel in maps if panel.masks)
-    return pictures("masks", panels, partial(_mask_picture, n_layers, palette))
-
-
-def _mask_picture(n_layers: Mapping[str, int], palette: Palette, name: str, model: str, maps: list[_Map]) -> Picture:
     from matplotlib.patches import Patch
 
-    ordered = sorted(maps, key=lambda panel: panel.setting.remove)
-    searchers = list(dict.fromkeys(name for _, masks in ordered for name in masks))
+    ordered = sorted(maps, key=lambda mask_map: mask_map.remove)
+    searchers = list(dict.fromkeys(searcher for mask_map in ordered for searcher in mask_map.masks))
     columns = 2 if n_layers[model] <= _TWO_COLUMNS else 1
     figure, places = grid(len(maps), 0.23 * (len(searchers) + 1.4) + 0.75, 11.0, columns, foot=0.35)
-    for place, (axes, (setting, masks)) in enumerate(zip(places, ordered, strict=True)):
-        _draw_masks(axes, {name: masks.get(name, ()) for name in searchers}, n_layers[model], palette)
-        style.name_axes(axes, f"{style.short(setting.calibration, 34)}, M = {setting.remove}", "layer")
+    for place, (axes, mask_map) in enumerate(zip(places, ordered, strict=True)):
+        masks = {searcher: mask_map.masks.get(searcher, ()) for searcher in searchers}
+        _draw_masks(axes, masks, n_layers[model], palette)
+        style.name_axes(axes, f"{style.short(mask_map.calibration, 34)}, M = {mask_map.remove}", "layer")
         if place % columns:
             axes.set_yticklabels([])  # the same labels as those of the map to the left
     key = {"kept": style.PALE, "share of the searchers that remove it": style.GREY}
-    if any(len(of_searcher) > 1 for _, masks in maps for of_searcher in masks.values()):
+    if any(len(masks) > 1 for mask_map in maps for masks in mask_map.masks.values()):
         key["paler colour: removed in some draws or seeds only"] = style.LIGHT_BLUE
     style.legend(figure, [Patch(color=colour, label=label) for label, colour in key.items()])
     caption = (
@@ -71,10 +71,12 @@ def _mask_picture(n_layers: Mapping[str, int], palette: Palette, name: str, mode
 def _draw_masks(axes: Axes, masks: Mapping[str, Sequence[Mask]], n_layers: int, palette: Palette) -> None:
     row_shares = []
     foot = len(masks) + 0.25
-    for row, (name, of_searcher) in enumerate(masks.items()):
-        if of_searcher:
-            row_shares.append(np.mean([[layer in mask for layer in range(n_layers)] for mask in of_searcher], axis=0))
-            _draw_row(axes, row, row_shares[-1], palette.colours[name], floor=0.35)
+    for row, (searcher, searcher_masks) in enumerate(masks.items()):
+        if searcher_masks:
+            is_removed = [[layer in mask for layer in range(n_layers)] for mask in searcher_masks]
+            shares = np.mean(is_removed, axis=0)
+            row_shares.append(shares)
+            _draw_row(axes, row, shares, palette.colours[searcher], floor=0.35)
         else:
             axes.text(0, row, "no mask", fontsize=style.TEXT, color=style.GREY, va="center")
     _draw_row(axes, foot, np.mean(row_shares, axis=0), style.GREY, floor=0.12)

@@ -9,8 +9,8 @@ import pytest
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.reporting.analysis.frame import cells_frame
-from raysearch.reporting.figures.picture import Palette
-from raysearch.reporting.figures.texts import failure_pictures, probe_pictures
+from raysearch.reporting.pictures.palette import study_palette
+from raysearch.reporting.pictures.texts import failure_pictures, probe_pictures
 from tests.reporting.cells import cell, outcome, study
 
 SHARES = {"assertion": 40, "parenthesis": 20, "other_syntax": 5, "undefined_name": 5, "time_or_depth": 0, "other": 10}
@@ -51,7 +51,7 @@ def test_a_searcher_is_a_line_from_the_dense_model_down() -> None:
         for size, value in values.items()
     ]
     results = replace(study(*cells, metrics=(TOP_1,)), dense={"m": {TOP_1.name: Estimate(30.0)}})
-    (picture,) = probe_pictures(results, cells_frame(results), Palette.for_study(results))
+    (picture,) = probe_pictures(results, cells_frame(results), study_palette(results))
     lines = [np.asarray(line.get_xydata()) for line in picture.figure.axes[0].get_lines()[:2]]
     assert lines == [pytest.approx(np.array([[0, 30], [2, a], [5, b]])) for a, b in ((20, 10), (15, 5))]
 
@@ -59,4 +59,4 @@ def test_a_searcher_is_a_line_from_the_dense_model_down() -> None:
 def test_what_was_not_asked_has_no_figure() -> None:
     results = study(cell("greedy", outcome()))
     frame = cells_frame(results)
-    assert failure_pictures(results, frame) == probe_pictures(results, frame, Palette.for_study(results)) == []
+    assert failure_pictures(results, frame) == probe_pictures(results, frame, study_palette(results)) == []

@@ -3,9 +3,9 @@ from dataclasses import replace
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from raysearch.core.style import ORANGE
-from raysearch.reporting.figures.picture import svg
-from raysearch.reporting.figures.sweep import sweep_figure, write_sweep
+from raysearch.figures.picture import svg
+from raysearch.figures.style import ORANGE
+from raysearch.reporting.sweep import sweep_figure, write_sweep
 from raysearch.searching.sweep import Sweep
 from tests.searching.test_sweep import FIRST, FLAT, SECOND
 

@@ -9,15 +9,15 @@ from matplotlib.text import Text
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
-from raysearch.searching import figures
-from raysearch.searching.trial import Trial, ranked
+from raysearch.core.trial import Trial, ranked
+from raysearch.figures.search import Plots
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, search_of
 from tests.tracking.simulated import greedy_search, simulate_losses
 
 scaled = pytest.mark.parametrize("name", ["best_so_far.png", "loss_by_size.png"])
 
 
-def picture(name: str, plots: figures.Plots) -> Figure:
+def picture(name: str, plots: Plots) -> Figure:
     return next(figure for file, figure in plots.files() if file == name)
 
 
@@ -86,7 +86,7 @@ def test_loss_by_size_ends_with_the_final_mask_even_if_another_has_a_lower_loss(
     ids=["none", "dense", "failed", "infinite", "one"],
 )
 def test_figures_of_few_trials_can_be_drawn(trials):
-    for _, figure in figures.Plots(trials, 4, Mask.of(0), PERPLEXITY).files():
+    for _, figure in Plots(trials, 4, Mask.of(0), PERPLEXITY).files():
         draw(figure)
 
 

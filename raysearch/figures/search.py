@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from raysearch.core import style
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.searching.trial import Trial, best_by_size, ranked
+from raysearch.core.trial import Trial, best_by_size, ranked
+from raysearch.figures import style
 from raysearch.text.numbers import count, three_digits
 
 if TYPE_CHECKING:

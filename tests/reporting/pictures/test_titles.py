@@ -10,11 +10,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from raysearch.core import style
 from raysearch.core.estimate import Estimate
+from raysearch.figures.picture import fix_layout
 from raysearch.reporting.analysis.analyse import analyse
-from raysearch.reporting.figures.sweep import sweep_figure
 from raysearch.reporting.sections import sections
+from raysearch.reporting.sweep import sweep_figure
 from raysearch.searching.sweep import Sweep
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, outcome, study
 from tests.searching.test_sweep import FIRST
@@ -26,7 +26,7 @@ WORDS = "perplexity on the minutes of the meetings of our own committee, 16 wind
 
 def texts_of(figure: Figure) -> list[Text]:
     """Return the texts of a figure after its layout, without those of ticks, some of which are never drawn."""
-    style.place(figure, FigureCanvasAgg)
+    fix_layout(figure, figure.dpi)
     FigureCanvasAgg(figure).draw()
     ticks = [axis.get_ticklabels() for axis in figure.findobj(Axis) if isinstance(axis, Axis)]
     skipped = {*itertools.chain(*ticks)}

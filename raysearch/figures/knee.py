@@ -1,0 +1,88 @@
+"""The knee of a search by budget: the cost and the gain of each further layer, and the last one within the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from raysearch.figures import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from raysearch.figures.picture import Figure
+
+
+@dataclass(frozen=True)
+class KneePanel:
+    """One value by the number of removed layers.
+
+    Args:
+        label: Its name.
+        values: The value and its standard error, if known, by the number of removed layers.
+        limit: Its budget; None for none.
+        tick_text: Formats the values of the axis; None for the usual format.
+    """
+
+    label: str
+    values: Mapping[int, tuple[float, float | None]]
+    limit: float | None
+    tick_text: Callable[[float], str] | None = None
+
+
+@dataclass(frozen=True)
+class Knee:
+    """A search by budget.
+
+    Args:
+        title: The title of the figure.
+        sizes: The numbers of removed layers.
+        recommended_size: The recommended number.
+        recommended_mask: The text of its mask.
+        panels: That of the loss, and those of speed and memory if they were measured.
+    """
+
+    title: str
+    sizes: Sequence[int]
+    recommended_size: int
+    recommended_mask: str
+    panels: Sequence[KneePanel]
+
+
+def draw_knee(knee: Knee) -> Figure:
+    """Draw each value by the number of layers, with the recommended number marked.
+
+    Dashed lines are the budget, bars are one standard error.
+    """
+    from matplotlib.figure import Figure
+
+    has_speeds = len(knee.panels) > 1
+    heights = [2, 1, 1] if has_speeds else [1]
+    figure = Figure(figsize=(8.0, 6.6 if has_speeds else 4.0), layout="constrained")
+    places = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    style.name_figure(figure, knee.title)
+    for axes, panel in zip(places, knee.panels, strict=True):
+        _draw(axes, panel, knee)
+    places[-1].set_xlabel("layers removed", color=style.INK)
+    return figure
+
+
+def _draw(axes: Axes, panel: KneePanel, knee: Knee) -> None:
+    values = [value for value, _ in panel.values.values()]
+    errors = [error or 0.0 for _, error in panel.values.values()]
+    axes.errorbar([*panel.values], values, yerr=errors, color=style.BLUE, marker="o", ms=4, lw=1.6, capsize=2)
+    if knee.recommended_size in panel.values:
+        value, _ = panel.values[knee.recommended_size]
+        label = f"recommended: {knee.recommended_mask}"
+        axes.plot(knee.recommended_size, value, "o", color=style.ORANGE, ms=9, zorder=3, label=label)
+    if panel.limit is not None:
+        axes.axhline(panel.limit, color=style.GREY, ls="--", lw=1, label="budget")
+    axes.set_ylabel(style.plain(panel.label), color=style.INK)
+    axes.set_xticks(knee.sizes)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=style.SMALL, labelcolor=style.INK)
+    style.finish(axes, "y")
+    if panel.tick_text is not None:
+        tick_text = panel.tick_text
+        axes.yaxis.set_major_formatter(lambda value, _: tick_text(value))

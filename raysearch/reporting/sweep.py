@@ -1,0 +1,77 @@
+"""Writes a sweep as a figure and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from raysearch.core.paths import write_files
+from raysearch.figures.picture import png
+from raysearch.figures.sweep import SweepPanel, draw_sweep
+from raysearch.generation.diagnostics import DESCRIBED
+from raysearch.searching.sweep import Sweep
+from raysearch.text.escaping import csv_cell
+
+if TYPE_CHECKING:
+    from raysearch.figures.picture import Figure
+
+
+def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
+    """Write ``sweep.png`` and ``sweep.csv``, and ``texts.csv`` if texts were generated, and return the files.
+
+    Args:
+        sweep: The sweep.
+        n_remove: M, the number of layers to mark in each panel: those whose removal adds the least loss.
+        folder: The folder of the files; created if it does not exist.
+
+    Raises:
+        UserError: The folder cannot be written to.
+    """
+    frames = {"sweep.csv": _losses(sweep), "texts.csv": _texts(sweep)}
+    tables = {
+        file: frame.to_csv(index=False, lineterminator="\n").encode() for file, frame in frames.items() if len(frame)
+    }
+    return write_files("--out", folder, {"sweep.png": png(sweep_figure(sweep, n_remove)), **tables})
+
+
+def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:
+    """Draw the loss that the removal of each layer adds, see `draw_sweep`.
+
+    Args:
+        sweep: The sweep.
+        n_remove: M, the number of layers to mark in each panel.
+    """
+    panels = [
+        SweepPanel(
+            profile.calibration,
+            profile.measure.unit,
+            profile.dense_loss,
+            profile.losses,
+            profile.standard_errors,
+            profile.ranks,
+        )
+        for profile in sweep.calibrations
+    ]
+    return draw_sweep(sweep.model, panels, n_remove)
+
+
+def _losses(sweep: Sweep) -> pd.DataFrame:
+    """Return the losses with their standard errors: the dense model's row, then a row per layer."""
+    columns: dict[str, Sequence[object]] = {"layer": ["dense", *range(len(sweep.calibrations[0].losses))]}
+    for profile in sweep.calibrations:
+        columns[csv_cell(profile.calibration)] = [profile.dense_loss, *profile.losses]
+        columns[csv_cell(f"standard error of {profile.calibration} over dense")] = [None, *profile.standard_errors]
+    return pd.DataFrame(columns)
+
+
+def _texts(sweep: Sweep) -> pd.DataFrame:
+    """Return the descriptions of texts, a row per calibration and layer; layer -1 is the dense model."""
+    rows = [
+        {"calibration": csv_cell(profile.calibration), "layer": layer, **description}
+        for profile in sweep.calibrations
+        for layer, description in enumerate(profile.texts, start=-1)
+    ]
+    return pd.DataFrame(rows, columns=["calibration", "layer", *(key for key, *_ in DESCRIBED)], dtype=object)

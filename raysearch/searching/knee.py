@@ -1,0 +1,59 @@
+"""The figure of a recommendation: the knee of a search by budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raysearch.core.paths import as_name, write_files
+from raysearch.figures.knee import Knee, KneePanel, draw_knee
+from raysearch.figures.picture import png
+from raysearch.searching.recommendation import Recommendation
+from raysearch.text.numbers import size as size_text
+
+if TYPE_CHECKING:
+    from raysearch.figures.picture import Figure
+
+
+def write_knee(recommendation: Recommendation, store: Path) -> Path:
+    """Draw `knee` to ``reports/<search>/knee.png`` in a store, and return the file.
+
+    Args:
+        recommendation: The recommendation of a search by budget.
+        store: The folder of the store.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    name = f"reports/{as_name('SEARCH', recommendation.search_id)}/knee.png"
+    (file,) = write_files("store", store, {name: png(knee(recommendation))})
+    return file
+
+
+def knee(recommendation: Recommendation) -> Figure:
+    """Draw the loss over the dense model's by number of layers, and speed and memory if they were measured.
+
+    The recommended number is marked. Dashed lines are the budget, bars are one standard error.
+    """
+    budget = recommendation.budget
+    losses = {size.n_removed: (size.delta, size.delta_error) for size in recommendation.sizes}
+    panels = [KneePanel(f"loss over dense\n({recommendation.measure.unit})", losses, budget.loss)]
+    speeds = {size.n_removed: size.speed for size in recommendation.sizes if size.speed is not None}
+    if speeds:
+        decoding = {size: (speed.speedup, speed.error) for size, speed in speeds.items()}
+        panels.append(KneePanel("decoding speed\n(× dense)", decoding, budget.speedup))
+        if budget.is_of_bytes:
+            memory = {size: (speed.memory_bytes, None) for size, speed in speeds.items()}
+            panels.append(KneePanel("peak memory", memory, budget.memory, size_text))
+        else:
+            memory = {size: (speed.memory, None) for size, speed in speeds.items()}
+            panels.append(KneePanel("peak memory\n(change)", memory, budget.memory, "{:+.0%}".format))
+    return draw_knee(
+        Knee(
+            title=f"{recommendation.model}: {recommendation.n_removed} layers can go by {budget}",
+            sizes=[size.n_removed for size in recommendation.sizes],
+            recommended_size=recommendation.n_removed,
+            recommended_mask=str(recommendation.removed),
+            panels=panels,
+        )
+    )
