@@ -18,7 +18,7 @@ from raysearch.evaluation.evaluator import Evaluation, Evaluator
 from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.evaluation.prepared_data import ModelFiles
 from raysearch.evaluation.progress import Progress
-from raysearch.generation.arithmetic import Problem
+from raysearch.generation.arithmetic import ArithmeticProblem
 from raysearch.ledger.assessments import assessment_fingerprint, read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelInfo
@@ -54,7 +54,7 @@ class AssessmentPlan:
     texts: Sequence[Calibration] = ()
     tasks: Sequence[Calibration] = ()
     sources: Sequence[TaskSource] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ArithmeticProblem, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -28,7 +28,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.pool import done_jobs
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
-from raysearch.generation.arithmetic import Probe, Problem, draw_problems, encode_probe, read_problems
+from raysearch.generation.arithmetic import ArithmeticProblem, Probe, draw_problems, encode_probe, read_problems
 from raysearch.models.loading import quiet
 from raysearch.stats.estimates import mean, parts_of_mean, retention
 from raysearch.text.numbers import count
@@ -48,7 +48,7 @@ class ProbeJob(Job):
     """
 
     mask: Mask
-    problems: tuple[Problem, ...]
+    problems: tuple[ArithmeticProblem, ...]
     batch_size: int
 
     @override
@@ -82,7 +82,7 @@ def _judge(logits: torch.Tensor, probe: Probe) -> tuple[float, float]:
     return log_p[probe.digit], float(max(range(10), key=log_p.__getitem__) == probe.digit)
 
 
-def probe_problems(options: ProbeOptions, tokenizer: Any) -> tuple[Problem, ...]:
+def probe_problems(options: ProbeOptions, tokenizer: Any) -> tuple[ArithmeticProblem, ...]:
     """Return the problems of a probe, from a file or drawn from all problems of that form.
 
     Args:

@@ -27,14 +27,14 @@ _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
 @dataclass(frozen=True)
-class Problem:
+class ArithmeticProblem:
     """A problem of one-digit arithmetic, such as ``(7 + 5) - 6``, and its value."""
 
     question: str
     answer: int
 
     @classmethod
-    def of(cls, question: str) -> Problem:
+    def of(cls, question: str) -> ArithmeticProblem:
         """Return the problem of a question of the form ``(a + b) * c``."""
         parts = _PROBLEM.fullmatch(question)
         assert parts is not None, question
@@ -44,7 +44,7 @@ class Problem:
     @property
     def prompt(self) -> str:
         """The worked examples, the question, and the minus sign of a negative answer: all before the first digit."""
-        lines = [f"{_ask(shot)} {Problem.of(shot).answer}" for shot in SHOTS]
+        lines = [f"{_ask(shot)} {ArithmeticProblem.of(shot).answer}" for shot in SHOTS]
         return "\n".join([*lines, f"{_ask(self.question)} {'-' if self.answer < 0 else ''}"])
 
     @property
@@ -62,7 +62,7 @@ class Probe:
     digit: int  #: the right digit
 
 
-def draw_problems(n: int, seed: int) -> list[Problem]:
+def draw_problems(n: int, seed: int) -> list[ArithmeticProblem]:
     """Return distinct problems, drawn at random from all 6,558 problems that are not worked examples.
 
     Args:
@@ -78,7 +78,7 @@ def draw_problems(n: int, seed: int) -> list[Problem]:
     return _first([questions[place] for place in order if questions[place] not in SHOTS], n)
 
 
-def read_problems(rows: Iterable[Mapping[str, Any]], n: int, seed: int) -> list[Problem]:
+def read_problems(rows: Iterable[Mapping[str, Any]], n: int, seed: int) -> list[ArithmeticProblem]:
     """Return problems from rows of EleutherAI's ``arithmetic_1dc``, drawn by pandas' ``sample``.
 
     Worked examples and repeated rows are removed before the draw.
@@ -108,7 +108,7 @@ def read_problems(rows: Iterable[Mapping[str, Any]], n: int, seed: int) -> list[
     return _first(drawn.tolist(), n)
 
 
-def encode_probe(problem: Problem, tokenizer: Any) -> Probe:
+def encode_probe(problem: ArithmeticProblem, tokenizer: Any) -> Probe:
     """Return a problem as tokens. The token of a digit may include the space before the digit.
 
     Args:
@@ -131,13 +131,13 @@ def encode_probe(problem: Problem, tokenizer: Any) -> Probe:
     return Probe(prompts.pop(), digits, problem.digit)
 
 
-def _first(questions: list[str], n: int) -> list[Problem]:
+def _first(questions: list[str], n: int) -> list[ArithmeticProblem]:
     if n > len(questions):
         raise UserError(
             f"assess.probe.items={n} is more than the {len(questions)} problems that there are; use {len(questions)} "
             "or less"
         )
-    return [Problem.of(question) for question in questions[:n]]
+    return [ArithmeticProblem.of(question) for question in questions[:n]]
 
 
 def _ask(question: str) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from raysearch.generation import scoring
 from raysearch.generation.answer import Answer, Check
-from raysearch.generation.score import Score
+from raysearch.generation.score import AnswerScore
 
 #: A `Check`, or ``auto``: the check that the data declares, else ``choice`` if there are choices, ``number`` if the
 #: right answer has ``####``, and else ``exact``.
@@ -37,7 +37,7 @@ def check_of(answer: Answer, match: Match = "auto") -> Check:
 
 def score_answers(
     texts: Sequence[str], answers: Sequence[Answer], match: Match = "auto", workers: int | None = None
-) -> list[Score]:
+) -> list[AnswerScore]:
     """Return the score of each text.
 
     The check ``code`` runs the generated code, so the caller must have the user's permission.
@@ -58,7 +58,7 @@ def score_answers(
     return [next(code_scores) if check == "code" else _score(text, answer, check) for text, answer, check in rows]
 
 
-def _score(text: str, answer: Answer, check: Check) -> Score:
+def _score(text: str, answer: Answer, check: Check) -> AnswerScore:
     match check:
         case "math":
             return scoring.score_math(text, answer.text)
@@ -79,7 +79,7 @@ def _score(text: str, answer: Answer, check: Check) -> Score:
             right = _first_named(read(text), [*map(read, answer.choices)]) == read(answer.text)
         case "code":
             raise AssertionError("code is run by the caller")
-    return Score(float(right))
+    return AnswerScore(float(right))
 
 
 def _number(text: str) -> float | None:

@@ -8,7 +8,7 @@ from raysearch.generation.prompt import Written
 
 
 @dataclass(frozen=True)
-class Score:
+class AnswerScore:
     """The score of an answer."""
 
     value: float  #: 1 if the answer is right, 0 if it is wrong; an F1 lies between
@@ -21,4 +21,4 @@ class Score:
 class ScoredText(Written):
     """A generated answer, without its opening, and its score."""
 
-    score: Score
+    score: AnswerScore

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from raysearch.generation.answer import CodeTests
 from raysearch.generation.sandbox import Program, ProgramOutcome, run_programs
-from raysearch.generation.score import Score
+from raysearch.generation.score import AnswerScore
 
 _T = TypeVar("_T")
 
@@ -29,7 +29,7 @@ _FENCE = re.compile(r"```[^\n`]*\n")
 _PARENTHESIS = re.compile(r"was never closed|opening parenthesis|unmatched '[)}\]]'")
 
 
-def score_math(text: str, gold: str) -> Score:
+def score_math(text: str, gold: str) -> AnswerScore:
     """Return whether the last or boxed expression of an answer equals the right one, by math-verify.
 
     Args:
@@ -43,7 +43,7 @@ def score_math(text: str, gold: str) -> Score:
     no_expression = list[Any]()
     expected = _within(5, partial(parse, gold.rpartition("####")[2], parsing_timeout=None), no_expression)
     parsed = _within(5, partial(parse, text, parsing_timeout=None), no_expression)
-    return Score(float(_within(5, partial(verify, parsed, expected, timeout_seconds=None), False)))
+    return AnswerScore(float(_within(5, partial(verify, parsed, expected, timeout_seconds=None), False)))
 
 
 class _TimeIsUp(BaseException):
@@ -75,7 +75,7 @@ def _within(seconds: float, work: Callable[[], _T], otherwise: _T) -> _T:
         return otherwise
 
 
-def score_rouge(text: str, gold: str) -> Score:
+def score_rouge(text: str, gold: str) -> AnswerScore:
     """Return the F1 of ROUGE-L of a summary, with Porter's stemmer, 0 … 1.
 
     Args:
@@ -85,10 +85,10 @@ def score_rouge(text: str, gold: str) -> Score:
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(["rougeL"], use_stemmer=True)
-    return Score(float(scorer.score(gold, text)["rougeL"].fmeasure))
+    return AnswerScore(float(scorer.score(gold, text)["rougeL"].fmeasure))
 
 
-def score_regex(text: str, pattern: str, gold: str) -> Score:
+def score_regex(text: str, pattern: str, gold: str) -> AnswerScore:
     """Return 1 if the last match of a pattern is the right text, else 0.
 
     Args:
@@ -98,10 +98,10 @@ def score_regex(text: str, pattern: str, gold: str) -> Score:
     """
     matches = list(re.finditer(pattern, text))
     if not matches:
-        return Score(0.0)
+        return AnswerScore(0.0)
     last = matches[-1]
     matched_text = (last[1] or "") if last.re.groups else last[0]
-    return Score(float(matched_text.strip() == gold.strip()))
+    return AnswerScore(float(matched_text.strip() == gold.strip()))
 
 
 def extract_code(text: str, opening: str = "") -> str:
@@ -124,7 +124,7 @@ def extract_code(text: str, opening: str = "") -> str:
     return opening + text.partition("```")[0]
 
 
-def score_codes(codes: Sequence[str], tests: Sequence[CodeTests], workers: int | None = None) -> list[Score]:
+def score_codes(codes: Sequence[str], tests: Sequence[CodeTests], workers: int | None = None) -> list[AnswerScore]:
     """Score pieces of code by their tests, in the sandbox.
 
     The second set of tests runs only if the first set passes.
@@ -153,9 +153,9 @@ def score_codes(codes: Sequence[str], tests: Sequence[CodeTests], workers: int |
     ]
 
 
-def _code_score(outcome: ProgramOutcome, passed_base: bool | None) -> Score:
+def _code_score(outcome: ProgramOutcome, passed_base: bool | None) -> AnswerScore:
     failure = None if outcome.passed else failure_class(outcome.error or "", outcome.message)
-    return Score(float(outcome.passed), failure, passed_base)
+    return AnswerScore(float(outcome.passed), failure, passed_base)
 
 
 def _program(code: str, tests: CodeTests, source: str) -> Program:

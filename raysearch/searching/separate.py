@@ -21,7 +21,7 @@ _AT_ONCE = 1000  # how many masks have their samples in memory
 
 
 @dataclass(frozen=True)
-class _Difference:
+class _LossGap:
     """The loss of a mask minus that of another mask, with its standard error."""
 
     mean: float
@@ -60,7 +60,7 @@ def separation_of(mask: Mask, trials: Sequence[Trial], calibration: Calibration,
     not_worse = [difference for difference in differences if not difference.is_above_zero(share)]
     below_dense: Literal["within noise", "beyond noise"] | None = None
     if over_dense.mean < 0:
-        gain = _Difference(-over_dense.mean, over_dense.error, over_dense.n_samples)
+        gain = _LossGap(-over_dense.mean, over_dense.error, over_dense.n_samples)
         below_dense = "beyond noise" if gain.is_above_zero(share) else "within noise"
     return Separation(
         reference=reference,
@@ -99,7 +99,7 @@ def _rivals(mask: Mask, trials: Mapping[Mask, Trial]) -> tuple[Mask, list[Mask]]
 
 def _differences(
     reference: Mask, shards_seen: Mapping[Mask, int], calibration: Calibration, ledger: Ledger
-) -> Iterator[_Difference]:
+) -> Iterator[_LossGap]:
     """Yield the difference of each mask from the reference, on the shards on which the mask was evaluated."""
     order = shard_order(calibration)
     reference_losses = ledger.evaluations(calibration.fingerprint, [reference])[reference]
@@ -112,10 +112,10 @@ def _differences(
             samples = np.concatenate([losses[mask][shard] - reference_losses[shard] for shard in shards])
             weights = np.concatenate([calibration.weights(shard) for shard in shards])
             mean = float(samples.sum() / weights.sum())
-            yield _Difference(mean, standard_error(samples, weights), len(samples))
+            yield _LossGap(mean, standard_error(samples, weights), len(samples))
 
 
-def _samples_needed(not_worse: Sequence[_Difference], probability_of_error: float) -> int | None:
+def _samples_needed(not_worse: Sequence[_LossGap], probability_of_error: float) -> int | None:
     """Return about how many samples would separate the next best mask, rounded up to two digits; None if none would."""
     from scipy.special import ndtri
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from raysearch.errors import UserError
-from raysearch.generation.arithmetic import SHOTS, Problem, draw_problems, encode_probe, read_problems
+from raysearch.generation.arithmetic import SHOTS, ArithmeticProblem, draw_problems, encode_probe, read_problems
 from tests.cases import assert_refused
 from tests.conftest import DATA_FOLDER
 
@@ -26,7 +26,7 @@ def test_prompts_end_before_the_first_digit() -> None:
         ("(1 - 5) - 6", "(1 - 5) - 6? Answer: -", 1),
         ("(2 - 2) * 7", "(2 - 2) * 7? Answer: ", 0),
     ):
-        problem = Problem.of(question)
+        problem = ArithmeticProblem.of(question)
         assert (problem.prompt, problem.digit) == (PROMPT + ending, digit)
 
 
@@ -81,8 +81,8 @@ class Letters:
 
 
 def test_a_digit_is_a_token_with_or_without_the_space() -> None:
-    positive = Problem.of("(9 + 8) * 2")
-    negative = Problem.of("(1 - 5) - 6")
+    positive = ArithmeticProblem.of("(9 + 8) * 2")
+    negative = ArithmeticProblem.of("(1 - 5) - 6")
     for ends in (False, True):
         single = Letters(pairs=False, ends=ends)
         paired = Letters(pairs=True, ends=ends)
@@ -96,4 +96,4 @@ def test_a_digit_is_a_token_with_or_without_the_space() -> None:
 
 def test_a_tokenizer_without_digits_is_refused() -> None:
     with pytest.raises(UserError, match=r"assess.probe.enabled=true needs a tokenizer with a token for each digit"):
-        encode_probe(Problem.of("(9 + 8) * 2"), lambda text, **_: {"input_ids": [len(text)]})
+        encode_probe(ArithmeticProblem.of("(9 + 8) * 2"), lambda text, **_: {"input_ids": [len(text)]})

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from raysearch.generation.examples import examples, worst
-from raysearch.generation.score import Score, ScoredText
+from raysearch.generation.score import AnswerScore, ScoredText
 
 
 def text(words: str, value: float, failure: str | None = None, cut_off: bool = False) -> ScoredText:
-    return ScoredText(words, len(words.split()), cut_off, Score(value, failure))
+    return ScoredText(words, len(words.split()), cut_off, AnswerScore(value, failure))
 
 
 DENSE = [text("1", 1), text("2", 1), text("so 3", 0.5), text("no", 0)]

@@ -11,7 +11,7 @@ import pytest
 from raysearch.configuration.compose import compose
 from raysearch.generation.answer import CodeTests
 from raysearch.generation.sandbox import Program, run_programs
-from raysearch.generation.score import Score
+from raysearch.generation.score import AnswerScore
 from raysearch.generation.scoring import (
     _within,
     extract_code,
@@ -51,7 +51,7 @@ def test_mathematics_is_scored_as_math_verify_does() -> None:
     wrong = ["", "eighteen", "18, or 19", r"\boxed{17}. It is 18", "-18", "1.8", r"\boxed{}"]
     assert [score_math(text, "16 - 3 + 5 = 18.\n#### 18").value for text in right] == [1.0] * len(right)
     assert [score_math(text, "#### 18").value for text in wrong] == [0.0] * len(wrong)
-    assert score_math("it costs $1,000", "#### 1,000") == Score(1.0)
+    assert score_math("it costs $1,000", "#### 1,000") == AnswerScore(1.0)
 
 
 def test_mathematics_is_scored_in_any_thread_and_never_for_long() -> None:
@@ -62,7 +62,7 @@ def test_mathematics_is_scored_in_any_thread_and_never_for_long() -> None:
             pass
 
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(score_math, r"\boxed{\frac{36}{2}}", "#### 18").result() == Score(1.0)
+        assert pool.submit(score_math, r"\boxed{\frac{36}{2}}", "#### 18").result() == AnswerScore(1.0)
         assert pool.submit(_within, 0.2, forever, "late").result() == "late"
         assert pool.submit(_within, 60, lambda: "in time", "late").result() == "in time"
 
@@ -126,12 +126,12 @@ def test_the_results_of_base_and_plus_tests_are_separate() -> None:
     absolute = "def f(x):\n    return abs(x)"
     base_and_plus = CodeTests("assert f(1) == 1", "assert f(-1) == -1", timeout_s=2)
     cases = {
-        absolute: (base_and_plus, Score(0.0, "assertion", base=True)),
-        "def f(x): return x": (base_and_plus, Score(1.0, None, base=True)),
-        "def f(x): return 0": (base_and_plus, Score(0.0, "assertion", base=False)),
-        "def f(x): return (x": (base_and_plus, Score(0.0, "parenthesis", base=False)),
-        "def f(x): return max(x, -x)": (CodeTests("assert f(-1) == 1"), Score(1.0)),
-        "f = sqrt": (CodeTests("assert f(4) == 2", before="from math import sqrt"), Score(1.0)),
+        absolute: (base_and_plus, AnswerScore(0.0, "assertion", base=True)),
+        "def f(x): return x": (base_and_plus, AnswerScore(1.0, None, base=True)),
+        "def f(x): return 0": (base_and_plus, AnswerScore(0.0, "assertion", base=False)),
+        "def f(x): return (x": (base_and_plus, AnswerScore(0.0, "parenthesis", base=False)),
+        "def f(x): return max(x, -x)": (CodeTests("assert f(-1) == 1"), AnswerScore(1.0)),
+        "f = sqrt": (CodeTests("assert f(4) == 2", before="from math import sqrt"), AnswerScore(1.0)),
     }
     scores = score_codes(list(cases), [tests for tests, _ in cases.values()], workers=2)
     assert scores == [score for _, score in cases.values()]

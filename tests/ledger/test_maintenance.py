@@ -13,7 +13,7 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.generation.score import Score, ScoredText
+from raysearch.generation.score import AnswerScore, ScoredText
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.checking import check_ledger
 from raysearch.ledger.ledger import Ledger
@@ -102,7 +102,7 @@ def test_ledgers_are_merged_bit_for_bit(ledger, other_ledger):
 
 def test_texts_that_another_zlib_has_compressed_are_equal(ledger, other_ledger, monkeypatch):
     def record(ledger_of_text, text):
-        ledger_of_text.record("cal", 0, {A: np.zeros(1)}, {A: [ScoredText(text, 1, False, Score(0.0))]})
+        ledger_of_text.record("cal", 0, {A: np.zeros(1)}, {A: [ScoredText(text, 1, False, AnswerScore(0.0))]})
 
     record(ledger, "four " * 99)
     with monkeypatch.context() as patch:

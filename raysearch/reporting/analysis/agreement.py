@@ -19,7 +19,7 @@ from raysearch.reporting.analysis.frame import Panel, Setting, panels, settings
 
 
 @dataclass(frozen=True)
-class Agreement:
+class MaskAgreement:
     """How far the searchers of a setting agree with each other, and each with itself.
 
     Args:
@@ -76,7 +76,7 @@ class CrossAgreement:
     n_searchers: int
 
 
-def agreements(frame: pd.DataFrame, n_layers: Mapping[str, int]) -> list[Agreement]:
+def agreements(frame: pd.DataFrame, n_layers: Mapping[str, int]) -> list[MaskAgreement]:
     """Return the agreement of each setting with two searchers on one draw, or two draws or seeds of one searcher.
 
     Args:
@@ -88,7 +88,7 @@ def agreements(frame: pd.DataFrame, n_layers: Mapping[str, int]) -> list[Agreeme
     return [agreement for agreement in every if _has_pairs(agreement)]
 
 
-def _has_pairs(agreement: Agreement) -> bool:
+def _has_pairs(agreement: MaskAgreement) -> bool:
     similarities = (agreement.mean, agreement.between_seeds, agreement.between_draws)
     return any(value is not None for value in similarities)
 
@@ -144,7 +144,7 @@ def expected_jaccard(n_layers: int, n_remove: int) -> float:
     return float(hypergeom(n_layers, n_remove, n_remove).expect(lambda k: k / (2 * n_remove - k)))
 
 
-def _agreement(setting: Setting, cells: pd.DataFrame, n_layers: int) -> Agreement:
+def _agreement(setting: Setting, cells: pd.DataFrame, n_layers: int) -> MaskAgreement:
     # an entry is the masks of one searcher on one draw, a mask for each seed
     by_place = masks_of(cells, "draw", "searcher")
     by_draw = [list(of_draw) for _, of_draw in by_place.groupby(level="draw")]
@@ -157,7 +157,7 @@ def _agreement(setting: Setting, cells: pd.DataFrame, n_layers: int) -> Agreemen
     ]
     removed = [set(layers) for layers in cells["removed"]]
     n_free = cells["n_free"].fillna(n_layers).iloc[0]
-    return Agreement(
+    return MaskAgreement(
         setting=setting,
         n_searchers=cells["searcher"].nunique(),
         mean=fmean(pairs) if pairs else None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from raysearch.reporting.analysis.agreement import Agreement, CrossAgreement, agreements, cross_agreements
+from raysearch.reporting.analysis.agreement import CrossAgreement, MaskAgreement, agreements, cross_agreements
 from raysearch.reporting.analysis.comparison import Comparison, comparisons
 from raysearch.reporting.analysis.contrast import Contrast, contrasts
 from raysearch.reporting.analysis.correlation import Correlation, correlations
@@ -57,7 +57,7 @@ class Analysis:
     rankings: Sequence[Ranking]
     contrasts: Sequence[Contrast]
     effects: Sequence[CalibrationEffect]
-    agreements: Sequence[Agreement]
+    agreements: Sequence[MaskAgreement]
     cross: Sequence[CrossAgreement]
     correlations: Sequence[Correlation]
     splits: Sequence[Split]

@@ -11,10 +11,10 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from raysearch.core.trial import JointRemoval
-from raysearch.reporting.analysis.agreement import Agreement, CrossAgreement
+from raysearch.reporting.analysis.agreement import CrossAgreement, MaskAgreement
 from raysearch.reporting.analysis.correlation import Correlation
 from raysearch.reporting.analysis.frame import Setting
-from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
+from raysearch.reporting.tables.table import Column, Table, TableCell, labels, number, tabulate, words
 from raysearch.stats.rank import rank_correlation
 from raysearch.studies.result import StudyResult
 from raysearch.text import numbers
@@ -29,18 +29,18 @@ _UNIONS_NOTE = (
 _SIMILARITIES = (
     number("Searchers", "n_searchers"),
     number("Mean", "mean", numbers.similarity),
-    Column("Range", lambda agreement: Cell(_range(agreement))),
+    Column("Range", lambda agreement: TableCell(_range(agreement))),
 )
 
 
-def agreement_table(agreements: Sequence[Agreement]) -> Table | None:
+def agreement_table(agreements: Sequence[MaskAgreement]) -> Table | None:
     """Return the table of pairwise Jaccard similarities within each setting."""
     columns = [
         *labels("setting."),
         *_SIMILARITIES,
         Column(
             "Full overlap",
-            lambda agreement: Cell(
+            lambda agreement: TableCell(
                 f"{agreement.removed_by_all}/{agreement.removed_by_any}",
                 small=numbers.similarity(agreement.full_overlap),
             ),
@@ -87,16 +87,16 @@ def correlation_table(correlations: Sequence[Correlation]) -> Table | None:
     return tabulate("correlations", "Rank correlations over searchers", columns, correlations, note)
 
 
-def _range(agreement: Agreement | CrossAgreement) -> str:
+def _range(agreement: MaskAgreement | CrossAgreement) -> str:
     if agreement.lowest is None:
         return numbers.UNKNOWN
     return f"{numbers.similarity(agreement.lowest)} to {numbers.similarity(agreement.highest)}"
 
 
-def _interval(correlation: Correlation) -> Cell:
+def _interval(correlation: Correlation) -> TableCell:
     if correlation.low is None or correlation.high is None:
-        return Cell(numbers.UNKNOWN, small="constant" if correlation.rho is None else "too few")
-    return Cell(f"{numbers.rho(correlation.low)} to {numbers.rho(correlation.high)}")
+        return TableCell(numbers.UNKNOWN, small="constant" if correlation.rho is None else "too few")
+    return TableCell(f"{numbers.rho(correlation.low)} to {numbers.rho(correlation.high)}")
 
 
 class _Unions(NamedTuple):

@@ -12,7 +12,7 @@ import pandas as pd
 
 from raysearch.core.json import finite
 from raysearch.reporting.analysis.frame import Quantity, Setting, searcher_means
-from raysearch.reporting.tables.table import Cell, Column, Table, labels, layers, number, tabulate, words
+from raysearch.reporting.tables.table import Column, Table, TableCell, labels, layers, number, tabulate, words
 from raysearch.studies.result import Outcome, StudyResult
 from raysearch.text import numbers
 from raysearch.text.numbers import plus_minus
@@ -56,11 +56,11 @@ def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
     return tabulate("costs", "What searches cost, and what came of it", columns, records, note)
 
 
-def _full_forwards(searcher: Any) -> Cell:
+def _full_forwards(searcher: Any) -> TableCell:
     naive = searcher.layer_forwards_naive
     alone = searcher.layer_forwards_alone
     times = f"× {numbers.ratio_text(naive / alone)}" if alone > 0 else ""
-    return Cell(numbers.amount(naive), finite(naive), small=times)
+    return TableCell(numbers.amount(naive), finite(naive), small=times)
 
 
 def searches_table(name: str, title: str, frame: pd.DataFrame) -> Table | None:
@@ -79,19 +79,19 @@ def searches_table(name: str, title: str, frame: pd.DataFrame) -> Table | None:
         words("Searcher", "searcher", kind="who"),
         number("Seed", "seed"),
         words("Draw", "draw", may_hide=True),
-        Column("State", lambda search: Cell(search.state, small=search.failure or ""), kind="w"),
-        Column("Loss", lambda search: Cell(numbers.loss(search.loss), finite(search.loss), link=search.link)),
+        Column("State", lambda search: TableCell(search.state, small=search.failure or ""), kind="w"),
+        Column("Loss", lambda search: TableCell(numbers.loss(search.loss), finite(search.loss), link=search.link)),
         Column("Over dense", _over_dense),
         number("Evaluations", "evaluations", numbers.amount),
         Column("Removed layers", lambda search: layers(search.removed), kind="layers"),
-        Column("Run", lambda search: Cell(search.search_id or "", link=search.link), kind="w"),
+        Column("Run", lambda search: TableCell(search.search_id or "", link=search.link), kind="w"),
     ]
     return tabulate(name, title, columns, frame.itertuples())
 
 
-def _over_dense(search: Any) -> Cell:
+def _over_dense(search: Any) -> TableCell:
     error = finite(search.loss_error)
-    return Cell(numbers.change(search.delta), finite(search.delta), error, small=plus_minus(error))
+    return TableCell(numbers.change(search.delta), finite(search.delta), error, small=plus_minus(error))
 
 
 def totals_table(frame: pd.DataFrame) -> Table | None:
@@ -113,7 +113,7 @@ def totals_table(frame: pd.DataFrame) -> Table | None:
     return tabulate("totals", "What the whole study ran", columns, totals.itertuples() if shared > 0 else (), note)
 
 
-class _Budget(NamedTuple):
+class _BudgetLine(NamedTuple):
     """A searcher of a setting, and the random searchers, which have a best mask at any time.
 
     Args:
@@ -149,7 +149,7 @@ def budget_table(results: StudyResult) -> Table | None:
             losses = {name: _loss_by(spent[searcher], searchers[name]) for name in anytime if name in searchers}
             losses[searcher] = fmean(outcome.loss for outcome in outcomes)
             if len(losses) > 1:
-                lines.append(_Budget(setting, searcher, spent, losses))
+                lines.append(_BudgetLine(setting, searcher, spent, losses))
     columns = [
         *labels("setting."),
         words("Searcher", "searcher", kind="who"),
@@ -165,15 +165,15 @@ def _loss_by(evaluations: float, outcomes: Sequence[Outcome]) -> float | None:
     return fmean(losses[-1] for losses in reached) if all(reached) else None
 
 
-def _rival(rival: str, line: _Budget) -> Cell:
-    return Cell("") if rival == line.searcher else _loss(rival, line)
+def _rival(rival: str, line: _BudgetLine) -> TableCell:
+    return TableCell("") if rival == line.searcher else _loss(rival, line)
 
 
-def _loss(searcher: str, line: _Budget) -> Cell:
+def _loss(searcher: str, line: _BudgetLine) -> TableCell:
     loss = line.losses.get(searcher)
     if loss is None:
-        return Cell(numbers.UNKNOWN)
+        return TableCell(numbers.UNKNOWN)
     ended = line.spent[searcher]
     small = f"ended after {numbers.amount(ended)}" if ended < line.spent[line.searcher] else ""
     best = all(rival_loss is None or loss <= rival_loss for rival_loss in line.losses.values())
-    return Cell(numbers.loss(loss), finite(loss), small=small, best=best)
+    return TableCell(numbers.loss(loss), finite(loss), small=small, best=best)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.json import finite
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers
-from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, present, tabulate, words
+from raysearch.reporting.tables.table import Column, Table, TableCell, labels, number, present, tabulate, words
 from raysearch.stats.rank import rank_correlation
 from raysearch.studies.result import RecoveredMask, StudyResult
 from raysearch.text import numbers
@@ -124,17 +124,17 @@ def _best_stays_best(ranks: _Ranks) -> bool:
     return (best(ranks.before), best(ranks.after)) in zip(ranks.before, ranks.after, strict=True)
 
 
-def _cell(estimate: Estimate) -> Cell:
+def _cell(estimate: Estimate) -> TableCell:
     text = numbers.UNKNOWN if math.isnan(estimate.value) else rounded(estimate.value)
-    return Cell(text, finite(estimate.value), estimate.error, plus_minus(estimate.error))
+    return TableCell(text, finite(estimate.value), estimate.error, plus_minus(estimate.error))
 
 
-def _share(estimate: Estimate | None) -> Cell:
+def _share(estimate: Estimate | None) -> TableCell:
     if estimate is None:
-        return Cell(numbers.UNKNOWN)
+        return TableCell(numbers.UNKNOWN)
     if estimate.value >= _LARGE_RATIO:
-        return Cell(f"{estimate.value:,.0f} ×", finite(estimate.value), estimate.error, plus_minus(estimate.error))
-    return Cell(
+        return TableCell(f"{estimate.value:,.0f} ×", finite(estimate.value), estimate.error, plus_minus(estimate.error))
+    return TableCell(
         f"{100 * estimate.value:.1f} %",
         finite(estimate.value),
         estimate.error,
@@ -142,8 +142,8 @@ def _share(estimate: Estimate | None) -> Cell:
     )
 
 
-def _course(record: RecoveryRecord) -> Cell:
+def _course(record: RecoveryRecord) -> TableCell:
     losses = [loss for _, loss in record.training.held_out]
     if not losses:
-        return Cell(numbers.UNKNOWN)
-    return Cell(f"{losses[0]:.4f} → {min(losses):.4f}", min(losses))
+        return TableCell(numbers.UNKNOWN)
+    return TableCell(f"{losses[0]:.4f} → {min(losses):.4f}", min(losses))

@@ -34,7 +34,7 @@ from raysearch.reporting.analysis.frame import (
     tidy,
 )
 from raysearch.reporting.analysis.ranking import ranks_of
-from raysearch.reporting.tables.table import Cell, Column, Table, layers, number, present, tabulate
+from raysearch.reporting.tables.table import Column, Table, TableCell, layers, number, present, tabulate
 from raysearch.text import numbers
 from raysearch.text.numbers import count, plus_minus
 from raysearch.text.sentences import as_typed, capital
@@ -99,7 +99,7 @@ def _leaderboard(place: int, model: str, cells: pd.DataFrame, options: Mapping[s
     lines["options"] = [_options(options.get(searcher, {})) for searcher in lines["searcher"]]
     of_settings = ((f"{calibration}, M = {remove}", row) for (calibration, remove), row in losses.iterrows())
     columns = [
-        Column("Searcher", lambda line: Cell(line.searcher, small=line.options), kind="who"),
+        Column("Searcher", lambda line: TableCell(line.searcher, small=line.options), kind="who"),
         number("Mean rank", "rank", numbers.rounded_if_known),
         *(Column(title, partial(_loss_of, row, form)) for title, row in of_settings),
         number("Evaluations", "evaluations", numbers.amount),
@@ -109,10 +109,10 @@ def _leaderboard(place: int, model: str, cells: pd.DataFrame, options: Mapping[s
     return tabulate(f"leaderboard_{place}", title, columns, ordered, LEADERBOARD_NOTE)
 
 
-def _loss_of(losses: pd.Series, form: Callable[[float], str], line: Any) -> Cell:
+def _loss_of(losses: pd.Series, form: Callable[[float], str], line: Any) -> TableCell:
     """Return the loss of a line's searcher, among the losses of a setting."""
     loss = losses[line.searcher]
-    return Cell(form(loss), finite(loss), best=loss == losses.min())
+    return TableCell(form(loss), finite(loss), best=loss == losses.min())
 
 
 def _options(options: Mapping[str, Any]) -> str:
@@ -121,7 +121,7 @@ def _options(options: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _SearcherRow:
     """One searcher's results in a setting, and its comparison with the others by each available quantity.
 
     Args:
@@ -204,7 +204,7 @@ def _loss_table(name: str, title: str, cells: pd.DataFrame, compared: Sequence[C
             "Loss",
             partial(_loss, measure),
             small=measure.unit,
-            dense=Cell(numbers.loss(dense), dense, small=_reading(measure, dense)),
+            dense=TableCell(numbers.loss(dense), dense, small=_reading(measure, dense)),
         ),
         Column("Over dense", _over_dense),
         Column("Behind the best", _behind),
@@ -212,17 +212,17 @@ def _loss_table(name: str, title: str, cells: pd.DataFrame, compared: Sequence[C
         Column("Removed layers", _removed, kind="layers"),
     ]
     records = [
-        _Row(comparison.setting, rival.searcher, rival.cells, {CALIBRATION_LOSS: (comparison, rival)})
+        _SearcherRow(comparison.setting, rival.searcher, rival.cells, {CALIBRATION_LOSS: (comparison, rival)})
         for comparison in compared
         for rival in comparison.rivals
     ]
     return tabulate(name, f"{title}: losses", columns, records, LOSS_NOTE, has_dense=True)
 
 
-def _loss(measure: Measure, row: _Row) -> Cell:
+def _loss(measure: Measure, row: _SearcherRow) -> TableCell:
     rival = row.rival
     spread = "" if rival.spread is None else f"sd {numbers.loss(rival.spread)}"
-    return Cell(
+    return TableCell(
         numbers.loss(rival.mean),
         rival.mean,
         small="\n".join(filter(None, (_reading(measure, rival.mean), spread))),
@@ -232,13 +232,13 @@ def _loss(measure: Measure, row: _Row) -> Cell:
     )
 
 
-def _over_dense(row: _Row) -> Cell:
+def _over_dense(row: _SearcherRow) -> TableCell:
     delta = float(row.cells["delta"].mean())
     error = row.rival.error
-    return Cell(numbers.change(delta), delta, error, small=plus_minus(error), link=row.only_link)
+    return TableCell(numbers.change(delta), delta, error, small=plus_minus(error), link=row.only_link)
 
 
-def _behind(row: _Row) -> Cell:
+def _behind(row: _SearcherRow) -> TableCell:
     rival = row.rival
     behind = "best" if rival.behind == 0 else numbers.change(rival.behind).removeprefix("+")
     noise = ""
@@ -246,15 +246,15 @@ def _behind(row: _Row) -> Cell:
         noise = "noise not known"
     elif rival.noise:
         noise = f"noise {numbers.loss(rival.noise)}"
-    return Cell(behind, rival.behind, small=noise, tied=bool(rival.tied))
+    return TableCell(behind, rival.behind, small=noise, tied=bool(rival.tied))
 
 
-def _held_out(row: _Row) -> Cell:
+def _held_out(row: _SearcherRow) -> TableCell:
     loss = float(row.cells["held_out"].mean(skipna=False))
-    return Cell(numbers.loss(loss), finite(loss))
+    return TableCell(numbers.loss(loss), finite(loss))
 
 
-def _removed(row: _Row) -> Cell:
+def _removed(row: _SearcherRow) -> TableCell:
     best = row.cells.loc[row.cells["delta"].idxmin()]
     n_masks = len({*row.cells["removed"]} - {()})
     small = f"{count(len(row.cells), 'search', 'searches')} found {count(n_masks, 'mask')}" if n_masks > 1 else ""
@@ -288,7 +288,7 @@ def _assessed_table(
                 if (rival := comparison.rival(searcher))
             }
             if of_searcher:
-                records.append(_Row(setting, searcher, mine, of_searcher))
+                records.append(_SearcherRow(setting, searcher, mine, of_searcher))
     return tabulate(name, title, columns, records, note, has_dense=bool(dense))
 
 
@@ -296,16 +296,16 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
     """Return the column of a quantity; the arrow in its title shows whether more or less is better."""
     is_description = quantity.group == "degeneration"  # of which no value is the best
 
-    def show(row: _Row) -> Cell:
+    def show(row: _SearcherRow) -> TableCell:
         if quantity not in row.compared:
-            return Cell(numbers.UNKNOWN)
+            return TableCell(numbers.UNKNOWN)
         comparison, rival = row.compared[quantity]
         # all masks of one M may share one measured time
         all_are_equal = quantity.group == "speed" and all(rival.behind == 0 for rival in comparison.rivals)
         is_ranked = not all_are_equal and not is_description
         spread = "" if rival.spread is None else f"sd {quantity.text(rival.spread)}"
         lines = [plus_minus(rival.error), spread, _relative_to_dense(rival.mean, quantity, dense)]
-        return Cell(
+        return TableCell(
             quantity.text(rival.mean),
             rival.mean,
             rival.error,
@@ -315,9 +315,9 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
             link=row.only_link,
         )
 
-    top = Cell(numbers.UNKNOWN)
+    top = TableCell(numbers.UNKNOWN)
     if dense is not None:
-        top = Cell(quantity.text(dense.value), dense.value, dense.error, small=plus_minus(dense.error))
+        top = TableCell(quantity.text(dense.value), dense.value, dense.error, small=plus_minus(dense.error))
     arrow = "↑" if quantity.higher_is_better else "↓"
     title = capital(quantity.title)
     return Column(title if is_description else f"{title}\u00a0{arrow}", show, small=quantity.unit_text, dense=top)
@@ -333,19 +333,19 @@ def _relative_to_dense(mean: float, quantity: Quantity, dense: Estimate | None) 
     return "" if is_single_perplexity else f"× {numbers.ratio_text(mean / dense.value)}"
 
 
-def _searcher(row: _Row) -> Cell:
-    return Cell(f"{row.searcher} †" if (row.cells["state"] == "stopped").any() else row.searcher)
+def _searcher(row: _SearcherRow) -> TableCell:
+    return TableCell(f"{row.searcher} †" if (row.cells["state"] == "stopped").any() else row.searcher)
 
 
-def _seeds(row: _Row) -> Cell:
+def _seeds(row: _SearcherRow) -> TableCell:
     by_draw = row.cells.groupby("draw")["seed"].nunique()
     n_seeds = int(by_draw.max())
-    return Cell(str(n_seeds), n_seeds, small=f"in each of {len(by_draw)} draws" if len(by_draw) > 1 else "")
+    return TableCell(str(n_seeds), n_seeds, small=f"in each of {len(by_draw)} draws" if len(by_draw) > 1 else "")
 
 
 #: The first columns of the tables of losses and of assessed checkpoints.
 _SEARCHER = (
-    number("M", "setting.remove", groups=True, dense=Cell("0", 0)),
-    Column("Searcher", _searcher, kind="who", dense=Cell("Dense")),
+    number("M", "setting.remove", groups=True, dense=TableCell("0", 0)),
+    Column("Searcher", _searcher, kind="who", dense=TableCell("Dense")),
     Column("Seeds", _seeds, may_hide=True),
 )

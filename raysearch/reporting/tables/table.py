@@ -17,7 +17,7 @@ from raysearch.text.escaping import csv_cell, markdown, markdown_line
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One cell of a table.
 
     Args:
@@ -58,12 +58,12 @@ class Column:
     """
 
     title: str
-    show: Callable[[Any], Cell]
+    show: Callable[[Any], TableCell]
     small: str = ""
     kind: Kind = "n"
     groups: bool = False
     may_hide: bool = False
-    dense: Cell = Cell("")
+    dense: TableCell = TableCell("")
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Table:
     name: str
     title: str
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[TableCell]]
     note: str = ""
     has_dense: bool = False
 
@@ -127,7 +127,7 @@ def words(title: str, source: str | Callable[[Any], str], **options: Any) -> Col
         options: Other arguments of `Column`.
     """
     read = attrgetter(source) if isinstance(source, str) else source
-    return Column(title, lambda record: Cell(read(record)), **{"kind": "w", **options})
+    return Column(title, lambda record: TableCell(read(record)), **{"kind": "w", **options})
 
 
 def number(
@@ -142,7 +142,7 @@ def number(
         options: Other arguments of `Column`.
     """
     read = attrgetter(source) if isinstance(source, str) else source
-    return Column(title, lambda record: Cell(form(value := read(record)), finite(value)), **options)
+    return Column(title, lambda record: TableCell(form(value := read(record)), finite(value)), **options)
 
 
 def labels(path: str = "", calibration: bool = True) -> list[Column]:
@@ -159,14 +159,14 @@ def labels(path: str = "", calibration: bool = True) -> list[Column]:
     return columns
 
 
-def layers(removed: tuple[int, ...], **options: Any) -> Cell:
+def layers(removed: tuple[int, ...], **options: Any) -> TableCell:
     """Return the cell of removed layers.
 
     Args:
         removed: The layers; empty if they are not known.
-        options: Other arguments of `Cell`.
+        options: Other arguments of `TableCell`.
     """
-    return Cell(str(Mask(removed)) if removed else numbers.UNKNOWN, str(list(removed)), **options)
+    return TableCell(str(Mask(removed)) if removed else numbers.UNKNOWN, str(list(removed)), **options)
 
 
 def as_markdown(table: Table) -> str:
@@ -192,7 +192,7 @@ def as_csv(table: Table) -> str:
     return buffer.getvalue()
 
 
-def _markdown(cell: Cell) -> str:
+def _markdown(cell: TableCell) -> str:
     text = markdown_line(cell.text)
     if cell.link and cell.text:
         target = re.sub(r"[<>\s|]", lambda match: f"%{ord(match[0]):02X}", cell.link)

@@ -13,7 +13,7 @@ from raysearch.reporting.analysis.effect import CalibrationEffect
 from raysearch.reporting.analysis.frame import CALIBRATION_LOSS
 from raysearch.reporting.analysis.ranking import Ranking
 from raysearch.reporting.analysis.variance import Split
-from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
+from raysearch.reporting.tables.table import Column, Table, TableCell, labels, number, tabulate, words
 from raysearch.text import numbers
 
 _NOTE = (
@@ -33,7 +33,7 @@ def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
         *labels("setting."),
         Column(
             "Best",
-            lambda comparison: Cell(
+            lambda comparison: TableCell(
                 comparison.best.searcher, small=_level(comparison), best=comparison.best.behind == 0
             ),
             kind="name",
@@ -48,10 +48,10 @@ def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
             lambda comparison: ", ".join(rival.searcher for rival in comparison.rivals if rival.equivalent),
             may_hide=True,
         ),
-        Column("How sure", lambda comparison: Cell(comparison.verdict, small=_untested(comparison)), kind="w"),
+        Column("How sure", lambda comparison: TableCell(comparison.verdict, small=_untested(comparison)), kind="w"),
         Column(
             "Would be seen",
-            lambda comparison: Cell(_size(comparison.detectable, comparison.unit), comparison.detectable),
+            lambda comparison: TableCell(_size(comparison.detectable, comparison.unit), comparison.detectable),
         ),
     ]
     tables = []
@@ -85,12 +85,12 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
     return tabulate("ranking", "Searchers over all settings", columns, records, note)
 
 
-def _beside_the_best(row: tuple[Ranking, str]) -> Cell:
+def _beside_the_best(row: tuple[Ranking, str]) -> TableCell:
     ranking, name = row
     pair = next((pair for pair in ranking.pairs if pair.better == ranking.best and pair.worse == name), None)
     if pair is None:
-        return Cell("best", best=True)
-    return Cell(f"worse in {pair.wins} of {ranking.n_sets}", pair.wins)
+        return TableCell("best", best=True)
+    return TableCell(f"worse in {pair.wins} of {ranking.n_sets}", pair.wins)
 
 
 def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
@@ -100,14 +100,16 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
         words("By", "quantity.title", groups=True),
         *labels("setting.")[:-1],
         words("M", lambda contrast: ", ".join(map(str, contrast.sizes)), groups=True),
-        Column("First is better by", lambda contrast: Cell(_size(contrast.gain, contrast.unit, "+"), contrast.gain)),
-        Column("± 95 %", lambda contrast: Cell(_size(half := contrast.gap.half_width(), contrast.unit), half)),
-        Column("p", lambda contrast: Cell(numbers.probability(contrast.p), contrast.p, best=contrast.significant)),
+        Column(
+            "First is better by", lambda contrast: TableCell(_size(contrast.gain, contrast.unit, "+"), contrast.gain)
+        ),
+        Column("± 95 %", lambda contrast: TableCell(_size(half := contrast.gap.half_width(), contrast.unit), half)),
+        Column("p", lambda contrast: TableCell(numbers.probability(contrast.p), contrast.p, best=contrast.significant)),
         number("Draws", "gap.n_draws"),
         number("Seeds", "n_seeds"),
         Column(
             "Would be seen",
-            lambda contrast: Cell(_size(contrast.gap.detectable or None, contrast.unit), contrast.gap.detectable),
+            lambda contrast: TableCell(_size(contrast.gap.detectable or None, contrast.unit), contrast.gap.detectable),
         ),
     ]
     note = (
@@ -145,12 +147,12 @@ def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:
     columns = [
         *labels("panel.", calibration=False),
         words("By", "quantity.title"),
-        Column("Better calibration", lambda effect: Cell(effect.best, best=effect.clear), kind="w"),
+        Column("Better calibration", lambda effect: TableCell(effect.best, best=effect.clear), kind="w"),
         words("Than", "second"),
-        Column("Better by", lambda effect: Cell(effect.quantity.difference_text(effect.gain), effect.gain)),
+        Column("Better by", lambda effect: TableCell(effect.quantity.difference_text(effect.gain), effect.gain)),
         Column("95 % interval", _interval),
         number("p", "p", numbers.probability),
-        Column("Searchers", lambda effect: Cell(f"{effect.n_better} of {effect.n_searchers}", effect.n_searchers)),
+        Column("Searchers", lambda effect: TableCell(f"{effect.n_better} of {effect.n_searchers}", effect.n_searchers)),
         number("Draws", "n_draws", may_hide=True),
     ]
     note = (
@@ -164,12 +166,12 @@ def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:
     return tabulate("calibrations", "Which calibration gives the better checkpoints", columns, ordered, note)
 
 
-def _interval(effect: CalibrationEffect) -> Cell:
+def _interval(effect: CalibrationEffect) -> TableCell:
     if effect.low is None or effect.high is None:
-        return Cell(numbers.UNKNOWN)
+        return TableCell(numbers.UNKNOWN)
     if effect.quantity.ratio:
-        return Cell(f"{numbers.ratio_text(effect.low)} to {numbers.ratio_text(effect.high)}")
-    return Cell(f"{effect.low:+.2f} to {effect.high:+.2f}")
+        return TableCell(f"{numbers.ratio_text(effect.low)} to {numbers.ratio_text(effect.high)}")
+    return TableCell(f"{effect.low:+.2f} to {effect.high:+.2f}")
 
 
 def variance_table(splits: Sequence[Split]) -> Table | None:
@@ -182,7 +184,7 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
         Column("Interaction", partial(_share, "interaction")),
         Column("Draw", partial(_share, "draw"), may_hide=True),
         Column("Rest", partial(_share, "residual")),
-        Column("Raw η²", lambda split: Cell(" / ".join(numbers.percent(split.raw[part]) for part in split.p))),
+        Column("Raw η²", lambda split: TableCell(" / ".join(numbers.percent(split.raw[part]) for part in split.p))),
         Column("Searches", _extent),
     ]
     note = (
@@ -200,19 +202,19 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
     return tabulate("variance", "What results vary with", columns, splits, note)
 
 
-def _share(part: str, split: Split) -> Cell:
+def _share(part: str, split: Split) -> TableCell:
     share = split.shares.get(part)
     if share is None:
-        return Cell("in the rest" if part == "interaction" else numbers.UNKNOWN)
+        return TableCell("in the rest" if part == "interaction" else numbers.UNKNOWN)
     lines = []
     if interval := split.intervals.get(part):
         lines.append(f"{numbers.percent(interval[0])} to {numbers.percent(interval[1])}")
     p = split.p.get(part)
     if p is not None:
         lines.append(numbers.probability(p))
-    return Cell(numbers.percent(share), share, small="\n".join(lines))
+    return TableCell(numbers.percent(share), share, small="\n".join(lines))
 
 
-def _extent(split: Split) -> Cell:
+def _extent(split: Split) -> TableCell:
     combinations = f"{split.n_calibrations} × {split.n_searchers} combinations"
-    return Cell(str(split.n_searches), split.n_searches, small=combinations)
+    return TableCell(str(split.n_searches), split.n_searches, small=combinations)

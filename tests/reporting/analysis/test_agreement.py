@@ -5,14 +5,14 @@ import itertools
 import pytest
 
 from raysearch.core.mask import Mask
-from raysearch.reporting.analysis.agreement import Agreement, agreements, expected_jaccard, similarity
+from raysearch.reporting.analysis.agreement import MaskAgreement, agreements, expected_jaccard, similarity
 from raysearch.reporting.analysis.frame import cells_frame
 from raysearch.reporting.tables.agreement import agreement_table
 from raysearch.studies.result import CellResult
 from tests.reporting.cells import cell, outcome, study
 
 
-def agreed(*cells: CellResult) -> list[Agreement]:
+def agreed(*cells: CellResult) -> list[MaskAgreement]:
     return agreements(cells_frame(study(*cells)), {"m": 12})
 
 
