@@ -150,8 +150,8 @@ def study_lines(results: StudyResult, files: Sequence[Path], in_store: str) -> l
             f"Layer-forwards: {totals['shared']:,.0f} together, {totals['separate']:,.0f} one by one "
             f"({totals['shared'] / totals['separate']:.0%}), {totals['naive']:,.0f} by a full forward per mask"
         )
-    from raysearch.reporting.checkpoints import best_searches
-    from raysearch.reporting.findings import contrast_findings
+    from raysearch.reporting.checkpoint_findings import best_searches
+    from raysearch.reporting.contrast_findings import contrast_findings
 
     refusals = [note for refused in results.refused.values() for note in refusal_notes(refused, Mask())]
     verdicts = [f"{finding.verdict} [{finding.sure}]" for finding in contrast_findings(results)]

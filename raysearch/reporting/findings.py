@@ -10,18 +10,16 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from raysearch.reporting.analysis.analyse import Analysis, study_contrasts
-from raysearch.reporting.analysis.contrast import Contrast
+from raysearch.reporting.analysis.analyse import Analysis
 from raysearch.reporting.analysis.correlation import Correlation
-from raysearch.reporting.analysis.frame import Quantity, cells_frame, is_ruined, of_shared_luck
-from raysearch.reporting.analysis.variance import Split, Spread
+from raysearch.reporting.analysis.frame import Quantity, is_ruined, searchers_with_shared_seeds
+from raysearch.reporting.analysis.variance import LargestChange, Split
 from raysearch.reporting.calibration_findings import calibration_findings
-from raysearch.reporting.checkpoints import checkpoint_findings
-from raysearch.reporting.finding import MISSED, Finding, Sure, of_all
+from raysearch.reporting.checkpoint_findings import checkpoint_findings
+from raysearch.reporting.contrast_findings import contrast_finding, in_order, leading_findings
+from raysearch.reporting.finding import Finding, Sure, of_all
 from raysearch.reporting.searcher_findings import searcher_findings
 from raysearch.stats.significance import LEVEL, holm
-from raysearch.studies.result import StudyResult
-from raysearch.studies.spec import sides_of
 from raysearch.text import numbers
 from raysearch.text.sentences import capital, listed
 
@@ -33,9 +31,9 @@ def findings(analysis: Analysis) -> list[Finding]:
     """
     if not analysis.by_loss and not analysis.by_average:
         return [Finding("Which checkpoint?", "No search has found a mask yet.", "cannot tell", "searches", leads=True)]
-    leading, by_size = _leading_and_by_size(analysis.contrasts)
+    contrasts = in_order(analysis.contrasts)
     return [
-        *_contrasts(analysis.results, leading),
+        *leading_findings(analysis.results, contrasts.leading),
         *calibration_findings(analysis),
         *searcher_findings(analysis),
         *checkpoint_findings(analysis),
@@ -44,91 +42,9 @@ def findings(analysis: Analysis) -> list[Finding]:
         *_predictions(analysis),
         *_seeds(analysis),
         *_ruined(analysis),
-        *map(_contrast, by_size),
+        *map(contrast_finding, contrasts.by_size),
         *_unfinished(analysis),
     ]
-
-
-def contrast_findings(results: StudyResult) -> list[Finding]:
-    """Return only the answers to the named contrasts of a study.
-
-    Where there is an answer over all M together, an answer for a single M is given only if it is clear.
-    """
-    leading, by_size = _leading_and_by_size(study_contrasts(results, cells_frame(results)))
-    clear = (finding for finding in map(_contrast, by_size) if finding.sure == "clear")
-    return [*_contrasts(results, leading), *clear]
-
-
-def _leading_and_by_size(contrasts: Sequence[Contrast]) -> tuple[list[Contrast], list[Contrast]]:
-    """Return the leading answers, and those for a single M that have a leading answer over all M together."""
-
-    def subject(contrast: Contrast) -> tuple[object, ...]:
-        return contrast.first, contrast.second, contrast.quantity, contrast.setting.model, contrast.setting.calibration
-
-    subjects_over_all = {subject(contrast) for contrast in contrasts if len(contrast.sizes) > 1}
-    leading = []
-    by_size = []
-    for contrast in contrasts:
-        if len(contrast.sizes) == 1 and subject(contrast) in subjects_over_all:
-            by_size.append(contrast)
-        else:
-            leading.append(contrast)
-    return leading, by_size
-
-
-def _contrasts(results: StudyResult, contrasts: Sequence[Contrast]) -> Iterator[Finding]:
-    """Yield the answer to every contrast of a study, also to those without results."""
-    answered = {f"{contrast.first} - {contrast.second}" for contrast in contrasts}
-    for name in results.contrasts:
-        first, second = sides_of(name)
-        if (pair := f"{first} - {second}") not in answered:
-            why = "in no setting have both searchers found a mask"
-            verdict = f"Whether {first} is better than {second} cannot be told: {why}."
-            yield Finding(pair, verdict, "cannot tell", "verdicts")
-    yield from map(_contrast, contrasts)
-
-
-def _contrast(contrast: Contrast) -> Finding:
-    """Return the answer to a named contrast, with the smallest detectable difference."""
-    sizes = f"M = {', '.join(map(str, contrast.sizes))}{' together' if len(contrast.sizes) > 1 else ''}"
-    where = f"by {contrast.quantity.title} ({contrast.setting.calibration}, {contrast.setting.model}, {sizes})"
-    samples = {0: "no draw that both have", 1: "one draw"}.get(contrast.gap.n_draws, f"{contrast.gap.n_draws} draws")
-    over = f"{samples}, {'one seed' if contrast.n_seeds == 1 else f'{contrast.n_seeds} seeds'}"
-    question = f"{contrast.first} - {contrast.second}"
-    half_width = contrast.gap.half_width()
-    if half_width is None:
-        why = (
-            "no noise is known"
-            if contrast.gap.n_draws < 2
-            else "one draws random numbers, and the same ones in all draws"
-        )
-        if not math.isfinite(contrast.gain):
-            why = "a mask ruins the model"
-        verdict = f"Whether {contrast.first} is better than {contrast.second} {where} cannot be told: {why} ({over})."
-        return Finding(question, verdict, "cannot tell", "verdicts")
-    if not contrast.gain and not half_width:
-        verdict = f"{contrast.first} and {contrast.second} found the same {where} ({over})."
-        return Finding(question, verdict, "measured", "verdicts")
-    better = "better" if contrast.gain > 0 else "worse"
-    noise = f"± {numbers.rounded(half_width)} {contrast.unit}"
-    by = f"by {numbers.rounded(abs(contrast.gain))} {noise}"
-    result = f"{better} {by}" if contrast.gain else f"neither better nor worse {noise}"
-    corrected = f" corrected for {contrast.n_answers} answers" if contrast.n_answers > 1 else ""
-    test = f"95 %, {over}, {numbers.probability(contrast.p)}{corrected}"
-    if contrast.significant:
-        verdict = f"{contrast.first} is {better} than {contrast.second} {where}: {by} ({test})."
-    elif contrast.equivalent:
-        verdict = f"{contrast.first} is as good as {contrast.second} within the margin {where}: {result} ({test})."
-    else:
-        verdict = (
-            f"{contrast.first} and {contrast.second} do not differ significantly {where}: {contrast.first} is {result} "
-            f"({test}). A difference below {numbers.rounded(contrast.gap.detectable)} {contrast.unit} {MISSED}."
-        )
-    if contrast.gap.n_draws < 2:
-        verdict += " With one draw this is of these masks, not of other samples."
-    return Finding(
-        question, verdict, "clear" if contrast.significant or contrast.equivalent else "not significant", "verdicts"
-    )
 
 
 def _draws(analysis: Analysis) -> Iterator[Finding]:
@@ -171,7 +87,7 @@ def _variance(analysis: Analysis) -> Iterator[Finding]:
             sure = "measured"
         yield Finding("Calibration or searcher", verdict, sure, "variance")
         for choice in ("calibration", "searcher"):
-            if verdict := spread_sentence(analysis.spreads, quantity, choice):
+            if verdict := change_sentence(analysis.largest_changes, quantity, choice):
                 yield Finding("Size of the effect", verdict, "measured", "variance")
 
 
@@ -186,21 +102,21 @@ def _larger_share(split: Split) -> str | None:
     return "searcher" if searcher_low > calibration_high else None
 
 
-def spread_sentence(spreads: Sequence[Spread], quantity: Quantity, by: str) -> str:
+def change_sentence(changes: Sequence[LargestChange], quantity: Quantity, by: str) -> str:
     """Return a sentence of the largest change of a quantity by one choice, as in section 5.2 of arXiv 2604.24938.
 
     Args:
-        spreads: The spreads of the study.
+        changes: The largest changes of the study.
         quantity: The quantity.
         by: The choice: ``calibration`` or ``searcher``.
 
     Returns:
-        The sentence; an empty text without a spread.
+        The sentence; an empty text without a change.
     """
-    members = [spread for spread in spreads if spread.quantity == quantity and spread.by == by]
-    if not members:
+    by_choice = [change for change in changes if change.quantity == quantity and change.by == by]
+    if not by_choice:
         return ""
-    largest = max(members, key=lambda spread: spread.size)
+    largest = max(by_choice, key=lambda change: change.size)
     size = f"up to {quantity.difference_text(largest.size)}"
     if quantity.ratio:
         size = f"a factor of up to {numbers.ratio_text(largest.size)}"
@@ -255,7 +171,7 @@ def _seeds(analysis: Analysis) -> Iterator[Finding]:
         names = listed([str(name) for name in seeds[seeds == 1].index])
         verdict = f"Searched with one seed, so how much its random numbers matter is not measured: {names}."
         yield Finding("Seeds", verdict, "cannot tell", "results")
-    if shared := of_shared_luck(frame):
+    if shared := searchers_with_shared_seeds(frame):
         verdict = (
             f"Ranks, effects of calibrations and shares of variance leave out {listed(shared)}: the random numbers "
             "were the same in several draws. A study gives each draw its own, unless the words of an axis have a seed."

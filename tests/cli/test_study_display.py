@@ -23,7 +23,7 @@ from raysearch.configuration import build
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.reporting.analysis.analyse import analyse
-from raysearch.reporting.checkpoints import checkpoint_findings
+from raysearch.reporting.checkpoint_findings import checkpoint_findings
 from raysearch.searching.observer import StudyHeader
 from raysearch.studies.plan import CellPlan, StudyPlan
 from raysearch.studies.result import StudyResult

@@ -14,8 +14,9 @@ import pytest
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import Measure
 from raysearch.reporting.analysis.analyse import analyse
+from raysearch.reporting.contrast_findings import contrast_findings
 from raysearch.reporting.finding import of_all
-from raysearch.reporting.findings import contrast_findings, findings
+from raysearch.reporting.findings import findings
 from raysearch.reporting.tables.table import present
 from raysearch.reporting.tables.verdict import effect_table, verdict_tables
 from raysearch.studies.result import CellResult, StudyResult

@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from raysearch.reporting.analysis.analyse import Analysis, analyse
-from raysearch.reporting.findings import correlation_sentence, findings, spread_sentence
+from raysearch.reporting.findings import change_sentence, correlation_sentence, findings
 from tests.reporting.published import (
     ACCURACIES,
     CALIBRATED_PERPLEXITY,
@@ -86,8 +86,8 @@ def test_no_single_correlation_is_clear_of_zero_as_section_5_3_warns(published: 
 
 def test_spreads_of_section_5_2(published: Analysis) -> None:
     accuracy = published.averages[-1]
-    by_calibration = spread_sentence(published.spreads, accuracy, "calibration")
-    by_searcher = spread_sentence(published.spreads, accuracy, "searcher")
+    by_calibration = change_sentence(published.largest_changes, accuracy, "calibration")
+    by_searcher = change_sentence(published.largest_changes, accuracy, "searcher")
     assert "up to 5.76 points (Qwen3 8B, M = 9, Greedy iterative)" in by_calibration
     assert f"up to 7.51 points (Qwen3 8B, M = 9, {MARGIN})" in by_searcher
 
@@ -95,11 +95,11 @@ def test_spreads_of_section_5_2(published: Analysis) -> None:
 def test_calibration_shifts_perplexity_by_up_to_three_orders_of_magnitude(published: Analysis) -> None:
     largest = max(
         (
-            spread
-            for spread in published.spreads
-            if spread.quantity.group == "perplexity" and spread.by == "calibration"
+            change
+            for change in published.largest_changes
+            if change.quantity.group == "perplexity" and change.by == "calibration"
         ),
-        key=lambda spread: spread.size,
+        key=lambda change: change.size,
     )
     assert (*largest.panel, largest.fixed) == ("Qwen3 8B", 9, "One-shot")
     assert 3 < math.log10(largest.size) < 4

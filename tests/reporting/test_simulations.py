@@ -25,9 +25,9 @@ from raysearch.reporting.analysis.frame import (
     HELD_OUT_LOSS,
     Quantity,
     averages,
-    by_own_luck,
     cells_frame,
     settings,
+    with_own_seeds,
 )
 from raysearch.reporting.analysis.ranking import ranking
 from raysearch.reporting.analysis.sides import Side, difference
@@ -176,8 +176,8 @@ def test_luck_that_is_the_same_in_all_draws_is_not_taken_for_a_searchers_skill()
     seeded = frame.assign(stochastic=random)
     assert rate(lambda rng: rejects(rng, seeded)) <= MOST
     assert rejects(np.random.default_rng(0), frame), "as if nobody drew random numbers"
-    assert {*by_own_luck(seeded)["searcher"]} == {*"abc"}
-    assert {*by_own_luck(seeded.assign(seed=frame["draw"].astype(int)))["searcher"]} == {*"abcde"}
+    assert {*with_own_seeds(seeded)["searcher"]} == {*"abc"}
+    assert {*with_own_seeds(seeded.assign(seed=frame["draw"].astype(int)))["searcher"]} == {*"abcde"}
 
 
 @pytest.mark.parametrize("n", [6, 10])

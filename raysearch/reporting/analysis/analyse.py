@@ -18,11 +18,11 @@ from raysearch.reporting.analysis.frame import (
     Quantity,
     averages,
     cells_frame,
-    has,
+    has_quantity,
     headline,
 )
 from raysearch.reporting.analysis.ranking import Ranking, ranking
-from raysearch.reporting.analysis.variance import Split, Spread, splits, spreads
+from raysearch.reporting.analysis.variance import LargestChange, Split, largest_changes, splits
 from raysearch.studies.result import StudyResult
 from raysearch.studies.spec import Margin
 
@@ -45,7 +45,7 @@ class Analysis:
         cross: How far the masks on two calibrations agree.
         correlations: The rank correlations of each two quantities.
         splits: The shares of the variance of each average.
-        spreads: The largest differences that one choice makes.
+        largest_changes: The largest differences that one choice makes.
     """
 
     results: StudyResult
@@ -61,7 +61,7 @@ class Analysis:
     cross: Sequence[CrossAgreement]
     correlations: Sequence[Correlation]
     splits: Sequence[Split]
-    spreads: Sequence[Spread]
+    largest_changes: Sequence[LargestChange]
 
     @property
     def headline(self) -> Quantity:
@@ -81,7 +81,7 @@ class Analysis:
 def analyse(results: StudyResult) -> Analysis:
     """Compute all statistics of a study; those for which it is too small are empty."""
     frame = cells_frame(results)
-    assessed = [average for average in averages(results) if has(frame, average)]
+    assessed = [average for average in averages(results) if has_quantity(frame, average)]
     compared = {
         quantity: comparisons(frame, quantity, margin_of(quantity, results.margin))
         for quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS, *assessed)
@@ -100,7 +100,9 @@ def analyse(results: StudyResult) -> Analysis:
         cross=cross_agreements(frame),
         correlations=correlations(frame, [CALIBRATION_LOSS, *assessed]),
         splits=splits(frame, assessed),
-        spreads=[spread for quantity in assessed for spread in spreads(frame[frame["uses_objective"]], quantity)],
+        largest_changes=[
+            change for quantity in assessed for change in largest_changes(frame[frame["uses_objective"]], quantity)
+        ],
     )
 
 
@@ -112,7 +114,9 @@ def study_contrasts(results: StudyResult, frame: pd.DataFrame) -> list[Contrast]
         frame: Its searches, see `cells_frame`.
     """
     quantities = (HELD_OUT_LOSS, CALIBRATION_LOSS, *averages(results))
-    margins = [(quantity, margin_of(quantity, results.margin)) for quantity in quantities if has(frame, quantity)]
+    margins = [
+        (quantity, margin_of(quantity, results.margin)) for quantity in quantities if has_quantity(frame, quantity)
+    ]
     return contrasts(frame, results.contrasts, margins)
 
 

@@ -18,7 +18,14 @@ from typing import Literal
 import pandas as pd
 
 from raysearch.core.json import finite
-from raysearch.reporting.analysis.frame import CALIBRATION_LOSS, Quantity, Setting, mean_of, settings, tidy
+from raysearch.reporting.analysis.frame import (
+    CALIBRATION_LOSS,
+    Quantity,
+    Setting,
+    mean_of,
+    settings,
+    without_rounding_errors,
+)
 from raysearch.reporting.analysis.sides import Side, difference
 from raysearch.stats.significance import LEVEL, holm
 
@@ -127,7 +134,11 @@ def compare(
     sides = {name: Side(searches, quantity) for name, searches in measured.items()}
     rivals = [_rival(name, searches, sides[name], quantity) for name, searches in measured.items()]
     rivals.sort(
-        key=lambda rival: (tidy(-quantity.sign * sides[rival.searcher].score), math.isnan(rival.cost), rival.cost)
+        key=lambda rival: (
+            without_rounding_errors(-quantity.sign * sides[rival.searcher].score),
+            math.isnan(rival.cost),
+            rival.cost,
+        )
     )
     pairs = itertools.combinations([sides[rival.searcher] for rival in rivals], 2)
     gaps = [difference(side, other_side, quantity) for side, other_side in pairs]

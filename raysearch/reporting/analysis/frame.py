@@ -1,4 +1,4 @@
-"""The searches of a study as one tidy table, a row each, from which statistics, tables and figures are made."""
+"""The searches of a study as one table, a row each, from which statistics, tables and figures are made."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ from raysearch.text import numbers
 Items = Sequence[npt.NDArray[np.float64]]
 
 _AVERAGED: tuple[Group, ...] = ("perplexity", "accuracy", "generation")
+#: The columns that come from the cell itself: its labels, then what its searcher declares about itself.
 _LABELS = ("model", "calibration", "searcher", "remove", "seed", "draw", "state", "failure", "search_id", "link")
 _DECLARED = ("uses_objective", "stochastic")
-_FOUND = ("comparable", "removed", "measure", "unit", "items", "held_out_by_draw", "source")
+
+#: The columns that come from the outcome of a search: those that are not numbers, then the numbers.
+_OUTCOME_COLUMNS = ("comparable", "removed", "measure", "unit", "items", "held_out_by_draw", "source")
 _NUMBERS = (
     "dense_loss", "loss", "loss_error", "delta", "error_to_best", "held_out", "held_out_error", "evaluations",
     "n_free", "n_samples", "layer_forwards_alone", "layer_forwards_naive", "layer_forwards_shared", "seconds",
@@ -168,7 +171,7 @@ def cells_frame(results: StudyResult) -> pd.DataFrame:
     quantities = [*map(quantity_of, results.metrics), *averages(results)]
     numbers = [*_NUMBERS, *(name for quantity in quantities for name in (quantity.key, quantity.error))]
     rows = [_row(cell, results) for cell in results.cells]
-    frame = pd.DataFrame(rows, columns=[*_LABELS, *_DECLARED, *_FOUND, *numbers], dtype=object)
+    frame = pd.DataFrame(rows, columns=[*_LABELS, *_DECLARED, *_OUTCOME_COLUMNS, *numbers], dtype=object)
     types = {
         **{name: pd.CategoricalDtype(frame[name].unique()) for name in ("model", "calibration", "searcher")},
         **dict.fromkeys(("remove", "seed"), int),
@@ -212,7 +215,7 @@ def mean_of(quantity: Quantity, values: pd.Series) -> float:
     return float(np.exp(np.log(values).mean()) if quantity.ratio else values.mean())
 
 
-def tidy(values: Any) -> Any:
+def without_rounding_errors(values: Any) -> Any:
     """Round numbers, or tables of them, to 12 decimals, so that the order of additions does not matter."""
     return round(values, 12)
 
@@ -222,7 +225,7 @@ def fresh_loss(frame: pd.DataFrame) -> Quantity:
     return HELD_OUT_LOSS if _comparable(frame)["held_out"].notna().all() else CALIBRATION_LOSS
 
 
-def has(frame: pd.DataFrame, quantity: Quantity) -> bool:
+def has_quantity(frame: pd.DataFrame, quantity: Quantity) -> bool:
     """Return whether any comparable search has a quantity.
 
     Args:
@@ -239,7 +242,7 @@ def headline(results: StudyResult, frame: pd.DataFrame) -> Quantity:
         results: The study.
         frame: Its searches, see `cells_frame`.
     """
-    return next((average for average in averages(results) if has(frame, average)), None) or fresh_loss(frame)
+    return next((average for average in averages(results) if has_quantity(frame, average)), None) or fresh_loss(frame)
 
 
 def by_column(values: Mapping[str, Estimate], results: StudyResult) -> dict[str, Estimate]:
@@ -273,7 +276,7 @@ def is_ruined(outcome: Outcome, results: StudyResult) -> bool:
     return any(name in averaged and not math.isfinite(estimate.value) for name, estimate in outcome.assessed.items())
 
 
-def of_shared_luck(frame: pd.DataFrame) -> list[str]:
+def searchers_with_shared_seeds(frame: pd.DataFrame) -> list[str]:
     """Return the searchers that had the same random numbers in several draws of a calibration.
 
     Their luck is the same in each draw, so a test over draws would take it for an effect of the searcher.
@@ -283,9 +286,9 @@ def of_shared_luck(frame: pd.DataFrame) -> list[str]:
     return list(n_draws[n_draws > 1].index.unique("searcher"))
 
 
-def by_own_luck(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the searches of the searchers that use the objective, without those of `of_shared_luck`."""
-    return frame[frame["uses_objective"] & ~frame["searcher"].isin(of_shared_luck(frame))]
+def with_own_seeds(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the searches of the searchers that use the objective, without those of `searchers_with_shared_seeds`."""
+    return frame[frame["uses_objective"] & ~frame["searcher"].isin(searchers_with_shared_seeds(frame))]
 
 
 def _comparable(frame: pd.DataFrame) -> pd.DataFrame:

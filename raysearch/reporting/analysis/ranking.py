@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from raysearch.reporting.analysis.frame import HELD_OUT_LOSS, Quantity, by_own_luck, tidy
+from raysearch.reporting.analysis.frame import HELD_OUT_LOSS, Quantity, with_own_seeds, without_rounding_errors
 from raysearch.stats.significance import LEVEL
 
 _FEWEST = 3  # sets of samples, and searchers
@@ -76,7 +76,7 @@ class Ranking:
 
 
 def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
-    """Rank the searchers of `by_own_luck` by a quantity.
+    """Rank the searchers of `with_own_seeds` by a quantity.
 
     Args:
         frame: The searches, see `cells_frame`.
@@ -87,7 +87,7 @@ def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
     """
     from scipy.stats import friedmanchisquare
 
-    searches = by_own_luck(frame)
+    searches = with_own_seeds(frame)
     measured = searches[searches["comparable"] & searches[quantity.key].notna()]
     badness = -quantity.sign * quantity.values_of(measured)
     places = [measured[name] for name in ("model", "calibration", "draw", "remove", "searcher")]
@@ -115,7 +115,7 @@ def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
 
 def ranks_of(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the ranks of the numbers of each row, the lowest first; equal numbers share the mean of their ranks."""
-    return tidy(rows).rank(axis="columns")
+    return without_rounding_errors(rows).rank(axis="columns")
 
 
 @functools.cache  # computing it takes about a second

@@ -3,7 +3,7 @@
 Only averages of assessed metrics are split, since all calibrations share them. The unit of a loss depends on the
 calibration, so losses of two calibrations are never put on one scale. Searchers that do not use the objective are left
 out, since they would dilute the calibration's share. Searchers with the same random numbers in several draws are left
-out, too (`by_own_luck`).
+out, too (`with_own_seeds`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from raysearch.core.json import finite
-from raysearch.reporting.analysis.frame import Panel, Quantity, by_own_luck, mean_of, panels
+from raysearch.reporting.analysis.frame import Panel, Quantity, mean_of, panels, with_own_seeds
 from raysearch.stats.difference import Difference, joint_error, variance_of_mean
 from raysearch.stats.significance import holm
 
@@ -78,7 +78,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Spread:
+class LargestChange:
     """The largest difference that one choice makes while the other is held fixed.
 
     Args:
@@ -109,14 +109,14 @@ def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
         quantities: The quantities.
     """
     split_by_panel = []
-    for panel, cells in panels(by_own_luck(frame)):
+    for panel, cells in panels(with_own_seeds(frame)):
         for quantity in quantities:
             if (split := _split(panel, cells, quantity)) is not None:
                 split_by_panel.append(split)
     return split_by_panel
 
 
-def spreads(frame: pd.DataFrame, quantity: Quantity) -> list[Spread]:
+def largest_changes(frame: pd.DataFrame, quantity: Quantity) -> list[LargestChange]:
     """Return for each model and M the largest difference of calibrations with one searcher, and of searchers on one.
 
     Args:
@@ -134,7 +134,7 @@ def spreads(frame: pd.DataFrame, quantity: Quantity) -> list[Spread]:
             low = several.min(axis=1)
             sizes = high / low if quantity.ratio else high - low
             if len(sizes):
-                largest.append(Spread(panel, quantity, by, sizes.idxmax(), float(sizes.max())))
+                largest.append(LargestChange(panel, quantity, by, sizes.idxmax(), float(sizes.max())))
     return largest
 
 
@@ -173,25 +173,30 @@ def _analysis_of_variance(data: pd.DataFrame) -> pd.DataFrame:
     """
     from scipy.special import fdtrc
 
-    calibration, draw, searcher = (pd.factorize(data[name])[0] for name in ("calibration", "draw", "searcher"))
-    left_over = partial(_left_over, data["value"].to_numpy() - data["value"].mean())
-    without_calibration = left_over(searcher)
-    without_searcher = left_over(calibration)
-    additive = left_over(calibration, searcher)
-    with_interaction = left_over(len(data) * calibration + searcher)
-    of_draws = without_searcher - left_over(len(data) * calibration + draw)
-    sums = {
-        "calibration": without_calibration - additive,
-        "searcher": without_searcher - additive,
-        "residual": additive,
-    }
-    if with_interaction[1] > 0:  # there are several draws or seeds, which separate the interaction from noise
-        sums |= {"interaction": additive - with_interaction, "residual": with_interaction - of_draws}
-    if of_draws[1] > 0:
-        sums["draw"] = of_draws
+    calibration = pd.factorize(data["calibration"])[0]
+    searcher = pd.factorize(data["searcher"])[0]
+    draw = pd.factorize(data["draw"])[0]
+    residual = partial(_residual, data["value"].to_numpy() - data["value"].mean())
+    # The residuals of fits by the named factors; a number is a level of two factors together.
+    by_searcher = residual(searcher)
+    by_calibration = residual(calibration)
+    by_both = residual(calibration, searcher)
+    by_combination = residual(len(data) * calibration + searcher)
+    draws = by_calibration - residual(len(data) * calibration + draw)
+    has_several_per_combination = by_combination[1] > 0  # draws or seeds separate the interaction from noise
+    has_several_draws = draws[1] > 0
+    sums = {"calibration": by_searcher - by_both, "searcher": by_calibration - by_both, "residual": by_both}
+    if has_several_per_combination:
+        sums["interaction"] = by_both - by_combination
+        sums["residual"] = by_combination - draws
+    if has_several_draws:
+        sums["draw"] = draws
     parts = pd.DataFrame(sums, ["sum_sq", "df"]).T
     parts["sum_sq"] = parts["sum_sq"].clip(lower=0)
-    noise = parts.loc[["draw" if "draw" in sums and name == "calibration" else "residual" for name in sums]]
+    noise_names = dict.fromkeys(sums, "residual")
+    if has_several_draws:
+        noise_names["calibration"] = "draw"
+    noise = parts.loc[[*noise_names.values()]]
     parts["error_df"] = noise["df"].to_numpy()
     parts["error"] = (noise["sum_sq"] / noise["df"]).where(noise["df"] > 0).to_numpy()
     parts["F"] = parts["sum_sq"] / parts["df"] / parts["error"]
@@ -201,23 +206,27 @@ def _analysis_of_variance(data: pd.DataFrame) -> pd.DataFrame:
 def _tests(data: pd.DataFrame, parts: pd.DataFrame) -> dict[str, float | None]:
     """Return the p of calibration and searcher, see `Split`."""
     table = data.pivot_table("value", ["calibration", "draw"], "searcher")
-    means = [of_calibration.to_numpy() for _, of_calibration in table.mean(axis=1).groupby("calibration")]
-    if min(map(len, means)) < 2:
+    draw_means = [means.to_numpy() for _, means in table.mean(axis=1).groupby("calibration")]
+    if min(map(len, draw_means)) < 2:
         return {name: finite(float(parts["p"][name])) for name in ("calibration", "searcher")}
-    pairs = [_welch_p(first, second) for first, second in itertools.combinations(means, 2)]
+    pair_ps = [_welch_p(first, second) for first, second in itertools.combinations(draw_means, 2)]
+    calibration_p = min((p for p in holm(pair_ps) if p is not None), default=None)
+    # Within each draw, the searchers are permuted: how often do their means differ at least as much as they do?
     permuted = np.random.default_rng(0).permuted(np.tile(table, (RESAMPLES, 1, 1)), axis=2)
-    further = permuted.mean(axis=1).var(axis=1) >= table.mean().var(ddof=0) * (1 - _DUST)
-    of_calibrations = min((p for p in holm(pairs) if p is not None), default=None)
-    return {"calibration": of_calibrations, "searcher": float((1 + further.sum()) / (1 + RESAMPLES))}
+    permuted_variances = permuted.mean(axis=1).var(axis=1)
+    is_as_far = permuted_variances >= table.mean().var(ddof=0) * (1 - _DUST)
+    searcher_p = float((1 + is_as_far.sum()) / (1 + RESAMPLES))
+    return {"calibration": calibration_p, "searcher": searcher_p}
 
 
 def _welch_p(first: _Numbers, second: _Numbers) -> float | None:
+    """Return the p of Welch's test that two means are equal."""
     error = joint_error([variance_of_mean(first), variance_of_mean(second)])
     return Difference(float(first.mean() - second.mean()), min(len(first), len(second)), [error]).p
 
 
-def _left_over(values: _Numbers, *factors: npt.NDArray[np.int_]) -> _Numbers:
-    """Return the residual sum of squares after effects of factors, and its degrees of freedom.
+def _residual(values: _Numbers, *factors: npt.NDArray[np.int_]) -> _Numbers:
+    """Return the sum of squares that is left of values after a fit by factors, and its degrees of freedom, [2].
 
     Args:
         values: The values, whose mean is 0, [n].
@@ -239,6 +248,7 @@ def _components(parts: pd.DataFrame, n: int) -> pd.Series:
 
 
 def _omega(parts: pd.DataFrame, n: int) -> Shares:
+    """Return the shares without noise, see `Split`; of the sums of squares where nothing exceeds noise."""
     components = _components(parts, n)
     if not components.any():
         components = parts["sum_sq"]
@@ -261,14 +271,15 @@ def _intervals(parts: pd.DataFrame, shares: Shares, n: int) -> dict[str, tuple[f
 
 
 def _is_stable(data: pd.DataFrame, shares: Shares) -> bool | None:
+    """Return whether the same share is the larger one whichever searcher is left out, see `Split`."""
     searchers = data["searcher"].unique()
     if len(searchers) < 3:
         return None
-    larger = shares["calibration"] > shares["searcher"]
+    calibration_is_larger = shares["calibration"] > shares["searcher"]
     for searcher in searchers:
-        rest = data[data["searcher"] != searcher]
-        shares_of_rest = _omega(_analysis_of_variance(rest), len(rest))
-        if (shares_of_rest["calibration"] > shares_of_rest["searcher"]) != larger:
+        others = data[data["searcher"] != searcher]
+        shares_of_others = _omega(_analysis_of_variance(others), len(others))
+        if (shares_of_others["calibration"] > shares_of_others["searcher"]) != calibration_is_larger:
             return False
     return True
 

@@ -27,11 +27,11 @@ from raysearch.reporting.analysis.frame import (
     Setting,
     by_column,
     fresh_loss,
-    has,
+    has_quantity,
     quantity_of,
     searcher_means,
     settings,
-    tidy,
+    without_rounding_errors,
 )
 from raysearch.reporting.analysis.ranking import ranks_of
 from raysearch.reporting.tables.table import Column, Table, TableCell, layers, number, present, tabulate
@@ -93,7 +93,7 @@ def _leaderboard(place: int, model: str, cells: pd.DataFrame, options: Mapping[s
     if shared.empty:
         return None  # only assessed numbers of the searches are known
     means = searcher_means(shared).xs(model)
-    losses = tidy(means[column].dropna().unstack("searcher"))  # a row a setting
+    losses = without_rounding_errors(means[column].dropna().unstack("searcher"))  # a row a setting
     ranks = ranks_of(losses).mean()
     lines = ranks.to_frame("rank").join(means["evaluations"].groupby("searcher", observed=True).mean()).reset_index()
     lines["options"] = [_options(options.get(searcher, {})) for searcher in lines["searcher"]]
@@ -191,7 +191,7 @@ def _quantities(analysis: Analysis) -> list[Quantity]:
     for group, metrics in itertools.groupby(analysis.results.metrics, key=lambda metric: metric.group):
         quantities += map(quantity_of, metrics)
         quantities += [average for average in analysis.averages if average.group == group and len(average.metrics) > 1]
-    return [quantity for quantity in dict.fromkeys(quantities) if has(analysis.frame, quantity)]
+    return [quantity for quantity in dict.fromkeys(quantities) if has_quantity(analysis.frame, quantity)]
 
 
 def _loss_table(name: str, title: str, cells: pd.DataFrame, compared: Sequence[Comparison]) -> Table | None:

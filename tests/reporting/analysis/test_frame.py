@@ -3,7 +3,7 @@ from __future__ import annotations
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.json import from_json
 from raysearch.reporting.analysis.frame import averages, by_column, cells_frame
-from raysearch.reporting.analysis.variance import spreads
+from raysearch.reporting.analysis.variance import largest_changes
 from raysearch.reporting.tables.cost import cost_table
 from raysearch.studies.record import CellRecord
 from tests.reporting.cells import PERPLEXITY_METRIC, compared, grid, study
@@ -50,7 +50,7 @@ def test_a_perplexity_has_one_mean_the_geometric_one_wherever_it_is_shown():
     assert [(rival.searcher, round(rival.mean)) for rival in comparison.rivals] == [("a", 100), ("b", 200)]
     table = cost_table(frame, quantity)
     assert table is not None and [row[-1].text for row in table.rows] == ["100.00", "200.00", "10.00"]
-    assert {(spread.by, round(spread.size)) for spread in spreads(frame, quantity)} == {
+    assert {(change.by, round(change.size)) for change in largest_changes(frame, quantity)} == {
         ("calibration", 10),
         ("searcher", 2),
     }

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from raysearch.reporting.analysis.frame import averages, cells_frame
-from raysearch.reporting.analysis.variance import Split, splits, spreads
+from raysearch.reporting.analysis.variance import Split, largest_changes, splits
 from raysearch.studies.result import StudyResult
 from tests.reporting.cells import PERPLEXITY_METRIC, grid
 
@@ -76,7 +76,7 @@ def test_spreads_hold_the_other_choice_fixed():
     values = {("x", "a"): [1.0], ("x", "b"): [3.0], ("y", "a"): [5.0], ("y", "b"): [4.0]}
     results = grid(values)
     by_choice = {
-        spread.by: (spread.fixed, spread.size) for spread in spreads(cells_frame(results), averages(results)[0])
+        change.by: (change.fixed, change.size) for change in largest_changes(cells_frame(results), averages(results)[0])
     }
     assert by_choice == {"calibration": ("a", 4.0), "searcher": ("x", 2.0)}
 
