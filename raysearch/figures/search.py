@@ -114,17 +114,17 @@ class Plots:
         last = len(pruned_sizes) - 1
         for number, size in enumerate(pruned_sizes):
             is_target = size == len(self.final_mask)
-            of_size = sizes == size
+            has_size = sizes == size
             colour = style.ORANGE if is_target else colormaps[style.SIZES](0.15 + 0.8 * number / max(last, 1))
-            inside = of_size & (losses <= high)
-            above = indices[of_size & (losses > high)]
+            inside = has_size & (losses <= high)
+            above = indices[has_size & (losses > high)]
             axes.scatter(indices[inside], losses[inside], s=13, color=colour, alpha=0.35, linewidths=0)
             edge = [high] * len(above)
             axes.scatter(above, edge, s=18, marker="^", color=colour, alpha=0.4, linewidths=0, clip_on=False)
-            best = np.minimum.accumulate(losses[of_size])
+            best = np.minimum.accumulate(losses[has_size])
             is_named = is_target or len(pruned_sizes) <= _MAX_SIZES_NAMED or number in (0, last)
             label = f"{size} removed: best {best[-1]:.3f}{' (target)' if is_target else ''}" if is_named else None
-            axes.step(indices[of_size], best, where="post", color=colour, lw=2.4 if is_target else 1.3, label=label)
+            axes.step(indices[has_size], best, where="post", color=colour, lw=2.4 if is_target else 1.3, label=label)
         if (dense := losses[sizes == 0]).size:
             axes.axhline(dense[0], color=style.INK, ls="--", lw=1.1, label=f"dense: {dense[0]:.3f}")
         failed = [trial.index for trial in self.seen if trial.loss is None and trial.screened is None]

@@ -29,8 +29,8 @@ def searcher_findings(analysis: Analysis) -> Iterator[Finding]:
         return
     for quantity in dict.fromkeys(comparison.quantity for comparison in compared):
         leads = quantity == analysis.headline or not analysis.averages
-        of_quantity = [comparison for comparison in compared if comparison.quantity == quantity]
-        yield from _in_settings(quantity, of_quantity, leads)
+        by_quantity = [comparison for comparison in compared if comparison.quantity == quantity]
+        yield from _in_settings(quantity, by_quantity, leads)
         yield from (_over_settings(ranking) for ranking in analysis.rankings if ranking.quantity == quantity)
 
 
@@ -112,7 +112,7 @@ def _over_settings(ranking: Ranking) -> Finding:
     if not worse:
         verdict = f"{lead}, but no searcher is significantly worse (Friedman {numbers.probability(ranking.p)}).{always}"
         return Finding(question, verdict, "not significant", "verdicts")
-    rest = [name for name in ranking.ranks if name not in (best, *worse)]
-    similar = f" Not significantly different from it: {listed(rest, most=12)}." if rest else ""
+    others = [name for name in ranking.ranks if name not in (best, *worse)]
+    similar = f" Not significantly different from it: {listed(others, most=12)}." if others else ""
     verdict = f"{lead}. Significantly worse (Nemenyi's test, p ≤ {LEVEL}): {listed(worse, most=12)}.{similar}{always}"
     return Finding(question, verdict, "clear", "verdicts")

@@ -66,9 +66,9 @@ def _exact_p(x: _Numbers, y: _Numbers) -> float:
     counts = np.zeros((len(subsets), largest + 1), np.int64)  # the number of pairings of each subset, by their sum
     counts[0, 0] = 1
     for paired, element in enumerate(twice_x):
-        of_size = subsets[np.bitwise_count(subsets) == paired]
+        subsets_of_size = subsets[np.bitwise_count(subsets) == paired]
         for place, partner in enumerate(twice_y):
-            without_partner = of_size[of_size >> place & 1 == 0]
+            without_partner = subsets_of_size[subsets_of_size >> place & 1 == 0]
             product = element * partner
             counts[without_partner | 1 << place, product:] += counts[without_partner, : largest + 1 - product]
     by_sum = counts[-1]

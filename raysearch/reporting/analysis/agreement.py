@@ -147,13 +147,13 @@ def expected_jaccard(n_layers: int, n_remove: int) -> float:
 def _agreement(setting: Setting, cells: pd.DataFrame, n_layers: int) -> MaskAgreement:
     # an entry is the masks of one searcher on one draw, a mask for each seed
     by_place = masks_of(cells, "draw", "searcher")
-    by_draw = [list(of_draw) for _, of_draw in by_place.groupby(level="draw")]
+    by_draw = [list(masks) for _, masks in by_place.groupby(level="draw")]
     pairs = [similarity(first, second) for masks in by_draw for first, second in itertools.combinations(masks, 2)]
     between_seeds = [similarity(masks) for masks in by_place if len(masks) > 1]
     between_draws = [
         similarity(first, second)
-        for _, of_searcher in by_place.groupby(level="searcher", observed=True)
-        for first, second in itertools.combinations(of_searcher, 2)
+        for _, searcher_masks in by_place.groupby(level="searcher", observed=True)
+        for first, second in itertools.combinations(searcher_masks, 2)
     ]
     removed = [set(layers) for layers in cells["removed"]]
     n_free = cells["n_free"].fillna(n_layers).iloc[0]

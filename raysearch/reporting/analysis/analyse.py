@@ -93,7 +93,7 @@ def analyse(results: StudyResult) -> Analysis:
         by_loss=compared[CALIBRATION_LOSS],
         by_held_out=compared[HELD_OUT_LOSS],
         by_average=[comparison for quantity in assessed for comparison in compared[quantity]],
-        rankings=[of_quantity for quantity in compared if (of_quantity := ranking(frame, quantity))],
+        rankings=[ranks for quantity in compared if (ranks := ranking(frame, quantity))],
         contrasts=study_contrasts(results, frame),
         effects=[effect for quantity in assessed for effect in calibration_effects(frame, quantity)],
         agreements=agreements(frame, results.n_layers),
@@ -114,9 +114,8 @@ def study_contrasts(results: StudyResult, frame: pd.DataFrame) -> list[Contrast]
         frame: Its searches, see `cells_frame`.
     """
     quantities = (HELD_OUT_LOSS, CALIBRATION_LOSS, *averages(results))
-    margins = [
-        (quantity, margin_of(quantity, results.margin)) for quantity in quantities if has_quantity(frame, quantity)
-    ]
+    measured = [quantity for quantity in quantities if has_quantity(frame, quantity)]
+    margins = [(quantity, margin_of(quantity, results.margin)) for quantity in measured]
     return contrasts(frame, results.contrasts, margins)
 
 

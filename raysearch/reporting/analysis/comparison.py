@@ -133,19 +133,14 @@ def compare(
         return None
     sides = {name: Side(searches, quantity) for name, searches in measured.items()}
     rivals = [_rival(name, searches, sides[name], quantity) for name, searches in measured.items()]
-    rivals.sort(
-        key=lambda rival: (
-            without_rounding_errors(-quantity.sign * sides[rival.searcher].score),
-            math.isnan(rival.cost),
-            rival.cost,
-        )
-    )
+    scores = {name: without_rounding_errors(-quantity.sign * side.score) for name, side in sides.items()}
+    rivals.sort(key=lambda rival: (scores[rival.searcher], math.isnan(rival.cost), rival.cost))
     pairs = itertools.combinations([sides[rival.searcher] for rival in rivals], 2)
     gaps = [difference(side, other_side, quantity) for side, other_side in pairs]
     corrected = holm([gap.p for gap in gaps]), holm([gap.equivalence_p(margin) for gap in gaps])
-    best, *rest = rivals
+    best, *others = rivals
     ordered = [best if math.isfinite(best.mean) else replace(best, behind=math.inf, p=None)]
-    for rival, gap, p, equivalence_p in zip(rest, gaps, *corrected, strict=False):  # the pairs of the best come first
+    for rival, gap, p, equivalence_p in zip(others, gaps, *corrected, strict=False):  # the pairs of the best come first
         behind = math.inf if math.isnan(gap.value) else max(0.0, quantity.sign * gap.value)
         tested = replace(
             rival,

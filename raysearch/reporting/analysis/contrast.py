@@ -80,9 +80,9 @@ def contrasts(
     over_all_sizes: list[Contrast] = []
     by_size: list[Contrast] = []
     for pair in map(sides_of, names):
-        mine = _without_used_loss(frame[frame["searcher"].isin(pair)])
+        searches = _without_used_loss(frame[frame["searcher"].isin(pair)])
         for quantity, margin in quantities:
-            measured = mine[mine[quantity.key].notna()]
+            measured = searches[searches[quantity.key].notna()]
             with_both_sides = (cells for _, cells in settings(measured) if cells["searcher"].nunique() > 1)
             by_size += [_contrast(cells, quantity, margin, *pair) for cells in with_both_sides]
             over_all_sizes += [_contrast(cells, quantity, margin, *pair) for cells in _all_sizes(measured)]
@@ -119,8 +119,8 @@ def _without_used_loss(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _contrast(cells: pd.DataFrame, quantity: Quantity, margin: float | None, first: str, second: str) -> Contrast:
-    mine, theirs = (cells[cells["searcher"] == name] for name in (first, second))
-    gap = difference(Side(mine, quantity), Side(theirs, quantity), quantity)
+    sides = [cells[cells["searcher"] == name] for name in (first, second)]
+    gap = difference(*(Side(side, quantity) for side in sides), quantity)
     return Contrast(
         setting=Setting(*cells[[*Setting._fields]].iloc[0]),
         sizes=tuple(sorted(cells["remove"].unique().tolist())),
@@ -130,5 +130,5 @@ def _contrast(cells: pd.DataFrame, quantity: Quantity, margin: float | None, fir
         gap=gap,
         equivalence_p=gap.equivalence_p(margin),
         unit=quantity.difference_unit or str(cells["unit"].iloc[0]),
-        n_seeds=int(max(side.groupby("draw")["seed"].nunique().max() for side in (mine, theirs))),
+        n_seeds=int(max(side.groupby("draw")["seed"].nunique().max() for side in sides)),
     )

@@ -80,8 +80,8 @@ def correlations(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Co
 def _distinct(searches: pd.DataFrame) -> pd.DataFrame:
     """Return the searches of a setting, without searchers that found the same masks as an earlier searcher."""
     first_by_masks: dict[frozenset[tuple[object, ...]], str] = {}
-    for searcher, mine in searches.groupby("searcher", observed=True):
-        first_by_masks.setdefault(frozenset(zip(mine["draw"], mine["mask"], strict=True)), searcher)
+    for searcher, members in searches.groupby("searcher", observed=True):
+        first_by_masks.setdefault(frozenset(zip(members["draw"], members["mask"], strict=True)), searcher)
     return searches[searches["searcher"].isin([*first_by_masks.values()])]
 
 

@@ -150,9 +150,11 @@ def averages(results: StudyResult) -> list[Quantity]:
     for group in _AVERAGED:
         if members := [metric for metric in results.metrics if metric.group == group]:
             unit, higher_is_better = mode((metric.unit, metric.higher_is_better) for metric in members)
-            alike = [metric for metric in members if (metric.unit, metric.higher_is_better) == (unit, higher_is_better)]
-            title = f"average {group}" if len(alike) > 1 else f"{group} on {alike[0].title}"
-            names = tuple(metric.name for metric in alike)
+            averaged = [
+                metric for metric in members if (metric.unit, metric.higher_is_better) == (unit, higher_is_better)
+            ]
+            title = f"average {group}" if len(averaged) > 1 else f"{group} on {averaged[0].title}"
+            names = tuple(metric.name for metric in averaged)
             quantities.append(
                 Quantity(f"{group}_average", title, unit, higher_is_better, group == "perplexity", names, group)
             )

@@ -110,11 +110,11 @@ def _ranks(results: StudyResult) -> Iterator[_Ranks]:
             by_group[mask.model, mask.remove, mask.record.way].append(by_metric)
     for group, masks in by_group.items():
         for name, first in masks[0].items():
-            of_masks = [mask[name] for mask in masks if name in mask]
+            metric_numbers = [mask[name] for mask in masks if name in mask]
             is_description = first.metric.group in ("degeneration", "failures")  # of which no value is the best
-            if len(of_masks) == len(masks) >= _FEWEST and not is_description:
-                before = [three.pruned.value for three in of_masks]
-                after = [three.recovered.value for three in of_masks]
+            if len(metric_numbers) == len(masks) >= _FEWEST and not is_description:
+                before = [three.pruned.value for three in metric_numbers]
+                after = [three.recovered.value for three in metric_numbers]
                 yield _Ranks(*group, first.metric, before, after)
 
 

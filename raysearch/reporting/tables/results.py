@@ -89,7 +89,7 @@ def _leaderboard(place: int, model: str, cells: pd.DataFrame, options: Mapping[s
         column = "delta"
         name = "loss over the dense model's on the calibration"
         form = numbers.change
-    shared = pd.concat(on_shared_draws(of_setting, quantity) for _, of_setting in settings(cells))
+    shared = pd.concat(on_shared_draws(searches, quantity) for _, searches in settings(cells))
     if shared.empty:
         return None  # only assessed numbers of the searches are known
     means = searcher_means(shared).xs(model)
@@ -97,11 +97,11 @@ def _leaderboard(place: int, model: str, cells: pd.DataFrame, options: Mapping[s
     ranks = ranks_of(losses).mean()
     lines = ranks.to_frame("rank").join(means["evaluations"].groupby("searcher", observed=True).mean()).reset_index()
     lines["options"] = [_options(options.get(searcher, {})) for searcher in lines["searcher"]]
-    of_settings = ((f"{calibration}, M = {remove}", row) for (calibration, remove), row in losses.iterrows())
+    titled_losses = ((f"{calibration}, M = {remove}", row) for (calibration, remove), row in losses.iterrows())
     columns = [
         Column("Searcher", lambda line: TableCell(line.searcher, small=line.options), kind="who"),
         number("Mean rank", "rank", numbers.rounded_if_known),
-        *(Column(title, partial(_loss_of, row, form)) for title, row in of_settings),
+        *(Column(title, partial(_loss_of, row, form)) for title, row in titled_losses),
         number("Evaluations", "evaluations", numbers.amount),
     ]
     ordered = sorted(lines.itertuples(), key=lambda line: (line.rank, line.searcher))
@@ -281,14 +281,14 @@ def _assessed_table(
     records = []
     for setting, cells in panels:
         compared = [comparison for quantity in quantities if (comparison := compare(setting, cells, quantity))]
-        for searcher, mine in cells.groupby("searcher", observed=True):
-            of_searcher = {
+        for searcher, searches in cells.groupby("searcher", observed=True):
+            compared_searcher = {
                 comparison.quantity: (comparison, rival)
                 for comparison in compared
                 if (rival := comparison.rival(searcher))
             }
-            if of_searcher:
-                records.append(_SearcherRow(setting, searcher, mine, of_searcher))
+            if compared_searcher:
+                records.append(_SearcherRow(setting, searcher, searches, compared_searcher))
     return tabulate(name, title, columns, records, note, has_dense=bool(dense))
 
 
