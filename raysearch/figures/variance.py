@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from raysearch.figures import style
 from raysearch.figures.panels import grid, name_rows, stack
@@ -50,7 +51,10 @@ def variance_picture(bars: Sequence[VarianceBar]) -> Picture:
         shares = {part: bar.shares.get(part, 0.0) for part in _PARTS}
         for (part, share), start in zip(shares.items(), stack(axes, row, shares, _PARTS), strict=True):
             if share > 0.06:
-                font = {"color": style.WHITE if part == "calibration" else style.INK, "fontsize": style.TEXT}
+                font: dict[str, Any] = {
+                    "color": style.WHITE if part == "calibration" else style.INK,
+                    "fontsize": style.TEXT,
+                }
                 axes.text(start + share / 2, row, numbers.percent(share), ha="center", va="center", **font)
     has_several_models = len({bar.model for bar in bars}) > 1
     labels = []

@@ -119,8 +119,9 @@ def _without_used_loss(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _contrast(cells: pd.DataFrame, quantity: Quantity, margin: float | None, first: str, second: str) -> Contrast:
-    sides = [cells[cells["searcher"] == name] for name in (first, second)]
-    gap = difference(*(Side(side, quantity) for side in sides), quantity)
+    first_cells = cells[cells["searcher"] == first]
+    second_cells = cells[cells["searcher"] == second]
+    gap = difference(Side(first_cells, quantity), Side(second_cells, quantity), quantity)
     return Contrast(
         setting=Setting(*cells[[*Setting._fields]].iloc[0]),
         sizes=tuple(sorted(cells["remove"].unique().tolist())),
@@ -130,5 +131,5 @@ def _contrast(cells: pd.DataFrame, quantity: Quantity, margin: float | None, fir
         gap=gap,
         equivalence_p=gap.equivalence_p(margin),
         unit=quantity.difference_unit or str(cells["unit"].iloc[0]),
-        n_seeds=int(max(side.groupby("draw")["seed"].nunique().max() for side in sides)),
+        n_seeds=int(max(side.groupby("draw")["seed"].nunique().max() for side in (first_cells, second_cells))),
     )

@@ -87,11 +87,22 @@ def correlation_pictures(correlations: Sequence[Correlation]) -> list[Picture]:
     """
     points = []
     for correlation in correlations:
-        if correlation.rho is not None:
-            ends = correlation.low, correlation.high
-            interval = None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
-            labels = (correlation.first.title, correlation.second.title, *correlation.setting)
-            points.append(CorrelationPoint(*labels, correlation.rho, interval))
+        if correlation.rho is None:
+            continue
+        interval = None
+        if correlation.low is not None and correlation.high is not None:
+            interval = (correlation.low, correlation.high)
+        points.append(
+            CorrelationPoint(
+                first=correlation.first.title,
+                second=correlation.second.title,
+                model=correlation.setting.model,
+                calibration=correlation.setting.calibration,
+                remove=correlation.setting.remove,
+                rho=correlation.rho,
+                interval=interval,
+            )
+        )
     return [correlation_picture(points)] if points else []
 
 
