@@ -104,55 +104,52 @@ class Plots:
         The line of M is bold. Screened masks are rings, at their estimates. The scale fits the better masks; much worse
         masks are triangles at its upper edge.
         """
-        from matplotlib import colormaps
-
         figure = figure or _pyplot_figure(8.0, 4.0)
         axes: Axes = figure.subplots()
-        indices, sizes, losses = _points(self.seen)
-        low, high = style.axis_limits(losses)
-        pruned_sizes = [int(size) for size in np.unique(sizes) if size]
-        last = len(pruned_sizes) - 1
-        for number, size in enumerate(pruned_sizes):
-            is_target = size == len(self.final_mask)
-            has_size = sizes == size
-            colour = style.ORANGE if is_target else colormaps[style.SIZES](0.15 + 0.8 * number / max(last, 1))
-            inside = has_size & (losses <= high)
-            above = indices[has_size & (losses > high)]
-            axes.scatter(indices[inside], losses[inside], s=13, color=colour, alpha=0.35, linewidths=0)
-            edge = [high] * len(above)
-            axes.scatter(above, edge, s=18, marker="^", color=colour, alpha=0.4, linewidths=0, clip_on=False)
-            best = np.minimum.accumulate(losses[has_size])
-            is_named = is_target or len(pruned_sizes) <= _MAX_SIZES_NAMED or number in (0, last)
-            label = f"{size} removed: best {best[-1]:.3f}{' (target)' if is_target else ''}" if is_named else None
-            axes.step(indices[has_size], best, where="post", color=colour, lw=2.4 if is_target else 1.3, label=label)
-        if (dense := losses[sizes == 0]).size:
+        points = _points(self.seen)
+        low, high = style.axis_limits(points.losses)
+        self._draw_sizes(axes, points, high)
+        if (dense := points.losses[points.sizes == 0]).size:
             axes.axhline(dense[0], color=style.INK, ls="--", lw=1.1, label=f"dense: {dense[0]:.3f}")
-        failed = [trial.index for trial in self.seen if trial.loss is None and trial.screened is None]
-        estimates = [(trial.index, trial.screened.loss) for trial in self.seen if trial.screened is not None]
-        if shown := [(index, estimate) for index, estimate in estimates if estimate <= high]:
-            shown_indices, shown_estimates = zip(*shown, strict=True)
-            label = f"screened ({len(estimates)}): an estimate"
-            axes.scatter(
-                shown_indices,
-                shown_estimates,
-                s=13,
-                facecolors="none",
-                edgecolors=style.GREY,
-                linewidths=0.6,
-                label=label,
-            )
-        if failed:
-            label = f"failed ({len(failed)})"
-            axes.scatter(failed, [low] * len(failed), s=22, marker="x", color=style.RED, label=label, clip_on=False)
+        _draw_screened(axes, self.seen, high)
+        _draw_failed(axes, self.seen, low)
         axes.set_ylim(low, high)
         title = f"Best loss so far, removing {len(self.final_mask)} layers"
         self._finish(axes, title, "evaluations requested by the searcher")
-        if n_above := int(((losses > high) & (sizes > 0)).sum()):
+        if n_above := int(((points.losses > high) & (points.sizes > 0)).sum()):
             label = f"{count(n_above, 'mask')} above the scale"
             axes.plot([], [], "^", color=style.GREY, ms=4, label=label)
         if axes.get_legend_handles_labels()[0]:
             figure.legend(loc="outside right upper", **_LEGEND)
         return axes
+
+    def _draw_sizes(self, axes: Axes, points: _Points, high: float) -> None:
+        """Draw a dot for each mask, and a line for the best mask so far of each number of layers.
+
+        Args:
+            axes: The panel.
+            points: The trials with a loss.
+            high: The end of the scale; masks above it are triangles at its edge.
+        """
+        from matplotlib import colormaps
+
+        pruned_sizes = [int(size) for size in np.unique(points.sizes) if size]
+        last = len(pruned_sizes) - 1
+        for number, size in enumerate(pruned_sizes):
+            is_target = size == len(self.final_mask)
+            colour = style.ORANGE if is_target else colormaps[style.SIZES](0.15 + 0.8 * number / max(last, 1))
+            has_size = points.sizes == size
+            inside = has_size & (points.losses <= high)
+            above = points.indices[has_size & (points.losses > high)]
+            axes.scatter(points.indices[inside], points.losses[inside], s=13, color=colour, alpha=0.35, linewidths=0)
+            edge = [high] * len(above)
+            axes.scatter(above, edge, s=18, marker="^", color=colour, alpha=0.4, linewidths=0, clip_on=False)
+            best = np.minimum.accumulate(points.losses[has_size])
+            label = None
+            if is_target or len(pruned_sizes) <= _MAX_SIZES_NAMED or number in (0, last):
+                label = f"{size} removed: best {best[-1]:.3f}{' (target)' if is_target else ''}"
+            width = 2.4 if is_target else 1.3
+            axes.step(points.indices[has_size], best, where="post", color=colour, lw=width, label=label)
 
     def trials(self, figure: Figure | None = None) -> Axes:
         """Draw the loss of every scored mask by its number of layers, and a line through the best of each number."""
@@ -199,6 +196,25 @@ def _pyplot_figure(width: float, height: float) -> Figure:
     from matplotlib import pyplot
 
     return pyplot.figure(figsize=(width, height), layout="constrained")
+
+
+def _draw_screened(axes: Axes, trials: Sequence[Trial], high: float) -> None:
+    """Draw rings at the estimates of the screened masks that are not above the scale."""
+    estimates = [(trial.index, trial.screened.loss) for trial in trials if trial.screened is not None]
+    inside = [(index, estimate) for index, estimate in estimates if estimate <= high]
+    if not inside:
+        return
+    indices, losses = zip(*inside, strict=True)
+    label = f"screened ({len(estimates)}): an estimate"
+    axes.scatter(indices, losses, s=13, facecolors="none", edgecolors=style.GREY, linewidths=0.6, label=label)
+
+
+def _draw_failed(axes: Axes, trials: Sequence[Trial], low: float) -> None:
+    """Draw crosses at the lower edge for the masks that failed."""
+    failed = [trial.index for trial in trials if trial.loss is None and trial.screened is None]
+    if failed:
+        label = f"failed ({len(failed)})"
+        axes.scatter(failed, [low] * len(failed), s=22, marker="x", color=style.RED, label=label, clip_on=False)
 
 
 def _draw_rounds(axes: Axes, rounds: Mapping[int, Sequence[Trial]], n_layers: int, measure: Measure) -> None:
