@@ -105,11 +105,11 @@ def environment_as_it_was() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
     """Ray for all tests of this process that need not start their own: it takes seconds."""
-    from raysearch.cluster.connection import join_ray
+    from raysearch.cluster.ray_cluster import RayCluster
 
-    leave = join_ray(None, 4)
-    yield
-    leave()
+    with RayCluster(None, 4) as cluster:
+        cluster.wait()
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from ray.train import RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchTrainer
 from ray.util.queue import Queue
 
-from raysearch.cluster.connection import join_ray, raising, room
+from raysearch.cluster.interrupt import interrupted_by_death
 from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.replica import is_out_of_memory
@@ -58,15 +58,15 @@ def on_workers(
     needs = {"CPU": float(cluster.cpus_per_replica)}
     if on_gpu:
         needs["GPU"] = 1.0
-    leave = join_ray(cluster.address, n * needs["CPU"])
     scratch = Path(tempfile.mkdtemp(prefix="raysearch-workers-"))
     failures: list[BaseException] = []
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        stack.callback(leave)
-        stack.enter_context(raising(leave.check, warn))
+        ray_cluster = stack.enter_context(cluster.ray_cluster(n * needs["CPU"]))
+        stack.enter_context(interrupted_by_death(ray_cluster.check, warn))
+        resources = ray_cluster.resources()
         for kind, per_process in needs.items():  # otherwise Ray Train would wait forever
-            available = room().get(kind, 0)
+            available = resources.get(kind, 0)
             if available < n * per_process:
                 raise UserError(
                     f"recovery.workers={n} need {n * per_process:g} {kind}s, and the cluster has {available:g}; use "

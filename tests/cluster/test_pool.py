@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
@@ -128,7 +129,6 @@ class TestRayPool(ReplicaLossSuite):
 
         fleet = Fleet(1, 1, ONE_CPU, idle_s=60)
         recipe = [ray.put(Recipe(refuse, None, installed_versions()))]
-        refusing = RayPool(Replicas(fleet, recipe, 1), fleet.close)
-        with pytest.raises(UserError, match="^model=x cannot be used; use another$"):
+        refusing = RayPool(Replicas(fleet, recipe, 1))
+        with closing(fleet), pytest.raises(UserError, match="^model=x cannot be used; use another$"):
             list(refusing.run(units_on(self.calibration)))
-        refusing.close()
