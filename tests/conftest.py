@@ -19,6 +19,9 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+# So that a failed assertion of a suite shows the values compared.
+pytest.register_assert_rewrite("tests.evaluation.pool_suite", "tests.tracking.tracker_suite")
+
 #: Names the home of a test session, and tells processes that one of its processes started that they have it.
 TEST_HOME = "RAYSEARCH_TEST_HOME"
 #: Beginnings of variables that bring the developer's settings, caches and servers into a test.

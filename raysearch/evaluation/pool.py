@@ -1,7 +1,7 @@
 """The contract of a pool of replicas: it does jobs, each once, and yields their results in any order.
 
 There are two pools: `raysearch.evaluation.inline_pool.InlinePool` and `raysearch.cluster.pool.RayPool`.
-`raysearch.testing.pool_suite` tests this contract.
+`tests/evaluation/pool_suite.py` tests this contract.
 """
 
 from __future__ import annotations

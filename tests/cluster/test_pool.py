@@ -17,7 +17,8 @@ from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.models.shared_weights import attach, detach
 from raysearch.models.stack import LayerStack
-from raysearch.testing.pool_suite import ReplicaLossSuite, tiny_model, units_on
+from raysearch.testing.objective_suite import tiny_model
+from tests.evaluation.pool_suite import ReplicaLossSuite, units_on
 
 ONE_CPU = Needs(cpus=1, gpus=0)
 
