@@ -176,7 +176,13 @@ class ClusterOptions(Options, PoolFactory):
         return RayCluster(self.address, cpus)
 
     def start(
-        self, cluster: RayCluster, info: ModelInfo, n_units: float, *, is_shared: bool = False
+        self,
+        cluster: RayCluster,
+        info: ModelInfo,
+        n_units: float,
+        local_range: ReplicaRange,
+        *,
+        is_shared: bool = False,
     ) -> StartedReplicas:
         """Start replicas as Ray actors.
 
@@ -191,6 +197,8 @@ class ClusterOptions(Options, PoolFactory):
             cluster: The cluster. It may not be joined yet.
             info: The model.
             n_units: How many replicas the work can keep busy.
+            local_range: `replica_range` before the cluster is joined, since that takes memory; it is used on this
+                machine.
             is_shared: Whether pools in other processes use the replicas, too.
 
         Raises:
@@ -201,7 +209,16 @@ class ClusterOptions(Options, PoolFactory):
 
         needs = Needs(self.cpus_per_replica, self.gpus(info.model.on_gpu))
         range_in = functools.partial(self.replica_range, info, n_units)
-        starter = ReplicaStarter(cluster, info.model, needs, range_in, self.idle_s, self.unit_timeout_s, is_shared)
+        starter = ReplicaStarter(
+            cluster=cluster,
+            model=info.model,
+            needs=needs,
+            local_range=local_range,
+            range_in=range_in,
+            idle_s=self.idle_s,
+            unit_timeout_s=self.unit_timeout_s,
+            is_shared=is_shared,
+        )
         return starter.start()
 
 
@@ -254,11 +271,11 @@ class _ReplicaCluster(JoinedCluster):
         from raysearch.cluster.pool import RayPool
 
         options = self._options
+        local_range = options.replica_range(info, n_units)
         if self._ray is None:
-            n_replicas = options.replica_range(info, n_units).max
-            self._ray = options.ray_cluster(n_replicas * options.cpus_per_replica)
+            self._ray = options.ray_cluster(local_range.max * options.cpus_per_replica)
         try:
-            started = options.start(self._ray, info, n_units)
+            started = options.start(self._ray, info, n_units, local_range)
         except RayStartError as error:
             if options.replicas not in ("auto", 1) or options.gpus(info.model.on_gpu) > 1:
                 raise  # one replica in this process is not what the user configured

@@ -28,8 +28,9 @@ class ReplicaStarter:
         cluster: The cluster. It may not be joined yet.
         model: The model.
         needs: The resources of each replica.
-        range_in: Returns the range of the number of replicas by the cluster's resources, or, for None, by those of this
-            machine.
+        local_range: The range of the number of replicas on this machine.
+        range_in: Returns the range of the number of replicas by the resources of a cluster that was joined by an
+            address.
         idle_s: Seconds after which a replica that is not needed is ended.
         unit_timeout_s: The time limit of units (`raysearch.cluster.scheduler.TimeoutPolicy`).
         is_shared: Whether pools in other processes use the replicas, too.
@@ -38,7 +39,8 @@ class ReplicaStarter:
     cluster: RayCluster
     model: LocatedModel
     needs: Needs
-    range_in: Callable[[Mapping[str, float] | None], ReplicaRange]
+    local_range: ReplicaRange
+    range_in: Callable[[Mapping[str, float]], ReplicaRange]
     idle_s: float
     unit_timeout_s: float | Literal["auto"]
     is_shared: bool = False
@@ -63,7 +65,9 @@ class ReplicaStarter:
         return StartedReplicas(replicas, self.cluster)
 
     def _make_fleet(self) -> _MadeFleet:
-        replica_range = self.range_in(self.cluster.resources() if self.cluster.is_remote else None)
+        replica_range = self.local_range
+        if self.cluster.is_remote:
+            replica_range = self.range_in(self.cluster.resources())
         make = shared_fleet if self.is_shared else Fleet
         return _MadeFleet(make(replica_range.min, replica_range.max, self.needs, self.idle_s), replica_range.max)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from raysearch.cluster.options import ClusterOptions
+from raysearch.cluster.sizing import ReplicaRange
+from raysearch.models.spec import ModelSpec
 from raysearch.studies.model_group import ModelGroup
 
 if TYPE_CHECKING:  # these import Ray, which is not needed if the ledger has all results
@@ -48,20 +51,35 @@ class StudyCluster:
         """
         for model_group in self._model_groups:
             if model_group.cluster.address is not None:
-                self.join(model_group.cluster).wait()
+                self.join(model_group).wait()
 
-    def join(self, options: ClusterOptions) -> RayCluster:
+    def join(self, model_group: ModelGroup) -> RayCluster:
         """Return the cluster of a model, which is being joined, or started on this machine, if it is not joined yet.
 
         Args:
-            options: The options of the model's replicas.
+            model_group: The model.
         """
+        options = model_group.cluster
         if self._ray is not None and self._address != options.address:
             self.leave()
         if self._ray is None:
             self._address = options.address
             self._ray = options.ray_cluster(self._most_cpus(options.address))
         return self._ray
+
+    def start(self, model_group: ModelGroup) -> StartedReplicas:
+        """Start as many replicas of a model as fit, since several searches use them at the same time.
+
+        Args:
+            model_group: The model.
+
+        Raises:
+            UserError: Replicas cannot be started.
+        """
+        options = model_group.cluster
+        local_range = self._local_ranges[model_group.model, options]
+        cluster = self.join(model_group)
+        return options.start(cluster, model_group.info, math.inf, local_range, is_shared=True)
 
     def check(self) -> None:
         """Raise an `EvaluationError` if Ray has died."""
@@ -74,14 +92,20 @@ class StudyCluster:
             self._ray.close()
             self._ray = None
 
+    @cached_property
+    def _local_ranges(self) -> Mapping[tuple[ModelSpec, ClusterOptions], ReplicaRange]:
+        """The range of the number of replicas of each model on this machine, by its memory before Ray starts."""
+        return {
+            (model_group.model, model_group.cluster): model_group.cluster.replica_range(model_group.info, math.inf)
+            for model_group in self._model_groups
+        }
+
     def _most_cpus(self, address: str | None) -> int:
         """Return the largest number of CPUs that a model needs on the cluster of an address."""
         numbers = []
-        for model_group in self._model_groups:
-            options = model_group.cluster
+        for (_, options), local_range in self._local_ranges.items():
             if options.address == address:
-                n_replicas = options.replica_range(model_group.info, math.inf).max
-                numbers.append(max(n_replicas, self._n_workers) * options.cpus_per_replica)
+                numbers.append(max(local_range.max, self._n_workers) * options.cpus_per_replica)
         return max(numbers)
 
 
@@ -108,11 +132,9 @@ class ModelReplicas:
             self._started.close()
 
     def get(self) -> Replicas:
-        """Return the replicas. The first call starts as many as fit, since several searches use them."""
+        """Return the replicas; the first call starts them."""
         if self._started is None:
-            options = self._model_group.cluster
-            cluster = self._cluster.join(options)
-            self._started = options.start(cluster, self._model_group.info, math.inf, is_shared=True)
+            self._started = self._cluster.start(self._model_group)
         return self._started.replicas
 
     def open_pool(self) -> RayPool:

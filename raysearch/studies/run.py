@@ -258,7 +258,7 @@ class _StudyWork:
             first_searches.setdefault(record.finished_result.mask, number)
         if self.spec.options.unpruned:
             first_searches = {Mask(): next(iter(first_searches.values())), **first_searches}
-        self.cluster.join(model_group.cluster).wait()  # replicas and workers of all recoveries use it
+        self.cluster.join(model_group).wait()  # replicas and workers of all recoveries use it
         total = len(self.spec.recoveries) * len(first_searches)
         recoveries = product(self.spec.recoveries.items(), first_searches.items())
         for place, ((label, spec), (mask, number)) in enumerate(recoveries, start=1):

@@ -55,13 +55,12 @@ def model(tmp_path: Path) -> LocatedModel:
     return locate(ModelSpec("tiny", str(tmp_path), device="cpu"))
 
 
-def one_or_two(resources: Mapping[str, float] | None) -> ReplicaRange:
-    assert resources is None, "the replicas are on this machine"
-    return ReplicaRange(1, 2)
+def range_in(resources: Mapping[str, float]) -> ReplicaRange:
+    pytest.fail("the replicas are on this machine")
 
 
 def starter(cluster: RayCluster, model: LocatedModel) -> ReplicaStarter:
-    return ReplicaStarter(cluster, model, Needs(1, 0), one_or_two, idle_s=60, unit_timeout_s="auto")
+    return ReplicaStarter(cluster, model, Needs(1, 0), ReplicaRange(1, 2), range_in, idle_s=60, unit_timeout_s="auto")
 
 
 def test_replicas_share_weights_that_are_sent_once(fleets: list[FakeFleet], model: LocatedModel) -> None:

@@ -49,35 +49,33 @@ class Options:
 
 
 def model_groups(*options: Options) -> Any:
-    return [SimpleNamespace(cluster=each, info=None) for each in options]
+    return [SimpleNamespace(model="tiny", cluster=each, info=None) for each in options]
 
 
 def test_models_on_this_machine_share_one_ray_with_the_cpus_of_the_largest() -> None:
     history: list[str] = []
-    small: Any = Options(history, None, 2)
-    large: Any = Options(history, None, 3, cpus_per_replica=2)
-    with StudyCluster(model_groups(small, large), n_workers=0) as cluster:
+    first, second = model_groups(Options(history, None, 2), Options(history, None, 3, cpus_per_replica=2))
+    with StudyCluster([first, second], n_workers=0) as cluster:
         cluster.join_running()
         cluster.check()
         assert history == [], "nothing is needed yet"
-        assert cluster.join(small) is cluster.join(large)
+        assert cluster.join(first) is cluster.join(second)
     cluster.leave()
     assert history == ["join None with 6 CPUs", "leave None"]
 
 
 def test_processes_that_train_have_cpus() -> None:
     history: list[str] = []
-    options: Any = Options(history, None, 2)
-    with StudyCluster(model_groups(options), n_workers=4) as cluster:
-        cluster.join(options)
+    (model_group,) = model_groups(Options(history, None, 2))
+    with StudyCluster([model_group], n_workers=4) as cluster:
+        cluster.join(model_group)
     assert history == ["join None with 4 CPUs", "leave None"]
 
 
 def test_running_clusters_are_joined_at_once_and_one_after_another() -> None:
     history: list[str] = []
-    first: Any = Options(history, "a:1", 1)
-    second: Any = Options(history, "b:1", 1)
-    with StudyCluster(model_groups(first, second), n_workers=0) as cluster:
+    first, second = model_groups(Options(history, "a:1", 1), Options(history, "b:1", 1))
+    with StudyCluster([first, second], n_workers=0) as cluster:
         cluster.join_running()
         cluster.join(first)
         cluster.join(second)

@@ -111,9 +111,8 @@ def test_failures_are_reported_when_they_happen_and_the_death_of_ray_ends_the_st
         "the held-out evaluation of tiny failed: a unit failed for good",
         "the assessment of tiny failed: the data of piqa cannot be loaded",
     ]
-    started: Any = run.model_groups[0].cluster.start
-    started.return_value.close.assert_called_once_with()
     cluster: Any = run.cluster
+    cluster.start.return_value.close.assert_called_once_with()
     cluster.check = Mock(side_effect=EvaluationError("Ray has died"))
     with pytest.raises(EvaluationError, match="Ray has died"):
         run.do()
