@@ -95,7 +95,6 @@ class RayCluster:
         """Leave the cluster, if this process joined it. Closing twice is harmless."""
         if self._is_closed:
             return
-        self._is_closed = True
         has_joined = self._watch.exception() is None  # waits; the error was raised before
         watch = self._finished_watch()
         if watch is not None:
@@ -103,6 +102,7 @@ class RayCluster:
         if has_joined and self._is_ours:
             ray.shutdown()
         self._thread.stop()
+        self._is_closed = True
 
     def _call_joined(self, function: Callable[[], T]) -> T:
         self.wait()
