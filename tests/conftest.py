@@ -19,6 +19,9 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+# So that a failed assertion of a suite shows the values compared.
+pytest.register_assert_rewrite("tests.evaluation.pool_suite", "tests.tracking.tracker_suite")
+
 #: Names the home of a test session, and tells processes that one of its processes started that they have it.
 TEST_HOME = "RAYSEARCH_TEST_HOME"
 #: Beginnings of variables that bring the developer's settings, caches and servers into a test.
@@ -105,11 +108,11 @@ def environment_as_it_was() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
     """Ray for all tests of this process that need not start their own: it takes seconds."""
-    from raysearch.cluster.connection import join_ray
+    from raysearch.cluster.ray_cluster import RayCluster
 
-    leave = join_ray(None, 4)
-    yield
-    leave()
+    with RayCluster(None, 4) as cluster:
+        cluster.wait()
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Measures what it costs to record a trial in MLflow: in the embedded store, and at a server.
 
-    python experiments/benchmarks/mlflow_trials.py --trials 1000
-    python experiments/benchmarks/mlflow_trials.py --trials 300 --server
+    PYTHONPATH=. python experiments/benchmarks/mlflow_trials.py --trials 1000
+    PYTHONPATH=. python experiments/benchmarks/mlflow_trials.py --trials 300 --server
 
 A simulated search of rounds of 60 masks is told as fast as it can be, so the time is that of recording alone.
 """
@@ -21,9 +21,9 @@ from pathlib import Path
 
 from raysearch.core.mask import Mask
 from raysearch.searching.observer import repeat
-from raysearch.testing.tracker_suite import search_of
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.options import TrackingOptions
+from tests.tracking.tracker_suite import search_of
 
 _PORT = 5077
 

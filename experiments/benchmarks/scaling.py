@@ -215,8 +215,8 @@ def n_started(case: Case, cores: int) -> int:
     problem, calibration = Problem.create(case.info.n_layers, REMOVE), case.calibration()
     rounds = Forecaster().forecast(GREEDY, problem, 0, [calibration.objective])
     most = n_units([calibration], SearchForecast(rounds).n_passes(case.info.n_layers))
-    room = {"CPU": cores, "GPU": cores, "memory": math.inf}
-    return ClusterOptions().replica_range(case.info, most, room).max
+    resources = {"CPU": cores, "GPU": cores, "memory": math.inf}
+    return ClusterOptions().replica_range(case.info, most, resources).max
 
 
 def search(case: Case, n_replicas: int, screening: Screening, *, varies: bool = True, late_s: float = 0) -> Outcome:

@@ -69,7 +69,8 @@ def phases(store: Path) -> dict[str, list[float]]:
     with phase("calibration"):
         (calibration,) = prepare_data(spec.evaluation, info).calibrations
     with phase("Ray"):
-        pool = spec.evaluation.cluster.open(info, calibration.n_shards)
+        cluster = spec.evaluation.cluster.join()
+        pool = cluster.open(info, calibration.n_shards)
     with phase("first unit, with the start of its replicas"):
         unit = MaskUnit(calibration.fingerprint, 0, (Mask(),))
         next(filter(None, pool.run([unit], [calibration])))
@@ -81,6 +82,7 @@ def phases(store: Path) -> dict[str, list[float]]:
     ((_, cpu),) = filter(None, pool.run([ProcessorTime()]))
     taken["a replica, until then"] = [0.0, cpu]
     pool.close()
+    cluster.close()
     prepare_data(spec.evaluation, describe(spec.evaluation.model))
     return taken
 

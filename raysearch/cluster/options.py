@@ -6,83 +6,30 @@ torch and Ray are imported when replicas start, so that a search that the ledger
 from __future__ import annotations
 
 import functools
-import math
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from typing_extensions import override
 
-from raysearch.calibration.calibration import SHARD_TOKENS
+from raysearch.cluster.sizing import ReplicaRange, fitting_replicas, pool_size
 from raysearch.core.machine import memory_bytes, n_cores
 from raysearch.core.options import Options
 from raysearch.errors import UserError
-from raysearch.evaluation.pool import Pool, PoolFactory, PoolSize
+from raysearch.evaluation.pool import JoinedCluster, Pool, PoolFactory, PoolSize
 from raysearch.models.devices import check_device, check_fused_head, n_gpus
-from raysearch.models.spec import MAX_COPIED_BYTES, LocatedModel, ModelInfo, ModelSpec
-
-_MOST_THREADS = 1024  # of a replica; torch crashes with many thousands
-_BYTES_OF_A_REPLICA = 2**30  # the memory of a replica on a CPU without its model, mostly torch
-_STATES_OF_A_SHARD = 16  # how many hidden states of the largest shard a replica holds at once
-#: 2**28 logits at once (see `raysearch.calibration.objectives.base`), in 16 bits and in float32.
-_BYTES_OF_LOGITS_ON_GPU = 2**28 * (2 + 4)
-#: The most threads of a replica for each core of the machine; with more, it only switches between threads.
-THREADS_OF_A_CORE = 8
+from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 
 if TYPE_CHECKING:
-    from raysearch.cluster.pool import Replicas
+    from raysearch.cluster.pool import StartedReplicas
+    from raysearch.cluster.ray_cluster import RayCluster
 
-
-def _memory_of_replica(info: ModelInfo) -> int:
-    """Return the memory of a replica on a CPU, in bytes, without the weights that replicas of a machine share."""
-    copy = info.weight_bytes if info.weight_bytes <= MAX_COPIED_BYTES else 0
-    return _BYTES_OF_A_REPLICA + _states(info) + copy
-
-
-def _states(info: ModelInfo) -> int:
-    """Return the memory of the hidden states that a replica holds, in bytes."""
-    return _STATES_OF_A_SHARD * SHARD_TOKENS * info.hidden_size * info.weight_bytes // info.parameters
-
-
-@dataclass(frozen=True)
-class ReplicaRange:
-    """The range of the number of replicas.
-
-    Args:
-        min: How many replicas stay if there is nothing to do.
-        max: The largest number of replicas; those above `min` start and end with the work.
-
-    Raises:
-        UserError: It is not a range.
-    """
-
-    min: int
-    max: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.min <= self.max or self.max < 1:
-            raise UserError(f"cluster.replicas={self} is not a range; use 0 <= min <= max, and a max of 1 or more")
-
-    def __str__(self) -> str:
-        return f"{{min:{self.min},max:{self.max}}}"
-
-
-@dataclass(frozen=True)
-class ReplicaGroup:
-    """Replicas as Ray actors, for any number of pools.
-
-    Args:
-        replicas: The actors.
-        close: Ends them, and Ray if it was started for them; calling it twice is harmless.
-        check: Raises an `EvaluationError` if Ray has died.
-    """
-
-    replicas: Replicas
-    close: Callable[[], None]
-    check: Callable[[], None]
+_MOST_THREADS = 1024  # of a replica; torch crashes with many thousands
+#: The most threads of a replica for each core of the machine; with more, it only switches between threads.
+THREADS_OF_A_CORE = 8
 
 
 @dataclass(frozen=True)
@@ -186,31 +133,22 @@ class ClusterOptions(Options, PoolFactory):
                 "sees; use cluster.replicas=auto, or a smaller cluster.gpus_per_replica, so that replicas share a GPU"
             )
 
-    @override
-    def check_cluster(self) -> None:
-        if self.address is not None:
-            from raysearch.cluster.connection import join_ray
-
-            join_ray(self.address, 0)()
-
-    def replica_range(self, info: ModelInfo, n_units: float, room: Mapping[str, float] | None = None) -> ReplicaRange:
+    def replica_range(
+        self, info: ModelInfo, n_units: float, resources: Mapping[str, float] | None = None
+    ) -> ReplicaRange:
         """Return how many replicas to start: the configured number or range, or as many as fit and can be kept busy.
 
         Args:
             info: The model.
             n_units: How many replicas the work can keep busy.
-            room: The resources of the cluster: ``CPU``, ``GPU``, and ``memory`` in bytes; None for this machine's.
+            resources: The resources of the cluster: ``CPU``, ``GPU``, and ``memory`` in bytes; None for this machine's.
         """
         if isinstance(self.replicas, ReplicaRange):
             return self.replicas
         if self.replicas != "auto":
             return ReplicaRange(self.replicas, self.replicas)
-        room = room or {"CPU": n_cores(), "GPU": n_gpus(), "memory": memory_bytes()}
-        if info.model.on_gpu:
-            fit = room.get("GPU", 0) / (self.gpus(True) or 1)
-        else:
-            in_memory = (room.get("memory", math.inf) - info.weight_bytes) / _memory_of_replica(info)
-            fit = min(room.get("CPU", 0) // self.cpus_per_replica, in_memory)
+        resources = resources or {"CPU": n_cores(), "GPU": n_gpus(), "memory": memory_bytes()}
+        fit = fitting_replicas(info, self.cpus_per_replica, self.gpus(info.model.on_gpu), resources)
         n_replicas = max(1, int(min(fit, n_units)))
         return ReplicaRange(n_replicas, n_replicas)
 
@@ -221,33 +159,31 @@ class ClusterOptions(Options, PoolFactory):
     @override
     def size(self, info: ModelInfo, n_units: float) -> PoolSize:
         n_replicas = 1 if self.backend == "inline" else self.replica_range(info, n_units).max
-        if info.model.on_gpu:
-            return PoolSize(n_replicas, 0, info.weight_bytes + _states(info) + _BYTES_OF_LOGITS_ON_GPU)
-        return PoolSize(n_replicas, info.weight_bytes, _memory_of_replica(info))
+        return pool_size(info, n_replicas)
 
     @override
-    def open(self, info: ModelInfo, n_units: float) -> Pool:
-        if self.backend == "inline":
-            return self._open_inline(info)
-        from raysearch.cluster.connection import RayStartError  # Ray takes a second to import
-        from raysearch.cluster.pool import RayPool
+    def join(self) -> JoinedCluster:
+        return _InlineCluster(self) if self.backend == "inline" else _ReplicaCluster(self)
 
-        try:
-            group = self.start(info, n_units)
-        except RayStartError as error:
-            if self.replicas not in ("auto", 1) or self.gpus(info.model.on_gpu) > 1:
-                raise  # one replica in this process is not what the user configured
-            warnings.warn(f"{error.cause}; one replica in this process evaluates the masks instead", stacklevel=2)
-            return self._open_inline(info)
-        return RayPool(group.replicas, group.close, group.check)
+    def ray_cluster(self, cpus: float) -> RayCluster:
+        """Return the Ray cluster, which is being joined, or started on this machine.
 
-    def _open_inline(self, info: ModelInfo) -> Pool:
-        from raysearch.evaluation.inline_pool import InlinePool
-        from raysearch.evaluation.replica import make_replica
+        Args:
+            cpus: How many CPUs a Ray on this machine has.
+        """
+        from raysearch.cluster.ray_cluster import RayCluster  # Ray takes a second to import
 
-        return InlinePool(lambda: make_replica(info.model, self.cpus_per_replica))
+        return RayCluster(self.address, cpus)
 
-    def start(self, info: ModelInfo, n_units: float, *, shared: bool = False) -> ReplicaGroup:
+    def start(
+        self,
+        cluster: RayCluster,
+        info: ModelInfo,
+        n_units: float,
+        local_range: ReplicaRange,
+        *,
+        is_shared: bool = False,
+    ) -> StartedReplicas:
         """Start replicas as Ray actors.
 
         On a CPU, the model is loaded once, its weights are sent to each machine once, and all replicas of a machine
@@ -258,59 +194,96 @@ class ClusterOptions(Options, PoolFactory):
         If replicas may be on other machines, each replica of a hub model with its own code reads the model itself.
 
         Args:
+            cluster: The cluster. It may not be joined yet.
             info: The model.
             n_units: How many replicas the work can keep busy.
-            shared: Whether pools in other processes use the replicas, too.
+            local_range: `replica_range` before the cluster is joined, since that takes memory; it is used on this
+                machine.
+            is_shared: Whether pools in other processes use the replicas, too.
 
         Raises:
             UserError: The model does not fit, or replicas cannot be started.
         """
-        import ray
+        from raysearch.cluster.fleet import Needs
+        from raysearch.cluster.start import ReplicaStarter
 
-        from raysearch.cluster.actor import Recipe, installed_versions, make_replica_in_actor
-        from raysearch.cluster.connection import joining_ray, room
-        from raysearch.cluster.fleet import Fleet, Needs, RemoteFleet, shared_fleet
-        from raysearch.cluster.pool import Replicas
+        needs = Needs(self.cpus_per_replica, self.gpus(info.model.on_gpu))
+        range_in = functools.partial(self.replica_range, info, n_units)
+        starter = ReplicaStarter(
+            cluster=cluster,
+            model=info.model,
+            needs=needs,
+            local_range=local_range,
+            range_in=range_in,
+            idle_s=self.idle_s,
+            unit_timeout_s=self.unit_timeout_s,
+            is_shared=is_shared,
+        )
+        return starter.start()
 
-        model = info.model
-        on_gpu = model.on_gpu
-        needs = Needs(self.cpus_per_replica, self.gpus(on_gpu))
-        local_range = self.replica_range(info, n_units)
-        if self.address is not None or ray.is_initialized():  # replicas may be on other machines
-            sends_weights = not on_gpu or (self.address is not None and not model.is_hub)
-            # Other machines must download the code, too.
-            sends_weights &= not (model.is_hub and model.trust_remote_code)
-        else:
-            sends_weights = not on_gpu and not model.is_copy
 
-        @functools.cache
-        def replicas() -> ReplicaRange:
-            return local_range if self.address is None else self.replica_range(info, n_units, room())
+class _InlineCluster(JoinedCluster):
+    """Opens pools of one replica in this process.
 
-        def make_fleet() -> Fleet | RemoteFleet:
-            make = shared_fleet if shared else Fleet
-            return make(replicas().min, replicas().max, needs, self.idle_s)
+    Args:
+        options: The options of the replica.
+    """
 
-        detached = tokenizer = None
-        cpus = local_range.max * needs.cpus
-        with joining_ray(self.address, cpus, make_fleet) as joined:  # imports and reading take place at the same time
-            if sends_weights:
-                from raysearch.models.loading import load_model, load_tokenizer
-                from raysearch.models.shared_weights import detach
+    def __init__(self, options: ClusterOptions) -> None:
+        self._options = options
 
-                detached = detach(load_model(model, device="cpu"))
-                tokenizer = None if self.address is None else load_tokenizer(model)
-            fleet, leave, check = joined()
-            placed_model = replace(model, device="cuda") if on_gpu else model  # an actor sees the GPUs that Ray gave it
-            make_replica = functools.partial(
-                make_replica_in_actor, placed_model, self.cpus_per_replica, tokenizer, needs.gpus > 1
-            )
-            # The reference is kept until the end, or Ray would evict the recipe.
-            recipe = [ray.put(Recipe(make_replica, detached, installed_versions(model.fused_head)))]
-            del detached
+    @override
+    def open(self, info: ModelInfo, n_units: float) -> Pool:
+        from raysearch.evaluation.inline_pool import InlinePool
+        from raysearch.evaluation.replica import make_replica
 
-        def close() -> None:
-            recipe.clear()
-            leave()
+        return InlinePool(functools.partial(make_replica, info.model, self._options.cpus_per_replica))
 
-        return ReplicaGroup(Replicas(fleet, recipe, replicas().max, self.unit_timeout_s), functools.cache(close), check)
+    @override
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _ReplicaCluster(JoinedCluster):
+    """Opens pools of replicas on Ray. A running cluster is joined at once; a local Ray starts with the first pool.
+
+    Args:
+        options: The options of the replicas.
+
+    Raises:
+        UserError: No cluster answers at the address.
+    """
+
+    def __init__(self, options: ClusterOptions) -> None:
+        self._options = options
+        self._ray: RayCluster | None = None
+        if options.address is not None:
+            self._ray = options.ray_cluster(cpus=0)
+            try:
+                self._ray.wait()
+            except BaseException:
+                self._ray.close()
+                raise
+
+    @override
+    def open(self, info: ModelInfo, n_units: float) -> Pool:
+        from raysearch.cluster.join import RayStartError
+        from raysearch.cluster.pool import RayPool
+
+        options = self._options
+        local_range = options.replica_range(info, n_units)
+        if self._ray is None:
+            self._ray = options.ray_cluster(local_range.max * options.cpus_per_replica)
+        try:
+            started = options.start(self._ray, info, n_units, local_range)
+        except RayStartError as error:
+            if options.replicas not in ("auto", 1) or options.gpus(info.model.on_gpu) > 1:
+                raise  # one replica in this process is not what the user configured
+            warnings.warn(f"{error.cause}; one replica in this process evaluates the masks instead", stacklevel=2)
+            return _InlineCluster(options).open(info, n_units)
+        return RayPool(started.replicas, started)
+
+    @override
+    def close(self) -> None:
+        if self._ray is not None:
+            self._ray.close()

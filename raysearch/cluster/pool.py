@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.cluster.fleet import Fleet, RemoteFleet
+from raysearch.cluster.ray_cluster import RayCluster
 from raysearch.cluster.scheduler import SYNC_S, Call, Scheduler
 from raysearch.evaluation.pool import Cutter, Pool
 from raysearch.evaluation.unit import JobT
@@ -34,9 +35,32 @@ class Replicas:
     """
 
     fleet: Fleet | RemoteFleet
-    recipe: Sequence[Any]
+    recipe: list[Any]
     most: int
     unit_timeout_s: float | Literal["auto"] = "auto"
+
+
+class StartedReplicas:
+    """Replicas that this process has started, and must end.
+
+    Args:
+        replicas: The actors, for any number of pools.
+        cluster: The cluster on which they run.
+    """
+
+    def __init__(self, replicas: Replicas, cluster: RayCluster) -> None:
+        self.replicas = replicas
+        self.cluster = cluster
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End the actors, and free the weights that were sent to them. Closing twice is harmless."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.replicas.recipe.clear()
+        if not self.cluster.has_died:  # otherwise they are dead, and calls of Ray hang
+            self.replicas.fleet.close()
 
 
 class RayPool(Pool):
@@ -44,17 +68,14 @@ class RayPool(Pool):
 
     Args:
         replicas: The actors.
-        on_close: Called when the pool is closed; ends the actors if only this pool uses them.
-        check: Raises an `EvaluationError` if Ray has died.
+        started: The same actors, if only this pool uses them: it ends them when it is closed, and raises an error as
+            soon as Ray has died.
     """
 
-    def __init__(
-        self, replicas: Replicas, on_close: Callable[[], None] = lambda: None, check: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, replicas: Replicas, started: StartedReplicas | None = None) -> None:
         self._fleet = replicas.fleet
         self._recipe = list(replicas.recipe)
-        self._on_close = on_close
-        self._check = check
+        self._started = started
         self._scheduler = Scheduler(replicas.unit_timeout_s)
         self.stats = self._scheduler.stats
         self._name = uuid.uuid4().hex
@@ -95,7 +116,14 @@ class RayPool(Pool):
         self._calls = {}
         self._unplaced = {}
         self._calibrations = {}
-        self._on_close()
+        self._recipe = []
+        if self._started is not None:
+            self._started.close()
+
+    def _check(self) -> None:
+        """Raise an `EvaluationError` if Ray has died, and the replicas with it."""
+        if self._started is not None:
+            self._started.cluster.check()
 
     def _sync(self) -> None:
         """Send the demand to the fleet, and make new replicas load the model."""

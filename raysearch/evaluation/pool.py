@@ -1,7 +1,7 @@
 """The contract of a pool of replicas: it does jobs, each once, and yields their results in any order.
 
 There are two pools: `raysearch.evaluation.inline_pool.InlinePool` and `raysearch.cluster.pool.RayPool`.
-`raysearch.testing.pool_suite` tests this contract.
+`tests/evaluation/pool_suite.py` tests this contract.
 """
 
 from __future__ import annotations
@@ -127,6 +127,26 @@ class PoolSize:
         return self.shared_bytes + self.n_replicas * self.replica_bytes
 
 
+class JoinedCluster(Protocol):
+    """A cluster that this process has joined, from `PoolFactory.join` to `close`."""
+
+    def open(self, info: ModelInfo, n_units: float) -> Pool:
+        """Load a model into replicas, and return their pool.
+
+        Args:
+            info: The model.
+            n_units: How many replicas the work can keep busy; no more are opened.
+
+        Raises:
+            UserError: The model does not fit, or replicas cannot be started.
+        """
+        ...
+
+    def close(self) -> None:
+        """Leave the cluster; its pools are closed before. Closing twice is harmless."""
+        ...
+
+
 class PoolFactory(Protocol):
     """Opens pools. `raysearch.cluster.options.ClusterOptions` is the one that users configure."""
 
@@ -143,16 +163,8 @@ class PoolFactory(Protocol):
         """
         ...
 
-    def check_cluster(self) -> None:
-        """Check that the cluster answers, before anything is computed.
-
-        Raises:
-            UserError: It does not answer.
-        """
-        ...
-
     def size(self, info: ModelInfo, n_units: float) -> PoolSize:
-        """Return the size of the pool that `open` would open; nothing is loaded.
+        """Return the size of the pool that would be opened; nothing is loaded.
 
         Args:
             info: The model.
@@ -160,15 +172,11 @@ class PoolFactory(Protocol):
         """
         ...
 
-    def open(self, info: ModelInfo, n_units: float) -> Pool:
-        """Load a model into replicas, and return their pool.
-
-        Args:
-            info: The model.
-            n_units: How many replicas the work can keep busy; no more are opened.
+    def join(self) -> JoinedCluster:
+        """Join the cluster, if it runs already; nothing is started or loaded before a pool is opened.
 
         Raises:
-            UserError: The model does not fit, or replicas cannot be started.
+            UserError: The cluster does not answer.
         """
         ...
 
@@ -196,7 +204,13 @@ def opening(cluster: PoolFactory, info: ModelInfo, n_units: float) -> Iterator[C
         A function that returns the pool. The first call opens it.
     """
     with ExitStack() as stack:
-        yield functools.cache(lambda: stack.enter_context(closing(cluster.open(info, n_units))))
+
+        @functools.cache
+        def open_pool() -> Pool:
+            joined = stack.enter_context(closing(cluster.join()))
+            return stack.enter_context(closing(joined.open(info, n_units)))
+
+        yield open_pool
 
 
 def done_jobs(jobs: Sequence[JobT], make_pool: Callable[[], Pool]) -> Iterator[tuple[int, tuple[JobT, Any]]]:

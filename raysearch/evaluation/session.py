@@ -15,7 +15,7 @@ from raysearch.core.measure import Measure
 from raysearch.errors import UserError
 from raysearch.evaluation.costs import head_cost, n_units
 from raysearch.evaluation.evaluator import Evaluator
-from raysearch.evaluation.pool import Pool
+from raysearch.evaluation.pool import JoinedCluster, Pool
 from raysearch.evaluation.prepared_data import PreparedData, joint_fingerprint, prepare_data
 from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.spec import EvaluationSpec
@@ -39,6 +39,7 @@ class EvaluationSession:
             spaces.
         ledger: The ledger.
         evaluator: The evaluator.
+        cluster: The cluster of its replicas; None if the replicas outlive the session.
         keep: Writes the samples to the cache of files, once a GGUF file has been converted; called after a search.
     """
 
@@ -48,6 +49,7 @@ class EvaluationSession:
     fingerprints: dict[str, str]
     ledger: Ledger
     evaluator: Evaluator
+    cluster: JoinedCluster | None = None
     keep: Callable[[], object] = lambda: None
 
     @property
@@ -72,11 +74,11 @@ class EvaluationSession:
         return standard_errors(self.calibrations[0], self.ledger, masks, Mask())
 
     def close(self) -> None:
-        """Close the evaluator and the ledger. Closing twice is harmless."""
-        try:
+        """Close the evaluator and the ledger, and leave the cluster. Closing twice is harmless."""
+        with closing(self.ledger), ExitStack() as stack:
+            if self.cluster is not None:
+                stack.enter_context(closing(self.cluster))
             self.evaluator.close()
-        finally:
-            self.ledger.close()
 
 
 def open_session(
@@ -104,22 +106,26 @@ def open_session(
         UserError: The cluster does not answer, or the data are missing, too small, or do not fit the model.
     """
     spec.cluster.check_model(info.model)
-    spec.cluster.check_cluster()
     cache = FileCache(info.model.cache)
     needs_no_keep = prepared is not None or cache.folder is None or info.model.gguf is None
-    prepared = prepared or prepare_data(spec, info)
-    calibrations = prepared.calibrations
-
-    def open_pool() -> Pool:
-        if info.model.gguf is not None:
-            how_often = "each time" if info.model.copy_folder is None else "once"
-            on_progress(Progress(loading=f"reading and converting {info.model.gguf} ({how_often})"))
-        elif info.model.is_hub:
-            on_progress(Progress(loading=f"reading the weights of {info.model.name}, downloading them if they are new"))
-        return spec.cluster.open(info, n_units(calibrations, n_passes))
-
     with ExitStack() as on_error:
+        cluster = None
+        if make_pool is None:
+            cluster = on_error.enter_context(closing(spec.cluster.join()))  # first: it may not answer
+        prepared = prepared or prepare_data(spec, info)
+        calibrations = prepared.calibrations
         ledger = on_error.enter_context(closing(Ledger(spec.ledger)))
+
+        def open_pool() -> Pool:
+            assert cluster is not None, "without a pool from the caller, the cluster is joined"
+            if info.model.gguf is not None:
+                how_often = "each time" if info.model.copy_folder is None else "once"
+                on_progress(Progress(loading=f"reading and converting {info.model.gguf} ({how_often})"))
+            elif info.model.is_hub:
+                message = f"reading the weights of {info.model.name}, downloading them if they are new"
+                on_progress(Progress(loading=message))
+            return cluster.open(info, n_units(calibrations, n_passes))
+
         evaluator = Evaluator(
             calibrations=calibrations,
             n_layers=info.n_layers,
@@ -151,4 +157,4 @@ def open_session(
         with suppress(UserError):  # files may have been deleted or changed since
             prepare_data(replace(spec, calibrations=local), describe(spec.model))  # the GGUF file is safetensors by now
 
-    return EvaluationSession(info, calibrations, spec.measure, fingerprints, ledger, evaluator, keep)
+    return EvaluationSession(info, calibrations, spec.measure, fingerprints, ledger, evaluator, cluster, keep)

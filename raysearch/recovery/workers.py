@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from ray.train import RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchTrainer
 from ray.util.queue import Queue
 
-from raysearch.cluster.connection import join_ray, raising, room
+from raysearch.cluster.interrupt import interrupted_by_death
 from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.replica import is_out_of_memory
@@ -58,67 +58,114 @@ def on_workers(
     needs = {"CPU": float(cluster.cpus_per_replica)}
     if on_gpu:
         needs["GPU"] = 1.0
-    leave = join_ray(cluster.address, n * needs["CPU"])
     scratch = Path(tempfile.mkdtemp(prefix="raysearch-workers-"))
-    failures: list[BaseException] = []
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        stack.callback(leave)
-        stack.enter_context(raising(leave.check, warn))
-        for kind, per_process in needs.items():  # otherwise Ray Train would wait forever
-            available = room().get(kind, 0)
-            if available < n * per_process:
-                raise UserError(
-                    f"recovery.workers={n} need {n * per_process:g} {kind}s, and the cluster has {available:g}; use "
-                    "fewer"
-                )
-        messages = Queue(actor_options={"num_cpus": 0})
-        listeners = {"progress": on_progress, "warning": warn, "failure": failures.append}
-        listener = threading.Thread(target=_listen, args=(messages, listeners), daemon=True)
-        listener.start()
+        ray_cluster = stack.enter_context(cluster.ray_cluster(n * needs["CPU"]))
+        stack.enter_context(interrupted_by_death(ray_cluster.check, warn))
+        _check_resources(n, needs, ray_cluster.resources())
+        receiver = _Receiver(on_progress, warn)
         trainer = TorchTrainer(
             _work,
-            train_loop_config={"work": ray.put(work), "messages": messages},
+            train_loop_config={"work": ray.put(work), "messages": receiver.messages},
             scaling_config=ScalingConfig(num_workers=n, use_gpu=on_gpu, resources_per_worker=needs),
             run_config=RunConfig(storage_path=str(scratch)),
         )
         try:
             fitted: Any = trainer.fit()
         except (TrainingFailedError, RayError) as error:  # a RayError if an actor of Ray Train dies
-            with suppress(RayError):  # the queue may have died with it
-                messages.put(None)
-            listener.join()
-            for failure in failures:
+            receiver.stop()
+            for failure in receiver.failures:
                 if isinstance(failure, UserError | EvaluationError) or is_out_of_memory(failure):
                     raise failure from error
             # other workers may report it first: connection reset by peer
+            cause = receiver.failures[0] if receiver.failures else error
             raise EvaluationError(
-                f"a worker of recovery.workers={n} has died ({last_line(failures[0] if failures else error)}); "
+                f"a worker of recovery.workers={n} has died ({last_line(cause)}); "
                 "the same command resumes from the last checkpoint"
             ) from error
-        messages.put(None)
-        listener.join()
+        receiver.stop()
         result: T = fitted.return_value
         return result
 
 
+def _check_resources(n: int, needs: Mapping[str, float], resources: Mapping[str, float]) -> None:
+    """Refuse more processes than the cluster has room for; Ray Train would wait forever."""
+    for kind, per_process in needs.items():
+        available = resources.get(kind, 0)
+        if available < n * per_process:
+            raise UserError(
+                f"recovery.workers={n} need {n * per_process:g} {kind}s, and the cluster has {available:g}; use fewer"
+            )
+
+
+class _Sender:
+    """Sends messages of a process to the process that trains: all failures, but progress and warnings of the first.
+
+    Args:
+        messages: The queue of a `_Receiver`.
+        is_first: Whether it is the first process.
+    """
+
+    def __init__(self, messages: Queue, is_first: bool) -> None:
+        self._messages = messages
+        self._is_first = is_first
+
+    def report_progress(self, line: str) -> None:
+        if self._is_first:
+            self._messages.put(("progress", line))
+
+    def warn(self, line: str) -> None:
+        if self._is_first:
+            self._messages.put(("warning", line))
+
+    def report_failure(self, error: Exception) -> None:
+        self._messages.put(("failure", error))
+
+
+class _Receiver:
+    """Receives the messages of all processes in a thread.
+
+    Args:
+        on_progress: Receives the progress.
+        warn: Receives the warnings.
+
+    Attributes:
+        messages: The queue.
+        failures: The failures so far.
+    """
+
+    def __init__(self, on_progress: Report, warn: Report) -> None:
+        self.messages = Queue(actor_options={"num_cpus": 0})
+        self.failures: list[Exception] = []
+        self._on_progress = on_progress
+        self._warn = warn
+        self._thread = threading.Thread(target=self._receive, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the last message."""
+        with suppress(RayError):  # the queue may have died with a process
+            self.messages.put(None)
+        self._thread.join()
+
+    def _receive(self) -> None:
+        with suppress(RayError):  # the death of Ray is reported elsewhere
+            while (message := self.messages.get()) is not None:
+                match message:
+                    case "progress", line:
+                        self._on_progress(line)
+                    case "warning", line:
+                        self._warn(line)
+                    case "failure", error:
+                        self.failures.append(error)
+
+
 def _work(config: dict[str, Any]) -> Any:
     """Run the function in one of the processes, and report its failure."""
-    messages: Queue = config["messages"]
-    is_first = ray.train.get_context().get_world_rank() == 0
-
-    def reporter(kind: str) -> Report:
-        return lambda line: messages.put((kind, line)) if is_first else None
-
+    sender = _Sender(config["messages"], ray.train.get_context().get_world_rank() == 0)
     try:
-        return ray.get(config["work"])(reporter("progress"), reporter("warning"))
+        return ray.get(config["work"])(sender.report_progress, sender.warn)
     except Exception as error:
-        messages.put(("failure", error))
+        sender.report_failure(error)
         raise
-
-
-def _listen(messages: Queue, listeners: dict[str, Callable[[Any], None]]) -> None:
-    with suppress(RayError):  # the death of Ray is reported elsewhere
-        while (message := messages.get()) is not None:
-            kind, value = message
-            listeners[kind](value)

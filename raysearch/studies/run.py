@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
 from itertools import product, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raysearch.cluster.options import ReplicaGroup
+from raysearch.cluster.interrupt import interrupted_by_death
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_folder
 from raysearch.errors import EvaluationError, UserError
@@ -34,11 +32,12 @@ from raysearch.studies.draws import draws_of, evaluate_held_out, notes_on
 from raysearch.studies.model_group import ModelGroup, prepare
 from raysearch.studies.record import STUDIES, AssessedMasks, StudyRecord
 from raysearch.studies.recorder import record_study
+from raysearch.studies.replicas import ModelReplicas, StudyCluster
 from raysearch.studies.spec import StopCriteria, StudySpec
 
 if TYPE_CHECKING:  # these import Ray and torch, which are not needed if the ledger has all results
     from raysearch.assessment.context import AssessmentPlan
-    from raysearch.cluster.pool import RayPool, Replicas
+    from raysearch.cluster.pool import Replicas
     from raysearch.studies.trials import OpenTracker
 
 #: Why a part of a study failed.
@@ -68,29 +67,48 @@ def run_study(
         KeyboardInterrupt: The user stopped the study; the same command resumes it.
     """
     model_groups = prepare(spec, observer)
-    for group in model_groups:
-        group.cluster.check_cluster()
-    checked = check_study(spec, model_groups, spec.ledger.parent)
-    search_ids = checked.search_ids
-    plans = checked.assessments
-    ledger = Ledger(spec.ledger)
-    with closing(ledger), locked(ledger, spec.study_id, "STUDY"):
-        observer = Observers(tracker, observer)
-        observer.study_started(_header(spec, search_ids, ledger))
-        draws_notes = [note for group in model_groups for draws in draws_of(group) for note in notes_on(draws)]
-        plan_notes = [note for plan in plans for note in plan.notes]
-        for note in (*spec.notes, *draws_notes, *plan_notes):
-            observer.warn(note)
-        calibrations = [calibration for group in model_groups for calibration in group.prepared.calibrations]
-        calibrations += [calibration for plan in plans for calibration in plan.calibrations]
-        warn_of_unknown(calibrations, observer)
-        for group in model_groups:
-            warn_of_dtype(group.info, observer)
-        work = _StudyWork(spec, model_groups, search_ids, plans, tracker.run_id, ledger, observer, open_tracker)
-        work.record({})
-        with work.interruptible():
-            failures = work.do()
-        return STUDIES.find(ledger, spec.study_id), failures
+    n_workers = max((recovery.options.workers for recovery in spec.recoveries.values()), default=0)
+    with StudyCluster(model_groups, n_workers) as cluster:
+        cluster.join_running()
+        checked = check_study(spec, model_groups, spec.ledger.parent)
+        with closing(Ledger(spec.ledger)) as ledger, locked(ledger, spec.study_id, "STUDY"):
+            observer = Observers(tracker, observer)
+            observer.study_started(_header(spec, checked.search_ids, ledger))
+            _warn(spec, model_groups, checked.assessments, observer)
+            work = _StudyWork(
+                spec=spec,
+                model_groups=model_groups,
+                search_ids=checked.search_ids,
+                plans=checked.assessments,
+                parent=tracker.run_id,
+                cluster=cluster,
+                ledger=ledger,
+                observer=observer,
+                open_tracker=open_tracker,
+            )
+            work.record({})
+            with work.interruptible():
+                failures = work.do()
+            return STUDIES.find(ledger, spec.study_id), failures
+
+
+def _warn(
+    spec: StudySpec, model_groups: Sequence[ModelGroup], plans: Sequence[AssessmentPlan], observer: Observer
+) -> None:
+    """Report what a user should know before the study runs."""
+    notes = list(spec.notes)
+    for model_group in model_groups:
+        for draws in draws_of(model_group):
+            notes += notes_on(draws)
+    for plan in plans:
+        notes += plan.notes
+    for note in notes:
+        observer.warn(note)
+    calibrations = [calibration for model_group in model_groups for calibration in model_group.prepared.calibrations]
+    calibrations += [calibration for plan in plans for calibration in plan.calibrations]
+    warn_of_unknown(calibrations, observer)
+    for model_group in model_groups:
+        warn_of_dtype(model_group.info, observer)
 
 
 def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> StudyHeader:
@@ -125,6 +143,7 @@ class _StudyWork:
         search_ids: The ids of its searches, in its order.
         plans: The assessment of each model; empty if the study has no assessment.
         parent: The tracker's id of the study; None if it has none.
+        cluster: The Ray cluster of the study.
         ledger: The ledger that records the study.
         observer: It is notified of progress and warnings.
         open_tracker: It makes the tracker of a search.
@@ -135,6 +154,7 @@ class _StudyWork:
     search_ids: Sequence[str]
     plans: Sequence[AssessmentPlan]
     parent: str | None
+    cluster: StudyCluster
     ledger: Ledger
     observer: Observer
     open_tracker: OpenTracker
@@ -149,22 +169,32 @@ class _StudyWork:
         Failures of held-out evaluations, assessments and recoveries are reported when they happen, and returned.
         """
         failures: list[Failure] = []
-        for model_group, plan in zip_longest(self.model_groups, self.plans):
-            stages: dict[str, Callable[[ModelGroup, Callable[[], Replicas]], None]] = {
-                "held-out evaluation": self._hold_out,
-                "assessment": partial(self._assess, plan),
-            }
-            with _replicas(model_group, self.observer.warn) as (replicas, check):
-                self._search_remaining(model_group, replicas)
-                for name, run_stage in stages.items():
-                    try:
-                        run_stage(model_group, replicas)
-                    except (EvaluationError, UserError) as error:
-                        check()
-                        self.observer.warn(f"the {name} of {model_group.label} failed: {error}")
-                        failures.append(error)
-            failures += self._recover(model_group)
+        with interrupted_by_death(self.cluster.check, self.observer.warn):
+            for model_group, plan in zip_longest(self.model_groups, self.plans):
+                with ModelReplicas(model_group, self.cluster) as replicas:
+                    self._search_remaining(model_group, replicas)
+                    with self._collecting(failures, f"the held-out evaluation of {model_group.label} failed"):
+                        self._hold_out(model_group, replicas)
+                    with self._collecting(failures, f"the assessment of {model_group.label} failed"):
+                        self._assess(plan, model_group, replicas)
+                self._recover(model_group, failures)
         return failures
+
+    @contextmanager
+    def _collecting(self, failures: list[Failure], message: str, observer: Observer | None = None) -> Iterator[None]:
+        """Report a failure of the body of the context, and add it to a list; raise an error only if Ray has died.
+
+        Args:
+            failures: The list.
+            message: The beginning of the report.
+            observer: It is notified; None for the observer of the study.
+        """
+        try:
+            yield
+        except (EvaluationError, UserError) as error:
+            self.cluster.check()
+            (observer or self.observer).warn(f"{message}: {error}")
+            failures.append(error)
 
     def _records(self, numbers: Iterable[int]) -> dict[int, SearchRecord]:
         """Return the records of searches by their places in the study."""
@@ -177,17 +207,17 @@ class _StudyWork:
         records = self._records(model_group.cells)
         return {number: record for number, record in records.items() if record.result is not None}
 
-    def _search_remaining(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
+    def _search_remaining(self, model_group: ModelGroup, replicas: ModelReplicas) -> None:
         """Run the searches of a model that are not done."""
         records = self._records(model_group.cells)
         stop = self.spec.options.stop
         remaining = [number for number in model_group.cells if not is_done(records.get(number), stop)]
         if remaining:
             folder = as_folder("store", self.spec.store / "tune") / f"{self.spec.study_id}-{min(model_group.cells)}"
-            self._search(model_group, remaining, replicas(), folder)
+            self._search(model_group, remaining, replicas.get(), folder)
             self.record({})
 
-    def _hold_out(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
+    def _hold_out(self, model_group: ModelGroup, replicas: ModelReplicas) -> None:
         """Evaluate each mask on the samples of the draws on which it was not found."""
         all_draws = draws_of(model_group)
         if not all_draws:
@@ -195,60 +225,51 @@ class _StudyWork:
         records = self._records_with_results(model_group)
         masks = {number: record.finished_result.mask for number, record in records.items()}
         for draws in all_draws:
-            evaluate_held_out(draws, masks, model_group.info, self.ledger, lambda: _pool(replicas()))
+            evaluate_held_out(draws, masks, model_group.info, self.ledger, replicas.open_pool)
         self.record({})
         cells = STUDIES.find(self.ledger, self.spec.study_id).cells
         self.observer.assessed(
             [(record, metrics) for number, record in records.items() if (metrics := cells[number].named)]
         )
 
-    def _assess(self, plan: AssessmentPlan | None, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
+    def _assess(self, plan: AssessmentPlan | None, model_group: ModelGroup, replicas: ModelReplicas) -> None:
         """Assess the masks that the searches of a model have found, if the study has an assessment."""
         if plan is not None:
             from raysearch.studies.assess import assess_searches
 
             records = list(self._records_with_results(model_group).values())
-            assessed = assess_searches(plan, self.ledger, records, self.observer, lambda: _pool(replicas()))
+            assessed = assess_searches(plan, self.ledger, records, self.observer, replicas.open_pool)
             self.record({model_group.label: assessed})
 
-    def _recover(self, model_group: ModelGroup) -> list[Failure]:
-        """Train each mask of a model by each recovery method, and the dense model as a control; return the failures."""
-        if not self.spec.recoveries:
-            return []
-        from raysearch.cluster.connection import join_ray, raising
+    def _recover(self, model_group: ModelGroup, failures: list[Failure]) -> None:
+        """Train each mask of a model by each recovery method, and the dense model as a control.
+
+        Args:
+            model_group: The model.
+            failures: Failures are added to this list.
+        """
+        records = self._records_with_results(model_group)
+        if not self.spec.recoveries or not records:
+            return  # Ray is not needed
         from raysearch.recovery.recover import recover_in_study  # trl takes seconds to import
 
-        failures: list[Failure] = []
-        records = self._records_with_results(model_group)
-        if not records:
-            return failures  # Ray is not needed
         first_searches: dict[Mask, int] = {}  # the first search that found each mask
         for number, record in records.items():
             first_searches.setdefault(record.finished_result.mask, number)
         if self.spec.options.unpruned:
             first_searches = {Mask(): next(iter(first_searches.values())), **first_searches}
-        n_replicas = model_group.cluster.replica_range(model_group.info, _MAX_CONCURRENCY).max
-        n_workers = max(n_replicas, *(spec.options.workers for spec in self.spec.recoveries.values()))
+        self.cluster.join(model_group).wait()  # replicas and workers of all recoveries use it
         total = len(self.spec.recoveries) * len(first_searches)
-        leave = join_ray(model_group.cluster.address, n_workers * model_group.cluster.cpus_per_replica)
-        with ExitStack() as stack:
-            stack.callback(leave)
-            stack.enter_context(raising(leave.check, self.observer.warn))
-            recoveries = product(self.spec.recoveries.items(), first_searches.items())
-            for place, ((way, spec), (mask, number)) in enumerate(recoveries, start=1):
-                cell = self.spec.cells[number]
-                name = cell.searcher if mask else "dense"
-                observer = Prefixed(f"recovery {place} of {total}, {name}, {way}: ", self.observer)
-                remove = None if mask else 0
-                try:
-                    recover_in_study(
-                        records[number], self.ledger, cell.search, spec, way, remove=remove, observer=observer
-                    )
-                except (EvaluationError, UserError) as error:
-                    leave.check()
-                    observer.warn(f"it failed: {error}")
-                    failures.append(error)
-        return failures
+        recoveries = product(self.spec.recoveries.items(), first_searches.items())
+        for place, ((label, spec), (mask, number)) in enumerate(recoveries, start=1):
+            cell = self.spec.cells[number]
+            subject = cell.searcher if mask else "dense"
+            observer = Prefixed(f"recovery {place} of {total}, {subject}, {label}: ", self.observer)
+            remove = None if mask else 0
+            with self._collecting(failures, "it failed", observer):
+                recover_in_study(
+                    records[number], self.ledger, cell.search, spec, label, remove=remove, observer=observer
+                )
 
     def _search(self, model_group: ModelGroup, numbers: Sequence[int], replicas: Replicas, folder: Path) -> None:
         """Run searches to their ends, and record why some failed; Tune writes to the folder."""
@@ -276,6 +297,7 @@ class _StudyWork:
         try:
             yield
         except (KeyboardInterrupt, EvaluationError, UserError):
+            self.cluster.leave()  # this ends the processes of the searches
             ended = self._ended()
             with suppress(UserError):  # if the ledger failed, the error that stopped the study reports it
                 self.record({})
@@ -291,36 +313,3 @@ class _StudyWork:
                 break
             time.sleep(0.05)
         return [search_id for search_id in self.search_ids if search_id not in running]
-
-
-def _pool(replicas: Replicas) -> RayPool:
-    from raysearch.cluster.pool import RayPool
-
-    return RayPool(replicas)
-
-
-@contextmanager
-def _replicas(
-    model_group: ModelGroup, warn: Callable[[str], None]
-) -> Iterator[tuple[Callable[[], Replicas], Callable[[], None]]]:
-    """Yield a function that returns a model's replicas, and a function that raises an error if Ray has died.
-
-    The replicas are started at the first call of the first function.
-    """
-    with ExitStack() as stack:
-
-        @cache
-        def group() -> ReplicaGroup:
-            from raysearch.cluster.connection import raising
-
-            # Several searches use the replicas at the same time, so as many as fit are started.
-            started = model_group.cluster.start(model_group.info, math.inf, shared=True)
-            stack.callback(started.close)
-            stack.enter_context(raising(started.check, warn))
-            return started
-
-        def check() -> None:
-            if group.cache_info().currsize:  # the replicas were started
-                group().check()
-
-        yield lambda: group().replicas, check

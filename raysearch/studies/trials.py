@@ -22,8 +22,8 @@ from ray.exceptions import RayError
 from ray.tune.experiment import Trial
 from typing_extensions import override
 
-from raysearch.cluster.connection import this_node
 from raysearch.cluster.pool import RayPool, Replicas
+from raysearch.cluster.ray_cluster import this_node
 from raysearch.cluster.scheduler import SYNC_S
 from raysearch.errors import EvaluationError, UserError
 from raysearch.searching.observer import Observer, Tracker

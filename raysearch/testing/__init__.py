@@ -1,4 +1,4 @@
-"""Conformance suites for new searchers, objectives, trackers and pools."""
+"""Conformance suites for new searchers and objectives."""
 
 import pkgutil
 import sys

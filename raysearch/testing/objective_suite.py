@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from raysearch.calibration.batch import Batch, Choices, Form
 from raysearch.calibration.objectives.base import ModelObjective, Objective, StateObjective
@@ -22,9 +23,24 @@ from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
 from raysearch.generation.answer import Answer
 from raysearch.models.stack import LayerStack, predicting
-from raysearch.testing.pool_suite import VOCABULARY, tiny_model
 
+VOCABULARY = 50
 _SAMPLES = 5
+
+
+def tiny_model(n_layers: int = 4) -> LlamaForCausalLM:
+    """Return a random model, which is the same for each call."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=n_layers,
+            num_attention_heads=2,
+            initializer_range=0.3,  # so that some tokens are likelier than others
+        )
+        return LlamaForCausalLM(config).eval()
 
 
 class _Words:

@@ -178,7 +178,7 @@ class Stopping:
     n_replicas = 1
 
     def __init__(self, folder: Path, done: list[Any], after: int) -> None:
-        self.inside = INLINE.open(describe(ModelSpec("tiny", str(folder))), 1)
+        self.inside = INLINE.join().open(describe(ModelSpec("tiny", str(folder))), 1)
         self.stats = self.inside.stats
         self.done = done
         self.after = after

@@ -12,8 +12,8 @@ from raysearch.cli.displays import SearchDisplay
 from raysearch.core.mask import Mask
 from raysearch.evaluation.progress import Progress
 from raysearch.searching.forecast import RoundCost, SearchForecast
-from raysearch.testing.tracker_suite import MARGIN
 from tests.tracking.simulated import greedy_search
+from tests.tracking.tracker_suite import MARGIN
 
 SEARCH = greedy_search(n_remove=3)
 EXPECTED = SearchForecast([RoundCost(8, 20, 8, 56), RoundCost(7, 100, 7, 42), RoundCost(6, 300, 6, 30)])

@@ -39,10 +39,10 @@ from raysearch.searching.result import LayerForwards, LayerTokens, SearchResult
 from raysearch.searching.score import Score
 from raysearch.searching.separation import Separation
 from raysearch.studies.record import CellRecord
-from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
 from raysearch.text.numbers import rounded
 from tests.models.conftest import write_llama
 from tests.tracking.simulated import greedy_search
+from tests.tracking.tracker_suite import ACCURACY, KL, MARGIN
 
 WEIGHTED = Measure("weighted loss", "set")
 EVERY_MEASURE = pytest.mark.parametrize(

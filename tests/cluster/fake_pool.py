@@ -7,7 +7,7 @@ import numpy as np
 from raysearch.cluster.scheduler import Call, Scheduler
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.unit import MaskUnit
-from raysearch.testing.pool_suite import tiny_replica
+from tests.evaluation.pool_suite import tiny_replica
 
 
 class ReplicaDied(BaseException):

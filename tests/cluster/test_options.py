@@ -8,7 +8,8 @@ from typing import Literal
 
 import pytest
 
-from raysearch.cluster.options import ClusterOptions, ReplicaRange
+from raysearch.cluster.options import ClusterOptions
+from raysearch.cluster.sizing import ReplicaRange
 from raysearch.errors import UserError
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.models.loading import describe
@@ -55,16 +56,14 @@ def test_devices_that_replicas_do_not_have_are_refused(tiny: ModelSpec, monkeypa
         ClusterOptions("inline", gpus_per_replica=4)
 
 
-def test_check_cluster_joins_the_cluster_and_check_model_does_not(
-    tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_cluster_is_joined_before_a_pool_is_opened(tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)  # other tests of this process may have started Ray
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         options = ClusterOptions(address=f"127.0.0.1:{nobody.getsockname()[1]}")
         options.check_model(locate(tiny))
         with pytest.raises(UserError, match="leads to no Ray cluster"):
-            options.check_cluster()
+            options.join()
 
 
 def test_there_are_as_many_replicas_as_cores_memory_and_work_allow(
@@ -76,8 +75,8 @@ def test_there_are_as_many_replicas_as_cores_memory_and_work_allow(
     mid = replace(small, parameters=600_000_000, hidden_size=1024, dtype="bfloat16")
     large = replace(small, parameters=8_000_000_000, hidden_size=4096, dtype="bfloat16")
 
-    def replicas(info: ModelInfo, n_units: int = 1000, room: Mapping[str, float] | None = None) -> int:
-        replica_range = ClusterOptions().replica_range(info, n_units, room)
+    def replicas(info: ModelInfo, n_units: int = 1000, resources: Mapping[str, float] | None = None) -> int:
+        replica_range = ClusterOptions().replica_range(info, n_units, resources)
         assert replica_range.min == replica_range.max
         return replica_range.max
 
@@ -86,7 +85,7 @@ def test_there_are_as_many_replicas_as_cores_memory_and_work_allow(
     assert replicas(large) == 8  # 14.9 GiB are shared; 1 GiB of hidden states
     assert replicas(replace(large, parameters=20_000_000_000)) == 1
     assert replicas(small, n_units=3) == 3
-    assert replicas(large, room={"CPU": 24.0, "memory": 2.0**40}) == 24
+    assert replicas(large, resources={"CPU": 24.0, "memory": 2.0**40}) == 24
     assert ClusterOptions(replicas=50).replica_range(large, 1).max == 50
 
 
@@ -110,8 +109,8 @@ def test_if_ray_does_not_start_one_replica_in_this_process_is_used(
     monkeypatch.setattr("ray.init", fails)
     info = describe(tiny)
     with pytest.warns(UserWarning, match=r"Ray does not start .*\(no room\); one replica in this process evaluates"):
-        pool = ClusterOptions().open(info, 8)
+        pool = ClusterOptions().join().open(info, 8)
     assert isinstance(pool, InlinePool)
     pool.close()
     with pytest.raises(UserError, match=r"Ray does not start on this machine \(no room\); .*cluster=inline"):
-        ClusterOptions(replicas=2).open(info, 8)
+        ClusterOptions(replicas=2).join().open(info, 8)

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
@@ -16,7 +17,8 @@ from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.models.shared_weights import attach, detach
 from raysearch.models.stack import LayerStack
-from raysearch.testing.pool_suite import ReplicaLossSuite, tiny_model, units_on
+from raysearch.testing.objective_suite import tiny_model
+from tests.evaluation.pool_suite import ReplicaLossSuite, units_on
 
 ONE_CPU = Needs(cpus=1, gpus=0)
 
@@ -128,7 +130,6 @@ class TestRayPool(ReplicaLossSuite):
 
         fleet = Fleet(1, 1, ONE_CPU, idle_s=60)
         recipe = [ray.put(Recipe(refuse, None, installed_versions()))]
-        refusing = RayPool(Replicas(fleet, recipe, 1), fleet.close)
-        with pytest.raises(UserError, match="^model=x cannot be used; use another$"):
+        refusing = RayPool(Replicas(fleet, recipe, 1))
+        with closing(fleet), pytest.raises(UserError, match="^model=x cannot be used; use another$"):
             list(refusing.run(units_on(self.calibration)))
-        refusing.close()

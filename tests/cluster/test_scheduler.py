@@ -8,8 +8,8 @@ from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, UnitResult
-from raysearch.testing.pool_suite import ReplicaLossSuite
 from tests.cluster.fake_pool import FakePool, die
+from tests.evaluation.pool_suite import ReplicaLossSuite
 
 
 class TestFakePool(ReplicaLossSuite):

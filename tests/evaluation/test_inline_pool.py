@@ -5,7 +5,7 @@ import weakref
 import pytest
 
 from raysearch.evaluation.inline_pool import InlinePool
-from raysearch.testing.pool_suite import PoolSuite, tiny_replica
+from tests.evaluation.pool_suite import PoolSuite, tiny_replica
 
 
 @pytest.fixture(scope="module")

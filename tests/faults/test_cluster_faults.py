@@ -197,7 +197,7 @@ def test_what_looks_after_the_replicas_of_a_study_is_killed(tmp_path: Path) -> N
     try:
         fleet = shared_fleet(2, 2, Needs(cpus=1, gpus=0), idle_s=60)
         recipe = [ray.put(Recipe(lambda _: Echo(), None, installed_versions()))]  # type: ignore[arg-type, return-value]
-        pool = RayPool(Replicas(fleet, recipe, 2), fleet.close)
+        pool = RayPool(Replicas(fleet, recipe, 2))
         units = [MaskUnit("a calibration", shard, (Mask.of(1),)) for shard in range(16)]
         answers, received = pool.run(units), list[Any]()
         while not stuck.exists():
@@ -207,5 +207,6 @@ def test_what_looks_after_the_replicas_of_a_study_is_killed(tmp_path: Path) -> N
         assert sorted(received, key=units.index) == units
         assert pool.stats.units_redone in (1, 2), "what its replicas had in hand when they died with it"
         pool.close()
+        fleet.close()
     finally:
         ray.shutdown()

@@ -115,7 +115,8 @@ def answers(pool: Any, units: list[MaskUnit]) -> dict[Any, bytes]:
 
 def test_a_replica_that_sleeps_for_ever_is_replaced(recipe: Any, make_replica: Any, units: list[MaskUnit]) -> None:
     fleet = Fleet(1, 1, Needs(cpus=1, gpus=0), idle_s=60)
-    with closing(RayPool(Replicas(fleet, recipe(SleepyReplica), 1, unit_timeout_s=1.0), fleet.close)) as pool:
+    replicas = Replicas(fleet, recipe(SleepyReplica), 1, unit_timeout_s=1.0)
+    with closing(fleet), closing(RayPool(replicas)) as pool:
         assert answers(pool, units) == answers(InlinePool(make_replica), units)
         assert pool.stats.units_redone == 1
 
@@ -141,11 +142,11 @@ def test_a_replica_that_loads_for_ever_is_replaced_and_one_without_a_place_is_no
     monkeypatch.setattr(TimeoutPolicy, "load_s", 12.0)
     fleet = Fleet(2, 2, Needs(cpus=2, gpus=0), idle_s=60)
     recipe = [ray.put(Recipe(make_at_second_try, None, installed_versions()))]
-    with closing(RayPool(Replicas(fleet, recipe, 1), fleet.close)) as pool:
-        demand_before = fleet.sync("test", Demand(2))
+    with closing(fleet), closing(RayPool(Replicas(fleet, recipe, 1))) as pool:
+        actors_before = fleet.sync("test", Demand(2))
         assert answers(pool, units).keys() == {(unit.shard, mask) for unit in units for mask in unit.masks}
         assert pool.stats.waiting_seconds > 12.0 and pool.stats.units_redone == 0
-        assert len(demand_before.keys() & fleet.sync("test", Demand(2)).keys()) == 1
+        assert len(actors_before.keys() & fleet.sync("test", Demand(2)).keys()) == 1
 
 
 def test_ray_itself_is_killed_under_an_assessment(world: World, cwd: Path) -> None:

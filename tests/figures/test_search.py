@@ -11,8 +11,8 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
 from raysearch.core.trial import Trial, ranked
 from raysearch.figures.search import Plots
-from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, search_of
 from tests.tracking.simulated import greedy_search, simulate_losses
+from tests.tracking.tracker_suite import ACCURACY, KL, MARGIN, search_of
 
 scaled = pytest.mark.parametrize("name", ["best_so_far.png", "loss_by_size.png"])
 

@@ -15,7 +15,7 @@ from raysearch.generation import decoding
 from raysearch.generation.decoding import generate
 from raysearch.generation.prompt import Decoding, Prompt, Written
 from raysearch.models.stack import LayerStack
-from raysearch.testing.pool_suite import VOCABULARY, tiny_model
+from raysearch.testing.objective_suite import VOCABULARY, tiny_model
 
 
 class Numbers:

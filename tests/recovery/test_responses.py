@@ -19,7 +19,7 @@ from raysearch.models.stack import LayerStack
 from raysearch.recovery.prompts import Question
 from raysearch.recovery.responses import AnswerJob, _job_size, write_answers
 from raysearch.recovery.spec import RecoveryOptions
-from raysearch.testing.pool_suite import tiny_model
+from raysearch.testing.objective_suite import tiny_model
 from tests.generation.test_decoding import Numbers
 
 

@@ -13,9 +13,9 @@ from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.searching.result import LayerTokens, SearchResult, in_brief
-from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
 from tests.figures.test_search import texts_of
 from tests.tracking.simulated import greedy_search
+from tests.tracking.tracker_suite import ACCURACY, KL, MARGIN
 
 
 def recorded(search: SearchResult) -> SearchResult:

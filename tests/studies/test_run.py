@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,6 @@ from unittest.mock import Mock
 import pytest
 from typing_extensions import override
 
-from raysearch.cluster.pool import Replicas
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import locked
@@ -25,7 +24,8 @@ from raysearch.studies import assess as assessing
 from raysearch.studies import run as running
 from raysearch.studies.assess import assess_searches
 from raysearch.studies.model_group import ModelGroup
-from raysearch.studies.run import Failure, _StudyWork, run_study
+from raysearch.studies.replicas import ModelReplicas
+from raysearch.studies.run import _StudyWork, run_study
 from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
 from tests.cli.studies import small_study
@@ -84,8 +84,8 @@ class _OneStage(_StudyWork):
     def _search_remaining(self, *_: Any) -> None: ...
 
     @override
-    def _hold_out(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
-        replicas()
+    def _hold_out(self, model_group: ModelGroup, replicas: ModelReplicas) -> None:
+        replicas.get()
         raise EvaluationError("a unit failed for good")
 
     @override
@@ -93,15 +93,14 @@ class _OneStage(_StudyWork):
         raise UserError("the data of piqa cannot be loaded")
 
     @override
-    def _recover(self, model_group: ModelGroup) -> list[Failure]:
-        return []
+    def _recover(self, *_: Any) -> None: ...
 
 
 def study_run(kind: type[_StudyWork], ledger: Any, observer: Any, search_ids: Sequence[str] = ()) -> _StudyWork:
     """Return the run of a study of one model with mocked replicas."""
     spec: Any = SimpleNamespace()
     group: Any = Mock(prepared=SimpleNamespace(calibrations=()), label="tiny")
-    return kind(spec, [group], search_ids, [], "parent", ledger, observer, Mock())
+    return kind(spec, [group], search_ids, [], "parent", Mock(), ledger, observer, Mock())
 
 
 def test_failures_are_reported_when_they_happen_and_the_death_of_ray_ends_the_study() -> None:
@@ -112,8 +111,9 @@ def test_failures_are_reported_when_they_happen_and_the_death_of_ray_ends_the_st
         "the held-out evaluation of tiny failed: a unit failed for good",
         "the assessment of tiny failed: the data of piqa cannot be loaded",
     ]
-    group: Any = run.model_groups[0]
-    group.cluster.start.return_value.check = Mock(side_effect=EvaluationError("Ray has died"))
+    cluster: Any = run.cluster
+    cluster.start.return_value.close.assert_called_once_with()
+    cluster.check = Mock(side_effect=EvaluationError("Ray has died"))
     with pytest.raises(EvaluationError, match="Ray has died"):
         run.do()
 

@@ -11,7 +11,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.core.problem import Problem
 from raysearch.searching.result import SearchResult
-from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, search_of
+from tests.tracking.tracker_suite import ACCURACY, KL, MARGIN, search_of
 
 DENSE_LOSS = 2.8  # nats per token
 

@@ -8,12 +8,12 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.core.trial import Trial
 from raysearch.searching.result import RoundSummary
-from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.options import Store
 from tests.tracking.mlflow.test_tracker import record_search
 from tests.tracking.recorded import Recorded
 from tests.tracking.simulated import greedy_search
+from tests.tracking.tracker_suite import ACCURACY, KL, MARGIN
 
 ROWS = {"samples": 4, "n_tokens": 252}
 FILE = {"source": "file", "path": "chats/support.jsonl", **ROWS}

@@ -14,13 +14,13 @@ from raysearch.core.mask import Mask
 from raysearch.core.trial import Trial
 from raysearch.searching.observer import Tracker, repeat
 from raysearch.searching.result import SearchResult
-from raysearch.testing.tracker_suite import TrackerSuite
 from raysearch.tracking.mlflow.client import connect
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.options import Store, TrackingOptions
 from tests.tracking.conftest import closed_port, start_python
 from tests.tracking.recorded import ARTIFACTS, Recorded
 from tests.tracking.simulated import greedy_search
+from tests.tracking.tracker_suite import TrackerSuite
 
 pytestmark = pytest.mark.usefixtures("tables")
 

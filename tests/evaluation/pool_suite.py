@@ -1,6 +1,6 @@
-"""The conformance suite of the pool contract (`raysearch.evaluation.pool`).
+"""The tests of the pool contract (`raysearch.evaluation.pool`).
 
-A new pool is tested by a subclass:
+A pool is tested by a subclass:
 
     class TestMyPool(PoolSuite):
         def open_pool(self):
@@ -22,8 +22,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch
@@ -37,8 +35,8 @@ from raysearch.evaluation.pool import MAX_ATTEMPTS, Pool
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job, MaskUnit, StatisticUnit, Unit, UnitResult
 from raysearch.models.stack import LayerStack
+from raysearch.testing.objective_suite import VOCABULARY, tiny_model
 
-VOCABULARY = 50
 _N_LAYERS = 4
 _MASKS = tuple(sorted(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (3,), (1, 2), (0, 3)]))
 
@@ -46,24 +44,9 @@ _MASKS = tuple(sorted(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (3,)
 Answers = dict[tuple[int, Any], bytes]
 
 
-def tiny_model(n_layers: int = _N_LAYERS) -> LlamaForCausalLM:
-    """Return a random model, which is the same for each call."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        config = LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=n_layers,
-            num_attention_heads=2,
-            initializer_range=0.3,  # so that some tokens are likelier than others
-        )
-        return LlamaForCausalLM(config).eval()
-
-
 def tiny_replica() -> Replica:
     """Return a replica of the tiny model, without calibrations."""
-    return Replica(LayerStack(tiny_model()))
+    return Replica(LayerStack(tiny_model(_N_LAYERS)))
 
 
 def tiny_calibration(name: str) -> Calibration:

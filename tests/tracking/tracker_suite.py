@@ -1,6 +1,6 @@
-"""The conformance suite of trackers, and searches to record.
+"""The tests of the contract of trackers, and searches to record.
 
-A new tracker is tested by a subclass:
+A tracker is tested by a subclass:
 
     class TestMyTracker(TrackerSuite):
         def make_tracker(self, folder, warn):
