@@ -19,11 +19,10 @@ from pydantic import PositiveInt
 from ray.tune.search import SEARCH_ALG_IMPORT, BasicVariantGenerator
 from typing_extensions import override
 
-from raysearch.bridges.ray_tune import Outcomes, scores_of
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.searchers.base import Round, Searcher, SearchGenerator
+from raysearch.searchers.base import Loss, Outcome, Round, Scores, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 from raysearch.text.sentences import did_you_mean, first_line
 
@@ -75,7 +74,7 @@ class TuneAlgorithmSearcher(Searcher):
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        outcomes: Outcomes = {}
+        outcomes: dict[Mask, Outcome] = {}
         n_outcomes = -1
         while n_outcomes < len(outcomes) < min(self.trials, problem.n_solutions):
             n_outcomes = len(outcomes)
@@ -111,7 +110,7 @@ class TuneAlgorithmSearcher(Searcher):
 
 
 def search_with(
-    algorithm: ray.tune.search.Searcher, problem: Problem, trials: int, batch: int, outcomes: Outcomes
+    algorithm: ray.tune.search.Searcher, problem: Problem, trials: int, batch: int, outcomes: dict[Mask, Outcome]
 ) -> SearchGenerator:
     """Search with an algorithm of Ray Tune.
 
@@ -161,14 +160,17 @@ def search_with(
                 pending[trial] = mask
                 repeats = 0
         if not pending:
-            return scores_of(outcomes).best(1)[0]
+            return Scores(Round([*outcomes]), outcomes).best(1)[0]
         scores = yield Round([*pending.values()])
-        outcomes |= {**scores.losses, **scores.failed}
+        outcomes |= scores.outcomes
 
 
-def _report(algorithm: ray.tune.search.Searcher, trial: str, outcome: float | str) -> None:
-    failed = isinstance(outcome, str)
-    algorithm.on_trial_complete(trial, None if failed else {"loss": outcome}, error=failed)
+def _report(algorithm: ray.tune.search.Searcher, trial: str, outcome: Outcome) -> None:
+    match outcome:
+        case Loss(loss):
+            algorithm.on_trial_complete(trial, {"loss": loss})
+        case _:
+            algorithm.on_trial_complete(trial, None, error=True)
 
 
 class _RandomPoints(ray.tune.search.Searcher):

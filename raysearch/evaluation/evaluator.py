@@ -31,7 +31,7 @@ from raysearch.evaluation.totals import total
 from raysearch.evaluation.unit import MaskUnit, Unit, UnitResult
 from raysearch.ledger.claims import Claims
 from raysearch.ledger.ledger import Ledger, SubjectT
-from raysearch.searchers.base import Round, Scores
+from raysearch.searchers.base import Accepted, Dropped, Failed, Loss, Outcome, Round
 
 #: Seconds between two looks for results that another process computes.
 _POLL_S = 0.2
@@ -45,46 +45,29 @@ ShardValues = Mapping[SubjectT, Mapping[int, npt.NDArray[np.float64]]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The loss of one mask on the whole calibration.
+    """The evaluation of one mask on the whole calibration.
 
     Args:
-        loss: The loss, in the objective's unit; None if the evaluation failed, or the mask was screened.
-        failure: The cause of a failure.
+        outcome: Its loss, in the objective's unit, or why it has none.
         cached: Whether all of it was in the ledger, or computed by another process.
         parts: The loss on each calibration; None on those where it failed; empty if the mask was screened.
-        screened: An estimate, if the mask was dropped or accepted before its evaluation was complete.
+        screened: The estimate with its bounds, if the mask was dropped or accepted.
     """
 
-    loss: float | None
-    failure: str | None
+    outcome: Outcome
     cached: bool
-    parts: tuple[float | None, ...]
+    parts: tuple[float | None, ...] = ()
     screened: Screened | None = None
 
+    @property
+    def loss(self) -> float | None:
+        """The loss; None if the evaluation failed, or the mask was screened."""
+        return self.outcome.value if isinstance(self.outcome, Loss) else None
 
-def scores_of(proposed: Round, evaluations: Mapping[Mask, Evaluation]) -> Scores:
-    """Return the scores for the searcher that proposed a round.
-
-    Args:
-        proposed: The round.
-        evaluations: The evaluation of each of its masks.
-    """
-    losses: dict[Mask, float] = {}
-    failures: dict[Mask, str] = {}
-    dropped: dict[Mask, float] = {}
-    accepted: set[Mask] = set()
-    for mask in proposed.masks:
-        evaluation = evaluations[mask]
-        if evaluation.loss is not None:
-            losses[mask] = evaluation.loss
-        if evaluation.failure is not None:
-            failures[mask] = evaluation.failure
-        if evaluation.screened is not None:
-            if evaluation.screened.accepted:
-                accepted.add(mask)
-            else:
-                dropped[mask] = evaluation.screened.loss
-    return Scores(losses, failures, dropped, proposed.keep, proposed.ties, frozenset(accepted))
+    @property
+    def failure(self) -> str | None:
+        """The cause of a failure; None if the evaluation did not fail."""
+        return self.outcome.cause if isinstance(self.outcome, Failed) else None
 
 
 @dataclass
@@ -194,7 +177,8 @@ class Evaluator:
                 break
             undecided |= leaders  # the mask that seems the best of the round needs an exact loss
         for mask, estimate in screened.items():
-            evaluations[mask] = Evaluation(None, None, mask not in self._computed, (), estimate)
+            outcome = Accepted(estimate.loss) if estimate.accepted else Dropped(estimate.loss)
+            evaluations[mask] = Evaluation(outcome, mask not in self._computed, screened=estimate)
         return {mask: evaluations[mask] for mask in masks}
 
     def measure(self, statistic: Statistic) -> npt.NDArray[np.float64]:
@@ -380,11 +364,15 @@ class Evaluator:
     def _evaluation(
         self, mask: Mask, losses: Sequence[float], references: Mapping[Mask, Sequence[float]]
     ) -> Evaluation:
-        weighed = losses[: len(self._weighting.weights)]
-        failure = next((f"the loss is {loss}" for loss in weighed if not math.isfinite(loss)), None)
-        loss = self._weighting.combine(weighed, references) if failure is None else None
+        weighted_losses = losses[: len(self._weighting.weights)]
+        not_finite = [loss for loss in weighted_losses if not math.isfinite(loss)]
+        outcome: Outcome
+        if not_finite:
+            outcome = Failed(f"the loss is {not_finite[0]}")
+        else:
+            outcome = Loss(self._weighting.combine(weighted_losses, references))
         parts = tuple(loss if math.isfinite(loss) else None for loss in losses)
-        return Evaluation(loss, failure, mask not in self._computed, parts)
+        return Evaluation(outcome, mask not in self._computed, parts)
 
 
 def _missing(

@@ -69,13 +69,13 @@ class BayesianSearcher(Searcher):
         initial = [cheapest_mask(problem, costs)] if self.cheapest and self.prior != "none" else []
         initial += draw_masks(problem, rng, min(self.initial, self.trials - len(initial)), initial)
 
-        scores = Scores({})
+        scores = Scores(Round([]), {})
         surrogate = Surrogate(problem, compress(costs), scan=problem.n_solutions <= max(_SMALL, 2 * self.trials))
         proposed = initial
         while proposed:
             scores |= yield Round(proposed)
             surrogate.learn({**scores.losses, **dict.fromkeys(scores.failed, np.nan)})
-            n_known = len(scores.losses) + len(scores.failed)
+            n_known = len(scores.outcomes)
             n_new = min(self.batch, self.trials - n_known, problem.n_solutions - n_known)
             proposed = surrogate.propose(n_new, rng)
         return scores.best(1)[0]
