@@ -37,6 +37,7 @@ import scipy  # `scipy.special` takes 0.2 s to import, so it is imported on firs
 from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
 from raysearch.errors import UserError
+from raysearch.ledger.ledger import Evaluations
 from raysearch.searchers.base import Round
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class Screener:
         self._budget_spent = 0.0
         self.factors: Sequence[float] = [1.0]
 
-    def see(self, masks: Iterable[Mask], stage: int, values: Mapping[str, Mapping[Mask, Mapping[int, Array]]]) -> None:
+    def see(self, masks: Iterable[Mask], stage: int, values: Evaluations) -> None:
         """Remember the losses of masks up to a stage.
 
         Args:
