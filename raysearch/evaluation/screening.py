@@ -17,8 +17,7 @@ smaller masks: the mask without one of its layers, plus the mask without another
 needs masks that earlier rounds have evaluated on more shards. Then only the error of the prediction is estimated from
 the samples of this round (the difference estimator in two-phase sampling).
 
-Source: Student's t of paired differences, Cochran, Sampling Techniques, 1977, equations 2.20 (finite population), 6.13
-(ratio) and 12.51 (two phases); racing, Maron and Moore, Hoeffding races, 1993.
+Source: racing, Maron and Moore, Hoeffding races, 1993. `raysearch.evaluation.differences` has the statistics.
 """
 
 from __future__ import annotations
@@ -31,26 +30,29 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy  # `scipy.special` takes 0.2 s to import, so it is imported on first use
 
 from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
 from raysearch.errors import UserError
+from raysearch.evaluation.differences import (
+    MIN_SAMPLES,
+    Array,
+    MaskDifference,
+    SharedVariance,
+    mcnemar,
+    residual_variance,
+    weighted_ratio,
+)
 from raysearch.ledger.ledger import Evaluations
 from raysearch.searchers.base import Round
 
 if TYPE_CHECKING:
     from raysearch.calibration.calibration import Calibration
 
-Array = npt.NDArray[np.float64]
-
 #: The losses of a mask's samples on the shards evaluated so far, in screening order: an array for each calibration.
 Samples = tuple[Array, ...]
 
-_MIN_SAMPLES = 8  # fewer samples do not estimate the variance of a difference
-_MIN_VARIANCES = 5  # fewer variances do not estimate a shared variance
-_MAX_WORTH = 20.0  # the most degrees of freedom that a shared variance counts for
 _RIVALS = 8  # the number of leaders, in addition to the masks to keep, that a mask is compared with
 
 
@@ -97,76 +99,6 @@ class Screening:
             )
 
 
-@dataclass(frozen=True)
-class Difference:
-    """The estimated difference of two masks' losses: first minus second.
-
-    Args:
-        mean: The difference.
-        error: Its standard error.
-        degrees: The degrees of freedom of `error`, at least 1.
-        exact: The `probability`, if losses are 0 or 1 and an exact test gives it; else None.
-    """
-
-    mean: float
-    error: float
-    degrees: int
-    exact: float | None = None
-
-    def probability(self, spread: Spread) -> float:
-        """Return the probability of this difference, or a larger one, if the first mask were not worse."""
-        if self.exact is not None:
-            return self.exact
-        if self.degrees < _MIN_SAMPLES - 1 or not self.error > 0:
-            return 1.0
-        worth = min(spread.degrees, self.degrees)  # at most its own degrees: all differences use the same samples
-        moderated = (worth * spread.variance + self.degrees * self.error**2) / (worth + self.degrees)
-        error = math.sqrt(max(self.error**2, moderated))
-        return float(scipy.special.stdtr(self.degrees + worth, -self.mean / error))
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The variance that the differences of several masks from one mask share.
-
-    Masks that are about equally good differ from the best mask with about the same variance. So a few samples of each
-    mask, taken together, estimate this variance well.
-
-    Args:
-        variance: The shared variance.
-        degrees: The degrees of freedom that it counts for; 0 if there is no estimate.
-
-    Source: Smyth 2004, Linear models and empirical Bayes methods for assessing
-    differential expression, section 6.2: the moments of the logarithms of sample variances.
-    """
-
-    variance: float = 0.0
-    degrees: float = 0.0
-
-    @classmethod
-    def of(cls, differences: Sequence[Difference]) -> Spread:
-        """Estimate the shared variance.
-
-        Returns zero degrees of freedom if there are fewer than five usable differences, and few if they vary much.
-        """
-        usable = [
-            difference
-            for difference in differences
-            if difference.exact is None and difference.degrees >= _MIN_SAMPLES - 1 and difference.error > 0
-        ]
-        if len(usable) < _MIN_VARIANCES:
-            return cls()
-        degrees = np.array([difference.degrees for difference in usable])
-        logs = (
-            2 * np.log([difference.error for difference in usable])
-            - scipy.special.digamma(degrees / 2)
-            + np.log(degrees / 2)
-        )
-        excess = float(logs.var(ddof=1) - scipy.special.zeta(2, degrees / 2).mean())
-        worth = min(_MAX_WORTH, 2 * _inverse_trigamma(excess)) if excess > 0 else _MAX_WORTH
-        return cls(math.exp(logs.mean() + scipy.special.digamma(worth / 2) - math.log(worth / 2)), worth)
-
-
 def shard_order(calibration: Calibration) -> tuple[int, ...]:
     """Return the order in which the shards of a calibration are screened; it is the same in every search.
 
@@ -209,7 +141,7 @@ class Screener:
                 sum(calibration.shards[shard].n_samples for shard in stage[calibration.fingerprint])
                 for calibration in calibrations
             ]
-            if min(sizes) >= _MIN_SAMPLES or cut == cuts[-1]:
+            if min(sizes) >= MIN_SAMPLES or cut == cuts[-1]:
                 self.stages.append(stage)
                 self._sizes.append(sizes)
         self._weights = [
@@ -295,7 +227,7 @@ class Screener:
             estimates[mask] = Screened(middle, middle - half_width, middle + half_width, share)
         return estimates
 
-    def differences(self, masks: Sequence[Mask], rival: Mask) -> dict[Mask, Difference]:
+    def differences(self, masks: Sequence[Mask], rival: Mask) -> dict[Mask, MaskDifference]:
         """Compare masks with a rival, by the samples that both have been evaluated on, and by predictions.
 
         Args:
@@ -308,12 +240,12 @@ class Screener:
         by_stage: dict[int, list[Mask]] = {}
         for mask in masks:
             by_stage.setdefault(min(self._stage[mask], self._stage[rival]), []).append(mask)
-        differences: dict[Mask, Difference] = {}
+        differences: dict[Mask, MaskDifference] = {}
         for stage, group in by_stage.items():
             differences |= self._compare(group, rival, stage)
         return {mask: differences[mask] for mask in masks}
 
-    def _compare(self, masks: Sequence[Mask], rival: Mask, stage: int) -> dict[Mask, Difference]:
+    def _compare(self, masks: Sequence[Mask], rival: Mask, stage: int) -> dict[Mask, MaskDifference]:
         """Return the differences of masks from a rival, by the samples up to a stage."""
         pairs = zip(self._losses(masks, stage), self._losses([rival], stage), strict=True)
         losses = [mask_losses - rival_losses for mask_losses, rival_losses in pairs]
@@ -340,8 +272,8 @@ class Screener:
         degrees = max(1, min(self._sizes[stage]) - 1)
         differences = {}
         for row, mask in enumerate(masks):
-            exact = _mcnemar(losses[0][row]) if is_counted[row] else None
-            differences[mask] = Difference(float(mean[row]), float(error[row]), degrees, exact)
+            exact_p = mcnemar(losses[0][row]) if is_counted[row] else None
+            differences[mask] = MaskDifference(float(mean[row]), float(error[row]), degrees, exact_p)
         return differences
 
     def _losses(self, masks: Sequence[Mask], stage: int) -> list[Array]:
@@ -356,23 +288,26 @@ class Screener:
         `losses` are, by calibration, the differences of the samples, [k, n]; `predictions` their predictions on as many
         samples or more, [k, m].
         """
-        mean, error = np.zeros((2, len(losses[0])))
-        for part, (factor, scale, weights, seen) in enumerate(
-            zip(self.factors, self._scales, self._weights, losses, strict=True)
-        ):
-            n = m = seen.shape[1]
-            ratio = _ratio(seen, weights[:n])
-            variance: Array | float = 0.0
-            if predictions is not None:
+        mean = np.zeros(len(losses[0]))
+        error = np.zeros(len(losses[0]))
+        for part, seen in enumerate(losses):
+            weights = self._weights[part]
+            factor = self.factors[part] * self._scales[part]
+            n = seen.shape[1]
+            population_variance = residual_variance(seen, weights[:n])
+            if predictions is None:
+                ratio = weighted_ratio(seen, weights[:n])
+                variance = population_variance * (1 / n - 1 / len(weights))
+            else:
                 predicted = predictions[part]
                 m = predicted.shape[1]
                 errors = seen - predicted[:, :n]
-                ratio = _ratio(errors, weights[:n]) + _ratio(predicted, weights[:m])
-                variance = _variance(errors, weights[:n]) * (1 / n - 1 / m)
-            mean += factor * scale * ratio
-            variance = variance + _variance(seen, weights[:n]) * (1 / m - 1 / len(weights))
+                ratio = weighted_ratio(errors, weights[:n]) + weighted_ratio(predicted, weights[:m])
+                variance_of_errors = residual_variance(errors, weights[:n]) * (1 / n - 1 / m)
+                variance = variance_of_errors + population_variance * (1 / m - 1 / len(weights))
+            mean += factor * ratio
             # Calibrations may use the same texts, so their errors are added as if they were fully correlated.
-            error += factor * scale / weights[:n].mean() * np.sqrt(variance)
+            error += factor / weights[:n].mean() * np.sqrt(variance)
         return mean, error
 
     def _predict(self, mask: Mask) -> _Prediction:
@@ -384,14 +319,13 @@ class Screener:
         sums.append({**{Mask.of(layer): 1 for layer in mask}, Mask(): 1 - len(mask)})
         best_sum = max(sums, key=self.common_stage)
         stage = self.common_stage(best_sum)
-        sizes = self._sizes[stage] if stage >= 0 else ()
-        samples = tuple(
-            np.sum(
-                [factor * self._seen[smaller_mask][part][:size] for smaller_mask, factor in best_sum.items()], axis=0
-            )
-            for part, size in enumerate(sizes)
-        )
-        return _Prediction(stage, samples)
+        if stage < 0:
+            return _NOT_PREDICTED
+        samples = []
+        for part, size in enumerate(self._sizes[stage]):
+            terms = [factor * self._seen[smaller_mask][part][:size] for smaller_mask, factor in best_sum.items()]
+            samples.append(np.sum(terms, axis=0))
+        return _Prediction(stage, tuple(samples))
 
     def promise(self, mask: Mask) -> float | None:
         """Return the predicted loss of a mask of the round minus the dense model's; None if there is no prediction."""
@@ -489,7 +423,7 @@ class Contest:
     def _chances(self, masks: Sequence[Mask], rival: Mask) -> dict[Mask, float]:
         """Return, for masks that seem worse than a rival, the probability that they are not; `masks` are best first."""
         differences = self.screener.differences([mask for mask in masks if mask != rival], rival)
-        spread = Spread.of([*differences.values()][: len(masks) // 2])
+        spread = SharedVariance.of([*differences.values()][: len(masks) // 2])
         return {mask: difference.probability(spread) for mask, difference in differences.items() if difference.mean > 0}
 
     def _find_favourites(self, count: int) -> list[Mask]:
@@ -501,33 +435,3 @@ class Contest:
                 return []
             promises[mask] = promise
         return sorted(promises, key=lambda mask: (promises[mask], mask))[:count]
-
-
-def _inverse_trigamma(value: float) -> float:
-    """Solve trigamma(x) = zeta(2, x) = value, above 0, by Newton's method (Smyth 2004, appendix)."""
-    x = 0.5 + 1 / value
-    for _ in range(20):
-        trigamma = float(scipy.special.zeta(2, x))
-        x_before = x
-        x -= trigamma * (1 - trigamma / value) / (2 * float(scipy.special.zeta(3, x)))
-        if x == x_before:
-            break
-    return x
-
-
-def _ratio(values: Array, weights: Array) -> Array:
-    """Return the sum of each row of values, [k, n], divided by the sum of the weights, [n]."""
-    return np.asarray(values.sum(axis=1) / weights.sum())
-
-
-def _variance(values: Array, weights: Array) -> Array:
-    """Return the variance of the residuals of the ratio of each row of values, [k, n]; 0 if n is 1."""
-    residuals = values - _ratio(values, weights)[:, None] * weights
-    return np.asarray(residuals.var(axis=1, ddof=1)) if values.shape[1] > 1 else np.zeros(len(values))
-
-
-def _mcnemar(losses: Array) -> float:
-    """Return the p-value of McNemar's exact test of differences of right and wrong answers, each -1, 0 or 1."""
-    n_worse = int((losses > 0).sum())
-    n_different = int(np.count_nonzero(losses))
-    return float(scipy.special.bdtrc(n_worse - 1, n_different, 0.5)) if n_worse else 1.0

@@ -16,7 +16,7 @@ from raysearch.core.problem import Problem
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.screening import Difference, Screener, Screening, Spread, shard_order
+from raysearch.evaluation.screening import Screener, Screening, shard_order
 from raysearch.evaluation.unit import UnitResult
 from raysearch.ledger.ledger import Ledger
 from raysearch.searchers.base import Dropped, Failed, Loss, Round, Scores
@@ -423,16 +423,6 @@ def test_masks_of_different_parents_are_predicted_by_smaller_masks(bench):
     predicted = table(parts[2]) + table(parts[3]) - table(SINGLES[3])
     assert screener.promise(second) == pytest.approx((predicted - table(Mask())).sum() / calibration.divisor)
     assert predicted.mean() == pytest.approx(table(second).mean(), rel=0.05)
-
-
-def test_similar_variances_count_for_degrees_of_freedom(subtests):
-    rng = np.random.default_rng(0)
-    for name, sigmas, least, most in (("similar", np.ones(40), 15, 20), ("different", np.exp(np.arange(40.0)), 0, 0.5)):
-        with subtests.test(name):
-            errors = [sigma * rng.standard_normal(8).std(ddof=1) for sigma in sigmas]
-            spread = Spread.of([Difference(1.0, error, 7) for error in errors])
-            assert least <= spread.degrees <= most
-    assert Spread.of([Difference(1.0, 1.0, 7)]) == Spread()
 
 
 def test_the_order_of_shards_is_a_spread_permutation_of_the_calibration(subtests):
