@@ -26,7 +26,7 @@ from raysearch.searchers.base import Loss, Outcome, Round, Scores, Searcher, Sea
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 from raysearch.text.sentences import did_you_mean, first_line
 
-_REPEATS = 100  # after so many consecutive points with known masks, an algorithm has converged
+_MAX_ATTEMPTS = 100  # after so many consecutive requests without a new mask, an algorithm has converged
 _SEEDS = {"seed", "random_state", "random_state_seed"}  # the names of the seed in Tune's algorithms
 
 #: Algorithms of Tune that cannot be used here, and why.
@@ -138,27 +138,29 @@ def search_with(
         log.setLevel(level)
 
     names = map(str, itertools.count())
-    repeats = 0
+    attempts = 0  # requests since the last new mask
     pending: dict[str, Mask] = {}
     while True:
         for trial, mask in pending.items():
             _report(algorithm, trial, outcomes[mask])
         pending = {}
         n_new = min(batch, min(trials, problem.n_solutions) - len(outcomes))
-        while len(pending) < n_new and repeats < _REPEATS:
+        while len(pending) < n_new and attempts < _MAX_ATTEMPTS:
             trial = next(names)
-            repeats += 1
+            attempts += 1
             point: Any = algorithm.suggest(trial)
-            if point == algorithm.FINISHED or (point is None and pending):
+            if point == algorithm.FINISHED:
                 break
-            if point is None:
+            if point is None:  # the algorithm waits for reports
+                if pending:
+                    break
                 continue
             mask = cheapest_mask(problem, -np.array([point[name] for name in space]))
             if mask in outcomes:
                 _report(algorithm, trial, outcomes[mask])
             else:
                 pending[trial] = mask
-                repeats = 0
+                attempts = 0
         if not pending:
             return Scores(Round([*outcomes]), outcomes).best(1)[0]
         scores = yield Round([*pending.values()])
