@@ -366,8 +366,14 @@ class Contest:
         keep = self.round.keep
         self._favourites = [] if keep is None else self._find_favourites(keep)
         # A mask that must be kept could lose by mistake to `beat`, to any of its rivals, or to all favourites.
-        kinds_of_mistakes = [self.round.beat is not None, keep is not None, bool(self._favourites)]
-        self._limit = self.budget / ((keep or len(self.round.masks)) * kinds_of_mistakes.count(True))
+        kinds_of_mistakes = 0
+        if self.round.beat is not None:
+            kinds_of_mistakes += 1
+        if keep is not None:
+            kinds_of_mistakes += 1
+        if self._favourites:
+            kinds_of_mistakes += 1
+        self._limit = self.budget / ((keep or len(self.round.masks)) * kinds_of_mistakes)
         shares = np.arange(1, len(self.screener.stages)) ** -0.5
         self._shares = shares / shares.sum()
 
@@ -384,13 +390,11 @@ class Contest:
     def decide(self) -> None:
         """Drop or accept the masks for which it is beyond doubt, by the shards that all have been evaluated on."""
         screener = self.screener
-        beat = self.round.beat
         undecided = self._undecided
         in_question = {mask for mask in undecided if not screener.is_complete(mask)}
         if not in_question:
             return
         stage = screener.common_stage(in_question)
-        keep = 0 if self.round.keep is None else self.round.keep - len(self.accepted)
         limit = self._shares[stage] * self._limit
         levels = screener.levels(undecided, stage)
         undecided.sort(key=lambda mask: (levels[mask], mask))
@@ -399,32 +403,39 @@ class Contest:
         def worse_than(rival: Mask, limit: float) -> set[Mask]:
             return {mask for mask, chance in chances(rival).items() if chance < limit}
 
-        below = {mask for mask in undecided[keep:] if mask in in_question} if keep else set()
-        won_by: dict[Mask, set[Mask]] = {mask: set() for mask in below}
-        for rank, rival in enumerate(undecided[: keep + _RIVALS] if keep else []):
-            worse = worse_than(rival, limit / len(self.round.masks))
-            for mask in worse & below:
-                won_by[mask].add(rival)
-            is_among_best = len(undecided) - len(worse) <= keep
-            if is_among_best and rank > 0 and rival in in_question and not self.round.exact:
-                self.accepted.add(rival)
-        beaten = {mask for mask, winners in won_by.items() if len(winners) >= keep}
-        self.winners |= set().union(*(won_by[mask] for mask in beaten))
-        if self._favourites and self.dropped.isdisjoint(self._favourites):
-            worse_than_all = below.intersection(*(worse_than(favourite, limit) for favourite in self._favourites))
-            if worse_than_all:
-                self.winners |= {*self._favourites}
-            beaten |= worse_than_all
-        if beat is not None and (losers := worse_than(beat, limit) & in_question):
-            beaten |= losers
-            self.winners.add(beat)
-        self.dropped |= beaten
+        dropped: set[Mask] = set()
+        keep = 0 if self.round.keep is None else self.round.keep - len(self.accepted)
+        if keep:
+            below = {mask for mask in undecided[keep:] if mask in in_question}
+            rivals = undecided[: keep + _RIVALS]
+            worse_by_rival = {rival: worse_than(rival, limit / len(self.round.masks)) for rival in rivals}
+            for mask in below:
+                winners = {rival for rival, worse in worse_by_rival.items() if mask in worse}
+                if len(winners) >= keep:
+                    dropped.add(mask)
+                    self.winners |= winners
+            if not self.round.exact:
+                for rival in rivals[1:]:  # the first one needs its exact loss
+                    if rival in in_question and len(undecided) - len(worse_by_rival[rival]) <= keep:
+                        self.accepted.add(rival)
+            if self._favourites and self.dropped.isdisjoint(self._favourites):
+                worse_than_all = below.intersection(*(worse_than(favourite, limit) for favourite in self._favourites))
+                if worse_than_all:
+                    dropped |= worse_than_all
+                    self.winners |= {*self._favourites}
+        if self.round.beat is not None:
+            worse_than_beat = worse_than(self.round.beat, limit) & in_question
+            if worse_than_beat:
+                dropped |= worse_than_beat
+                self.winners.add(self.round.beat)
+        self.dropped |= dropped
 
     def _chances(self, masks: Sequence[Mask], rival: Mask) -> dict[Mask, float]:
         """Return, for masks that seem worse than a rival, the probability that they are not; `masks` are best first."""
         differences = self.screener.differences([mask for mask in masks if mask != rival], rival)
-        spread = SharedVariance.of([*differences.values()][: len(masks) // 2])
-        return {mask: difference.probability(spread) for mask, difference in differences.items() if difference.mean > 0}
+        better_half = [*differences.values()][: len(masks) // 2]
+        shared = SharedVariance.of(better_half)
+        return {mask: difference.probability(shared) for mask, difference in differences.items() if difference.mean > 0}
 
     def _find_favourites(self, count: int) -> list[Mask]:
         """Return the masks with the lowest predicted losses, best first; none if any mask has no prediction."""

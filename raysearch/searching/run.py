@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from subprocess import DEVNULL, SubprocessError, check_output
 
+from raysearch.calibration.calibration import Calibration
 from raysearch.core.formatting import count
 from raysearch.core.json import plain, without_secrets
 from raysearch.core.mask import Mask
@@ -93,10 +94,7 @@ def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
     calibrations = prepare_data(evaluation, info, UnnamedFiles(info.model)).calibrations
     if spec.budget is not None:
         check_readout(spec.budget, evaluation.measure)
-    warn_of_unknown(calibrations, observer)
-    warn_of_dtype(info, observer)
-    warn_of_refused_masks(evaluation.model, spec.problem(info), spec.remove, observer)
-    warn_of_export(info, observer)
+    _warn(spec, info, calibrations, observer)
     pool = evaluation.cluster.size(info, n_units(calibrations, expected.n_passes(info.n_layers)))
     if expected.cost is None:
         return replace(expected, time_source="since the number of masks is not known in advance", pool=pool)
@@ -187,19 +185,14 @@ def search_rounds(
         with locked(session.ledger, header.search_id, "SEARCH", wait=not is_alone):
             fingerprints = session.fingerprints
             record = write_search(session.ledger, header.search_id, spec.config, "running", fingerprints=fingerprints)
-            earlier_result = record.result
-            if earlier_result is not None and earlier_result.mlflow_run_id and earlier_result.mlflow_receipt:
-                tracker.resume(earlier_result.mlflow_run_id, earlier_result.mlflow_receipt)
+            _resume(tracker, record.result)
             observers = Observers(tracker, observer)
             recorder = SearchRecorder(problem, session.evaluator, observers, started, _part_names(spec))
             search = _Search(spec, session, header, recorder, observers, tracker)
             try:
                 observers.search_started(header, expected)
                 if is_alone:
-                    warn_of_unknown(session.calibrations, observer)
-                    warn_of_dtype(info, observer)
-                    warn_of_refused_masks(spec.evaluation.model, problem, spec.remove, observer)
-                    warn_of_export(info, observer)
+                    _warn(spec, info, session.calibrations, observer)
                 ending = search.ending(record, meter or unmeasured)
                 ending.check()
                 rounds = run_rounds(spec.searcher, problem, spec.seed, recorder)
@@ -282,7 +275,7 @@ class _Search:
 
         Args:
             record: The record of the search.
-            meter: Measures the speeds of a search by budget; None to measure none.
+            meter: Measures the speeds of a search by budget.
         """
         spec = self.spec
         if spec.refiner is not None:
@@ -357,6 +350,20 @@ def _forecast(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
         trainings=refiner.masks if refiner else 0,
         training_steps=refiner.steps if refiner else 0,
     )
+
+
+def _warn(spec: SearchSpec, info: ModelInfo, calibrations: Sequence[Calibration], observer: Observer) -> None:
+    """Warn of everything in a search that stops nothing, before its first round."""
+    warn_of_unknown(calibrations, observer)
+    warn_of_dtype(info, observer)
+    warn_of_refused_masks(spec.evaluation.model, spec.problem(info), spec.remove, observer)
+    warn_of_export(info, observer)
+
+
+def _resume(tracker: Tracker, result: SearchResult | None) -> None:
+    """Let a tracker adopt its record of an earlier, complete result."""
+    if result is not None and result.mlflow_run_id and result.mlflow_receipt:
+        tracker.resume(result.mlflow_run_id, result.mlflow_receipt)
 
 
 def _changed_search_error(search_id: str, session: EvaluationSession) -> UserError:
