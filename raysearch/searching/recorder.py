@@ -223,7 +223,8 @@ class SearchRecorder(Oracle):
         if evaluation.loss is not None:
             self.losses[mask] = evaluation.loss
             if self.problem.is_solution(mask):
-                self.best = min(self.best or mask, mask, key=lambda rival: (self.losses[rival], rival))
+                rivals = [mask] if self.best is None else [mask, self.best]
+                self.best = min(rivals, key=lambda rival: (self.losses[rival], rival))
         parts = zip(self.part_names, evaluation.parts, strict=False)
         trial = Trial(
             index=len(self.trials),
