@@ -29,7 +29,7 @@ from raysearch.evaluation.screening import Contest, Screener, Screening
 from raysearch.evaluation.totals import total
 from raysearch.evaluation.unit import MaskUnit, UnitResult
 from raysearch.ledger.claims import Claims
-from raysearch.ledger.ledger import Evaluations, Key, Ledger, Values
+from raysearch.ledger.ledger import Key, Ledger, RecordedValues, Values
 from raysearch.searchers.base import Accepted, Dropped, Failed, Loss, Outcome, Round
 
 #: Seconds between two looks for results that another process computes.
@@ -233,7 +233,7 @@ class Evaluator:
         finally:
             self.release_pool()
 
-    def _complete(self, subjects: Sequence[Subject], shards_by_calibration: Shards) -> Evaluations:
+    def _complete(self, subjects: Sequence[Subject], shards_by_calibration: Shards) -> RecordedValues:
         """Return the values of subjects on shards; compute those that the ledger lacks.
 
         Masks must be in mask order: a large round is cut, and neighbours share prefixes.
@@ -351,7 +351,7 @@ class Evaluator:
         """Return `_reference_losses`; compute those that the ledger lacks."""
         return self._reference_losses(self._complete(self._references, self._all_shards))
 
-    def _reference_losses(self, values: Evaluations) -> dict[Mask, Sequence[float]]:
+    def _reference_losses(self, values: RecordedValues) -> dict[Mask, Sequence[float]]:
         """Return the losses, on each calibration, of the masks that scale a weighted loss."""
         references: dict[Mask, Sequence[float]] = {mask: self._losses(mask, values) for mask in self._references}
         for mask, losses in references.items():
@@ -360,7 +360,7 @@ class Evaluator:
                     raise EvaluationError(f"the weighted losses are scaled by the loss of {mask}, which is {loss}")
         return references
 
-    def _losses(self, mask: Mask, values: Evaluations) -> list[float]:
+    def _losses(self, mask: Mask, values: RecordedValues) -> list[float]:
         """Return the loss of a mask on each calibration; a loss that is not finite means that it failed."""
         losses = []
         for calibration in self.calibrations:

@@ -44,7 +44,7 @@ from raysearch.evaluation.differences import (
     residual_variance,
     weighted_ratio,
 )
-from raysearch.ledger.ledger import Evaluations
+from raysearch.ledger.ledger import RecordedValues
 from raysearch.searchers.base import Round
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Screener:
         self._budget_spent = 0.0
         self.factors: Sequence[float] = [1.0]
 
-    def see(self, masks: Iterable[Mask], stage: int, values: Evaluations) -> None:
+    def see(self, masks: Iterable[Mask], stage: int, values: RecordedValues) -> None:
         """Remember the losses of masks up to a stage.
 
         Args:

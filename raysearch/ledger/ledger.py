@@ -40,7 +40,7 @@ from raysearch.text.sentences import what_failed
 Values = npt.NDArray[np.float64]
 
 #: Values by the fingerprint of their calibration, subject and shard.
-Evaluations = Mapping[str, Mapping[Subject, Mapping[int, Values]]]
+RecordedValues = Mapping[str, Mapping[Subject, Mapping[int, Values]]]
 
 
 class Key(NamedTuple):
