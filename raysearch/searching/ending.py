@@ -111,17 +111,17 @@ class RefinedEnding(Ending):
     def result(self, mask: Mask) -> SearchResult:
         n_masks = self.refiner.masks
         layers = count(self.recorder.problem.n_remove, "layer")
-        masks = self.recorder.solutions[:n_masks]
-        if len(masks) < 2:
+        best_masks = self.recorder.solutions[:n_masks]
+        if len(best_masks) < 2:
             raise UserError(
                 f"refine.masks={n_masks} compares masks of {layers}, and searcher={self.spec.searcher_name} scored "
                 f"{mask} alone; use one such as greedy, or refine=none"
             )
-        if len(masks) < n_masks:
+        if len(best_masks) < n_masks:
             self.observer.warn(
-                f"searcher={self.spec.searcher_name} scored {len(masks)} masks of {layers}; these are recovered in "
-                f"place of refine.masks={n_masks}"
+                f"searcher={self.spec.searcher_name} scored {len(best_masks)} masks of {layers}; these are recovered "
+                f"in place of refine.masks={n_masks}"
             )
-        records = [replace(self.record, result=self.result_of(mask)) for mask in masks]
+        records = [replace(self.record, result=self.result_of(best_mask)) for best_mask in best_masks]
         refinement = self.refiner.refine(records, self.spec, self.session, self.observer)
         return replace(self.result_of(refinement.best.mask), refinement=refinement)

@@ -279,7 +279,15 @@ class _Search:
         """
         spec = self.spec
         if spec.refiner is not None:
-            return RefinedEnding(self.result, spec.refiner, spec, self.session, self.recorder, record, self.observer)
+            return RefinedEnding(
+                result_of=self.result,
+                refiner=spec.refiner,
+                spec=spec,
+                session=self.session,
+                recorder=self.recorder,
+                record=record,
+                observer=self.observer,
+            )
         if spec.budget is not None:
             budgeted = BudgetedSearch(spec.budget, self.recorder.problem, self.session, self.recorder, meter)
             return BudgetedEnding(self.result, budgeted)
