@@ -45,7 +45,7 @@ ITEMS = {
 def without(model, mask):
     """The model with the layers deleted."""
     layers = model.model.layers
-    model.model.layers = torch.nn.ModuleList(layers[layer] for layer in mask.kept(len(layers)))
+    model.model.layers = torch.nn.ModuleList(layers[layer] for layer in mask.remaining(len(layers)))
     try:
         yield model
     finally:
@@ -89,9 +89,7 @@ def loss_of(replica, calibration, mask=MASK, packed=None):
     if packed is not None:
         replica._packing[name] = packed
     answers = [replica.evaluate(MaskUnit(name, shard, (mask,))) for shard in shards]
-    return (
-        total({shard: answer.values[mask] for shard, answer in enumerate(answers)}, len(answers)) / calibration.divisor
-    )
+    return total(answer.values[mask] for answer in answers) / calibration.divisor
 
 
 def rows_of(calibration):

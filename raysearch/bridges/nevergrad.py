@@ -82,11 +82,11 @@ class NevergradSearcher(Searcher):
         budget = _POINTS_PER_TRIAL * self.trials
         with self._calls(rng):  # without budget and num_workers, NGOpt may choose an optimizer that waits for ever
             optimizer = ng.optimizers.registry[self.optimizer](space, budget=budget, num_workers=self.batch)
-        scores = Scores({})
+        scores = Scores(Round([]), {})
         pending: list[tuple[Any, Mask]] = []
         n_points = 0
         while True:
-            n_new = min(self.batch, min(self.trials, problem.n_solutions) - len(scores.losses) - len(scores.failed))
+            n_new = min(self.batch, min(self.trials, problem.n_solutions) - len(scores.outcomes))
             worst = max(scores.losses.values(), default=_WORST)
             with self._calls(rng):
                 for point, mask in pending:
@@ -96,7 +96,7 @@ class NevergradSearcher(Searcher):
                     point = optimizer.ask()
                     n_points += 1
                     mask = cheapest_mask(problem, point.value)
-                    if mask in scores.losses or mask in scores.failed:
+                    if mask in scores.outcomes:
                         optimizer.tell(point, scores.losses.get(mask, worst))
                     else:
                         pending.append((point, mask))

@@ -19,11 +19,8 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
-from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator
+from raysearch.searchers.base import Failed, Loss, Remark, Round, Scores, Searcher, SearchGenerator
 from raysearch.searching.driver import check_requests
-
-#: The loss of each known mask, or why there is none.
-Outcomes = dict[Mask, float | str]
 
 
 class TuneSearcher(ray.tune.search.Searcher):
@@ -68,7 +65,7 @@ class TuneSearcher(ray.tune.search.Searcher):
         self._problem = problem
         self._seed = seed
         self._measure = measure
-        self._outcomes: Outcomes = {}
+        self._outcomes: dict[Mask, Loss | Failed] = {}
         self._statistics: dict[Statistic, NDArray[np.float64]] = {}
         self._running: dict[str, Mask] = {}  # by the id of the Tune trial
         self._steps: SearchGenerator | None = None
@@ -77,7 +74,7 @@ class TuneSearcher(ray.tune.search.Searcher):
     @property
     def losses(self) -> dict[Mask, float]:
         """All losses known so far."""
-        return dict(scores_of(self._outcomes).losses)
+        return {mask: outcome.value for mask, outcome in self._outcomes.items() if isinstance(outcome, Loss)}
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next mask of the current round; None while all of them run; FINISHED at the end of the search."""
@@ -109,7 +106,7 @@ class TuneSearcher(ray.tune.search.Searcher):
     def save(self, checkpoint_path: str) -> None:
         """Write all answers, the remarks and the best mask as JSON."""
         record = {
-            "masks": {str(mask): outcome for mask, outcome in self._outcomes.items()},
+            "masks": {str(mask): _to_json(outcome) for mask, outcome in self._outcomes.items()},
             "statistics": {str(statistic): rows.tolist() for statistic, rows in self._statistics.items()},
             "remarks": self.remarks,
             "found": self.found and str(self.found),
@@ -119,7 +116,10 @@ class TuneSearcher(ray.tune.search.Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """Start over with the answers of `save`."""
         record = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        self._outcomes = {Mask.parse(text): outcome for text, outcome in record["masks"].items()}
+        self._outcomes = {
+            Mask.parse(text): Failed(value) if isinstance(value, str) else Loss(value)
+            for text, value in record["masks"].items()
+        }
         self._statistics = {Statistic(name): np.array(rows) for name, rows in record["statistics"].items()}
         self.remarks = record["remarks"]
         self.found = record["found"] and Mask.parse(record["found"])
@@ -152,8 +152,8 @@ class TuneSearcher(ray.tune.search.Searcher):
 
     def _answer(self) -> Any:
         match self._request:
-            case Round(masks=masks):
-                return scores_of({mask: self._outcomes[mask] for mask in masks})
+            case Round() as proposed:
+                return Scores(proposed, {mask: self._outcomes[mask] for mask in proposed.masks})
             case Statistic() as statistic:
                 if statistic not in self._statistics:
                     if self._measure is None:
@@ -168,18 +168,19 @@ class TuneSearcher(ray.tune.search.Searcher):
         return None
 
 
-def _outcome(value: Any, metric: str, error: bool) -> float | str:
-    """Return a loss, or why there is none."""
+def _outcome(value: Any, metric: str, error: bool) -> Loss | Failed:
+    """Return the outcome that a Tune trial reported."""
     if error:
-        return "the trial failed"
+        return Failed("the trial failed")
     if value is None:
-        return f"the trial reported no {metric}"
-    return float(value) if math.isfinite(value) else f"the {metric} is {value}"
+        return Failed(f"the trial reported no {metric}")
+    return Loss(float(value)) if math.isfinite(value) else Failed(f"the {metric} is {value}")
 
 
-def scores_of(outcomes: Outcomes) -> Scores:
-    """Return the outcomes as scores."""
-    return Scores(
-        {mask: outcome for mask, outcome in outcomes.items() if not isinstance(outcome, str)},
-        {mask: outcome for mask, outcome in outcomes.items() if isinstance(outcome, str)},
-    )
+def _to_json(outcome: Loss | Failed) -> float | str:
+    """Return a loss as a number, and a failure as its cause."""
+    match outcome:
+        case Loss(loss):
+            return loss
+        case Failed(cause):
+            return cause

@@ -19,15 +19,14 @@ from pydantic import PositiveInt
 from ray.tune.search import SEARCH_ALG_IMPORT, BasicVariantGenerator
 from typing_extensions import override
 
-from raysearch.bridges.ray_tune import Outcomes, scores_of
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.searchers.base import Round, Searcher, SearchGenerator
+from raysearch.searchers.base import Loss, Outcome, Round, Scores, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 from raysearch.text.sentences import did_you_mean, first_line
 
-_REPEATS = 100  # after so many consecutive points with known masks, an algorithm has converged
+_MAX_ATTEMPTS = 100  # after so many consecutive requests without a new mask, an algorithm has converged
 _SEEDS = {"seed", "random_state", "random_state_seed"}  # the names of the seed in Tune's algorithms
 
 #: Algorithms of Tune that cannot be used here, and why.
@@ -75,7 +74,7 @@ class TuneAlgorithmSearcher(Searcher):
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        outcomes: Outcomes = {}
+        outcomes: dict[Mask, Outcome] = {}
         n_outcomes = -1
         while n_outcomes < len(outcomes) < min(self.trials, problem.n_solutions):
             n_outcomes = len(outcomes)
@@ -111,7 +110,7 @@ class TuneAlgorithmSearcher(Searcher):
 
 
 def search_with(
-    algorithm: ray.tune.search.Searcher, problem: Problem, trials: int, batch: int, outcomes: Outcomes
+    algorithm: ray.tune.search.Searcher, problem: Problem, trials: int, batch: int, outcomes: dict[Mask, Outcome]
 ) -> SearchGenerator:
     """Search with an algorithm of Ray Tune.
 
@@ -139,36 +138,41 @@ def search_with(
         log.setLevel(level)
 
     names = map(str, itertools.count())
-    repeats = 0
+    attempts = 0  # requests since the last new mask
     pending: dict[str, Mask] = {}
     while True:
         for trial, mask in pending.items():
             _report(algorithm, trial, outcomes[mask])
         pending = {}
         n_new = min(batch, min(trials, problem.n_solutions) - len(outcomes))
-        while len(pending) < n_new and repeats < _REPEATS:
+        while len(pending) < n_new and attempts < _MAX_ATTEMPTS:
             trial = next(names)
-            repeats += 1
+            attempts += 1
             point: Any = algorithm.suggest(trial)
-            if point == algorithm.FINISHED or (point is None and pending):
+            if point == algorithm.FINISHED:
                 break
-            if point is None:
+            if point is None:  # the algorithm waits for reports
+                if pending:
+                    break
                 continue
             mask = cheapest_mask(problem, -np.array([point[name] for name in space]))
             if mask in outcomes:
                 _report(algorithm, trial, outcomes[mask])
             else:
                 pending[trial] = mask
-                repeats = 0
+                attempts = 0
         if not pending:
-            return scores_of(outcomes).best(1)[0]
+            return Scores(Round([*outcomes]), outcomes).best(1)[0]
         scores = yield Round([*pending.values()])
-        outcomes |= {**scores.losses, **scores.failed}
+        outcomes |= scores.outcomes
 
 
-def _report(algorithm: ray.tune.search.Searcher, trial: str, outcome: float | str) -> None:
-    failed = isinstance(outcome, str)
-    algorithm.on_trial_complete(trial, None if failed else {"loss": outcome}, error=failed)
+def _report(algorithm: ray.tune.search.Searcher, trial: str, outcome: Outcome) -> None:
+    match outcome:
+        case Loss(loss):
+            algorithm.on_trial_complete(trial, {"loss": loss})
+        case _:
+            algorithm.on_trial_complete(trial, None, error=True)
 
 
 class _RandomPoints(ray.tune.search.Searcher):

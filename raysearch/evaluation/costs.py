@@ -12,6 +12,7 @@ from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import UserError
 from raysearch.evaluation.prefix import PrefixPlan, naive_layer_forwards, plan_prefixes
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit
+from raysearch.ledger.ledger import Key
 from raysearch.models.spec import ModelInfo
 
 #: The most masks in one unit. A larger round is cut, along mask order, so that a killed process loses little work.
@@ -86,30 +87,31 @@ def shards_of(calibrations: Sequence[Calibration], subject: Subject) -> dict[str
     return {calibration.fingerprint: tuple(range(calibration.n_shards)) for calibration in calibrations}
 
 
-def units_of(calibration: Calibration, pairs: Iterable[tuple[Subject, int]]) -> list[Unit]:
-    """Return the units that compute subjects on shards of a calibration.
+def units_of(keys: Iterable[Key], calibrations: Sequence[Calibration]) -> list[Unit]:
+    """Return the units that compute evaluations.
 
     Args:
-        calibration: The calibration.
-        pairs: Pairs of a subject and the number of a shard.
+        keys: The keys of the evaluations.
+        calibrations: All calibrations of the search.
 
     Returns:
-        The units: first statistics, then masks, in the order of the pairs. Masks that share no prefix get a unit each.
+        The units: first statistics, then masks, in the order of the keys. Masks that share no prefix get a unit each.
     """
-    name = calibration.fingerprint
-    max_masks = MAX_MASKS_PER_UNIT if isinstance(calibration.objective, StateObjective) else 1
+    by_fingerprint = {calibration.fingerprint: calibration for calibration in calibrations}
     statistics: list[Unit] = []
-    masks_of_shard: dict[int, list[Mask]] = {}
-    for subject, shard in pairs:
+    masks_by_shard: dict[tuple[str, int], list[Mask]] = {}
+    for calibration, subject, shard in keys:
         if isinstance(subject, Mask):
-            masks_of_shard.setdefault(shard, []).append(subject)
+            masks_by_shard.setdefault((calibration, shard), []).append(subject)
         else:
-            statistics.append(StatisticUnit(name, shard, subject))
-    return statistics + [
-        MaskUnit(name, shard, tuple(masks[start : start + max_masks]))
-        for shard, masks in masks_of_shard.items()
-        for start in range(0, len(masks), max_masks)
-    ]
+            statistics.append(StatisticUnit(calibration, shard, subject))
+    units: list[Unit] = []
+    for (calibration, shard), masks in masks_by_shard.items():
+        share_prefixes = isinstance(by_fingerprint[calibration].objective, StateObjective)
+        size = MAX_MASKS_PER_UNIT if share_prefixes else 1
+        for start in range(0, len(masks), size):
+            units.append(MaskUnit(calibration, shard, tuple(masks[start : start + size])))
+    return statistics + units
 
 
 def planned_passes(units: Iterable[Unit], calibrations: Sequence[Calibration], n_layers: int) -> tuple[float, float]:
@@ -162,11 +164,13 @@ def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subje
     subjects = list(subjects)
     masks = sorted(subject for subject in subjects if isinstance(subject, Mask))  # as the evaluator orders them
     in_order: list[Subject] = [*(subject for subject in subjects if isinstance(subject, Statistic)), *masks]
-    units: list[Unit] = []
-    for name, calibration in {calibration.fingerprint: calibration for calibration in calibrations}.items():
-        by_subject = {subject: shards_of(calibrations, subject).get(name, ()) for subject in in_order}
-        units += units_of(calibration, ((subject, shard) for subject, shards in by_subject.items() for shard in shards))
-    return planned_passes(units, calibrations, n_layers)[0]
+    keys = [
+        Key(calibration, subject, shard)
+        for subject in in_order
+        for calibration, shards in shards_of(calibrations, subject).items()
+        for shard in shards
+    ]
+    return planned_passes(units_of(keys, calibrations), calibrations, n_layers)[0]
 
 
 def check_statistic(statistic: Statistic, objectives: Sequence[Objective]) -> None:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +27,10 @@ from raysearch.evaluation.pool import Pool, PoolStats
 from raysearch.evaluation.progress import Meter, Progress
 from raysearch.evaluation.screening import Contest, Screener, Screening
 from raysearch.evaluation.totals import total
-from raysearch.evaluation.unit import MaskUnit, Unit, UnitResult
+from raysearch.evaluation.unit import MaskUnit, UnitResult
 from raysearch.ledger.claims import Claims
-from raysearch.ledger.ledger import Ledger, SubjectT
-from raysearch.searchers.base import Round, Scores
+from raysearch.ledger.ledger import Key, Ledger, RecordedValues, Values
+from raysearch.searchers.base import Accepted, Dropped, Failed, Loss, Outcome, Round
 
 #: Seconds between two looks for results that another process computes.
 _POLL_S = 0.2
@@ -39,52 +38,32 @@ _POLL_S = 0.2
 #: Numbers of shards, by the fingerprint of their calibration.
 Shards = Mapping[str, tuple[int, ...]]
 
-#: The values of subjects on one calibration, by subject and shard.
-ShardValues = Mapping[SubjectT, Mapping[int, npt.NDArray[np.float64]]]
-
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The loss of one mask on the whole calibration.
+    """The evaluation of one mask on the whole calibration.
 
     Args:
-        loss: The loss, in the objective's unit; None if the evaluation failed, or the mask was screened.
-        failure: The cause of a failure.
+        outcome: Its loss, in the objective's unit, or why it has none.
         cached: Whether all of it was in the ledger, or computed by another process.
         parts: The loss on each calibration; None on those where it failed; empty if the mask was screened.
-        screened: An estimate, if the mask was dropped or accepted before its evaluation was complete.
+        screened: The estimate with its bounds, if the mask was dropped or accepted.
     """
 
-    loss: float | None
-    failure: str | None
+    outcome: Outcome
     cached: bool
-    parts: tuple[float | None, ...]
+    parts: tuple[float | None, ...] = ()
     screened: Screened | None = None
 
+    @property
+    def loss(self) -> float | None:
+        """The loss; None if the evaluation failed, or the mask was screened."""
+        return self.outcome.value if isinstance(self.outcome, Loss) else None
 
-def scores_of(proposed: Round, evaluations: Mapping[Mask, Evaluation]) -> Scores:
-    """Return the scores for the searcher that proposed a round.
-
-    Args:
-        proposed: The round.
-        evaluations: The evaluation of each of its masks.
-    """
-    losses: dict[Mask, float] = {}
-    failures: dict[Mask, str] = {}
-    dropped: dict[Mask, float] = {}
-    accepted: set[Mask] = set()
-    for mask in proposed.masks:
-        evaluation = evaluations[mask]
-        if evaluation.loss is not None:
-            losses[mask] = evaluation.loss
-        if evaluation.failure is not None:
-            failures[mask] = evaluation.failure
-        if evaluation.screened is not None:
-            if evaluation.screened.accepted:
-                accepted.add(mask)
-            else:
-                dropped[mask] = evaluation.screened.loss
-    return Scores(losses, failures, dropped, proposed.keep, proposed.ties, frozenset(accepted))
+    @property
+    def failure(self) -> str | None:
+        """The cause of a failure; None if the evaluation did not fail."""
+        return self.outcome.cause if isinstance(self.outcome, Failed) else None
 
 
 @dataclass
@@ -129,8 +108,8 @@ class Evaluator:
         self._n_requested: dict[tuple[str, Subject], int] = {}
         #: The subjects of this round that this process computed, at least in part; the others were cached.
         self._computed: set[Subject] = set()
-        #: The values that this round has read from the ledger, by calibration, subject and shard.
-        self._values: dict[str, dict[Any, Mapping[int, npt.NDArray[np.float64]]]] = {}
+        #: The values that this round has read from the ledger.
+        self._values: dict[str, dict[Subject, Mapping[int, Values]]] = defaultdict(dict)
 
     def evaluate(self, proposed: Round) -> dict[Mask, Evaluation]:
         """Evaluate the masks of a round on all samples of all calibrations, unless they are screened.
@@ -174,27 +153,33 @@ class Evaluator:
             undecided.add(contest.round.beat)
         while True:
             evaluations = self._in_full(sorted(undecided))
-            failed = {mask for mask, evaluation in evaluations.items() if evaluation.failure}
-            if contest.winners & failed or failed >= undecided - {Mask()}:
+            losses: dict[Mask, float] = {}  # without the dense model, which is not compared
+            failed: set[Mask] = set()
+            for mask, evaluation in evaluations.items():
+                if evaluation.loss is None:
+                    failed.add(mask)
+                elif mask:
+                    losses[mask] = evaluation.loss
+            if not losses or contest.winners & failed:
                 return self._in_full(masks)  # a mask that failed on later shards had decided about other masks
-            losses = {
-                mask: evaluation.loss
-                for mask, evaluation in evaluations.items()
-                if mask and evaluation.loss is not None
-            }
-            best = min(losses, key=lambda mask: (losses[mask], mask), default=Mask())
+            best = min(losses, key=lambda mask: (losses[mask], mask))
             estimates = screener.screened([mask for mask in masks if mask not in evaluations], best, losses[best])
-            screened = {
-                mask: replace(estimate, accepted=mask in contest.accepted) for mask, estimate in estimates.items()
-            }
             leaders = {
-                mask for mask, estimate in screened.items() if estimate.accepted and estimate.loss < losses[best]
+                mask
+                for mask, estimate in estimates.items()
+                if mask in contest.accepted and estimate.loss < losses[best]
             }
             if not leaders:
                 break
             undecided |= leaders  # the mask that seems the best of the round needs an exact loss
-        for mask, estimate in screened.items():
-            evaluations[mask] = Evaluation(None, None, mask not in self._computed, (), estimate)
+        for mask, estimate in estimates.items():
+            is_cached = mask not in self._computed
+            if mask in contest.accepted:
+                evaluations[mask] = Evaluation(
+                    Accepted(estimate.loss), is_cached, screened=replace(estimate, accepted=True)
+                )
+            else:
+                evaluations[mask] = Evaluation(Dropped(estimate.loss), is_cached, screened=estimate)
         return {mask: evaluations[mask] for mask in masks}
 
     def measure(self, statistic: Statistic) -> npt.NDArray[np.float64]:
@@ -248,54 +233,59 @@ class Evaluator:
         finally:
             self.release_pool()
 
-    def _complete(
-        self, subjects: Sequence[SubjectT], shards_by_calibration: Shards
-    ) -> Mapping[str, ShardValues[SubjectT]]:
-        """Return the values of subjects on shards, by calibration; compute those that the ledger lacks.
+    def _complete(self, subjects: Sequence[Subject], shards_by_calibration: Shards) -> RecordedValues:
+        """Return the values of subjects on shards; compute those that the ledger lacks.
 
         Masks must be in mask order: a large round is cut, and neighbours share prefixes.
         """
         self._count_alone(subjects, shards_by_calibration)
-        values = {name: self._values.setdefault(name, {}) for name in shards_by_calibration}
-        missing = {name: _missing(subjects, shards, values[name]) for name, shards in shards_by_calibration.items()}
-        while any(missing.values()):
-            for name, pairs in missing.items():
-                values[name].update(self.ledger.evaluations(name, {subject for subject, _ in pairs}))
-            missing = {name: _missing(subjects, shards, values[name]) for name, shards in shards_by_calibration.items()}
-            claimed = {name: self._claims.take(name, pairs) for name, pairs in missing.items() if pairs}
-            if any(claimed.values()):
-                self._computed.update(subject for pairs in claimed.values() for subject, _ in pairs)
+        while missing := self._missing(subjects, shards_by_calibration):
+            if claimed := self._claims.take(missing):
                 self._run(claimed)
                 self._claims.release()
-            elif any(missing.values()):
-                elsewhere = {subject for pairs in missing.values() for subject, _ in pairs}
-                self.on_progress(
-                    Progress(masks_elsewhere=len(elsewhere), elsewhere=", ".join(self._claims.other_owners()))
-                )
-                time.sleep(_POLL_S)
-        return values
+            else:
+                self._wait_for_others(missing)
+        return self._values
+
+    def _missing(self, subjects: Sequence[Subject], shards_by_calibration: Shards) -> list[Key]:
+        """Read the values of subjects on shards that this round has not read; return the keys that the ledger lacks."""
+        missing: list[Key] = []
+        for calibration, shards in shards_by_calibration.items():
+            values = self._values[calibration]
+            if unread := _incomplete(subjects, shards, values):
+                values.update(self.ledger.evaluations(calibration, unread))
+            incomplete = _incomplete(unread, shards, values)
+            missing += [
+                Key(calibration, subject, shard)
+                for shard in shards
+                for subject in incomplete
+                if shard not in values.get(subject, ())
+            ]
+        return missing
+
+    def _wait_for_others(self, keys: Iterable[Key]) -> None:
+        """Wait a moment for other processes, which compute these evaluations."""
+        n_subjects = len({key.subject for key in keys})
+        owners = ", ".join(self._claims.other_owners())
+        self.on_progress(Progress(masks_elsewhere=n_subjects, elsewhere=owners))
+        time.sleep(_POLL_S)
 
     def _count_alone(self, subjects: Sequence[Subject], shards_by_calibration: Shards) -> None:
         """Add to the meter the cost that these subjects would have with an empty ledger."""
-        units: list[Unit] = []
-        for name, shards in shards_by_calibration.items():
-            new = [
-                (subject, shard)
-                for subject in subjects
-                for shard in shards[self._n_requested.get((name, subject), 0) :]
-            ]
-            self._n_requested.update(((name, subject), len(shards)) for subject, _ in new)
-            units += units_of(self._by_fingerprint[name], new)
-        layers, heads = planned_passes(units, self.calibrations, self.n_layers)
+        new: list[Key] = []
+        for calibration, shards in shards_by_calibration.items():
+            for subject in subjects:
+                n_requested = self._n_requested.get((calibration, subject), 0)
+                new += [Key(calibration, subject, shard) for shard in shards[n_requested:]]
+                self._n_requested[calibration, subject] = max(n_requested, len(shards))
+        layers, heads = planned_passes(units_of(new, self.calibrations), self.calibrations, self.n_layers)
         self.meter.layer_forwards_alone += layers
         self.meter.head_forwards_alone += heads
 
-    def _run(self, claimed: Mapping[str, Sequence[tuple[Subject, int]]]) -> None:
-        """Compute the claimed pairs of subject and shard, by calibration.
-
-        The result of each unit is written to the ledger before the next result is awaited.
-        """
-        units = [unit for name, pairs in claimed.items() for unit in units_of(self._by_fingerprint[name], pairs)]
+    def _run(self, keys: Sequence[Key]) -> None:
+        """Compute evaluations. The result of each unit is written to the ledger before the next result is awaited."""
+        self._computed.update(key.subject for key in keys)
+        units = units_of(keys, self.calibrations)
         pool = self.pool
         layers_planned, heads_planned = planned_passes(units, self.calibrations, self.n_layers)
         units_left = Counter(subject for unit in units for subject in unit.subjects)
@@ -361,7 +351,7 @@ class Evaluator:
         """Return `_reference_losses`; compute those that the ledger lacks."""
         return self._reference_losses(self._complete(self._references, self._all_shards))
 
-    def _reference_losses(self, values: Mapping[str, ShardValues[Mask]]) -> dict[Mask, Sequence[float]]:
+    def _reference_losses(self, values: RecordedValues) -> dict[Mask, Sequence[float]]:
         """Return the losses, on each calibration, of the masks that scale a weighted loss."""
         references: dict[Mask, Sequence[float]] = {mask: self._losses(mask, values) for mask in self._references}
         for mask, losses in references.items():
@@ -370,25 +360,32 @@ class Evaluator:
                     raise EvaluationError(f"the weighted losses are scaled by the loss of {mask}, which is {loss}")
         return references
 
-    def _losses(self, mask: Mask, values: Mapping[str, ShardValues[Mask]]) -> list[float]:
+    def _losses(self, mask: Mask, values: RecordedValues) -> list[float]:
         """Return the loss of a mask on each calibration; a loss that is not finite means that it failed."""
-        return [
-            total(values[calibration.fingerprint][mask], calibration.n_shards) / calibration.divisor
-            for calibration in self.calibrations
-        ]
+        losses = []
+        for calibration in self.calibrations:
+            by_shard = values[calibration.fingerprint][mask]
+            summed = total([by_shard[shard] for shard in range(calibration.n_shards)])
+            losses.append(summed / calibration.divisor)
+        return losses
 
     def _evaluation(
         self, mask: Mask, losses: Sequence[float], references: Mapping[Mask, Sequence[float]]
     ) -> Evaluation:
-        weighed = losses[: len(self._weighting.weights)]
-        failure = next((f"the loss is {loss}" for loss in weighed if not math.isfinite(loss)), None)
-        loss = self._weighting.combine(weighed, references) if failure is None else None
+        weighted_losses = losses[: len(self._weighting.weights)]
+        not_finite = [loss for loss in weighted_losses if not math.isfinite(loss)]
+        outcome: Outcome
+        if not_finite:
+            outcome = Failed(f"the loss is {not_finite[0]}")
+        else:
+            outcome = Loss(self._weighting.combine(weighted_losses, references))
         parts = tuple(loss if math.isfinite(loss) else None for loss in losses)
-        return Evaluation(loss, failure, mask not in self._computed, parts)
+        return Evaluation(outcome, mask not in self._computed, parts)
 
 
-def _missing(
-    subjects: Iterable[SubjectT], shards: Iterable[int], values: ShardValues[SubjectT]
-) -> list[tuple[SubjectT, int]]:
-    """Return the pairs of subject and shard that have no value yet, shard by shard."""
-    return [(subject, shard) for shard in shards for subject in subjects if shard not in values.get(subject, ())]
+def _incomplete(
+    subjects: Iterable[Subject], shards: Iterable[int], values: Mapping[Subject, Mapping[int, Values]]
+) -> list[Subject]:
+    """Return the subjects that lack the value of a shard."""
+    needed = frozenset(shards)
+    return [subject for subject in subjects if subject not in values or not values[subject].keys() >= needed]

@@ -10,8 +10,8 @@ import functools
 import gc
 import sys
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +25,7 @@ from raysearch.calibration.objectives.base import ModelLosses, ModelObjective, O
 from raysearch.calibration.packing import pack, packed_lengths
 from raysearch.calibration.padding import cut_by_length
 from raysearch.core.mask import Mask
-from raysearch.core.statistic import Subject
+from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import UserError
 from raysearch.evaluation.costs import passes, plan_of
 from raysearch.evaluation.prefix import Op, PrefixPlan
@@ -55,6 +55,17 @@ _FLOPS_OF_GPU = 7e14
 _ELEMENT_S_ON_GPU = 150 / 2.5e12
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What was computed for a unit; `UnitResult` describes the fields."""
+
+    values: Mapping[Subject, npt.NDArray[np.float64]]
+    layer_forwards: int
+    head_forwards: int
+    layer_tokens: int
+    texts: Mapping[Subject, Sequence[ScoredText]] = field(default_factory=dict)
 
 
 class Replica:
@@ -114,47 +125,94 @@ class Replica:
     def _evaluate(self, unit: Unit, calibration: Calibration) -> UnitResult:
         """Evaluate with as many samples in a batch as memory has held so far."""
         started = time.perf_counter()
-        at_once = self._samples_at_once.get(calibration.fingerprint)
-        objective = calibration.objective
-        packed: bool | None = None
         self.stack.by_length = self._rows_interact(calibration)
-        if isinstance(unit, MaskUnit) and isinstance(objective, StateObjective) and objective.form is Form.CHOICES:
-            packed = not self.stack.by_length and self._packs(calibration)
-        batches: Sequence[Batch] = unit.batches(calibration)
-        together = bool(packed) and self._on_gpu
-        if not isinstance(objective, ModelObjective) and not together:
-            batches = [part for batch in batches for part in cut_by_length(batch, bool(packed), self._pass_tokens)]
-        batches = [part for batch in batches for part in batch.at_most(at_once)]
-        values: dict[Subject, npt.NDArray[np.float64]]
+        packed = self._is_packed(unit, calibration)
+        batches = self._batches(unit, calibration, bool(packed))
+        match unit, calibration.objective:
+            case StatisticUnit(statistic=statistic), objective:
+                work = self._measure(statistic, objective, batches)
+            case MaskUnit(masks=masks), StateObjective() as objective:
+                work = self._walk_masks(masks, objective, batches, bool(packed))
+            case MaskUnit(masks=masks), ModelObjective() as objective:
+                work = self._run_masks(masks, objective, batches)
+            case _:
+                raise TypeError(f"{calibration.objective!r} is neither a StateObjective nor a ModelObjective")
+        return UnitResult(
+            values=work.values,
+            layer_forwards=work.layer_forwards,
+            head_forwards=work.head_forwards,
+            layer_tokens=work.layer_tokens,
+            packed=packed,
+            seconds=time.perf_counter() - started,
+            samples_at_once=self._samples_at_once.get(calibration.fingerprint),
+            texts=work.texts,
+        )
+
+    def _is_packed(self, unit: Unit, calibration: Calibration) -> bool | None:
+        """Return whether choices share their prompt; None if there are no choices."""
+        objective = calibration.objective
+        if not isinstance(unit, MaskUnit) or not isinstance(objective, StateObjective):
+            return None
+        if objective.form is not Form.CHOICES:
+            return None
+        return not self.stack.by_length and self._packs(calibration)
+
+    def _batches(self, unit: Unit, calibration: Calibration, packed: bool) -> list[Batch]:
+        """Return the batches of a unit's samples: of similar lengths, and with as many samples as memory has held."""
+        batches = unit.batches(calibration)
+        if not isinstance(calibration.objective, ModelObjective) and not self._packs_together(packed):
+            batches = [part for batch in batches for part in cut_by_length(batch, packed, self._pass_tokens)]
+        at_once = self._samples_at_once.get(calibration.fingerprint)
+        return [part for batch in batches for part in batch.at_most(at_once)]
+
+    def _packs_together(self, packed: bool) -> bool:
+        """Return whether the packed items of a shard share rows, whatever their lengths."""
+        return packed and self._on_gpu
+
+    def _measure(self, statistic: Statistic, objective: Objective, batches: Sequence[Batch]) -> _Work:
+        """Measure a statistic of the dense model."""
+        layers = statistic.passes * self.stack.n_layers
+        return _Work(
+            values={statistic: measure(statistic, self.stack, batches, objective)},
+            layer_forwards=layers,
+            head_forwards=int(statistic.needs_gradients),
+            layer_tokens=layers * sum(batch.input_ids.size for batch in batches),
+        )
+
+    def _walk_masks(
+        self, masks: Sequence[Mask], objective: StateObjective, batches: Sequence[Batch], packed: bool
+    ) -> _Work:
+        """Evaluate masks in one walk over their shared prefixes."""
+        together = self._packs_together(packed)
+        inputs = [pack(batch, together) if packed else batch.inputs for batch in batches]
+        plan = plan_of(objective, masks, self.stack.n_layers)
+        walks = [
+            self._walk(plan, set(masks), batch, batch_inputs, objective)
+            for batch, batch_inputs in zip(batches, inputs, strict=True)
+        ]
+        masks_in_order = list(walks[0])
+        # One copy from a GPU for all masks.
+        losses = torch.stack([torch.cat([walk[mask] for walk in walks]) for mask in masks_in_order]).cpu().numpy()
+        return _Work(
+            values=dict(zip(masks_in_order, losses, strict=True)),
+            layer_forwards=plan.layer_forwards,
+            head_forwards=objective.heads * len(masks),
+            layer_tokens=plan.layer_forwards * sum(batch_inputs.n_tokens for batch_inputs in inputs),
+        )
+
+    def _run_masks(self, masks: Sequence[Mask], objective: ModelObjective, batches: Sequence[Batch]) -> _Work:
+        """Evaluate masks one after another, each by runs of the masked model."""
+        runs = [self._run(masks, batch, objective) for batch in batches]
+        values: dict[Subject, npt.NDArray[np.float64]] = {}
         texts: dict[Subject, list[ScoredText]] = {}
-        if isinstance(unit, StatisticUnit):
-            values = {unit.statistic: measure(unit.statistic, self.stack, batches, objective)}
-            layers = unit.statistic.passes * self.stack.n_layers
-            heads = int(unit.statistic.needs_gradients)
-            tokens = layers * sum(batch.input_ids.size for batch in batches)
-        elif isinstance(objective, StateObjective):
-            inputs = [pack(batch, together) if packed else batch.inputs for batch in batches]
-            plan = plan_of(objective, unit.masks, self.stack.n_layers)
-            walks = [
-                self._walk(plan, set(unit.masks), batch, batch_inputs, objective)
-                for batch, batch_inputs in zip(batches, inputs, strict=True)
-            ]
-            losses = torch.stack([torch.cat([walk[mask] for walk in walks]) for mask in walks[0]])
-            values = dict(zip(walks[0], losses.cpu().numpy(), strict=True))
-            layers = plan.layer_forwards
-            heads = objective.heads * len(unit.masks)
-            tokens = layers * sum(batch_inputs.n_tokens for batch_inputs in inputs)
-        else:
-            assert isinstance(objective, ModelObjective), "an objective is a StateObjective or a ModelObjective"
-            runs = [self._run(unit, batch, objective) for batch in batches]
-            values = {mask: np.concatenate([run[mask].losses.numpy() for run in runs]) for mask in unit.masks}
-            texts = {mask: [text for run in runs for text in run[mask].texts] for mask in unit.masks}
-            texts = {mask: mask_texts for mask, mask_texts in texts.items() if mask_texts}
-            tokens = sum(
-                losses.n_tokens * (self.stack.n_layers - len(mask)) for run in runs for mask, losses in run.items()
-            )
-            layers, heads = passes(objective, unit.masks, self.stack.n_layers)
-        return UnitResult(values, layers, heads, tokens, packed, time.perf_counter() - started, at_once, texts)
+        layer_tokens = 0
+        for mask in masks:
+            values[mask] = np.concatenate([run[mask].losses.numpy() for run in runs])
+            if mask_texts := [text for run in runs for text in run[mask].texts]:
+                texts[mask] = mask_texts
+            layer_tokens += (self.stack.n_layers - len(mask)) * sum(run[mask].n_tokens for run in runs)
+        layers, heads = passes(objective, masks, self.stack.n_layers)
+        return _Work(values, layers, heads, layer_tokens, texts)
 
     def _halve(self, unit: Unit, calibration: Calibration) -> None:
         """Halve the number of samples in a batch of a calibration; refuse if it is 1 already."""
@@ -219,9 +277,9 @@ class Replica:
         return losses
 
     @torch.no_grad()
-    def _run(self, unit: MaskUnit, batch: Batch, objective: ModelObjective) -> dict[Mask, ModelLosses]:
+    def _run(self, masks: Sequence[Mask], batch: Batch, objective: ModelObjective) -> dict[Mask, ModelLosses]:
         losses = {}
-        for mask in unit.masks:
+        for mask in masks:
             with self.stack.bypassed(mask) as model:
                 losses[mask] = objective.model_losses(model, self.tokenizer, batch)
                 _checked(objective, losses[mask].losses, batch)

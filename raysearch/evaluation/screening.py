@@ -17,8 +17,7 @@ smaller masks: the mask without one of its layers, plus the mask without another
 needs masks that earlier rounds have evaluated on more shards. Then only the error of the prediction is estimated from
 the samples of this round (the difference estimator in two-phase sampling).
 
-Source: Student's t of paired differences, Cochran, Sampling Techniques, 1977, equations 2.20 (finite population), 6.13
-(ratio) and 12.51 (two phases); racing, Maron and Moore, Hoeffding races, 1993.
+Source: racing, Maron and Moore, Hoeffding races, 1993. `raysearch.stats.shared_variance` has the statistics.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ import scipy  # `scipy.special` takes 0.2 s to import, so it is imported on firs
 from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
 from raysearch.errors import UserError
+from raysearch.ledger.ledger import RecordedValues
 from raysearch.searchers.base import Round
 from raysearch.stats.paired import mcnemar_p
 from raysearch.stats.ratio import ratio, residual_variance
@@ -156,7 +156,7 @@ class Screener:
         self._budget_spent = 0.0
         self.factors: Sequence[float] = [1.0]
 
-    def see(self, masks: Iterable[Mask], stage: int, values: Mapping[str, Mapping[Mask, Mapping[int, Array]]]) -> None:
+    def see(self, masks: Iterable[Mask], stage: int, values: RecordedValues) -> None:
         """Remember the losses of masks up to a stage.
 
         Args:
@@ -269,8 +269,8 @@ class Screener:
         degrees = max(1, min(self._sizes[stage]) - 1)
         differences = {}
         for row, mask in enumerate(masks):
-            exact = _mcnemar(losses[0][row]) if is_counted[row] else None
-            differences[mask] = SampledDifference(float(mean[row]), float(error[row]), degrees, exact)
+            exact_p = _mcnemar(losses[0][row]) if is_counted[row] else None
+            differences[mask] = SampledDifference(float(mean[row]), float(error[row]), degrees, exact_p)
         return differences
 
     def _losses(self, masks: Sequence[Mask], stage: int) -> list[Array]:
@@ -285,23 +285,26 @@ class Screener:
         `losses` are, by calibration, the differences of the samples, [k, n]; `predictions` their predictions on as many
         samples or more, [k, m].
         """
-        mean, error = np.zeros((2, len(losses[0])))
-        for part, (factor, scale, weights, seen) in enumerate(
-            zip(self.factors, self._scales, self._weights, losses, strict=True)
-        ):
-            n = m = seen.shape[1]
-            mean_loss = ratio(seen, weights[:n])
-            variance: Array | float = 0.0
-            if predictions is not None:
+        mean = np.zeros(len(losses[0]))
+        error = np.zeros(len(losses[0]))
+        for part, seen in enumerate(losses):
+            weights = self._weights[part]
+            factor = self.factors[part] * self._scales[part]
+            n = seen.shape[1]
+            population_variance = residual_variance(seen, weights[:n])
+            if predictions is None:
+                mean_loss = ratio(seen, weights[:n])
+                variance = population_variance * (1 / n - 1 / len(weights))
+            else:
                 predicted = predictions[part]
                 m = predicted.shape[1]
                 errors = seen - predicted[:, :n]
                 mean_loss = ratio(errors, weights[:n]) + ratio(predicted, weights[:m])
-                variance = residual_variance(errors, weights[:n]) * (1 / n - 1 / m)
-            mean += factor * scale * mean_loss
-            variance = variance + residual_variance(seen, weights[:n]) * (1 / m - 1 / len(weights))
+                variance_of_errors = residual_variance(errors, weights[:n]) * (1 / n - 1 / m)
+                variance = variance_of_errors + population_variance * (1 / m - 1 / len(weights))
+            mean += factor * mean_loss
             # Calibrations may use the same texts, so their errors are added as if they were fully correlated.
-            error += factor * scale / weights[:n].mean() * np.sqrt(variance)
+            error += factor / weights[:n].mean() * np.sqrt(variance)
         return mean, error
 
     def _predict(self, mask: Mask) -> _Prediction:
@@ -313,14 +316,13 @@ class Screener:
         sums.append({**{Mask.of(layer): 1 for layer in mask}, Mask(): 1 - len(mask)})
         best_sum = max(sums, key=self.common_stage)
         stage = self.common_stage(best_sum)
-        sizes = self._sizes[stage] if stage >= 0 else ()
-        samples = tuple(
-            np.sum(
-                [factor * self._seen[smaller_mask][part][:size] for smaller_mask, factor in best_sum.items()], axis=0
-            )
-            for part, size in enumerate(sizes)
-        )
-        return _Prediction(stage, samples)
+        if stage < 0:
+            return _NOT_PREDICTED
+        samples = []
+        for part, size in enumerate(self._sizes[stage]):
+            terms = [factor * self._seen[smaller_mask][part][:size] for smaller_mask, factor in best_sum.items()]
+            samples.append(np.sum(terms, axis=0))
+        return _Prediction(stage, tuple(samples))
 
     def promise(self, mask: Mask) -> float | None:
         """Return the predicted loss of a mask of the round minus the dense model's; None if there is no prediction."""
@@ -361,8 +363,14 @@ class Contest:
         keep = self.round.keep
         self._favourites = [] if keep is None else self._find_favourites(keep)
         # A mask that must be kept could lose by mistake to `beat`, to any of its rivals, or to all favourites.
-        kinds_of_mistakes = [self.round.beat is not None, keep is not None, bool(self._favourites)]
-        self._limit = self.budget / ((keep or len(self.round.masks)) * kinds_of_mistakes.count(True))
+        kinds_of_mistakes = 0
+        if self.round.beat is not None:
+            kinds_of_mistakes += 1
+        if keep is not None:
+            kinds_of_mistakes += 1
+        if self._favourites:
+            kinds_of_mistakes += 1
+        self._limit = self.budget / ((keep or len(self.round.masks)) * kinds_of_mistakes)
         shares = np.arange(1, len(self.screener.stages)) ** -0.5
         self._shares = shares / shares.sum()
 
@@ -379,13 +387,11 @@ class Contest:
     def decide(self) -> None:
         """Drop or accept the masks for which it is beyond doubt, by the shards that all have been evaluated on."""
         screener = self.screener
-        beat = self.round.beat
         undecided = self._undecided
         in_question = {mask for mask in undecided if not screener.is_complete(mask)}
         if not in_question:
             return
         stage = screener.common_stage(in_question)
-        keep = 0 if self.round.keep is None else self.round.keep - len(self.accepted)
         limit = self._shares[stage] * self._limit
         levels = screener.levels(undecided, stage)
         undecided.sort(key=lambda mask: (levels[mask], mask))
@@ -394,32 +400,39 @@ class Contest:
         def worse_than(rival: Mask, limit: float) -> set[Mask]:
             return {mask for mask, chance in chances(rival).items() if chance < limit}
 
-        below = {mask for mask in undecided[keep:] if mask in in_question} if keep else set()
-        won_by: dict[Mask, set[Mask]] = {mask: set() for mask in below}
-        for rank, rival in enumerate(undecided[: keep + _RIVALS] if keep else []):
-            worse = worse_than(rival, limit / len(self.round.masks))
-            for mask in worse & below:
-                won_by[mask].add(rival)
-            is_among_best = len(undecided) - len(worse) <= keep
-            if is_among_best and rank > 0 and rival in in_question and not self.round.exact:
-                self.accepted.add(rival)
-        beaten = {mask for mask, winners in won_by.items() if len(winners) >= keep}
-        self.winners |= set().union(*(won_by[mask] for mask in beaten))
-        if self._favourites and self.dropped.isdisjoint(self._favourites):
-            worse_than_all = below.intersection(*(worse_than(favourite, limit) for favourite in self._favourites))
-            if worse_than_all:
-                self.winners |= {*self._favourites}
-            beaten |= worse_than_all
-        if beat is not None and (losers := worse_than(beat, limit) & in_question):
-            beaten |= losers
-            self.winners.add(beat)
-        self.dropped |= beaten
+        dropped: set[Mask] = set()
+        keep = 0 if self.round.keep is None else self.round.keep - len(self.accepted)
+        if keep:
+            below = {mask for mask in undecided[keep:] if mask in in_question}
+            rivals = undecided[: keep + _RIVALS]
+            worse_by_rival = {rival: worse_than(rival, limit / len(self.round.masks)) for rival in rivals}
+            for mask in below:
+                winners = {rival for rival, worse in worse_by_rival.items() if mask in worse}
+                if len(winners) >= keep:
+                    dropped.add(mask)
+                    self.winners |= winners
+            if not self.round.exact:
+                for rival in rivals[1:]:  # the first one needs its exact loss
+                    if rival in in_question and len(undecided) - len(worse_by_rival[rival]) <= keep:
+                        self.accepted.add(rival)
+            if self._favourites and self.dropped.isdisjoint(self._favourites):
+                worse_than_all = below.intersection(*(worse_than(favourite, limit) for favourite in self._favourites))
+                if worse_than_all:
+                    dropped |= worse_than_all
+                    self.winners |= {*self._favourites}
+        if self.round.beat is not None:
+            worse_than_beat = worse_than(self.round.beat, limit) & in_question
+            if worse_than_beat:
+                dropped |= worse_than_beat
+                self.winners.add(self.round.beat)
+        self.dropped |= dropped
 
     def _chances(self, masks: Sequence[Mask], rival: Mask) -> dict[Mask, float]:
         """Return, for masks that seem worse than a rival, the probability that they are not; `masks` are best first."""
         differences = self.screener.differences([mask for mask in masks if mask != rival], rival)
-        spread = SharedVariance.of([*differences.values()][: len(masks) // 2])
-        return {mask: difference.probability(spread) for mask, difference in differences.items() if difference.mean > 0}
+        better_half = [*differences.values()][: len(masks) // 2]
+        shared = SharedVariance.of(better_half)
+        return {mask: difference.probability(shared) for mask, difference in differences.items() if difference.mean > 0}
 
     def _find_favourites(self, count: int) -> list[Mask]:
         """Return the masks with the lowest predicted losses, best first; none if any mask has no prediction."""

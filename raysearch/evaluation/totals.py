@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +13,17 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.stats.ratio import standard_error
 
 
-def total(shards: Mapping[int, npt.NDArray[np.float64]], n_shards: int) -> float:
+def total(losses_by_shard: Iterable[npt.NDArray[np.float64]]) -> float:
     """Return the sum of a mask's losses over all samples, added in a fixed order.
 
     So the last bits of the sum do not depend on which replica computed which shard, or when.
 
     Args:
-        shards: The losses of the samples, [B], by the number of their shard.
-        n_shards: The number of shards.
+        losses_by_shard: The losses of the samples of each shard, [B], in the order of the shards.
     """
     summed = 0.0
-    for shard in range(n_shards):
-        for loss in shards[shard].tolist():
+    for losses in losses_by_shard:
+        for loss in losses.tolist():
             summed += loss
     return summed
 
@@ -40,10 +39,8 @@ def sample_losses(
         masks: The masks.
     """
     all_shards = range(calibration.n_shards)
-    values = ledger.evaluations(calibration.fingerprint, list(masks))
-    losses = {
-        mask: np.concatenate([shard_losses[shard] for shard in all_shards]) for mask, shard_losses in values.items()
-    }
+    values = ledger.evaluations(calibration.fingerprint, masks)
+    losses = {mask: np.concatenate([values[mask][shard] for shard in all_shards]) for mask in masks}
     return losses, np.concatenate([calibration.weights(shard) for shard in all_shards])
 
 
@@ -83,4 +80,4 @@ def known_totals(ledger: Ledger, calibration: str, n_shards: int) -> Iterator[tu
     """
     for mask, shards in ledger.masks(calibration):
         if len(shards) == n_shards:
-            yield mask, total(shards, n_shards)
+            yield mask, total(shards[shard] for shard in range(n_shards))

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from raysearch.ledger.ledger import Ledger, SubjectT
+from raysearch.ledger.ledger import Key, Ledger
 from raysearch.ledger.locks import owned, owner_of, remove_if_stale
 
 #: After this time without a sign of life, in seconds, a process loses its claims.
@@ -51,15 +51,14 @@ class Claims:
         self._held.callback(ended.set)
         self._held.callback(self.release)  # if this fails, the free lock lets others claim
 
-    def take(self, calibration: str, pairs: Iterable[tuple[SubjectT, int]]) -> list[tuple[SubjectT, int]]:
+    def take(self, keys: Iterable[Key]) -> list[Key]:
         """Claim the evaluations that neither the ledger contains nor a living process has claimed.
 
         Args:
-            calibration: The fingerprint of the calibration.
-            pairs: Masks or statistics, each with a shard.
+            keys: The keys of the evaluations.
 
         Returns:
-            The pairs that are now claimed, in their order. The ledger contains the remaining ones, or another process
+            The keys that are now claimed, in their order. The ledger contains the remaining ones, or another process
             computes them.
 
         Raises:
@@ -70,15 +69,15 @@ class Claims:
                 if self._silence_s(owner) > SILENT_S or remove_if_stale(self._lock_file(owner)):
                     connection.execute("DELETE FROM claims WHERE owner = ?", (owner,))
             claimed = []
-            for subject, shard in pairs:
-                key = (calibration, str(subject), shard)
+            for key in keys:
+                columns = (key.calibration, str(key.subject), key.shard)
                 cursor = connection.execute(
                     "INSERT OR IGNORE INTO claims SELECT ?, ?, ?, ? WHERE NOT EXISTS "
                     "(SELECT 1 FROM evaluations WHERE calibration = ? AND subject = ? AND shard = ?)",
-                    (*key, self._owner, *key),
+                    (*columns, self._owner, *columns),
                 )
                 if cursor.rowcount:
-                    claimed.append((subject, shard))
+                    claimed.append(key)
         return claimed
 
     def release(self) -> None:

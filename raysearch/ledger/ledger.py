@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,27 @@ from raysearch.ledger.machine import reserve_for_this_machine
 from raysearch.ledger.schema import CREATE_TABLES, ROWS, SCHEMA_VERSION, TABLES, UPGRADES
 from raysearch.text.sentences import what_failed
 
-SubjectT = TypeVar("SubjectT", bound=Subject)
+#: The values of an evaluation: for a mask the loss of each sample, before it is divided by its measure's count, float64
+#: [B]; for a statistic its rows, flat, float64.
+Values = npt.NDArray[np.float64]
+
+#: Values by the fingerprint of their calibration, subject and shard.
+RecordedValues = Mapping[str, Mapping[Subject, Mapping[int, Values]]]
+
+
+class Key(NamedTuple):
+    """The key of an evaluation in the ledger. Nothing is computed twice for a key.
+
+    Args:
+        calibration: The fingerprint of the calibration.
+        subject: A mask, or a statistic of the dense model.
+        shard: The number of the shard, from 0.
+    """
+
+    calibration: str
+    subject: Subject
+    shard: int
+
 
 _LOCKED_S = 60.0  # SQLite's timeout while another program has the file locked
 
@@ -141,9 +161,7 @@ class Ledger:
             )
         return version
 
-    def evaluations(
-        self, calibration: str, subjects: Iterable[SubjectT]
-    ) -> dict[SubjectT, dict[int, npt.NDArray[np.float64]]]:
+    def evaluations(self, calibration: str, subjects: Iterable[Subject]) -> dict[Subject, dict[int, Values]]:
         """Return the recorded evaluations of masks or statistics on a calibration.
 
         Args:
@@ -151,21 +169,19 @@ class Ledger:
             subjects: The masks or statistics.
 
         Returns:
-            For each subject that has a recorded shard, the values by shard. For a mask: each sample's loss, before it
-            is divided by its measure's count, float64 [B]. For a statistic: its rows, flat, float64.
+            For each subject that has a recorded shard, the values by shard.
 
         Raises:
             UserError: The file cannot be read, or a row is damaged.
         """
         by_text = {str(subject): subject for subject in subjects}
         condition = "calibration = ? AND subject IN (SELECT value FROM json_each(?))"
-        rows = self.rows("evaluations", condition, calibration, json.dumps([*by_text]))
-        evaluations: dict[SubjectT, dict[int, npt.NDArray[np.float64]]] = defaultdict(dict)
-        for _, text, shard, samples in rows:
-            evaluations[by_text[text]][shard] = np.frombuffer(samples, dtype="<f8")
-        return dict(evaluations)
+        shards_by_text: dict[str, dict[int, Values]] = defaultdict(dict)
+        for _, text, shard, samples in self.rows("evaluations", condition, calibration, json.dumps([*by_text])):
+            shards_by_text[text][shard] = np.frombuffer(samples, dtype="<f8")
+        return {by_text[text]: shards for text, shards in shards_by_text.items()}
 
-    def masks(self, calibration: str) -> Iterator[tuple[Mask, dict[int, npt.NDArray[np.float64]]]]:
+    def masks(self, calibration: str) -> Iterator[tuple[Mask, dict[int, Values]]]:
         """Yield every mask that has a recorded shard of a calibration, with its samples' losses by shard."""
         rows = self.rows("evaluations", "calibration = ? AND subject GLOB '{*' ORDER BY subject", calibration)
         for text, group in groupby(rows, key=lambda row: row[1]):
@@ -175,7 +191,7 @@ class Ledger:
         self,
         calibration: str,
         shard: int,
-        values: Mapping[Subject, npt.NDArray[np.float64]],
+        values: Mapping[Subject, Values],
         texts: Mapping[Subject, Sequence[ScoredText]] | None = None,
     ) -> None:
         """Write the results of a unit, all or none. A row that another process wrote first stays.
@@ -183,7 +199,7 @@ class Ledger:
         Args:
             calibration: The fingerprint of the calibration.
             shard: The shard's index, from 0.
-            values: Each mask's losses by sample, float64 [B], or a statistic's rows.
+            values: The values of each mask, or of a statistic.
             texts: The generated texts of each mask, one for each sample; None if nothing was generated.
 
         Raises:

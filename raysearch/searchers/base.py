@@ -22,8 +22,8 @@ The rules, each a test in `raysearch.testing.searcher_suite`:
 - **Independent.** A searcher works with masks and random numbers. It uses no models, no Ray, no disks and no trackers.
 - **Lower is better.** Scores are losses in the objective's unit. Ties are broken by mask order, or by its reverse, so
   no result depends on a hash.
-- **Failure is data.** A mask whose evaluation failed is in ``scores.failed`` with its cause and has no loss. A loss is
-  always finite.
+- **Failure is data.** A mask that could not be evaluated has no loss, but the outcome `Failed` with its cause. A loss
+  is always finite.
 
 A worked call sequence, one layer of three to remove by `one_shot`:
 
@@ -40,7 +40,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -61,13 +62,13 @@ class Round:
     Args:
         masks: The masks to evaluate. They become a tuple in the same order, without repeats.
         keep: How many of the best masks need an exact loss; None for all, or for all that are better than `beat`.
-            Screening may stop the evaluation of the other masks early; they are then in ``scores.screened``.
+            Screening may stop the evaluation of the other masks early; their outcome is then `Dropped`.
         beat: A mask that was scored before: only masks that are better than it need an exact loss. None for no such
             mask.
         n_rounds: The maximum number of rounds with `keep` or `beat` in the search; they share the error budget evenly.
         ties: Which of two masks of equal loss is better.
         exact: Whether every mask that is kept needs its loss. If not, screening may also stop the evaluation of masks
-            that are certainly among the best, except the apparent best one; they are then in ``scores.accepted``.
+            that are certainly among the best, except the apparent best one; their outcome is then `Accepted`.
     """
 
     masks: Sequence[Mask]
@@ -82,54 +83,114 @@ class Round:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """A mask was evaluated in full.
+
+    Args:
+        value: Its loss, finite, in the objective's unit.
+
+    Raises:
+        ValueError: The value is not finite: such an evaluation has failed.
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise ValueError(f"a loss is {self.value}, which is not finite; use `Failed` with the cause instead")
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A mask could not be evaluated.
+
+    Args:
+        cause: The cause, as a clause.
+    """
+
+    cause: str
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A mask is certainly not among the best of its round, so its evaluation stopped early.
+
+    Args:
+        estimate: An estimate of its loss; never compare it with losses.
+    """
+
+    estimate: float
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A mask is certainly among the best of its round, so its evaluation stopped early (``Round(…, exact=False)``).
+
+    Args:
+        estimate: An estimate of its loss; never compare it with losses.
+    """
+
+    estimate: float
+
+
+#: What became of a mask of a round.
+Outcome = Loss | Failed | Dropped | Accepted
+
+
+@dataclass(frozen=True)
 class Scores:
     """The answer to a round.
 
     Args:
-        losses: The loss of each mask evaluated in full, finite, in the objective's unit.
-        failed: The cause for each mask whose evaluation failed.
-        screened: An estimate for each mask that is certainly not among the best; never compare it with losses.
-        keep: How many of the best masks are certain; None for all that are not screened.
-        ties: Which of two masks of equal loss is better.
-        accepted: The masks that are certainly among the best and have no loss.
-
-    Raises:
-        ValueError: A loss is not finite: such an evaluation has failed.
+        round: The round.
+        outcomes: The outcome of each of its masks.
     """
 
-    losses: Mapping[Mask, float]
-    failed: Mapping[Mask, str] = field(default_factory=dict)
-    screened: Mapping[Mask, float] = field(default_factory=dict)
-    keep: int | None = None
-    ties: Ties = "earlier"
-    accepted: frozenset[Mask] = frozenset()
+    round: Round
+    outcomes: Mapping[Mask, Outcome]
 
-    def __post_init__(self) -> None:
-        for mask, loss in self.losses.items():
-            if not math.isfinite(loss):
-                raise ValueError(f"the loss of {mask} is {loss}; name the mask in `failed` with its cause instead")
+    @cached_property
+    def losses(self) -> Mapping[Mask, float]:
+        """The loss of each mask that was evaluated in full, in the order of the round."""
+        return {mask: outcome.value for mask, outcome in self.outcomes.items() if isinstance(outcome, Loss)}
+
+    @cached_property
+    def failed(self) -> Mapping[Mask, str]:
+        """The cause for each mask that could not be evaluated."""
+        return {mask: outcome.cause for mask, outcome in self.outcomes.items() if isinstance(outcome, Failed)}
+
+    @cached_property
+    def dropped(self) -> Mapping[Mask, float]:
+        """The estimate of each mask that is certainly not among the best."""
+        return {mask: outcome.estimate for mask, outcome in self.outcomes.items() if isinstance(outcome, Dropped)}
+
+    @cached_property
+    def accepted(self) -> Mapping[Mask, float]:
+        """The estimate of each mask that is certainly among the best and has no loss."""
+        return {mask: outcome.estimate for mask, outcome in self.outcomes.items() if isinstance(outcome, Accepted)}
 
     def __getitem__(self, mask: Mask) -> float:
         """Return the loss of a mask of the round.
 
         Raises:
             EvaluationError: The mask could not be evaluated.
-            ValueError: The mask was screened or accepted, so it has no loss.
+            ValueError: The mask was dropped or accepted, so it has no loss.
         """
-        if mask in self.failed:
-            raise EvaluationError(f"{mask} could not be evaluated: {self.failed[mask]}")
-        if mask in self.screened or mask in self.accepted:
-            raise ValueError(f"the loss of {mask} is not known: its Round let it be screened or accepted")
-        return self.losses[mask]
+        match self.outcomes[mask]:
+            case Loss(loss):
+                return loss
+            case Failed(cause):
+                raise EvaluationError(f"{mask} could not be evaluated: {cause}")
+            case Dropped() | Accepted():
+                raise ValueError(f"the loss of {mask} is not known: its Round let it be dropped or accepted")
 
     def __contains__(self, mask: object) -> bool:
         return mask in self.losses
 
     def __or__(self, later: Scores) -> Scores:
-        """Return the results of both rounds together; all their masks are kept."""
-        return Scores(
-            {**self.losses, **later.losses}, {**self.failed, **later.failed}, {**self.screened, **later.screened}
-        )
+        """Return the outcomes of both rounds as those of one round, which keeps all of its masks."""
+        outcomes = {**self.outcomes, **later.outcomes}
+        return Scores(Round([*outcomes]), outcomes)
 
     def best(self, count: int) -> list[Mask]:
         """Return the `count` masks of lowest loss, best first; ties in mask order, or in its reverse.
@@ -138,17 +199,18 @@ class Scores:
 
         Raises:
             EvaluationError: No mask of the round could be evaluated.
-            ValueError: `count` is higher than the round's `keep`, so some of these masks may have been screened; or
+            ValueError: `count` is higher than the round's `keep`, so some of these masks may have been dropped; or
                 `count` is neither 1 nor `keep`, and some masks were accepted without a loss.
         """
-        if self.screened and self.keep is not None and count > self.keep:
-            raise ValueError(f"the {count} best are not known: Round(…, keep={self.keep}) let others be screened")
-        if self.accepted and count not in (1, self.keep):
+        keep = self.round.keep
+        if self.dropped and keep is not None and count > keep:
+            raise ValueError(f"the {count} best are not known: Round(…, keep={keep}) let others be dropped")
+        if self.accepted and count not in (1, keep):
             raise ValueError(f"the {count} best are not known: Round(…, exact=False) let others be accepted")
         if not self.losses:
             cause = next(iter(self.failed.values()), "the round was empty")
             raise EvaluationError(f"no mask of the round could be evaluated: {cause}")
-        in_order = sorted(self.losses, reverse=self.ties == "later")
+        in_order = sorted(self.losses, reverse=self.round.ties == "later")
         best, *worse = sorted(in_order, key=self.losses.__getitem__)
         return [best, *sorted(self.accepted), *worse][:count]
 

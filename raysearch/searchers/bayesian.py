@@ -69,13 +69,13 @@ class BayesianSearcher(Searcher):
         initial = [cheapest_mask(problem, costs)] if self.cheapest and self.prior != "none" else []
         initial += draw_masks(problem, rng, min(self.initial, self.trials - len(initial)), initial)
 
-        scores = Scores({})
+        scores = Scores(Round([]), {})
         surrogate = Surrogate(problem, compress(costs), scan=problem.n_solutions <= max(_SMALL, 2 * self.trials))
         proposed = initial
         while proposed:
             scores |= yield Round(proposed)
             surrogate.learn({**scores.losses, **dict.fromkeys(scores.failed, np.nan)})
-            n_known = len(scores.losses) + len(scores.failed)
+            n_known = len(scores.outcomes)
             n_new = min(self.batch, self.trials - n_known, problem.n_solutions - n_known)
             proposed = surrogate.propose(n_new, rng)
         return scores.best(1)[0]
@@ -143,9 +143,19 @@ class Surrogate:
         return masks
 
     def _climb(self, rng: np.random.Generator) -> Array:
-        """Return the best mask that steepest ascent by swaps reaches from the best known masks and some random ones."""
+        """Return the best new mask that steepest ascent by swaps reaches from the best known masks and random ones."""
         lowest = self._seen[np.argsort(self._targets, kind="stable")[:_STARTS]]
-        rows = np.vstack([lowest, self._bits([draw_mask(self._problem, rng) for _ in range(_STARTS)])])
+        while True:
+            random_masks = [draw_mask(self._problem, rng) for _ in range(_STARTS)]
+            rows = np.vstack([lowest, self._bits(random_masks)])
+            improvement = self._ascend(rows)
+            best = int(improvement.argmax())
+            if improvement[best] > -np.inf:
+                return rows[best]
+            # All masks on the way were known. There are new masks, and other random masks lead to them.
+
+    def _ascend(self, rows: Array) -> Array:
+        """Move each row by the best swap while that is an improvement; return the improvement of each row."""
         improvement = self._improvement(rows)  # -inf for known masks, so that any new mask is an improvement
         climbing = np.arange(len(rows))
         while len(climbing):
@@ -157,9 +167,7 @@ class Surrogate:
             rows[climbing[up]] = swapped[up, best[up]]
             improvement[climbing[up]] = best_improvement[up]
             climbing = climbing[up]
-        if improvement.max() == -np.inf:  # only masks that were seen before
-            return self._climb(rng)
-        return rows[int(improvement.argmax())]
+        return improvement
 
     def _improvement(self, rows: Array) -> Array:
         """Return the log expected improvement of each row, -inf for known masks.

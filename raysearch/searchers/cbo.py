@@ -116,10 +116,10 @@ def pair_model(problem: Problem, scores: Scores) -> tuple[list[int], Ising]:
     Raises:
         EvaluationError: The dense model, or too many single layers, could not be evaluated.
     """
-    if problem.dense not in scores.losses:
+    if problem.dense not in scores:
         raise EvaluationError(f"the dense model could not be evaluated: {scores.failed[problem.dense]}")
     dense = scores[problem.dense]
-    layers = [layer for layer in problem.free if Mask.of(layer) in scores.losses]
+    layers = [layer for layer in problem.free if Mask.of(layer) in scores]
     if len(layers) < problem.n_remove:
         raise EvaluationError(
             f"only {len(layers)} of {len(problem.free)} layers could be ablated, too few to remove {problem.n_remove}: "
@@ -130,7 +130,7 @@ def pair_model(problem: Problem, scores: Scores) -> tuple[list[int], Ising]:
     forbidden = np.zeros(couplings.shape, dtype=np.bool_)
     for i, j in combinations(range(len(layers)), 2):
         pair = Mask.of(layers[i], layers[j])
-        if pair in scores.losses:
+        if pair in scores:
             couplings[i, j] = couplings[j, i] = scores[pair] - dense - linear[i] - linear[j]
         elif problem.n_remove > 1:
             forbidden[i, j] = forbidden[j, i] = True

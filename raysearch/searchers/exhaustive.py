@@ -45,17 +45,20 @@ class ExhaustiveSearcher(Searcher):
                 f"searcher.limit={self.limit} is below the C({len(problem.free)},{problem.n_remove}) = "
                 f"{problem.n_solutions} masks there are; give searcher.limit={problem.n_solutions} to score them all"
             )
-        best: dict[Mask, float] = {}
+        best: Mask | None = None
+        best_loss = math.inf
         cause = ""
         masks = map(Mask, combinations(problem.free, problem.n_remove))
         size = 1
         n_rounds = max(1, math.ceil((problem.n_solutions - 1) / self.round_size))  # rounds, without the first mask's
         while batch := tuple(islice(masks, size)):
-            scores = yield Round(batch, keep=1, beat=next(iter(best), None), n_rounds=n_rounds)
-            best.update(scores.losses)
-            best = {mask: best[mask] for mask in sorted(best, key=lambda mask: (best[mask], mask))[:1]}
+            scores = yield Round(batch, keep=1, beat=best, n_rounds=n_rounds)
+            for mask, loss in scores.losses.items():  # in mask order, so that the earlier of two equal masks stays
+                if loss < best_loss:
+                    best = mask
+                    best_loss = loss
             cause = next(iter(scores.failed.values()), cause)
             size = self.round_size
-        if not best:
+        if best is None:
             raise EvaluationError(f"none of the {problem.n_solutions} masks could be evaluated: {cause}")
-        return next(iter(best))
+        return best

@@ -56,7 +56,7 @@ class FastBlockSelectSearcher(Searcher):
         centres: set[Mask] = set()
 
         def loss(mask: Mask) -> float:
-            return scores.losses.get(mask, np.inf)  # where the evaluation failed, or was screened
+            return scores.losses.get(mask, np.inf)  # where the mask failed, or was dropped
 
         for _ in range(self.rounds):
             centres.add(centre)
@@ -71,7 +71,7 @@ class FastBlockSelectSearcher(Searcher):
             if not improving:
                 break
             centre = conflict_free(centre, improving)
-            if centre not in {*scores.losses, *scores.failed}:
+            if centre not in scores.outcomes or centre in scores.dropped:
                 tried.add(centre)
                 scores |= yield Round([centre], n_rounds=self.rounds)
             if loss(centre) == np.inf:

@@ -97,8 +97,9 @@ class GeneticSearcher(Searcher):
                 scores = yield Round([*children], keep=1, beat=population[0])
             losses.update(scores.losses)
             proposed.update(children)
-            population = population[: self.n_elite] + list(scores.losses) or population
-            population.sort(key=lambda mask: (losses[mask], mask))
+            survivors = [*population[: self.n_elite], *scores.losses]
+            if survivors:  # without an elite, all masks of a generation may fail
+                population = sorted(survivors, key=lambda mask: (losses[mask], mask))
         if n_bred:
             yield Remark("mutated_share", n_mutated / n_bred)
         return min(losses, key=lambda mask: (losses[mask], mask))

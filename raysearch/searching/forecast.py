@@ -24,7 +24,7 @@ from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import check_statistic, passes
 from raysearch.evaluation.pool import PoolSize
 from raysearch.evaluation.prefix import naive_layer_forwards
-from raysearch.searchers.base import Remark, Round, Scores, Searcher
+from raysearch.searchers.base import Loss, Remark, Round, Scores, Searcher
 from raysearch.searching.driver import Oracle, run_rounds
 
 
@@ -159,7 +159,7 @@ class _Rehearsal(Oracle):
     @override
     def evaluate(self, proposed: Round) -> Scores:
         self.requests.append(proposed)
-        return Scores({mask: float(self._layer_costs[list(mask)].sum()) for mask in proposed.masks})
+        return Scores(proposed, {mask: Loss(float(self._layer_costs[list(mask)].sum())) for mask in proposed.masks})
 
     @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:

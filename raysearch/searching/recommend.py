@@ -30,6 +30,11 @@ _MEMORY = "peak_memory_bytes"  # another key
 SpeedMeter = Callable[[EvaluationSession, Sequence[Mask]], Mapping[Mask, Speed]]
 
 
+def unmeasured(session: EvaluationSession, masks: Sequence[Mask]) -> Mapping[Mask, Speed]:
+    """Return no speeds: the meter of a search that measures none."""
+    return {}
+
+
 @dataclass(frozen=True)
 class BudgetedSearch:
     """A search by budget that has started.

@@ -217,8 +217,8 @@ def record_mlflow_run(
     run_id: str | None,
     receipt: str | None = None,
     tracking: Mapping[str, Any] | None = None,
-) -> None:
-    """Record where MLflow has a search. The time of the last change stays.
+) -> SearchRecord:
+    """Record where MLflow has a search, and return its record. The time of the last change stays.
 
     Args:
         ledger: The ledger, which contains the search.
@@ -227,8 +227,6 @@ def record_mlflow_run(
         receipt: The tracker's receipt; None if something is not written.
         tracking: The new section ``tracking`` of its configuration, without secrets; None keeps the recorded one.
     """
-    if run_id is None and tracking is None:
-        return
 
     def changed(record: SearchRecord | None) -> SearchRecord:
         assert record is not None, "the ledger contains the search"
@@ -237,7 +235,7 @@ def record_mlflow_run(
         config = record.config if tracking is None else {**record.config, "tracking": tracking}
         return replace(record, config=config, result=result, mlflow_run_id=mlflow_run_id)
 
-    SEARCHES.change(ledger, search_id, changed)
+    return SEARCHES.change(ledger, search_id, changed)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.core.trial import Trial
-from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.evaluator import Evaluation, Evaluator, scores_of
+from raysearch.errors import UserError
+from raysearch.evaluation.evaluator import Evaluation, Evaluator
 from raysearch.evaluation.prefix import naive_layer_forwards
 from raysearch.searchers.base import Remark, Round, Scores
 from raysearch.searching.driver import Oracle
@@ -168,7 +168,7 @@ class SearchRecorder(Oracle):
             )
         if not self.rounds:
             self._add_dense_trial(evaluations[self.problem.dense])
-        scores = scores_of(proposed, evaluations)
+        scores = Scores(proposed, {mask: evaluations[mask].outcome for mask in proposed.masks})
         self.rounds.append((proposed, scores))
         requested = {mask: evaluations[mask] for mask in proposed.masks if mask}  # the dense model has a trial already
         for mask, evaluation in requested.items():
@@ -177,7 +177,7 @@ class SearchRecorder(Oracle):
         self.n_computed += len(computed)
         self.naive_computed += naive_layer_forwards(computed, self.problem.n_layers)
         self.naive_layer_forwards += naive_layer_forwards(requested, self.problem.n_layers)
-        pruned = replace(scores, losses={mask: loss for mask, loss in scores.losses.items() if mask})
+        pruned = replace(scores, outcomes={mask: outcome for mask, outcome in scores.outcomes.items() if mask})
         round_best = pruned.best(1)[0] if pruned.losses else None
         self.summaries.append(
             RoundSummary(
@@ -211,13 +211,11 @@ class SearchRecorder(Oracle):
         return tuple(order)
 
     def _add_dense_trial(self, evaluation: Evaluation) -> None:
-        if (evaluation.failure or "").startswith("the loss is "):  # such as when a large weight overflows
+        if evaluation.loss is None:  # such as when a large weight overflows
             raise UserError(
                 f"the model cannot be searched: with nothing removed, {evaluation.failure}; its weights are damaged, "
                 "or too large for its dtype, where model.dtype=float32 may help"
             )
-        if evaluation.loss is None:
-            raise EvaluationError(f"the dense model cannot be evaluated: {evaluation.failure}")
         self.losses[self.problem.dense] = evaluation.loss
         self._add_trial(self.problem.dense, evaluation, 0)
 
@@ -225,7 +223,8 @@ class SearchRecorder(Oracle):
         if evaluation.loss is not None:
             self.losses[mask] = evaluation.loss
             if self.problem.is_solution(mask):
-                self.best = min(self.best or mask, mask, key=lambda rival: (self.losses[rival], rival))
+                rivals = [mask] if self.best is None else [mask, self.best]
+                self.best = min(rivals, key=lambda rival: (self.losses[rival], rival))
         parts = zip(self.part_names, evaluation.parts, strict=False)
         trial = Trial(
             index=len(self.trials),

@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from subprocess import DEVNULL, SubprocessError, check_output
 
+from raysearch.calibration.calibration import Calibration
 from raysearch.core.json import plain, without_secrets
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_folder
@@ -21,6 +22,7 @@ from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.ledger.locks import locked
 from raysearch.models.spec import ModelInfo
 from raysearch.searching.driver import exhaust, run_rounds
+from raysearch.searching.ending import BudgetedEnding, Ending, RefinedEnding
 from raysearch.searching.forecast import Forecaster, SearchForecast
 from raysearch.searching.gguf_masks import warn_of_refused_masks
 from raysearch.searching.observer import (
@@ -33,22 +35,20 @@ from raysearch.searching.observer import (
     warn_of_export,
     warn_of_unknown,
 )
-from raysearch.searching.recommend import BudgetedSearch, SpeedMeter, check_readout
-from raysearch.searching.recommendation import Recommendation
-from raysearch.searching.record import SEARCHES, State, record_mlflow_run, write_search
+from raysearch.searching.recommend import BudgetedSearch, SpeedMeter, check_readout, unmeasured
+from raysearch.searching.record import SEARCHES, SearchRecord, State, record_mlflow_run, write_search
 from raysearch.searching.recorder import SearchRecorder
 from raysearch.searching.result import (
     EvaluationCounts,
     LayerForwards,
     LayerTokens,
-    Refinement,
     RoundSummary,
     SearchHeader,
     SearchResult,
 )
 from raysearch.searching.separate import separation_of
 from raysearch.searching.separation import Separation
-from raysearch.searching.spec import Refiner, SearchSpec
+from raysearch.searching.spec import SearchSpec
 from raysearch.text.numbers import count
 from raysearch.text.redaction import redact
 from raysearch.text.sentences import first_line
@@ -94,10 +94,7 @@ def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
     calibrations = prepare_data(evaluation, info, UnnamedFiles(info.model)).calibrations
     if spec.budget is not None:
         check_readout(spec.budget, evaluation.measure)
-    warn_of_unknown(calibrations, observer)
-    warn_of_dtype(info, observer)
-    warn_of_refused_masks(evaluation.model, spec.problem(info), spec.remove, observer)
-    warn_of_export(info, observer)
+    _warn(spec, info, calibrations, observer)
     pool = evaluation.cluster.size(info, n_units(calibrations, expected.n_passes(info.n_layers)))
     if expected.cost is None:
         return replace(expected, time_source="since the number of masks is not known in advance", pool=pool)
@@ -124,7 +121,7 @@ def run_search(
         observer: Gets progress, trials, rounds and the end.
         tracker: Records the search; it is closed at the end.
         resumes: The id that the search must have, if it is resumed by its id.
-        meter: Measures the speeds of a search by budget.
+        meter: Measures the speeds of a search by budget; None to measure none.
 
     Returns:
         The result.
@@ -155,7 +152,7 @@ def search_rounds(
         tracker: Records the search; it is closed at the end.
         resumes: The id that the search must have, if it is resumed by its id.
         context: The shared parts of a study; None without a study.
-        meter: Measures the speeds of a search by budget.
+        meter: Measures the speeds of a search by budget; None to measure none.
 
     Yields:
         The summary of each round.
@@ -188,33 +185,20 @@ def search_rounds(
         with locked(session.ledger, header.search_id, "SEARCH", wait=not is_alone):
             fingerprints = session.fingerprints
             record = write_search(session.ledger, header.search_id, spec.config, "running", fingerprints=fingerprints)
-            earlier_result = record.result
-            if earlier_result is not None and earlier_result.mlflow_run_id and earlier_result.mlflow_receipt:
-                tracker.resume(earlier_result.mlflow_run_id, earlier_result.mlflow_receipt)
+            _resume(tracker, record.result)
             observers = Observers(tracker, observer)
             recorder = SearchRecorder(problem, session.evaluator, observers, started, _part_names(spec))
             search = _Search(spec, session, header, recorder, observers, tracker)
             try:
                 observers.search_started(header, expected)
                 if is_alone:
-                    warn_of_unknown(session.calibrations, observer)
-                    warn_of_dtype(info, observer)
-                    warn_of_refused_masks(spec.evaluation.model, problem, spec.remove, observer)
-                    warn_of_export(info, observer)
+                    _warn(spec, info, session.calibrations, observer)
+                ending = search.ending(record, meter or unmeasured)
+                ending.check()
                 rounds = run_rounds(spec.searcher, problem, spec.seed, recorder)
-                if spec.refiner is not None:
-                    mask = yield from recorder.follow(rounds)
-                    result = yield from search.refined(spec.refiner, mask)
-                elif spec.budget is None:
-                    mask = yield from recorder.follow(rounds)
-                    result = search.result(mask)
-                else:
-                    assert meter is not None, "a search by budget has a meter"
-                    budgeted = BudgetedSearch(spec.budget, problem, session, recorder, meter)
-                    budgeted.check()
-                    mask = yield from recorder.follow(rounds, budgeted.mask_at_end)
-                    recommendation = budgeted.recommend(search.result(mask))
-                    result = search.result(recommendation.removed, recommendation)
+                mask = yield from recorder.follow(rounds, ending.mask_at_end)
+                yield from ending.last_rounds()
+                result = ending.result(mask)
             except GeneratorExit:
                 search.stop()
                 raise
@@ -231,7 +215,7 @@ def search_rounds(
 
 @dataclass(frozen=True)
 class _Search:
-    """A search that has started. Its methods record its end."""
+    """A search that has started. Its methods compute its result, and record its end."""
 
     spec: SearchSpec
     session: EvaluationSession
@@ -249,15 +233,16 @@ class _Search:
             )
         result = replace(result, separation=self._separation(result))
         # Written before the tracker ends: a search that is interrupted while it waits for the tracker has finished.
-        self._write(state, result)
+        record = self._write(state, result)
         self.observer.search_ended(result)
-        result = replace(result, mlflow_run_id=self.tracker.close(), mlflow_receipt=self.tracker.receipt)
+        run_id = self.tracker.close()
+        receipt = self.tracker.receipt
         ledger = self.session.ledger
-        search_id = result.search_id
-        record_mlflow_run(ledger, search_id, result.mlflow_run_id, result.mlflow_receipt)
+        if run_id is not None:
+            record = record_mlflow_run(ledger, result.search_id, run_id, receipt)
         if self.spec.refiner is not None:  # needs the run of the tracker
-            self.spec.refiner.record(SEARCHES.by_ids(ledger, [search_id])[search_id], ledger, self.observer)
-        return result
+            self.spec.refiner.record(record, ledger, self.observer)
+        return replace(result, mlflow_run_id=run_id, mlflow_receipt=receipt)
 
     def stop(self) -> None:
         """Record the best mask when the budget is spent."""
@@ -281,34 +266,34 @@ class _Search:
         """Call the observers, close the tracker, and record the id of the tracker."""
         self.observer.search_ended(None, failure, stopped)
         with suppress(UserError):
-            record_mlflow_run(self.session.ledger, self.header.search_id, self.tracker.close())
+            run_id = self.tracker.close()
+            if run_id is not None:
+                record_mlflow_run(self.session.ledger, self.header.search_id, run_id)
 
-    def refined(self, refiner: Refiner, mask: Mask) -> Generator[RoundSummary, None, SearchResult]:
-        """Recover the best masks, and return the result with the best of them after that; `mask` is the searcher's."""
-        recorder = self.recorder
-        n_remove = recorder.problem.n_remove
-        if (missing := recorder.round_for_best(refiner.masks)) is not None:
-            recorder.evaluate(missing)
-            yield recorder.summaries[-1]
-        masks = recorder.solutions[: refiner.masks]
-        if len(masks) < 2:
-            raise UserError(
-                f"refine.masks={refiner.masks} compares masks of {count(n_remove, 'layer')}, and "
-                f"searcher={self.spec.searcher_name} scored {mask} alone; use one such as greedy, or refine=none"
-            )
-        if len(masks) < refiner.masks:
-            self.observer.warn(
-                f"searcher={self.spec.searcher_name} scored {len(masks)} masks of {count(n_remove, 'layer')}; these "
-                f"are recovered in place of refine.masks={refiner.masks}"
-            )
-        (record,) = SEARCHES.by_ids(self.session.ledger, [self.header.search_id]).values()
-        records = [replace(record, result=self.result(mask)) for mask in masks]
-        refinement = refiner.refine(records, self.spec, self.session, self.observer)
-        return self.result(refinement.best.mask, refinement=refinement)
+    def ending(self, record: SearchRecord, meter: SpeedMeter) -> Ending:
+        """Return how the search ends.
 
-    def result(
-        self, mask: Mask, recommendation: Recommendation | None = None, refinement: Refinement | None = None
-    ) -> SearchResult:
+        Args:
+            record: The record of the search.
+            meter: Measures the speeds of a search by budget.
+        """
+        spec = self.spec
+        if spec.refiner is not None:
+            return RefinedEnding(
+                result_of=self.result,
+                refiner=spec.refiner,
+                spec=spec,
+                session=self.session,
+                recorder=self.recorder,
+                record=record,
+                observer=self.observer,
+            )
+        if spec.budget is not None:
+            budgeted = BudgetedSearch(spec.budget, self.recorder.problem, self.session, self.recorder, meter)
+            return BudgetedEnding(self.result, budgeted)
+        return Ending(self.result)
+
+    def result(self, mask: Mask) -> SearchResult:
         """Return the result of a search that ends with a mask."""
         session = self.session
         recorder = self.recorder
@@ -342,8 +327,6 @@ class _Search:
             parameters_removed=sum(session.info.layer_parameters[layer] for layer in mask),
             statistics=tuple(map(str, recorder.statistics)),
             remarks=recorder.remarks,
-            recommendation=recommendation,
-            refinement=refinement,
             ended=time.time(),
             trials=tuple(recorder.trials),
             rounds=tuple(recorder.summaries),
@@ -360,8 +343,8 @@ class _Search:
             return None
         return separation_of(result.mask, result.trials, self.session.calibrations[0], self.session.ledger)
 
-    def _write(self, state: State, result: SearchResult | None = None, failure: str | None = None) -> None:
-        write_search(self.session.ledger, self.header.search_id, self.spec.config, state, result, failure)
+    def _write(self, state: State, result: SearchResult | None = None, failure: str | None = None) -> SearchRecord:
+        return write_search(self.session.ledger, self.header.search_id, self.spec.config, state, result, failure)
 
 
 def _forecast(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
@@ -375,6 +358,20 @@ def _forecast(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
         trainings=refiner.masks if refiner else 0,
         training_steps=refiner.steps if refiner else 0,
     )
+
+
+def _warn(spec: SearchSpec, info: ModelInfo, calibrations: Sequence[Calibration], observer: Observer) -> None:
+    """Warn of everything in a search that stops nothing, before its first round."""
+    warn_of_unknown(calibrations, observer)
+    warn_of_dtype(info, observer)
+    warn_of_refused_masks(spec.evaluation.model, spec.problem(info), spec.remove, observer)
+    warn_of_export(info, observer)
+
+
+def _resume(tracker: Tracker, result: SearchResult | None) -> None:
+    """Let a tracker adopt its record of an earlier, complete result."""
+    if result is not None and result.mlflow_run_id and result.mlflow_receipt:
+        tracker.resume(result.mlflow_run_id, result.mlflow_receipt)
 
 
 def _changed_search_error(search_id: str, session: EvaluationSession) -> UserError:

@@ -21,10 +21,10 @@ from typing_extensions import override
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
-from raysearch.searchers.base import Remark, Round, Scores, Searcher
+from raysearch.searchers.base import Accepted, Dropped, Failed, Loss, Outcome, Remark, Round, Scores, Searcher
 from raysearch.searching.driver import Oracle, run_searcher
 
-Loss = Callable[[Mask], float]
+ToyLoss = Callable[[Mask], float]
 
 _MOST_ROUNDS = 10_000  # of a search on toy losses; a longer search may never end
 
@@ -38,7 +38,7 @@ class SearcherSuite:
         """Return a fresh searcher."""
         raise NotImplementedError
 
-    def drive(self, loss: Loss, seed: int = 0, problem: Problem | None = None) -> tuple[Mask, list[Round]]:
+    def drive(self, loss: ToyLoss, seed: int = 0, problem: Problem | None = None) -> tuple[Mask, list[Round]]:
         """Run the searcher to its end on a toy loss; `run_searcher` checks that all masks are legal.
 
         Args:
@@ -102,7 +102,7 @@ class SearcherSuite:
             masks = {self.drive(rugged_loss(self.problem, seed=14), seed)[0] for seed in range(4)}
             assert len(masks) == 1, "stochastic is False, but seeds give other masks"
 
-    def _by_the_same_statistics(self, loss: Loss) -> Mask:
+    def _by_the_same_statistics(self, loss: ToyLoss) -> Mask:
         """Return the final mask for a loss, with statistics that do not depend on the loss."""
         oracle = ToyOracle(self.problem, loss)
         oracle.measure = ToyOracle(self.problem, additive_loss(self.problem, seed=15)).measure  # type: ignore[method-assign]
@@ -144,7 +144,7 @@ class ToyOracle(Oracle):
         screens: Whether to screen all masks whose exact losses a round does not need.
     """
 
-    def __init__(self, problem: Problem, loss: Loss, screens: bool = False) -> None:
+    def __init__(self, problem: Problem, loss: ToyLoss, screens: bool = False) -> None:
         self.rounds: list[Round] = []
         self.remarks: list[Remark] = []
         self._problem = problem
@@ -156,7 +156,7 @@ class ToyOracle(Oracle):
         self.rounds.append(proposed)
         assert len(self.rounds) <= _MOST_ROUNDS, f"the search has not ended after {_MOST_ROUNDS:,} rounds"
         scores = toy_scores(proposed, self._loss)
-        return screened_scores(proposed, scores, self._loss) if self._screens else scores
+        return screened_scores(scores, self._loss) if self._screens else scores
 
     @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
@@ -175,7 +175,7 @@ class ToyOracle(Oracle):
         self.remarks.append(remark)
 
 
-def drive(searcher: Searcher, problem: Problem, loss: Loss, seed: int = 0) -> tuple[Mask, list[Round]]:
+def drive(searcher: Searcher, problem: Problem, loss: ToyLoss, seed: int = 0) -> tuple[Mask, list[Round]]:
     """Run a searcher to its end on a toy loss.
 
     Args:
@@ -191,42 +191,48 @@ def drive(searcher: Searcher, problem: Problem, loss: Loss, seed: int = 0) -> tu
     return run_searcher(searcher, problem, seed, oracle), oracle.rounds
 
 
-def toy_scores(proposed: Round, loss: Loss) -> Scores:
+def toy_scores(proposed: Round, loss: ToyLoss) -> Scores:
     """Return the scores of a round.
 
     Args:
         proposed: The round.
         loss: The toy loss; a NaN is a failed evaluation.
     """
-    losses = {mask: loss(mask) for mask in proposed.masks}
-    return Scores(
-        {mask: value for mask, value in losses.items() if not np.isnan(value)},
-        {mask: "the loss is nan" for mask, value in losses.items() if np.isnan(value)},
-        ties=proposed.ties,
-    )
+    outcomes: dict[Mask, Outcome] = {}
+    for mask in proposed.masks:
+        value = loss(mask)
+        outcomes[mask] = Failed("the loss is nan") if np.isnan(value) else Loss(value)
+    return Scores(proposed, outcomes)
 
 
-def screened_scores(proposed: Round, scores: Scores, loss: Loss) -> Scores:
-    """Return the scores of a round with all masks screened whose exact losses the round does not need.
+def screened_scores(scores: Scores, loss: ToyLoss) -> Scores:
+    """Return scores with all masks dropped or accepted whose exact losses the round does not need.
 
     Args:
-        proposed: The round.
-        scores: The scores of all its masks.
+        scores: The scores of all masks of the round.
         loss: The toy loss.
     """
+    proposed = scores.round
     if proposed.keep is None and proposed.beat is None:
         return scores
     best = scores.best(proposed.keep or len(scores.losses)) if scores.losses else []
     needed = {*best, Mask()}
     if proposed.beat is not None:
         needed = {mask for mask in needed if loss(mask) < loss(proposed.beat)}
-    accepted = frozenset() if proposed.exact else frozenset(best[1:])
-    exact_losses = {mask: value for mask, value in scores.losses.items() if mask in needed - accepted}
-    screened = {mask: value for mask, value in scores.losses.items() if mask not in needed}
-    return Scores(exact_losses, scores.failed, screened, proposed.keep, proposed.ties, accepted)
+    accepted = set() if proposed.exact else set(best[1:])
+
+    def screened(mask: Mask, outcome: Outcome) -> Outcome:
+        match outcome:
+            case Loss(value) if mask in accepted:
+                return Accepted(value)
+            case Loss(value) if mask not in needed:
+                return Dropped(value)
+        return outcome
+
+    return Scores(proposed, {mask: screened(mask, outcome) for mask, outcome in scores.outcomes.items()})
 
 
-def killed_after(evaluations: int, loss: Loss) -> Loss:
+def killed_after(evaluations: int, loss: ToyLoss) -> ToyLoss:
     """Return a loss that kills the search after a number of evaluations.
 
     Args:
@@ -243,7 +249,7 @@ def killed_after(evaluations: int, loss: Loss) -> Loss:
     return lethal
 
 
-def additive_loss(problem: Problem, seed: int) -> Loss:
+def additive_loss(problem: Problem, seed: int) -> ToyLoss:
     """Return a loss that is the sum of random costs of the removed layers.
 
     Args:
@@ -254,7 +260,7 @@ def additive_loss(problem: Problem, seed: int) -> Loss:
     return lambda mask: float(costs[list(mask)].sum())
 
 
-def rugged_loss(problem: Problem, seed: int) -> Loss:
+def rugged_loss(problem: Problem, seed: int) -> ToyLoss:
     """Return a loss in which interactions of pairs of layers are as large as the costs of single layers.
 
     Args:

@@ -13,13 +13,13 @@ from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.evaluation.evaluator import Evaluator, scores_of
+from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.screening import Screener, Screening, shard_order
 from raysearch.evaluation.unit import UnitResult
 from raysearch.ledger.ledger import Ledger
-from raysearch.searchers.base import Round, Scores
+from raysearch.searchers.base import Dropped, Failed, Loss, Round, Scores
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
 from raysearch.searchers.fast_block_select import FastBlockSelectSearcher
@@ -117,7 +117,7 @@ class Bench:
     def evaluate(self, proposed):
         evaluations = self.evaluator.evaluate(replace(proposed, masks=[Mask(), *proposed.masks]))
         self.rounds.append({mask: evaluations[mask] for mask in proposed.masks})
-        return scores_of(proposed, evaluations)
+        return Scores(proposed, {mask: evaluations[mask].outcome for mask in proposed.masks})
 
     def measure(self, statistic):
         return np.broadcast_to(np.arange(1.0, N_LAYERS + 1), (1, N_LAYERS))
@@ -288,12 +288,11 @@ def test_the_dense_model_is_never_dropped_and_drops_no_mask(bench):
 def test_rounds_without_keep_and_beyond_the_budget_are_evaluated_in_full(bench):
     screened_bench = bench()
     pairs = [Mask(pair) for pair in combinations(range(N_LAYERS), 2)]
-    assert not screened_bench.evaluate(Round(SINGLES)).screened
-    assert screened_bench.evaluate(Round(pairs, keep=1)).screened
+    assert not screened_bench.evaluate(Round(SINGLES)).dropped
+    assert screened_bench.evaluate(Round(pairs, keep=1)).dropped
     triples = [Mask(triple) for triple in combinations(range(N_LAYERS), 3)]
-    assert not screened_bench.evaluate(
-        Round(triples, keep=1)
-    ).screened  # the first round has spent the budget, since n_rounds=1
+    # The first round has spent the budget, since n_rounds=1.
+    assert not screened_bench.evaluate(Round(triples, keep=1)).dropped
 
 
 def test_with_beat_only_better_masks_need_exact_losses(bench):
@@ -306,7 +305,7 @@ def test_with_beat_only_better_masks_need_exact_losses(bench):
         for mask in SINGLES
         if screened_bench.replica.table(mask).sum() < screened_bench.replica.table(centre).sum()
     }
-    assert scores.screened and better <= scores.losses.keys()
+    assert scores.dropped and better <= scores.losses.keys()
 
 
 def test_if_a_mask_fails_late_the_masks_that_it_beat_are_evaluated(bench):
@@ -318,7 +317,7 @@ def test_if_a_mask_fails_late_the_masks_that_it_beat_are_evaluated(bench):
     table.layers[3, 4 * last] = np.inf
     scores = screened_bench.evaluate(Round(SINGLES, keep=1))
     assert scores.failed == {good: "the loss is inf"}
-    assert len(scores.losses) == N_LAYERS - 1 and not scores.screened
+    assert len(scores.losses) == N_LAYERS - 1 and not scores.dropped
 
 
 def test_if_all_remaining_masks_fail_late_the_accepted_masks_are_evaluated(bench):
@@ -337,7 +336,7 @@ def test_a_mask_that_fails_early_is_a_failure_and_drops_no_mask(bench):
     table.layers[3] = np.nan
     scores = bench(table).evaluate(Round(SINGLES, keep=1))
     assert scores.failed == {Mask.of(3): "the loss is nan"}
-    assert scores.screened
+    assert scores.dropped
     assert scores.best(1) == [min(SINGLES[:3] + SINGLES[4:], key=lambda mask: table(mask).sum())]
 
 
@@ -367,8 +366,8 @@ def test_right_and_wrong_answers_are_compared_by_counting(bench):
     table.layers[:] = (np.random.default_rng(0).random((N_LAYERS, N_SAMPLES)) < 0.9).astype(float)
     table.layers[5] = 0.0  # all answers right
     scores = bench(table).evaluate(Round(SINGLES, keep=1))
-    assert scores.best(1) == [Mask.of(5)] and scores.screened
-    assert all(screened > scores[Mask.of(5)] for screened in scores.screened.values())
+    assert scores.best(1) == [Mask.of(5)] and scores.dropped
+    assert all(estimate > scores[Mask.of(5)] for estimate in scores.dropped.values())
 
 
 def test_the_difference_of_two_fully_evaluated_masks_is_exact(bench):
@@ -451,12 +450,12 @@ def test_if_losses_are_not_needed_the_best_masks_are_accepted_early(bench):
         exact = bench(table).evaluate(Round(SINGLES, keep=keep))
         screened_bench = bench(table)
         scores = screened_bench.evaluate(Round(SINGLES, keep=keep, exact=False))
-        assert set() < scores.accepted < best == set(scores.best(keep)) == set(exact.best(keep))
+        assert set() < scores.accepted.keys() < best == set(scores.best(keep)) == set(exact.best(keep))
         assert scores.losses.items() <= exact.losses.items()
         assert not exact.accepted
         estimates = [screened_bench.rounds[0][mask].screened for mask in scores.accepted]
         assert all(estimate.accepted and estimate.share < 1 for estimate in estimates)
-        assert not any(screened_bench.rounds[0][mask].screened.accepted for mask in scores.screened)
+        assert not any(screened_bench.rounds[0][mask].screened.accepted for mask in scores.dropped)
         assert min(scores.losses.values()) <= min(estimate.loss for estimate in estimates), (
             "the mask that seems the best has an exact loss"
         )
@@ -480,11 +479,13 @@ def test_a_search_whose_masks_are_accepted_early_is_recorded(bench):
 
 
 def test_scores_refuse_more_masks_than_keep():
-    scores = Scores({Mask.of(1): 1.0, Mask.of(2): 2.0}, screened={Mask.of(3): 3.0}, keep=1)
+    losses = {Mask.of(1): Loss(1.0), Mask.of(2): Loss(2.0)}
+    proposed = Round([*SINGLES[1:4]], keep=1)
+    scores = Scores(proposed, {**losses, Mask.of(3): Dropped(3.0)})
     assert scores.best(1) == [Mask.of(1)]
     with pytest.raises(ValueError, match=r"the 2 best are not known: Round\(…, keep=1\)"):
         scores.best(2)
-    assert replace(scores, screened={}).best(2) == [Mask.of(1), Mask.of(2)]
+    assert Scores(proposed, {**losses, Mask.of(3): Failed("broke")}).best(2) == [Mask.of(1), Mask.of(2)]
 
 
 def test_bad_options_are_refused():

@@ -39,33 +39,33 @@ def test_evaluations_are_read_bit_for_bit_as_they_were_recorded(ledger):
 
 def test_calibrations_do_not_share_evaluations(ledger):
     ledger.record("one", 0, {A: np.ones(1)})
-    assert ledger.known("other", [A]) == {}
+    assert ledger.evaluations("other", [A]) == {}
 
 
 def test_the_first_recorded_value_stays(ledger):
     ledger.record("cal", 0, {A: np.ones(1)})
     ledger.record("cal", 0, {A: np.zeros(1)})
-    assert ledger.known("cal", [A])[A][0] == 1
+    assert ledger.evaluations("cal", [A])[A][0] == 1
 
 
 def test_a_failed_transaction_leaves_nothing(ledger):
     with pytest.raises(RuntimeError), ledger.transaction() as connection:
         connection.execute("INSERT INTO evaluations VALUES ('cal', '{1}', 0, x'00', 0)")
         raise RuntimeError
-    assert ledger.known("cal", [A]) == {}
+    assert ledger.evaluations("cal", [A]) == {}
 
 
 def test_numbers_that_a_disk_has_changed_are_refused(ledger):
     ledger.record("cal", 0, {A: np.ones(3)})
     ledger.connection.execute("UPDATE evaluations SET samples = CAST(x'00' || substr(samples, 2) AS BLOB)")
-    assert ledger.known("cal", [A])[A][0].tolist() == [1, 1, 1], "the value has not changed"
+    assert ledger.evaluations("cal", [A])[A][0].tolist() == [1, 1, 1], "the value has not changed"
     ledger.connection.execute("UPDATE evaluations SET samples = CAST(x'01' || substr(samples, 2) AS BLOB)")
     with pytest.raises(UserError, match=r"malformed: an entry is not what was written.*put back a copy"):
-        ledger.known("cal", [A])
+        ledger.evaluations("cal", [A])
     ledger.record("cal", 1, {A: np.ones(3)})
     ledger.connection.execute("UPDATE evaluations SET subject = ? WHERE shard = 1", (str(B),))
     with pytest.raises(UserError, match="malformed"):  # a row under the key of another mask is refused, too
-        ledger.known("cal", [B])
+        ledger.evaluations("cal", [B])
 
 
 @pytest.mark.parametrize("changed", ["'{{}}'", "x'7b7d'", "x''", "{} || ' '", "CAST(x'ff' AS TEXT)"])

@@ -89,7 +89,7 @@ def test_ledgers_are_merged_bit_for_bit(ledger, other_ledger):
     before = other_ledger.path.read_bytes()
     merged = merge_ledgers(ledger, [other_ledger.path], RECORDS)
     assert merged.rows == {"evaluations": 1, "texts": 0, "assessments": 1, "searches": 2, "studies": 1}
-    assert ledger.known("cal", [B])[B][0].tobytes() == np.array([1e-300, 3.0]).tobytes()
+    assert ledger.evaluations("cal", [B])[B][0].tobytes() == np.array([1e-300, 3.0]).tobytes()
     assert read_assessments(ledger, "model", "0a1", [A]) == {A: {"x": 1}}
     assert read_assessments(ledger, "model", "0b2", [A])[A]["seconds"] == 1.0, (
         "times differ, and those of the ledger stay"
@@ -124,7 +124,7 @@ def test_nothing_of_a_ledger_with_different_numbers_is_merged(ledger, other_ledg
     other_ledger.record("cal", 0, {A: np.array([5.0]), B: np.array([np.nextafter(1.0, 2.0)])})
     with pytest.raises(UserError, match=r"has other numbers than .* for \{1,2\} \(evaluations, calibration cal"):
         merge_ledgers(ledger, [other_ledger.path], RECORDS)
-    assert not ledger.known("cal", [A])
+    assert not ledger.evaluations("cal", [A])
     write_assessment(ledger, "model", "0a1", {A: {"x": 1}})
     with closing(Ledger(tmp_path / "third.db")) as third:
         write_assessment(third, "model", "0a1", {A: {"x": 2}})
@@ -183,7 +183,7 @@ def test_searches_are_deleted_with_the_evaluations_that_no_other_search_has(ledg
     done = clean(ledger, ["a", "b"], really=True)
     assert done.rows == preview.rows and ledger.path.stat().st_size == done.size_bytes[1] < 0.8 * done.size_bytes[0]
     assert [record.search_id for record in SEARCHES.all(ledger)] == ["c"]
-    assert not ledger.known("one", [A]) and len(ledger.known("two", [A])[A]) == 50
+    assert not ledger.evaluations("one", [A]) and len(ledger.evaluations("two", [A])[A]) == 50
     assert check_ledger(ledger, RECORDS).is_whole
 
 
@@ -194,7 +194,7 @@ def test_a_weighted_search_has_the_evaluations_of_its_parts(ledger):
     for calibration in ("one", "two"):
         ledger.record(calibration, 0, {A: np.zeros(4)})
     assert clean(ledger, ["alone"], really=True).rows["evaluations"] == 0
-    assert ledger.known("one", [A])
+    assert ledger.evaluations("one", [A])
     assert clean(ledger, ["weighted"], really=True).rows["evaluations"] == 2
 
 
@@ -255,7 +255,7 @@ def test_a_search_that_starts_while_another_is_deleted_keeps_its_evaluations(led
         patch.setattr(Table, "all", read_slowly)
         clean(ledger, ["old"], really=True)
     thread.join()
-    assert ledger.known("cal", [B])[B] and [record.search_id for record in SEARCHES.all(ledger)] == ["new"]
+    assert ledger.evaluations("cal", [B])[B] and [record.search_id for record in SEARCHES.all(ledger)] == ["new"]
 
 
 def test_rows_to_delete_are_counted_in_a_read_only_ledger(ledger):

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.searchers.bayesian import BayesianSearcher, compress
+from raysearch.searchers import bayesian
+from raysearch.searchers.bayesian import BayesianSearcher, Surrogate, compress
+from raysearch.searchers.toolbox.subsets import all_masks
 from raysearch.testing.searcher_suite import additive_loss, rugged_loss
 from tests.searchers.toys import cheapest, rounds_of
 
@@ -45,3 +48,14 @@ def test_compressed_losses_keep_their_order_and_lose_their_tail():
     assert compressed[5] == compressed[6] < 12 * compressed[3]
     assert (compress(np.full(4, 2.5)) == 0).all()
     assert (compress(np.full(2, np.nan)) == 0).all()
+
+
+def test_the_last_new_mask_is_found_however_many_starts_lead_to_known_ones(monkeypatch):
+    problem = Problem(6, 3)
+    new = Mask.of(3, 4, 5)
+    surrogate = Surrogate(problem, np.zeros(6), scan=False)
+    surrogate.learn({mask: float(len(mask & new)) for mask in all_masks(problem) if mask != new})
+    far_from_new = Mask.of(0, 1, 2)
+    starts = iter([*[far_from_new] * 3 * 1200, *[Mask.of(2, 4, 5)] * 3])
+    monkeypatch.setattr(bayesian, "draw_mask", lambda problem, rng: next(starts))
+    assert surrogate.propose(1, np.random.default_rng(0)) == [new]

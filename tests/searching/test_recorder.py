@@ -16,7 +16,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.evaluator import Evaluation
 from raysearch.evaluation.pool import PoolStats
 from raysearch.evaluation.progress import Meter
-from raysearch.searchers.base import Remark, Round, Searcher
+from raysearch.searchers.base import Failed, Loss, Remark, Round, Searcher
 from raysearch.searching.driver import run_searcher
 from raysearch.searching.observer import Observer
 from raysearch.searching.recorder import SearchRecorder
@@ -49,7 +49,7 @@ def slow_recorder(answering_s=0.0):
 
     def evaluate(proposed):
         time.sleep(answering_s)
-        return {mask: Evaluation(abs(3 - sum(mask)) + 0.5, None, False, ()) for mask in proposed.masks}
+        return {mask: Evaluation(Loss(abs(3 - sum(mask)) + 0.5), cached=False) for mask in proposed.masks}
 
     evaluator: Any = SimpleNamespace(evaluate=evaluate, measure=measure, meter=Meter(), pool_stats=PoolStats())
     return SearchRecorder(Problem(4, 1), evaluator, Observer(), time.perf_counter())
@@ -76,9 +76,9 @@ def test_it_keeps_the_last_remark_of_a_name_and_the_best_of_each_size(recorder):
 
 def test_trials_have_the_loss_of_each_part_if_there_are_several(recorder):
     evaluations = {
-        Mask(): Evaluation(3.0, None, False, (1.0, 2.0)),
-        Mask.of(0): Evaluation(4.0, None, False, (1.5, 2.5)),
-        Mask.of(1): Evaluation(None, "the loss is nan", False, (None, 3.5)),
+        Mask(): Evaluation(Loss(3.0), False, (1.0, 2.0)),
+        Mask.of(0): Evaluation(Loss(4.0), False, (1.5, 2.5)),
+        Mask.of(1): Evaluation(Failed("the loss is nan"), False, (None, 3.5)),
     }
     recorder.evaluator.evaluate = lambda proposed: {mask: evaluations[mask] for mask in proposed.masks}
     several = replace(recorder, part_names=["kl on c4", "perplexity on sotu"], rounds=[], trials=[], losses={})
@@ -102,7 +102,7 @@ def test_parts_of_the_same_name_are_numbered():
 
 
 def test_a_dense_model_without_a_finite_loss_is_refused(recorder):
-    failed = Evaluation(None, "the loss is nan", False, ())
+    failed = Evaluation(Failed("the loss is nan"), cached=False)
     recorder.evaluator.evaluate = lambda proposed: dict.fromkeys(proposed.masks, failed)
     with pytest.raises(UserError, match="with nothing removed, the loss is nan; its weights are damaged"):
         recorder.evaluate(Round([Mask.of(0)]))

@@ -5,6 +5,7 @@ These are not searchers but sub-generators for them: ``costs = yield from layer_
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
-from raysearch.searchers.base import Remark, Round
+from raysearch.searchers.base import Accepted, Dropped, Failed, Loss, Outcome, Remark, Round
 
 Array = NDArray[np.float64]
 Prior = Literal["ablation", "influence", "none"]
@@ -38,12 +39,22 @@ def layer_costs(
     if prior == "ablation":
         ablations = yield Round(problem.singles, keep=keep, exact=keep is None)
         ablations.best(1)  # raises the cause if all failed
-        losses = {**ablations.losses, **dict.fromkeys(ablations.accepted, -np.inf)}
-        return np.array([losses.get(single, np.nan) for single in problem.singles])
+        return np.array([_cost(ablations.outcomes[single]) for single in problem.singles])
     if prior == "influence":
         influence = yield from layer_scores(Statistic.BLOCK_INFLUENCE)
         return influence[list(problem.free)]
     return np.zeros(len(problem.free))
+
+
+def _cost(outcome: Outcome) -> float:
+    """Return the cost of a layer from the outcome of its ablation."""
+    match outcome:
+        case Loss(loss):
+            return loss
+        case Accepted():
+            return -math.inf
+        case Failed() | Dropped():
+            return math.nan
 
 
 def layer_scores(statistic: Statistic) -> Generator[Statistic | Remark, Any, Array]:
