@@ -18,8 +18,10 @@ import ray
 from raysearch.cluster.ray_internals import disable_signal_handler, silence_messages, without_unused_processes
 from raysearch.cluster.watch import ClusterHead, DeathWatch, LocalRay
 from raysearch.errors import UserError
+from raysearch.text.redaction import redact
 from raysearch.text.sentences import first_line
 
+_log = logging.getLogger(__name__)
 _ANSWER_S = 30  # how long a cluster may take to answer; Ray tries every ten seconds
 _STARTS = 3  # how many times a local Ray is started
 _TOO_SLOW = "timed out during startup"  # in Ray's error if its node has not started in 30 s, which is a fixed limit
@@ -58,8 +60,10 @@ def join(address: str | None, cpus: float) -> DeathWatch | None:
     if address is None:
         _make_token()
         _start_local(math.ceil(max(1, cpus)))
+        _log.info("Ray was started on this machine")
         return DeathWatch(LocalRay.joined())
     _connect(address)
+    _log.info("joined the Ray cluster at %s", redact(address))
     return None if address.startswith("ray://") else DeathWatch(ClusterHead.joined())
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from typing_extensions import override
 
-from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
@@ -17,6 +16,7 @@ from raysearch.searching.record import SearchRecord
 from raysearch.searching.recorder import SearchRecorder
 from raysearch.searching.result import RoundSummary, SearchResult
 from raysearch.searching.spec import Refiner, SearchSpec
+from raysearch.text.numbers import count
 
 
 @dataclass(frozen=True)
