@@ -129,12 +129,12 @@ class Replica:
         texts: dict[Subject, list[ScoredText]] = {}
         if isinstance(unit, StatisticUnit):
             values = {unit.statistic: measure(unit.statistic, self.stack, batches, objective)}
-            layers = unit.statistic.passes * self.stack.n_layers
+            layers = unit.statistic.passes * self.stack.sites.total_cost
             heads = int(unit.statistic.needs_gradients)
             tokens = layers * sum(batch.input_ids.size for batch in batches)
         elif isinstance(objective, StateObjective):
             inputs = [pack(batch, together) if packed else batch.inputs for batch in batches]
-            plan = plan_of(objective, unit.masks, self.stack.n_layers)
+            plan = plan_of(objective, unit.masks, self.stack.sites)
             walks = [
                 self._walk(plan, set(unit.masks), batch, batch_inputs, objective)
                 for batch, batch_inputs in zip(batches, inputs, strict=True)
@@ -150,11 +150,10 @@ class Replica:
             values = {mask: np.concatenate([run[mask].losses.numpy() for run in runs]) for mask in unit.masks}
             texts = {mask: [text for run in runs for text in run[mask].texts] for mask in unit.masks}
             texts = {mask: mask_texts for mask, mask_texts in texts.items() if mask_texts}
-            tokens = sum(
-                losses.n_tokens * (self.stack.n_layers - len(mask)) for run in runs for mask, losses in run.items()
-            )
-            layers, heads = passes(objective, unit.masks, self.stack.n_layers)
-        return UnitResult(values, layers, heads, tokens, packed, time.perf_counter() - started, at_once, texts)
+            sites = self.stack.sites
+            tokens = sum(losses.n_tokens * sites.remaining_cost(mask) for run in runs for mask, losses in run.items())
+            layers, heads = passes(objective, unit.masks, sites)
+        return UnitResult(values, layers, heads, round(tokens), packed, time.perf_counter() - started, at_once, texts)
 
     def _halve(self, unit: Unit, calibration: Calibration) -> None:
         """Halve the number of samples in a batch of a calibration; refuse if it is 1 already."""
@@ -204,7 +203,7 @@ class Replica:
         for step in plan.steps:
             match step.op:
                 case Op.RUN:
-                    hidden = self.stack.run_layer(step.index, hidden, captured)
+                    hidden = self.stack.run_site(step.index, hidden, captured)
                 case Op.HOLD:
                     held.append(hidden.clone())  # a layer may write into its input
                 case Op.RESTORE:

@@ -122,7 +122,7 @@ def open_session(
         ledger = on_error.enter_context(closing(Ledger(spec.ledger)))
         evaluator = Evaluator(
             calibrations=calibrations,
-            n_layers=info.n_layers,
+            sites=info.sites,
             ledger=ledger,
             make_pool=make_pool or open_pool,
             weighting=spec.weighting,

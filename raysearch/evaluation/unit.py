@@ -135,7 +135,7 @@ class UnitResult:
     """
 
     values: Mapping[Subject, npt.NDArray[np.float64]]
-    layer_forwards: int
+    layer_forwards: float
     head_forwards: int
     layer_tokens: int
     packed: bool | None

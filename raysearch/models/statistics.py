@@ -107,7 +107,7 @@ def gate_gradients(stack: LayerStack, batch: Batch, objective: Objective) -> Ten
         batch: The samples.
         objective: The objective whose loss is differentiated.
     """
-    rows = torch.zeros(len(batch.input_ids), stack.n_layers, dtype=torch.float64)
+    rows = torch.zeros(len(batch.input_ids), len(stack.sites), dtype=torch.float64)
     for step in _backward(stack, batch, objective):
         added = (step.after - step.before.to(step.after.device)).float()
         rows[:, step.layer] = (step.gradient.float() * added).flatten(1).sum(1, dtype=torch.float64).cpu()
@@ -177,11 +177,11 @@ def _backward(
         final = states[-1].detach().requires_grad_()
         losses = objective.losses(predicting(final, batch.inputs), batch, stack, None)
         (gradient,) = torch.autograd.grad(losses.sum(), final)
-    for layer in reversed(range(stack.n_layers)):
+    for layer in reversed(range(len(stack.sites))):
         weights = _weights(stack.layers[layer]) if through_weights else {}
         with torch.enable_grad(), _differentiable(weights.values()):
             before = states[layer].detach().requires_grad_()
-            after = stack.run_layer(layer, before.clone(), captured)  # a layer may write into its input
+            after = stack.run_site(layer, before.clone(), captured)  # a layer may write into its input
             inputs = [before, *weights.values()]
             into_layer, *into_weights = torch.autograd.grad(after, inputs, gradient, allow_unused=True)
         weight_gradients = {name: grad for name, grad in zip(weights, into_weights, strict=True) if grad is not None}
@@ -194,8 +194,8 @@ def _forward(stack: LayerStack, batch: Batch) -> tuple[Captured, list[Tensor]]:
     with torch.no_grad():
         captured = stack.capture(batch.inputs)
         states = [captured.embedded]
-        for layer in range(stack.n_layers):
-            states.append(stack.run_layer(layer, states[-1].clone(), captured))  # a layer may write into its input
+        for layer in range(len(stack.sites)):
+            states.append(stack.run_site(layer, states[-1].clone(), captured))  # a layer may write into its input
     return captured, states
 
 

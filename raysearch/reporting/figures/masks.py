@@ -15,6 +15,7 @@ import pandas as pd
 
 from raysearch.core import style
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.reporting.figures.picture import Palette, Picture, grid, pictures
 from raysearch.reporting.stats.agreement import masks_of
 from raysearch.reporting.stats.frame import Setting, settings
@@ -32,28 +33,28 @@ class _Map(NamedTuple):
     masks: Mapping[str, Sequence[Mask]]
 
 
-def mask_pictures(frame: pd.DataFrame, n_layers: Mapping[str, int], palette: Palette) -> list[Picture]:
+def mask_pictures(frame: pd.DataFrame, sites: Mapping[str, Sites], palette: Palette) -> list[Picture]:
     """Return for each model the maps of its settings: layers as columns, searchers as rows.
 
     Args:
         frame: The searches, see `cells_frame`.
-        n_layers: The number of layers of each model.
+        sites: The sites of each model.
         palette: The looks of the searchers.
     """
     maps = (_Map(setting, masks_of(cells, "searcher").to_dict()) for setting, cells in settings(frame))
     panels = ((panel.setting.model, panel) for panel in maps if panel.masks)
-    return pictures("masks", panels, partial(_mask_picture, n_layers, palette))
+    return pictures("masks", panels, partial(_mask_picture, sites, palette))
 
 
-def _mask_picture(n_layers: Mapping[str, int], palette: Palette, name: str, model: str, maps: list[_Map]) -> Picture:
+def _mask_picture(sites: Mapping[str, Sites], palette: Palette, name: str, model: str, maps: list[_Map]) -> Picture:
     from matplotlib.patches import Patch
 
     ordered = sorted(maps, key=lambda panel: panel.setting.remove)
     searchers = list(dict.fromkeys(name for _, masks in ordered for name in masks))
-    columns = 2 if n_layers[model] <= _TWO_COLUMNS else 1
+    columns = 2 if len(sites[model]) <= _TWO_COLUMNS else 1
     figure, places = grid(len(maps), 0.23 * (len(searchers) + 1.4) + 0.75, 11.0, columns, foot=0.35)
     for place, (axes, (setting, masks)) in enumerate(zip(places, ordered, strict=True)):
-        _draw_masks(axes, {name: masks.get(name, ()) for name in searchers}, n_layers[model], palette)
+        _draw_masks(axes, {name: masks.get(name, ()) for name in searchers}, len(sites[model]), palette)
         style.name_axes(axes, f"{style.short(setting.calibration, 34)}, M = {setting.remove}", "layer")
         if place % columns:
             axes.set_yticklabels([])  # the same labels as those of the map to the left
@@ -68,28 +69,28 @@ def _mask_picture(n_layers: Mapping[str, int], palette: Palette, name: str, mode
     return Picture(name, f"{model}: layers removed", caption, figure)
 
 
-def _draw_masks(axes: Axes, masks: Mapping[str, Sequence[Mask]], n_layers: int, palette: Palette) -> None:
+def _draw_masks(axes: Axes, masks: Mapping[str, Sequence[Mask]], n_sites: int, palette: Palette) -> None:
     row_shares = []
     foot = len(masks) + 0.25
     for row, (name, of_searcher) in enumerate(masks.items()):
         if of_searcher:
-            row_shares.append(np.mean([[layer in mask for layer in range(n_layers)] for mask in of_searcher], axis=0))
+            row_shares.append(np.mean([[site in mask for site in range(n_sites)] for mask in of_searcher], axis=0))
             _draw_row(axes, row, row_shares[-1], palette.colours[name], floor=0.35)
         else:
             axes.text(0, row, "no mask", fontsize=style.TEXT, color=style.GREY, va="center")
     _draw_row(axes, foot, np.mean(row_shares, axis=0), style.GREY, floor=0.12)
-    axes.vlines(np.arange(n_layers - 1) + 0.5, -0.5, foot + 0.5, color=style.WHITE, lw=1.4)
+    axes.vlines(np.arange(n_sites - 1) + 0.5, -0.5, foot + 0.5, color=style.WHITE, lw=1.4)
     axes.set_yticks([*range(len(masks)), foot], [*(style.short(name, 32) for name in masks), "all together"])
-    axes.set_xticks(range(0, n_layers, _tick_step(n_layers)))
-    axes.set_xlim(-0.5, n_layers - 0.5)
+    axes.set_xticks(range(0, n_sites, _tick_step(n_sites)))
+    axes.set_xlim(-0.5, n_sites - 0.5)
     axes.set_ylim(foot + 0.55, -0.55)
     style.bare(axes)
 
 
-def _tick_step(n_layers: int) -> int:
-    if n_layers <= 16:
+def _tick_step(n_sites: int) -> int:
+    if n_sites <= 16:
         return 1
-    return 2 if n_layers <= 24 else 4
+    return 2 if n_sites <= 24 else 4
 
 
 def _draw_row(axes: Axes, row: float, shares: npt.NDArray[np.float64], colour: str, floor: float) -> None:
