@@ -80,7 +80,7 @@ class SpeedJob(Job):
             peak = PeakMemory.of(parameter.device for parameter in stack.model.parameters())
             timed(mask)
             working = peak.growth()
-            weights = _weights_bytes(stack.model, [stack.layers[layer] for layer in mask])
+            weights = _weights_bytes(stack.model, stack.removed_modules(mask))
             return {
                 MEMORY.name: weights + working,
                 "weights_bytes": weights,

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
@@ -186,6 +186,10 @@ class LayerStack:
             for site in self.sites.remaining(mask):
                 hidden = self.run_site(site, hidden, captured)
         return hidden
+
+    def removed_modules(self, mask: Mask) -> list[nn.Module]:
+        """Return the modules of the sites that a mask removes."""
+        return [self.layers[site] for site in mask]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Run the model's own tail on n positions: final norm, head, soft-capping; with gradients if they are enabled.

@@ -90,13 +90,13 @@ def rows_interact(stack: LayerStack, rows: Sequence[npt.NDArray[np.int64]]) -> b
     alone = [stack.capture(batch.samples(row, row + 1).inputs) for row in range(len(rows) - 1)]
     hidden = together.embedded
     with stack.compiling():
-        for layer in range(len(stack.sites)):
-            after = stack.run_site(layer, hidden.clone(), together)  # a layer may write into its input
+        for site in range(len(stack.sites)):
+            after = stack.run_site(site, hidden.clone(), together)  # a layer may write into its input
             for row, captured in enumerate(alone):
-                if _rotary_gap(captured.calls[layer], together.calls[layer], row) > tolerance(hidden.dtype):
+                if _rotary_gap(captured.calls[site], together.calls[site], row) > tolerance(hidden.dtype):
                     return True
                 before = hidden[row : row + 1, : len(rows[row])]
-                after_alone = stack.run_site(layer, before.clone(), captured)
+                after_alone = stack.run_site(site, before.clone(), captured)
                 after_together = after[row : row + 1, : len(rows[row])]
                 if _is_other_update(before.to(after_alone.device), after_alone, after_together):
                     return True
@@ -281,13 +281,13 @@ def _compare_layers(stack: LayerStack, batch: Batch) -> None:
     """Compare each compiled layer with the plain one. Over several layers, differences of last bits would grow."""
     captured = stack.capture(batch.inputs)
     hidden = captured.embedded
-    for layer in range(len(stack.sites)):
-        compiled = stack.run_site(layer, hidden.clone(), captured)
-        hidden = stack.run_site(layer, hidden.clone(), captured, compiled=False)
+    for index, site in enumerate(stack.sites):
+        compiled = stack.run_site(index, hidden.clone(), captured)
+        hidden = stack.run_site(index, hidden.clone(), captured, compiled=False)
         gap = _gap_of_states(stack, compiled.flatten(0, 1), hidden.flatten(0, 1))
         if not gap <= tolerance(hidden.dtype):
             raise UserError(
-                f"model.compile=true gives other hidden states than {stack.kind} itself (after layer {layer} they "
+                f"model.compile=true gives other hidden states than {stack.kind} itself (after layer {site.label} they "
                 f"differ by {gap:.1e}); use model.compile=false"
             )
 
