@@ -64,7 +64,7 @@ def walk_order(masks: Sequence[Mask], sites: Sites) -> tuple[Mask, ...]:
     return tuple(sorted(masks, key=lambda mask: (*mask, len(sites))))
 
 
-def own_layers(masks: Sequence[Mask], sites: Sites) -> list[float]:
+def own_costs(masks: Sequence[Mask], sites: Sites) -> list[float]:
     """Return the cost of the sites that each mask runs and that the mask before it does not share, in layer-forwards.
 
     Args:
@@ -92,7 +92,7 @@ class _Costs:
     @classmethod
     def of(cls, masks: tuple[Mask, ...], sites: Sites, head_cost: float) -> _Costs:
         """Return the costs of masks, with the cost of the head."""
-        added = (layers + head_cost for layers in own_layers(masks, sites))
+        added = (cost + head_cost for cost in own_costs(masks, sites))
         sums = accumulate(added, initial=0.0)
         return cls(masks, [sites.remaining_cost(mask) + head_cost for mask in masks], [*sums])
 

@@ -63,10 +63,10 @@ def time_layers(
         return LayerTimes(None, "since how much the model writes only follows from its weights")
     if info.model.on_gpu and not torch.cuda.is_available():
         return LayerTimes(None, f"since this machine has no GPU for model.device={info.model.device}")
-    layer_parameters = info.sites.layer_parameters
-    n_layers = min(len(layer_parameters), max(1, round(head_cost(info))))
-    evenly_spread = np.linspace(0, len(layer_parameters) - 1, 2 * n_layers + 1)[1::2]
+    n_layers = min(info.sites.n_layers, max(1, round(head_cost(info))))
+    evenly_spread = np.linspace(0, info.sites.n_layers - 1, 2 * n_layers + 1)[1::2]
     layers = [int(layer) for layer in evenly_spread]
+    layer_parameters = info.sites.layer_parameters
     outside = info.parameters - sum(layer_parameters)
     n_bytes = (outside + sum(layer_parameters[layer] for layer in layers)) * info.weight_bytes // info.parameters
     if not info.model.on_gpu and 2 * n_bytes > memory_bytes():  # twice, for a copy in another layout

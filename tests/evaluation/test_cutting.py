@@ -7,7 +7,7 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
-from raysearch.evaluation.cutting import cut, own_layers, walk_order
+from raysearch.evaluation.cutting import cut, own_costs, walk_order
 from raysearch.evaluation.prefix import plan_prefixes
 from raysearch.evaluation.unit import MaskUnit
 
@@ -30,14 +30,14 @@ def cost(masks, sites=SITES, head_cost=1.0):
     return plan.layer_forwards + head_cost * len(plan.masks)
 
 
-def test_own_layers_add_up_to_the_plan():
+def test_own_costs_add_up_to_the_plan():
     for seed in range(50):
         masks, sites = random_masks(seed)
         masks = walk_order(masks, sites)
-        layers_of_masks = own_layers(masks, sites)
-        assert len(layers_of_masks) == len(masks)
+        costs_of_masks = own_costs(masks, sites)
+        assert len(costs_of_masks) == len(masks)
         for stop in range(1, len(masks) + 1):
-            assert sum(layers_of_masks[:stop]) == cost(masks[:stop], sites, head_cost=0), (
+            assert sum(costs_of_masks[:stop]) == cost(masks[:stop], sites, head_cost=0), (
                 "the cost of a cut at the left is exact"
             )
 
