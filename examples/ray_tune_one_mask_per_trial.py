@@ -71,7 +71,7 @@ def main() -> None:
 
     spec = build.search_spec(words)
     info = describe(spec.evaluation.model)
-    problem = Problem.create(info.n_layers, spec.remove, spec.protect, spec.evaluation.model.name)
+    problem = Problem.of_sites(info.sites, spec.remove, spec.protect, spec.evaluation.model.name)
 
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     # Each trial reserves a CPU while it waits for the actor, so the actor itself must not need one.

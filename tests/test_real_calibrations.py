@@ -45,7 +45,7 @@ ITEMS = {
 def without(model, mask):
     """The model with the layers deleted."""
     layers = model.model.layers
-    model.model.layers = torch.nn.ModuleList(layers[layer] for layer in mask.remaining(len(layers)))
+    model.model.layers = torch.nn.ModuleList(layer for index, layer in enumerate(layers) if index not in mask)
     try:
         yield model
     finally:

@@ -26,12 +26,14 @@ from raysearch.cluster.fleet import Fleet, Needs
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.cluster.scheduler import Demand
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.evaluation.cutting import cut
 from raysearch.evaluation.pool import Cutter
 from raysearch.evaluation.prefix import plan_prefixes
 from raysearch.evaluation.unit import Job, MaskUnit, UnitResult
 
 N_LAYERS = 32
+SITES = Sites.of_equal_layers(N_LAYERS)
 #: What the head costs in runs of a layer: that of an 8B Llama.
 HEAD = 2.4
 #: Of the logarithm of a replica's speed, and of that of the time of a unit.
@@ -63,7 +65,7 @@ def children(parents: Sequence[Mask]) -> set[Mask]:
 @functools.cache
 def work(masks: tuple[Mask, ...]) -> float:
     """What masks take on a shard, in layer-forwards."""
-    return plan_prefixes(masks, N_LAYERS).layer_forwards + HEAD * len(masks)
+    return plan_prefixes(masks, SITES).layer_forwards + HEAD * len(masks)
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class SleepingReplica:
         jitter = np.random.default_rng(zlib.crc32(repr((unit, self.number)).encode())).lognormal(0, JITTER_SIGMA)
         seconds = work(unit.masks) * pricing.layer_s / pricing.speed(self.number) * jitter
         time.sleep(max(0.0, seconds - (time.perf_counter() - started)))
-        return UnitResult({}, plan_prefixes(unit.masks, N_LAYERS).layer_forwards, len(unit.masks), 0, None, seconds)
+        return UnitResult({}, plan_prefixes(unit.masks, SITES).layer_forwards, len(unit.masks), 0, None, seconds)
 
 
 def make_replica(folder: str, packed: None) -> Any:
@@ -153,7 +155,7 @@ def measure(
     whole = work(tuple(masks)) * n_shards
     pricing = Pricing(ideal_s * speed / whole, slowest)
     units = [MaskUnit(str(pricing), shard, tuple(masks)) for shard in range(n_shards)]
-    cutter: Cutter | None = functools.partial(cut, n_layers=N_LAYERS, head_cost=HEAD) if cuts else None
+    cutter: Cutter | None = functools.partial(cut, sites=SITES, head_cost=HEAD) if cuts else None
     started, cpu = time.perf_counter(), time.process_time()
     done = [answer for answer in pool.run(units, cutter=cutter) if answer is not None]
     wall_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu

@@ -281,11 +281,11 @@ def against(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...],
     walk = seconds(lambda: evaluate(replica, calibration, masks), device)
     loop = seconds(lambda: [loop_losses(stack, mask, shard) for mask in tried], device) * len(masks) / len(tried)
     sleb = seconds(lambda: [by_sample(stack.model, mask, shard) for mask in tried], device) * len(masks) / len(tried)
-    plan = plan_prefixes(masks, stack.n_layers)
+    plan = plan_prefixes(masks, stack.sites)
     return {
         "masks": len(masks),
         "tokens": f"{shard.input_ids.shape[0]} x {shard.input_ids.shape[1]}",
-        "layer-forwards, loop / walk": naive_layer_forwards(masks, stack.n_layers) / plan.layer_forwards,
+        "layer-forwards, loop / walk": naive_layer_forwards(masks, stack.sites) / plan.layer_forwards,
         "walk, s": walk,
         "loop, s": loop,
         "as SLEB, s": sleb,
@@ -313,7 +313,7 @@ def used(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], de
 def layer(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
     """Seconds of a layer."""
     captured = stack.capture(shard.inputs)
-    taken = best(lambda: stack.run_layer(0, captured.embedded, captured), device)
+    taken = best(lambda: stack.run_site(0, captured.embedded, captured), device)
     without = captured.calls[0].kwargs.get("attention_mask") is None
     return {"attention without a mask tensor": without, "layer, s": taken}
 
@@ -468,7 +468,7 @@ def screened_one_shot(
                 return {"stopped": f"no time was left at stage {stage + 1} of {len(screener.stages)}"}
             for mask, values in (evaluate(replica, calibration, new, shard) if new else {}).items():
                 losses_by_shard[mask][shard] = values
-            forwards += plan_prefixes(new, stack.n_layers).layer_forwards
+            forwards += plan_prefixes(new, stack.sites).layer_forwards
         screener.see(remaining, stage, {calibration.fingerprint: losses_by_shard})
         if stage < len(screener.stages) - 1:
             contest.decide()
@@ -478,7 +478,7 @@ def screened_one_shot(
         "whole calibration, s": time.perf_counter() - began,
         "masks evaluated in full": len(remaining),
         "share of the layer-forwards": forwards
-        / (plan_prefixes(masks, stack.n_layers).layer_forwards * calibration.n_shards),
+        / (plan_prefixes(masks, stack.sites).layer_forwards * calibration.n_shards),
     }
     sums = {mask: sum(float(values.sum()) for values in losses_by_shard[mask].values()) for mask in remaining}
     best = sorted(remaining, key=lambda mask: (sums[mask], mask))

@@ -159,7 +159,7 @@ def sleb(options: argparse.Namespace, trials: Sequence[Trial], began: float) -> 
     if options.whole:
         removed = []
         for _ in range(options.remove):
-            masks = [Mask.of(*removed, layer) for layer in range(1, info.n_layers - 1) if layer not in removed]
+            masks = [Mask.of(*removed, layer) for layer in range(1, len(info.sites) - 1) if layer not in removed]
             search_s += sum(timed(mask) for mask in masks)
             best = min(masks, key=lambda mask: (losses[mask], mask))
             removed += sorted(set(best) - set(removed))

@@ -122,7 +122,7 @@ def work_of(stack: LayerStack, masks, batch: Batch) -> int:
     attention = 2 * rows * length**2 * config.num_attention_heads * head_width  # two products, of half the positions
     layer = 2 * weights * batch.input_ids.size + attention
     head = 2 * stack.vocab_size * config.hidden_size * batch.n_scored
-    return plan_prefixes(masks, stack.n_layers).layer_forwards * layer + len(masks) * head
+    return plan_prefixes(masks, stack.sites).layer_forwards * layer + len(masks) * head
 
 
 def utilisation(
@@ -146,7 +146,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     replica = Replica(LayerStack(load(options)))
-    first = (replica.stack.n_layers - options.masks) // 2
+    first = (len(replica.stack.sites) - options.masks) // 2
     masks = [Mask.of(layer) for layer in range(first, first + options.masks)]
     print(f"{options.random_llama or options.model}, {options.dtype}, {options.device}, {len(masks)} masks")
     for shape in options.shapes.split(","):

@@ -35,7 +35,7 @@ def main() -> None:
     drawn = data.samples(load_tokenizer(model), objective.form)
     calibration = Calibration.create(objective, drawn.batch, data.draw.shard_samples, {}, drawn.description)
     replica = Replica(LayerStack(load_model(model)), [calibration], options.threads)
-    n_layers = replica.stack.n_layers
+    n_layers = len(replica.stack.sites)
     masks = tuple(Mask.of(layer) for layer in range(0, n_layers, max(1, n_layers // options.masks)))
 
     seconds: dict[bool, list[float]] = {True: [], False: []}

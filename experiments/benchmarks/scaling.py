@@ -36,6 +36,7 @@ from raysearch.cluster.options import ClusterOptions
 from raysearch.cluster.scheduler import Call, Scheduler
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
+from raysearch.core.site import Sites
 from raysearch.evaluation.costs import head_cost, n_units, passes
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.pool import Cutter, Pool
@@ -59,7 +60,8 @@ def shape(device: str, n_layers: int, layer: int, head: int, embedding: int, wid
     """Return the sizes of a model of this many parameters a layer, in its head and in an embedding beside it."""
     model = LocatedModel("simulated", "simulated", "bfloat16", device, location="simulated")
     parameters = n_layers * layer + head + embedding
-    return ModelInfo(model, n_layers, parameters, (layer,) * n_layers, head, head // width, width, None, "bfloat16")
+    sites = Sites.of_layers([layer] * n_layers)
+    return ModelInfo(model, sites, parameters, head, head // width, width, None, "bfloat16")
 
 
 SMOLLM2 = shape("cpu", 30, 3_540_096, 28_311_552, 0, 576)
@@ -85,8 +87,8 @@ class Case:
 
     def seconds(self, masks: Sequence[Mask], tokens: int) -> float:
         """Return what masks take together on a shard of this many tokens, at speed 1."""
-        layers, heads = passes(PerplexityObjective(), masks, self.info.n_layers)
-        parameters = layers * self.info.layer_parameters[0] + heads * self.info.head_parameters
+        layers, heads = passes(PerplexityObjective(), masks, self.info.sites)
+        parameters = layers * self.info.sites.layer_parameters[0] + heads * self.info.head_parameters
         return 2 * parameters * tokens / self.flops
 
 
@@ -212,9 +214,9 @@ class Outcome:
 
 def n_started(case: Case, cores: int) -> int:
     """Return how many replicas the default starts on a machine with so many cores, or GPUs, and enough memory."""
-    problem, calibration = Problem.create(case.info.n_layers, REMOVE), case.calibration()
+    problem, calibration = Problem.of_sites(case.info.sites, REMOVE), case.calibration()
     rounds = Forecaster().forecast(GREEDY, problem, 0, [calibration.objective])
-    most = n_units([calibration], SearchForecast(rounds).n_passes(case.info.n_layers))
+    most = n_units([calibration], SearchForecast(rounds).n_passes(case.info.sites))
     resources = {"CPU": cores, "GPU": cores, "memory": math.inf}
     return ClusterOptions().replica_range(case.info, most, resources).max
 
@@ -229,8 +231,9 @@ def search(case: Case, n_replicas: int, screening: Screening, *, varies: bool = 
         varies: Whether replicas and units differ in speed, and units are cut; else the time is that of the plain work.
         late_s: How long after the first replica the last one has loaded the model, the others in between.
     """
-    calibration, n_layers = case.calibration(), case.info.n_layers
-    losses = Losses(n_layers, case.samples)
+    calibration = case.calibration()
+    sites = case.info.sites
+    losses = Losses(len(sites), case.samples)
     samples = [range(shard, case.samples, calibration.n_shards) for shard in range(calibration.n_shards)]
 
     def seconds(unit: MaskUnit, replica: int) -> float:
@@ -245,12 +248,12 @@ def search(case: Case, n_replicas: int, screening: Screening, *, varies: bool = 
 
     arrivals = np.linspace(0, late_s, n_replicas).tolist()
     pool = VirtualPool(n_replicas, seconds, values, arrivals, varies)
-    problem = Problem.create(n_layers, REMOVE)
+    problem = Problem.of_sites(sites, REMOVE)
     rounds: list[list[Span]] = []
     in_memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a ledger waits for the disk at each answer
     with tempfile.TemporaryDirectory(dir=in_memory) as folder, closing(Ledger(Path(folder, "ledger.db"))) as ledger:
         evaluator = Evaluator(
-            [calibration], n_layers, ledger, lambda: pool, head_cost=head_cost(case.info), screening=screening
+            [calibration], sites, ledger, lambda: pool, head_cost=head_cost(case.info), screening=screening
         )
         with closing(evaluator):
             n_spans = 0

@@ -36,8 +36,8 @@ def main() -> None:
     masks = round_masks(options.round, model.config.num_hidden_layers)
     calibration = calibration_of(batch, options.samples)
     replica = Replica(LayerStack(model), [calibration], options.threads)
-    plan = plan_prefixes(masks, replica.stack.n_layers)
-    naive = naive_layer_forwards(masks, replica.stack.n_layers)
+    plan = plan_prefixes(masks, replica.stack.sites)
+    naive = naive_layer_forwards(masks, replica.stack.sites)
 
     walk_s, loop_s = [], []
     for _ in range(options.repeats):
@@ -83,7 +83,7 @@ def round_masks(name: str, n_layers: int) -> list[Mask]:
 def plain_losses(model: PreTrainedModel, mask: Mask, batch: Batch) -> np.ndarray:
     """Summed nats per sample by the model's own forward with the mask's layers taken out of its list."""
     layers = model.model.layers
-    model.model.layers = torch.nn.ModuleList(layers[layer] for layer in mask.remaining(len(layers)))
+    model.model.layers = torch.nn.ModuleList(layer for index, layer in enumerate(layers) if index not in mask)
     try:
         ids = torch.tensor(batch.input_ids, device=model.device)
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()

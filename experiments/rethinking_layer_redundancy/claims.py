@@ -25,6 +25,7 @@ import pandas as pd
 from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.site import Sites
 from raysearch.reporting.analysis.analyse import Analysis, analyse
 from raysearch.reporting.analysis.ranking import Pair
 from raysearch.stats.paired import mcnemar_p
@@ -82,9 +83,9 @@ def study(path: Path, searchers: Collection[str] | None = None) -> StudyResult:
     chosen = table if searchers is None else table[table["searcher"].isin(searchers)]
     items = items_beside(path)
     cells = [cell(row, items.get((row["model"], row["removed"]), {})) for row in chosen.to_dict("records")]
-    n_layers = {name: N_LAYERS[name] for name in chosen["model"].unique()}
+    sites = {name: Sites.of_equal_layers(N_LAYERS[name]) for name in chosen["model"].unique()}
     return StudyResult(
-        *("rethinking", "rethinking", cells, n_layers, metrics, {}, {}),
+        *("rethinking", "rethinking", cells, sites, metrics, {}, {}),
         margin=MARGIN if "draw" in table else Margin(),
         contrasts=(*CONTRASTS, *MORE_CONTRASTS.get(path.parent.name, ())) if "draw" in table else (),
     )

@@ -21,6 +21,7 @@ import numpy as np
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY
+from raysearch.core.site import Sites
 from raysearch.reporting.analysis.analyse import analyse
 from raysearch.reporting.findings import findings
 from raysearch.studies.result import CellResult, Outcome, StudyResult
@@ -69,7 +70,7 @@ def simulated_study(rng: np.random.Generator, effect: float = 0.0) -> StudyResul
     """Return a study in which the first searcher's masks are better by `effect`, and all else is chance."""
     of_draw = {key: SPREAD * rng.normal() for key in itertools.product(CALIBRATIONS, DRAWS)}
     cells = list(_cells(rng, of_draw, effect))
-    return StudyResult("s", "s", cells, {"m": 30}, METRICS, {}, {}, contrasts=["a - b"])
+    return StudyResult("s", "s", cells, {"m": Sites.of_equal_layers(30)}, METRICS, {}, {}, contrasts=["a - b"])
 
 
 def _alike_by_size(rng: np.random.Generator, size: float) -> dict[tuple[str, int, str, str], float]:

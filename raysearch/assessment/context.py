@@ -147,7 +147,7 @@ class AssessContext:
             computed += sum(len(losses.get(mask, ())) < calibration.n_shards for mask in self.masks)
         evaluator = Evaluator(
             calibrations,
-            self.plan.info.n_layers,
+            self.plan.info.sites,
             self.ledger,
             self.make_pool,
             head_cost=head_cost(self.plan.info),

@@ -37,7 +37,6 @@ from raysearch.evaluation.unit import Job
 from raysearch.generation.decoding import explained
 from raysearch.models.devices import processor
 from raysearch.models.loading import quiet
-from raysearch.models.spec import ModelInfo
 from raysearch.stats.estimates import error_of_median
 from raysearch.text.numbers import count
 
@@ -82,7 +81,7 @@ class SpeedJob(Job):
             peak = PeakMemory.of(parameter.device for parameter in stack.model.parameters())
             timed(mask)
             working = peak.growth()
-            weights = _weights_bytes(stack.model, [stack.layers[layer] for layer in mask])
+            weights = _weights_bytes(stack.model, stack.removed_modules(mask))
             return {
                 MEMORY.name: weights + working,
                 "weights_bytes": weights,
@@ -115,17 +114,6 @@ class SpeedJob(Job):
         return f"the speed of {len(self.masks)} mask(s)"
 
 
-def alike(mask: Mask, info: ModelInfo) -> Mask:
-    """Return a mask of the same speed: as many of the last layers, if all layers have one size; else the mask itself.
-
-    Args:
-        mask: The mask.
-        info: The description of the model.
-    """
-    same_size = len(set(info.layer_parameters)) == 1
-    return Mask.of(*range(info.n_layers - len(mask), info.n_layers)) if same_size else mask
-
-
 def measure_speeds(context: AssessContext) -> Assessed:
     """Return the speed and memory of the masks, if enabled; masks of the same speed are measured as one mask."""
     plan = context.plan
@@ -134,7 +122,7 @@ def measure_speeds(context: AssessContext) -> Assessed:
     if not options.enabled:
         return {mask: {} for mask in masks}, 0
     name = plan.named({"speed": vars(options), "machine": machine(torch.device(plan.info.model.device))})
-    stand_ins = {mask: alike(mask, plan.info) for mask in masks}
+    stand_ins = {mask: plan.info.sites.of_same_speed(mask) for mask in masks}
     models = list(dict.fromkeys(stand_ins.values()))
     speeds = plan.recorded(context.ledger, name, models)
     measured = 0

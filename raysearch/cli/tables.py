@@ -87,7 +87,7 @@ def result_table(result: SearchResult) -> Table:
         table.add_row(*row)
     if result.delta_error is not None:
         table.add_row("loss over dense", "", added(result.loss - result.dense_loss, result.delta_error))
-    table.add_row("layers", str(result.n_layers), str(result.n_layers - len(result.removed)))
+    table.add_row("layers", str(result.n_layers), str(len(result.sites.kept_layers(result.mask))))
     n_remaining = result.parameters - result.parameters_removed
     share = result.parameters_removed / result.parameters
     table.add_row("parameters", f"{result.parameters / 1e6:,.1f} M", f"{n_remaining / 1e6:,.1f} M (-{share:.1%})")

@@ -1,4 +1,4 @@
-"""The layers removed from a model.
+"""The layers removed from a model. `raysearch.core.site.Sites` says what they are in a model.
 
     >>> mask = Mask.of(25, 21, 22)
     >>> str(mask)
@@ -92,10 +92,6 @@ class Mask:
 
     def __xor__(self, layers: Iterable[int]) -> Mask:
         return Mask.of(*set(self.layers).symmetric_difference(layers))
-
-    def remaining(self, n_layers: int) -> tuple[int, ...]:
-        """Return the layers that stay, ascending, in a model of `n_layers`."""
-        return tuple(layer for layer in range(n_layers) if layer not in self.layers)
 
     def jaccard(self, other: Mask) -> float:
         """Return the overlap |A ∩ B| / |A ∪ B| with another mask: 1 for equal masks, 0 for disjoint ones."""

@@ -5,7 +5,8 @@ array. Its first axis is the samples of the calibration, so that shards are comp
 order. A statistic that is not by sample (of weights, or of gradients summed before their magnitude is taken) has one
 row.
 
-Notation: h_i is the hidden state that enters layer i; h_N is the hidden state after the last layer.
+Notation: h_i is the hidden state that enters layer i; h_N is the hidden state after the last layer. The axes of layers
+are those of the model's sites (`raysearch.core.site`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from enum import Enum
 
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 
 
 class Statistic(Enum):
@@ -65,11 +67,12 @@ class Statistic(Enum):
             return 0
         return 2 if self.needs_gradients else 1
 
-    def shape(self, n_layers: int) -> tuple[int, ...]:
-        """Return the axes after the first, in a model of `n_layers`."""
+    def shape(self, sites: Sites) -> tuple[int, ...]:
+        """Return the axes after the first, for a model with these sites."""
+        n_sites = len(sites)
         if self in (Statistic.ANGULAR_DISTANCE_LAST, Statistic.ANGULAR_DISTANCE_ALL):
-            return n_layers + 1, n_layers + 1
-        return (n_layers,)
+            return n_sites + 1, n_sites + 1
+        return (n_sites,)
 
 
 #: A thing to compute, which is claimed and recorded shard by shard.

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import Objective, StateObjective
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import UserError
 from raysearch.evaluation.prefix import PrefixPlan, naive_layer_forwards, plan_prefixes
@@ -19,39 +20,39 @@ from raysearch.models.spec import ModelInfo
 MAX_MASKS_PER_UNIT = 1024
 
 
-def plan_of(objective: StateObjective, masks: Iterable[Mask], n_layers: int) -> PrefixPlan:
+def plan_of(objective: StateObjective, masks: Iterable[Mask], sites: Sites) -> PrefixPlan:
     """Return the prefix plan of masks for an objective.
 
     Args:
         objective: The objective. If it compares with the dense model, the plan scores the dense model first.
         masks: The masks to score.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
     """
-    return plan_prefixes(masks, n_layers, dense_first=objective.compares)
+    return plan_prefixes(masks, sites, dense_first=objective.compares)
 
 
-def passes(objective: Objective, masks: Sequence[Mask], n_layers: int) -> tuple[int, int]:
+def passes(objective: Objective, masks: Sequence[Mask], sites: Sites) -> tuple[float, int]:
     """Return the layer-forwards and the head-forwards of masks on one shard.
 
     Args:
         objective: The objective. If the model generates, masks share no prefix.
         masks: The masks to score.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
     """
     if isinstance(objective, StateObjective):
-        return plan_of(objective, masks, n_layers).layer_forwards, objective.heads * len(masks)
-    return naive_layer_forwards(masks, n_layers), len(masks)
+        return plan_of(objective, masks, sites).layer_forwards, objective.heads * len(masks)
+    return naive_layer_forwards(masks, sites), len(masks)
 
 
-def whole_passes(objectives: Sequence[Objective], masks: Sequence[Mask], n_layers: int) -> float:
+def whole_passes(objectives: Sequence[Objective], masks: Sequence[Mask], sites: Sites) -> float:
     """Return the cost of masks on a shard, in forwards of the whole model, for the most expensive objective.
 
     Args:
         objectives: The objectives to compare.
         masks: The masks to score.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
     """
-    return max(passes(objective, masks, n_layers)[0] for objective in objectives) / n_layers
+    return max(passes(objective, masks, sites)[0] for objective in objectives) / sites.total_cost
 
 
 def n_units(calibrations: Sequence[Calibration], n_passes: float) -> float:
@@ -69,7 +70,7 @@ def n_units(calibrations: Sequence[Calibration], n_passes: float) -> float:
 
 def head_cost(info: ModelInfo) -> float:
     """Return the cost of the head in layer-forwards, estimated from the parameters of both."""
-    return info.head_parameters / max(1, info.layer_parameters[0])
+    return info.head_parameters / max(1, info.sites.layer_parameters[0])
 
 
 def shards_of(calibrations: Sequence[Calibration], subject: Subject) -> dict[str, tuple[int, ...]]:
@@ -114,34 +115,35 @@ def units_of(keys: Iterable[Key], calibrations: Sequence[Calibration]) -> list[U
     return statistics + units
 
 
-def planned_passes(units: Iterable[Unit], calibrations: Sequence[Calibration], n_layers: int) -> tuple[float, float]:
+def planned_passes(units: Iterable[Unit], calibrations: Sequence[Calibration], sites: Sites) -> tuple[float, float]:
     """Return the layer-forwards and the head-forwards of units, in passes over all samples.
 
     Args:
         units: The units.
         calibrations: All calibrations of the search.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
     """
     by_fingerprint = {calibration.fingerprint: calibration for calibration in calibrations}
 
     @functools.cache  # the same masks on every shard
-    def plan(calibration: str, masks: tuple[Mask, ...]) -> tuple[int, int]:
-        return passes(by_fingerprint[calibration].objective, masks, n_layers)
+    def plan(calibration: str, masks: tuple[Mask, ...]) -> tuple[float, int]:
+        return passes(by_fingerprint[calibration].objective, masks, sites)
 
-    layers = heads = 0
+    layers = 0.0
+    heads = 0
     for unit in units:
         tokens = sum(batch.n_tokens for batch in unit.batches(by_fingerprint[unit.calibration]))
         if isinstance(unit, MaskUnit):
             unit_layers, unit_heads = plan(unit.calibration, unit.masks)
         else:
-            unit_layers = unit.statistic.passes * n_layers
+            unit_layers = unit.statistic.passes * sites.total_cost
             unit_heads = int(unit.statistic.needs_gradients)
         layers += tokens * unit_layers
         heads += tokens * unit_heads
     return as_passes(layers, heads, calibrations)
 
 
-def as_passes(layers: int, heads: int, calibrations: Iterable[Calibration]) -> tuple[float, float]:
+def as_passes(layers: float, heads: int, calibrations: Iterable[Calibration]) -> tuple[float, float]:
     """Convert forwards of single tokens to passes over all samples, with one division each, so that they are exact.
 
     Args:
@@ -153,13 +155,13 @@ def as_passes(layers: int, heads: int, calibrations: Iterable[Calibration]) -> t
     return layers / tokens, heads / tokens
 
 
-def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subject], n_layers: int) -> float:
+def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subject], sites: Sites) -> float:
     """Return the cost of computing subjects together, in passes of one layer over all samples.
 
     Args:
         calibrations: All calibrations of the search; each is counted once.
         subjects: Masks, and statistics of the dense model.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
     """
     subjects = list(subjects)
     masks = sorted(subject for subject in subjects if isinstance(subject, Mask))  # as the evaluator orders them
@@ -170,7 +172,7 @@ def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subje
         for calibration, shards in shards_of(calibrations, subject).items()
         for shard in shards
     ]
-    return planned_passes(units_of(keys, calibrations), calibrations, n_layers)[0]
+    return planned_passes(units_of(keys, calibrations), calibrations, sites)[0]
 
 
 def check_statistic(statistic: Statistic, objectives: Sequence[Objective]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.evaluation.unit import MaskUnit
 
 _ENDS_SHARE = 0.2  # the part of a replica's work that is cut off for the end of the round
@@ -21,21 +22,19 @@ _ENDS = 4  # how many ends that part is cut into
 _HALVINGS = 20  # steps of the bisection that looks for the smallest largest part
 
 
-def cut(
-    unit: MaskUnit, replicas: float, n_layers: int, head_cost: float = 1.0
-) -> tuple[list[MaskUnit], list[MaskUnit]]:
+def cut(unit: MaskUnit, replicas: float, sites: Sites, head_cost: float = 1.0) -> tuple[list[MaskUnit], list[MaskUnit]]:
     """Cut small ends off a unit, and cut the rest into even parts, each well below the share of a replica.
 
     Args:
         unit: The unit.
         replicas: How many replicas share the unit: 1.5 if three replicas share two units.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
         head_cost: The cost of a mask in addition to its layers, in layer-forwards.
 
     Returns:
         The parts, the largest first, and the ends. Together they contain every mask once.
     """
-    costs = _Costs.of(walk_order(unit.masks, n_layers), n_layers, head_cost)
+    costs = _Costs.of(walk_order(unit.masks, sites), sites, head_cost)
     n_parts = max(1, int(replicas))
     n_masks = len(costs.masks)
     share = costs.of_range(0, n_masks) / max(1.0, replicas)
@@ -55,31 +54,31 @@ def cut(
     return units(parts), units(ends)
 
 
-def walk_order(masks: Sequence[Mask], n_layers: int) -> tuple[Mask, ...]:
-    """Sort masks in the order of a walk of their trie that skips a layer before it runs it: {0,1}, {0}, {1}, {}.
+def walk_order(masks: Sequence[Mask], sites: Sites) -> tuple[Mask, ...]:
+    """Sort masks in the order of a walk of their trie that skips a site before it runs it: {0,1}, {0}, {1}, {}.
 
     Args:
         masks: The masks.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
     """
-    return tuple(sorted(masks, key=lambda mask: (*mask, n_layers)))
+    return tuple(sorted(masks, key=lambda mask: (*mask, len(sites))))
 
 
-def own_layers(masks: Sequence[Mask], n_layers: int) -> list[int]:
-    """Return how many layers each mask runs that the mask before it does not share.
+def own_costs(masks: Sequence[Mask], sites: Sites) -> list[float]:
+    """Return the cost of the sites that each mask runs and that the mask before it does not share, in layer-forwards.
 
     Args:
         masks: Masks in `walk_order`.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
     """
-    shared = [0, *(_shared_layers(before, mask, n_layers) for before, mask in pairwise(masks))]
-    return [n_layers - len(mask) - layers for mask, layers in zip(masks, shared, strict=True)]
+    shared_costs = [0, *(_shared_cost(before, mask, sites) for before, mask in pairwise(masks))]
+    return [sites.remaining_cost(mask) - shared for mask, shared in zip(masks, shared_costs, strict=True)]
 
 
-def _shared_layers(mask: Mask, other_mask: Mask, n_layers: int) -> int:
-    """Count the layers that two masks run on the same states: before the first layer that only one of them removes."""
-    first_difference = min({*mask} ^ {*other_mask}, default=n_layers)
-    return first_difference - sum(layer < first_difference for layer in mask)
+def _shared_cost(mask: Mask, other_mask: Mask, sites: Sites) -> float:
+    """Return the cost of the sites that two masks run on the same states: before the first that only one removes."""
+    first_difference = min({*mask} ^ {*other_mask}, default=len(sites))
+    return sum(sites[site].cost for site in sites.remaining(mask) if site < first_difference)
 
 
 @dataclass(frozen=True)
@@ -91,11 +90,11 @@ class _Costs:
     sums: Sequence[float]  #: the cost of the first k masks together, for k from 0 to all
 
     @classmethod
-    def of(cls, masks: tuple[Mask, ...], n_layers: int, head_cost: float) -> _Costs:
+    def of(cls, masks: tuple[Mask, ...], sites: Sites, head_cost: float) -> _Costs:
         """Return the costs of masks, with the cost of the head."""
-        added = (layers + head_cost for layers in own_layers(masks, n_layers))
+        added = (cost + head_cost for cost in own_costs(masks, sites))
         sums = accumulate(added, initial=0.0)
-        return cls(masks, [n_layers - len(mask) + head_cost for mask in masks], [*sums])
+        return cls(masks, [sites.remaining_cost(mask) + head_cost for mask in masks], [*sums])
 
     def of_range(self, start: int, stop: int) -> float:
         """Return the cost of neighbours together: that of the first by itself, and what each next mask adds."""

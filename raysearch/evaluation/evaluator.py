@@ -19,6 +19,7 @@ from raysearch.calibration.objectives.base import StateObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
+from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.costs import as_passes, check_statistic, planned_passes, shards_of, units_of
@@ -72,7 +73,7 @@ class Evaluator:
 
     Args:
         calibrations: The calibrations on which masks are evaluated.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the model.
         ledger: The store of earlier evaluations; new ones are written to it before they are used.
         make_pool: Returns the pool; called when something must be computed for the first time.
         weighting: Combines the losses on several calibrations into one; None to use the loss on the first.
@@ -84,7 +85,7 @@ class Evaluator:
     """
 
     calibrations: Sequence[Calibration]
-    n_layers: int
+    sites: Sites
     ledger: Ledger
     make_pool: Callable[[], Pool]
     weighting: WeightedObjective | None = None
@@ -99,7 +100,7 @@ class Evaluator:
         self._claims = Claims(self.ledger)
         self._by_fingerprint = {calibration.fingerprint: calibration for calibration in self.calibrations}
         self._weighting = self.weighting or WeightedObjective((1.0,), "none")  # the loss on the first calibration
-        self._references = sorted(self._weighting.references(self.n_layers))  # evaluated with every round
+        self._references = sorted(self._weighting.references(self.sites))  # evaluated with every round
         self._screener = None if self.screening is None else Screener(self.screening, self.calibrations)
         self._all_shards = self._screener.stages[-1] if self._screener else shards_of(self.calibrations, Mask())
         self._stage = 0
@@ -198,7 +199,7 @@ class Evaluator:
         rows = np.concatenate(
             [values[name][statistic][shard] for name, shards in shards_by_calibration.items() for shard in shards]
         )
-        rows = rows.reshape(-1, *statistic.shape(self.n_layers))
+        rows = rows.reshape(-1, *statistic.shape(self.sites))
         if not np.isfinite(rows).all():
             raise EvaluationError(f"{statistic} is not finite; use model.dtype=bfloat16 or float32")
         return rows
@@ -278,7 +279,7 @@ class Evaluator:
                 n_requested = self._n_requested.get((calibration, subject), 0)
                 new += [Key(calibration, subject, shard) for shard in shards[n_requested:]]
                 self._n_requested[calibration, subject] = max(n_requested, len(shards))
-        layers, heads = planned_passes(units_of(new, self.calibrations), self.calibrations, self.n_layers)
+        layers, heads = planned_passes(units_of(new, self.calibrations), self.calibrations, self.sites)
         self.meter.layer_forwards_alone += layers
         self.meter.head_forwards_alone += heads
 
@@ -287,7 +288,7 @@ class Evaluator:
         self._computed.update(key.subject for key in keys)
         units = units_of(keys, self.calibrations)
         pool = self.pool
-        layers_planned, heads_planned = planned_passes(units, self.calibrations, self.n_layers)
+        layers_planned, heads_planned = planned_passes(units, self.calibrations, self.sites)
         units_left = Counter(subject for unit in units for subject in unit.subjects)
         n_subjects = len(units_left)
         layers_done = heads_done = 0  # forwards of single tokens
@@ -333,7 +334,7 @@ class Evaluator:
         """Cut a unit for several replicas, if its masks share prefixes and the cut saves more time than it costs."""
         objective = self._by_fingerprint[unit.calibration].objective
         if isinstance(objective, StateObjective) and (replicas > 1 or not objective.compares):
-            return cut(unit, replicas, self.n_layers, self.head_cost * objective.heads)
+            return cut(unit, replicas, self.sites, self.head_cost * objective.heads)
         return [unit], []  # each part would run the dense model again, if the objective compares with it
 
     def _count(self, result: UnitResult, tokens: int) -> None:
@@ -341,7 +342,7 @@ class Evaluator:
         self.meter.computing_s += result.seconds
         self.meter.tokens_written += sum(text.n_tokens for texts in result.texts.values() for text in texts)
         self.meter.layer_tokens += result.layer_tokens
-        self.meter.layer_tokens_by_row += result.layer_forwards * tokens
+        self.meter.layer_tokens_by_row += round(result.layer_forwards * tokens)
         if result.packed is not None:
             self.meter.packed = result.packed
         limits = [limit for limit in (self.meter.samples_at_once, result.samples_at_once) if limit is not None]

@@ -1,7 +1,7 @@
 """Plans the cheapest exact method to run a round of masks: the prefix plan.
 
-The hidden state after layer i depends only on the layers kept up to i, so masks that agree up to i share that state. A
-round's masks form a trie over their layers; walking it depth first runs each shared prefix once and holds one hidden
+The hidden state after site i depends only on the sites kept up to i, so masks that agree up to i share that state. A
+round's masks form a trie over their sites; walking it depth first runs each shared prefix once and holds one hidden
 state per branch point:
 
     masks {1} {2} of three layers          steps
@@ -17,16 +17,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from typing import NamedTuple
 
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 
 
 class Op(Enum):
     """The kinds of steps. Each works on the current hidden state."""
 
-    RUN = "run"  #: replace the state by the output of layer `index`
+    RUN = "run"  #: replace the state by the output of site `index`
     HOLD = "hold"  #: push a copy of the state on the stack
     RESTORE = "restore"  #: replace the state by the top of the stack, which is removed
     SCORE = "score"  #: the state is final: the objective computes the loss of mask `index` from it
@@ -38,7 +38,7 @@ class Step:
 
     Args:
         op: The kind of the step.
-        index: The layer for RUN, the position in `PrefixPlan.masks` for SCORE, else -1.
+        index: The site for RUN, the position in `PrefixPlan.masks` for SCORE, else -1.
     """
 
     op: Op
@@ -53,34 +53,31 @@ class PrefixPlan:
         masks: Each mask once, in mask order.
         steps: The steps, in order.
         peak_held: The most hidden states held at once, in addition to the current one.
+        layer_forwards: The cost of the sites that run on the shard; a site that runs twice counts twice.
     """
 
     masks: tuple[Mask, ...]
     steps: tuple[Step, ...]
     peak_held: int
-
-    @cached_property
-    def layer_forwards(self) -> int:
-        """How many layers run on the shard; a layer that runs twice counts twice."""
-        return sum(step.op is Op.RUN for step in self.steps)
+    layer_forwards: float
 
 
-def naive_layer_forwards(masks: Iterable[Mask], n_layers: int) -> int:
+def naive_layer_forwards(masks: Iterable[Mask], sites: Sites) -> float:
     """Return the layer-forwards of one plain forward per mask.
 
     Args:
         masks: The masks.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
     """
-    return sum(n_layers - len(mask) for mask in masks)
+    return sum(sites.remaining_cost(mask) for mask in masks)
 
 
-def plan_prefixes(masks: Iterable[Mask], n_layers: int, dense_first: bool = False) -> PrefixPlan:
-    """Plan the depth-first walk over the trie of the masks' kept layers.
+def plan_prefixes(masks: Iterable[Mask], sites: Sites, dense_first: bool = False) -> PrefixPlan:
+    """Plan the depth-first walk over the trie of the masks' kept sites.
 
     Args:
         masks: The masks of a round, in any order; a repeated mask is planned once.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
         dense_first: Whether the dense model is scored too, before all masks; this holds up to N additional states.
 
     Returns:
@@ -88,8 +85,9 @@ def plan_prefixes(masks: Iterable[Mask], n_layers: int, dense_first: bool = Fals
         pairs 5,487 (15,872).
     """
     ordered = tuple(sorted({*masks, Mask()} if dense_first else set(masks)))
-    walk = _walk(ordered, range(len(ordered)), 0, n_layers, dense_first)
-    return PrefixPlan(ordered, tuple(walk.steps), walk.peak_held)
+    walk = _walk(ordered, range(len(ordered)), 0, len(sites), dense_first)
+    cost = sum(sites[step.index].cost for step in walk.steps if step.op is Op.RUN)
+    return PrefixPlan(ordered, tuple(walk.steps), walk.peak_held, cost)
 
 
 class _Walk(NamedTuple):
@@ -99,21 +97,21 @@ class _Walk(NamedTuple):
     peak_held: int
 
 
-def _walk(masks: Sequence[Mask], group: Sequence[int], layer: int, n_layers: int, dense_first: bool) -> _Walk:
-    """Return the steps for the masks with the indices `group`, which agree on all layers before `layer`."""
+def _walk(masks: Sequence[Mask], group: Sequence[int], site: int, n_sites: int, dense_first: bool) -> _Walk:
+    """Return the steps for the masks with the indices `group`, which agree on all sites before `site`."""
     steps: list[Step] = []
-    while layer < n_layers and group:
-        removing = [index for index in group if layer in masks[index]]
-        keeping = [index for index in group if layer not in masks[index]]
+    while site < n_sites and group:
+        removing = [index for index in group if site in masks[index]]
+        keeping = [index for index in group if site not in masks[index]]
         if removing and keeping:
-            skip = _walk(masks, removing, layer + 1, n_layers, dense_first)
-            run = _walk(masks, keeping, layer + 1, n_layers, dense_first)
-            run.steps.insert(0, Step(Op.RUN, layer))
+            skip = _walk(masks, removing, site + 1, n_sites, dense_first)
+            run = _walk(masks, keeping, site + 1, n_sites, dense_first)
+            run.steps.insert(0, Step(Op.RUN, site))
             leads_to_dense = dense_first and not masks[keeping[0]]  # the empty mask is first in mask order
             first, second = (run, skip) if leads_to_dense or skip.peak_held > run.peak_held else (skip, run)
             peak_held = max(first.peak_held + 1, second.peak_held)
             return _Walk([*steps, Step(Op.HOLD), *first.steps, Step(Op.RESTORE), *second.steps], peak_held)
         if keeping:
-            steps.append(Step(Op.RUN, layer))
-        layer += 1
+            steps.append(Step(Op.RUN, site))
+        site += 1
     return _Walk(steps + [Step(Op.SCORE, index) for index in group], 0)

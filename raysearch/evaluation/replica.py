@@ -171,7 +171,7 @@ class Replica:
 
     def _measure(self, statistic: Statistic, objective: Objective, batches: Sequence[Batch]) -> _Work:
         """Measure a statistic of the dense model."""
-        layers = statistic.passes * self.stack.n_layers
+        layers = statistic.passes * self.stack.sites.total_cost
         return _Work(
             values={statistic: measure(statistic, self.stack, batches, objective)},
             layer_forwards=layers,
@@ -185,7 +185,7 @@ class Replica:
         """Evaluate masks in one walk over their shared prefixes."""
         together = self._packs_together(packed)
         inputs = [pack(batch, together) if packed else batch.inputs for batch in batches]
-        plan = plan_of(objective, masks, self.stack.n_layers)
+        plan = plan_of(objective, masks, self.stack.sites)
         walks = [
             self._walk(plan, set(masks), batch, batch_inputs, objective)
             for batch, batch_inputs in zip(batches, inputs, strict=True)
@@ -205,14 +205,15 @@ class Replica:
         runs = [self._run(masks, batch, objective) for batch in batches]
         values: dict[Subject, npt.NDArray[np.float64]] = {}
         texts: dict[Subject, list[ScoredText]] = {}
-        layer_tokens = 0
+        layer_tokens = 0.0
+        sites = self.stack.sites
         for mask in masks:
             values[mask] = np.concatenate([run[mask].losses.numpy() for run in runs])
             if mask_texts := [text for run in runs for text in run[mask].texts]:
                 texts[mask] = mask_texts
-            layer_tokens += (self.stack.n_layers - len(mask)) * sum(run[mask].n_tokens for run in runs)
-        layers, heads = passes(objective, masks, self.stack.n_layers)
-        return _Work(values, layers, heads, layer_tokens, texts)
+            layer_tokens += sites.remaining_cost(mask) * sum(run[mask].n_tokens for run in runs)
+        layers, heads = passes(objective, masks, sites)
+        return _Work(values, layers, heads, round(layer_tokens), texts)
 
     def _halve(self, unit: Unit, calibration: Calibration) -> None:
         """Halve the number of samples in a batch of a calibration; refuse if it is 1 already."""
@@ -262,7 +263,7 @@ class Replica:
         for step in plan.steps:
             match step.op:
                 case Op.RUN:
-                    hidden = self.stack.run_layer(step.index, hidden, captured)
+                    hidden = self.stack.run_site(step.index, hidden, captured)
                 case Op.HOLD:
                     held.append(hidden.clone())  # a layer may write into its input
                 case Op.RESTORE:

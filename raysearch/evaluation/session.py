@@ -128,7 +128,7 @@ def open_session(
 
         evaluator = Evaluator(
             calibrations=calibrations,
-            n_layers=info.n_layers,
+            sites=info.sites,
             ledger=ledger,
             make_pool=make_pool or open_pool,
             weighting=spec.weighting,

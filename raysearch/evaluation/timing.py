@@ -63,10 +63,12 @@ def time_layers(
         return LayerTimes(None, "since how much the model writes only follows from its weights")
     if info.model.on_gpu and not torch.cuda.is_available():
         return LayerTimes(None, f"since this machine has no GPU for model.device={info.model.device}")
-    n_layers = min(info.n_layers, max(1, round(head_cost(info))))
-    layers = [int(layer) for layer in np.linspace(0, info.n_layers - 1, 2 * n_layers + 1)[1::2]]  # evenly spread
-    outside = info.parameters - sum(info.layer_parameters)
-    n_bytes = (outside + sum(info.layer_parameters[layer] for layer in layers)) * info.weight_bytes // info.parameters
+    n_layers = min(info.sites.n_layers, max(1, round(head_cost(info))))
+    evenly_spread = np.linspace(0, info.sites.n_layers - 1, 2 * n_layers + 1)[1::2]
+    layers = [int(layer) for layer in evenly_spread]
+    layer_parameters = info.sites.layer_parameters
+    outside = info.parameters - sum(layer_parameters)
+    n_bytes = (outside + sum(layer_parameters[layer] for layer in layers)) * info.weight_bytes // info.parameters
     if not info.model.on_gpu and 2 * n_bytes > memory_bytes():  # twice, for a copy in another layout
         return LayerTimes(None, f"since the memory left here does not hold {count(n_layers, 'layer')} of the model")
     try:

@@ -125,7 +125,7 @@ class UnitResult:
     Args:
         values: For each mask, the summed loss of every sample of the shard, in the objective's unit, float64, [B]; for
             a statistic, the rows that `Statistic` describes, [B or 1, …].
-        layer_forwards: How many layers ran on the shard; a layer that ran twice counts twice.
+        layer_forwards: The cost of the sites that ran on the shard; a site that ran twice counts twice.
         head_forwards: How many times the final norm and the head ran.
         layer_tokens: The tokens that layers computed, with padding, counted once for each layer.
         packed: Whether choices shared their prompt; None if there are no choices.
@@ -135,7 +135,7 @@ class UnitResult:
     """
 
     values: Mapping[Subject, npt.NDArray[np.float64]]
-    layer_forwards: int
+    layer_forwards: float
     head_forwards: int
     layer_tokens: int
     packed: bool | None

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.figures import style
 from raysearch.figures.palette import Palette
 from raysearch.figures.panels import grid
@@ -34,12 +35,12 @@ class MaskMap:
 
 
 def mask_picture(
-    n_layers: Mapping[str, int], palette: Palette, name: str, model: str, maps: Sequence[MaskMap]
+    sites: Mapping[str, Sites], palette: Palette, name: str, model: str, maps: Sequence[MaskMap]
 ) -> Picture:
     """Draw a map per calibration and M: layers as columns, searchers as rows.
 
     Args:
-        n_layers: The number of layers of each model.
+        sites: The sites of each model.
         palette: The looks of the searchers.
         name: The name of the picture.
         model: The model.
@@ -49,11 +50,11 @@ def mask_picture(
 
     ordered = sorted(maps, key=lambda mask_map: mask_map.remove)
     searchers = list(dict.fromkeys(searcher for mask_map in ordered for searcher in mask_map.masks))
-    columns = 2 if n_layers[model] <= _TWO_COLUMNS else 1
+    columns = 2 if len(sites[model]) <= _TWO_COLUMNS else 1
     figure, places = grid(len(maps), 0.23 * (len(searchers) + 1.4) + 0.75, 11.0, columns, foot=0.35)
     for place, (axes, mask_map) in enumerate(zip(places, ordered, strict=True)):
         masks = {searcher: mask_map.masks.get(searcher, ()) for searcher in searchers}
-        _draw_masks(axes, masks, n_layers[model], palette)
+        _draw_masks(axes, masks, len(sites[model]), palette)
         style.name_axes(axes, f"{style.short(mask_map.calibration, 34)}, M = {mask_map.remove}", "layer")
         if place % columns:
             axes.set_yticklabels([])  # the same labels as those of the map to the left
@@ -68,30 +69,30 @@ def mask_picture(
     return Picture(name, f"{model}: layers removed", caption, figure)
 
 
-def _draw_masks(axes: Axes, masks: Mapping[str, Sequence[Mask]], n_layers: int, palette: Palette) -> None:
+def _draw_masks(axes: Axes, masks: Mapping[str, Sequence[Mask]], n_sites: int, palette: Palette) -> None:
     row_shares = []
     foot = len(masks) + 0.25
     for row, (searcher, searcher_masks) in enumerate(masks.items()):
         if searcher_masks:
-            is_removed = [[layer in mask for layer in range(n_layers)] for mask in searcher_masks]
+            is_removed = [[site in mask for site in range(n_sites)] for mask in searcher_masks]
             shares = np.mean(is_removed, axis=0)
             row_shares.append(shares)
             _draw_row(axes, row, shares, palette.colours[searcher], floor=0.35)
         else:
             axes.text(0, row, "no mask", fontsize=style.TEXT, color=style.GREY, va="center")
     _draw_row(axes, foot, np.mean(row_shares, axis=0), style.GREY, floor=0.12)
-    axes.vlines(np.arange(n_layers - 1) + 0.5, -0.5, foot + 0.5, color=style.WHITE, lw=1.4)
+    axes.vlines(np.arange(n_sites - 1) + 0.5, -0.5, foot + 0.5, color=style.WHITE, lw=1.4)
     axes.set_yticks([*range(len(masks)), foot], [*(style.short(name, 32) for name in masks), "all together"])
-    axes.set_xticks(range(0, n_layers, _tick_step(n_layers)))
-    axes.set_xlim(-0.5, n_layers - 0.5)
+    axes.set_xticks(range(0, n_sites, _tick_step(n_sites)))
+    axes.set_xlim(-0.5, n_sites - 0.5)
     axes.set_ylim(foot + 0.55, -0.55)
     style.bare(axes)
 
 
-def _tick_step(n_layers: int) -> int:
-    if n_layers <= 16:
+def _tick_step(n_sites: int) -> int:
+    if n_sites <= 16:
         return 1
-    return 2 if n_layers <= 24 else 4
+    return 2 if n_sites <= 24 else 4
 
 
 def _draw_row(axes: Axes, row: float, shares: npt.NDArray[np.float64], colour: str, floor: float) -> None:

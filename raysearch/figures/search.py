@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.site import Sites
 from raysearch.core.trial import Trial, best_by_size, ranked
 from raysearch.figures import style
 from raysearch.text.numbers import count, three_digits
@@ -37,13 +38,13 @@ class Plots:
 
     Args:
         seen: All trials of the search.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
         final_mask: The mask of the search.
         measure: The unit of the losses.
     """
 
     seen: Sequence[Trial] = field(repr=False)
-    n_layers: int
+    sites: Sites
     final_mask: Mask
     measure: Measure
 
@@ -54,7 +55,7 @@ class Plots:
         """
         from matplotlib.figure import Figure
 
-        width = min(max(3.2 + 0.2 * self.n_layers, 8.0), 16.0)
+        width = min(max(3.2 + 0.2 * len(self.sites), 8.0), 16.0)
         for name, draw, size in (
             ("mask_map.png", self.masks, (width, self._height_of_rounds + 2.0)),
             ("best_so_far.png", self.progress, (9.0, 5.0)),
@@ -86,10 +87,10 @@ class Plots:
         final = next((trial for trial in self.seen if trial.mask == self.final_mask and trial.loss is not None), None)
         figure = figure or _pyplot_figure(9.0, 4.5)
         above, foot = figure.subplots(2, 1, sharex=True, height_ratios=(self._height_of_rounds, 0.34))
-        title = f"Layers removed in each round: {len(self.final_mask)} of {self.n_layers}"
+        title = f"Layers removed in each round: {len(self.final_mask)} of {len(self.sites)}"
         figure.suptitle(title, color=style.INK, weight="bold")
-        _draw_rounds(above, rounds, self.n_layers, self.measure)
-        _draw_final(foot, final, self.n_layers)
+        _draw_rounds(above, rounds, self.sites, self.measure)
+        _draw_final(foot, final, self.sites)
         keys: dict[Any, str] = {style.BLUE: "removed by the best mask of the round"}
         if any(len(top) > 1 for top in rounds.values()):
             keys[_tint(0.5)] = f"removed by others of its {TOP} best (darker: by more)"
@@ -217,7 +218,7 @@ def _draw_failed(axes: Axes, trials: Sequence[Trial], low: float) -> None:
         axes.scatter(failed, [low] * len(failed), s=22, marker="x", color=style.RED, label=label, clip_on=False)
 
 
-def _draw_rounds(axes: Axes, rounds: Mapping[int, Sequence[Trial]], n_layers: int, measure: Measure) -> None:
+def _draw_rounds(axes: Axes, rounds: Mapping[int, Sequence[Trial]], sites: Sites, measure: Measure) -> None:
     is_labelled = len(rounds) <= _MAX_LABELLED
     cells = []
     for row, top in enumerate(rounds.values()):
@@ -225,11 +226,11 @@ def _draw_rounds(axes: Axes, rounds: Mapping[int, Sequence[Trial]], n_layers: in
         tints = {layer: _tint(n_masks / len(top)) for layer, n_masks in removals.items()}
         cells.append(tints | dict.fromkeys(top[0].mask, style.BLUE))
         if is_labelled:
-            axes.text(n_layers - 0.2, row, f"{top[0].loss:.3f}", va="center", fontsize=style.SMALL, color=style.INK)
-    _draw_cells(axes, cells or [{}], n_layers, ruled=is_labelled)
+            axes.text(len(sites) - 0.2, row, f"{top[0].loss:.3f}", va="center", fontsize=style.SMALL, color=style.INK)
+    _draw_cells(axes, cells or [{}], len(sites), ruled=is_labelled)
     if is_labelled:
         unit = measure.unit.replace(" per ", "\nper ")
-        axes.text(n_layers - 0.2, -0.62, f"best loss\n{unit}", va="bottom", fontsize=7, color=style.GREY)
+        axes.text(len(sites) - 0.2, -0.62, f"best loss\n{unit}", va="bottom", fontsize=7, color=style.GREY)
     labelled_rows = _label_rows(len(cells) or 1, 20)
     numbers = list(rounds) or [0]
     axes.set_yticks(labelled_rows, [str(numbers[row]) for row in labelled_rows])
@@ -237,36 +238,36 @@ def _draw_rounds(axes: Axes, rounds: Mapping[int, Sequence[Trial]], n_layers: in
     axes.tick_params(axis="x", labelbottom=False)
 
 
-def _draw_final(axes: Axes, final: Trial | None, n_layers: int) -> None:
+def _draw_final(axes: Axes, final: Trial | None, sites: Sites) -> None:
     removed = final.mask if final else Mask()
-    _draw_cells(axes, [dict.fromkeys(removed, style.ORANGE)], n_layers)
-    for layer in removed:
-        axes.text(layer, 0, str(layer), ha="center", va="center", fontsize=7, color=style.WHITE, weight="bold")
+    _draw_cells(axes, [dict.fromkeys(removed, style.ORANGE)], len(sites))
+    for site in removed:
+        axes.text(site, 0, sites[site].label, ha="center", va="center", fontsize=7, color=style.WHITE, weight="bold")
     if final is not None:
         font: dict[str, Any] = {"va": "center", "fontsize": style.SMALL, "color": style.ORANGE, "weight": "bold"}
-        axes.text(n_layers - 0.2, 0, f"{final.loss:.3f}", **font)
+        axes.text(len(sites) - 0.2, 0, f"{final.loss:.3f}", **font)
     axes.set_yticks([0], ["final" if final else "none yet"])
-    axes.set_xticks(range(0, n_layers, _layer_interval(n_layers)))
+    axes.set_xticks(range(0, len(sites), _label_interval(len(sites))))
     axes.set_xlabel("layer (0 = next to the embedding)", color=style.INK)
 
 
-def _layer_interval(n_layers: int) -> int:
-    """Return the interval between labelled layers."""
-    if n_layers <= 32:
+def _label_interval(n_sites: int) -> int:
+    """Return the interval between labelled sites."""
+    if n_sites <= 32:
         return 1
-    return 2 if n_layers <= 60 else 5
+    return 2 if n_sites <= 60 else 5
 
 
-def _draw_cells(axes: Axes, rows: Sequence[Mapping[int, Any]], n_layers: int, ruled: bool = True) -> None:
-    """Draw rows of cells, one for each layer, with the colours of removed layers; `ruled` draws lines between rows."""
+def _draw_cells(axes: Axes, rows: Sequence[Mapping[int, Any]], n_sites: int, ruled: bool = True) -> None:
+    """Draw rows of cells, one for each site, with the colours of removed sites; `ruled` draws lines between rows."""
     from matplotlib.colors import to_rgb
 
-    colours = [[to_rgb(row.get(layer, style.PALE)) for layer in range(n_layers)] for row in rows]
-    extent = (-0.5, n_layers - 0.5, len(rows) - 0.5, -0.5)
+    colours = [[to_rgb(row.get(site, style.PALE)) for site in range(n_sites)] for row in rows]
+    extent = (-0.5, n_sites - 0.5, len(rows) - 0.5, -0.5)
     axes.imshow(colours, aspect="auto", interpolation="nearest", extent=extent)
     bottom = len(rows) if ruled else 0
-    axes.vlines([layer - 0.5 for layer in range(1, n_layers)], -0.5, bottom - 0.5, color=style.WHITE, lw=0.8)
-    axes.hlines([row - 0.5 for row in range(1, bottom)], -0.5, n_layers - 0.5, color=style.WHITE, lw=1.4)
+    axes.vlines([site - 0.5 for site in range(1, n_sites)], -0.5, bottom - 0.5, color=style.WHITE, lw=0.8)
+    axes.hlines([row - 0.5 for row in range(1, bottom)], -0.5, n_sites - 0.5, color=style.WHITE, lw=1.4)
     style.bare(axes, style.SMALL)
 
 

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.site import Sites
 from raysearch.text.escaping import markdown_line
 from raysearch.text.numbers import added
 from raysearch.text.redaction import redacted
@@ -47,7 +48,7 @@ class Pruned:
     """The pruned model in numbers."""
 
     mask: Mask
-    n_layers_dense: int  #: N, the layers of the dense model
+    sites: Sites  #: the sites of the dense model
     parameters_dense: int
     parameters: int
     dtype: str  #: of the weights, e.g. ``bfloat16``
@@ -61,7 +62,9 @@ def mergekit_yaml(pruned: Pruned) -> str:
     if pruned.source is None:
         lines.append("# The search read local files: name the same model in Hugging Face format here.")
     lines += ["merge_method: passthrough", f"dtype: {pruned.dtype}", "slices:"]
-    for before, after in pairwise([-1, *pruned.mask, pruned.n_layers_dense]):  # the layers between two of these stay
+    kept_layers = pruned.sites.kept_layers(pruned.mask)
+    removed_layers = [layer for layer in range(pruned.sites.n_layers) if layer not in kept_layers]
+    for before, after in pairwise([-1, *removed_layers, pruned.sites.n_layers]):  # the layers between two of these stay
         if before + 1 < after:
             lines += ["  - sources:", f"      - model: {json.dumps(source)}"]
             lines += [f"        layer_range: [{before + 1}, {after}]"]
@@ -89,7 +92,7 @@ def model_card(
     """
     share = pruned.parameters / pruned.parameters_dense
     rows = [
-        ("layers", pruned.n_layers_dense, pruned.n_layers_dense - len(pruned.mask)),
+        _layers_row(pruned.mask, pruned.sites),
         ("parameters", f"{pruned.parameters_dense:,}", f"{pruned.parameters:,} ({share:.1%})"),
         *_loss_rows(evidence),
     ]
@@ -107,7 +110,7 @@ def model_card(
 
 def gguf_card(
     mask: Mask,
-    n_layers: int,
+    sites: Sites,
     evidence: Evidence,
     name: str,
     source: str,
@@ -118,7 +121,7 @@ def gguf_card(
 
     Args:
         mask: The removed layers.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
         evidence: The search that found the mask.
         name: The file's name.
         source: The name of the dense model's file.
@@ -127,20 +130,25 @@ def gguf_card(
     """
     dense_bytes, pruned_bytes = sizes
     rows = [
-        ("layers", n_layers, n_layers - len(mask)),
+        _layers_row(mask, sites),
         ("size", f"{dense_bytes / 1e6:,.1f} MB", f"{pruned_bytes / 1e6:,.1f} MB ({pruned_bytes / dense_bytes:.1%})"),
         *_loss_rows(evidence),
     ]
     return render_card(
         Path(__file__).with_name("gguf.md.j2"),
         mask=mask,
-        n_layers=n_layers,
+        sites=sites,
         evidence=evidence,
         rows=rows,
         name=name,
         source=source,
         build=build,
     )
+
+
+def _layers_row(mask: Mask, sites: Sites) -> tuple[str, int, int]:
+    """Return the row of a card's table about the number of layers: name, of the dense model, of the pruned model."""
+    return "layers", sites.n_layers, len(sites.kept_layers(mask))
 
 
 def _loss_rows(evidence: Evidence) -> list[tuple[str, str, str]]:
@@ -157,28 +165,16 @@ def _loss_rows(evidence: Evidence) -> list[tuple[str, str, str]]:
     return rows
 
 
-def export_record(mask: Mask, n_layers: int, evidence: Evidence) -> str:
+def export_record(mask: Mask, sites: Sites, evidence: Evidence) -> str:
     """Return the text of `RECORD`: the mask and the evidence, as JSON.
 
     Args:
         mask: The removed layers.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
         evidence: The search that found the mask.
     """
-    record = {"mask": list(mask), "n_layers_dense": n_layers, "evidence": asdict(evidence)}
+    record = {"mask": list(mask), "n_layers_dense": sites.n_layers, "evidence": asdict(evidence)}
     return json.dumps(redacted(record), indent=2) + "\n"
-
-
-def mask_picture(mask: Mask, n_layers: int) -> str:
-    """Return the layers as text, in groups of ten: ``████·███`` and a key for the mask {4} of 8 layers.
-
-    Args:
-        mask: The removed layers.
-        n_layers: N, the layers of the dense model.
-    """
-    layers = "".join("·" if layer in mask else "█" for layer in range(n_layers))
-    groups = " ".join(layers[start : start + 10] for start in range(0, n_layers, 10))
-    return f"{groups}   layers 0 to {n_layers - 1}: █ kept, · removed"
 
 
 def render_card(template: Path, **values: Any) -> str:
@@ -197,5 +193,4 @@ def render_card(template: Path, **values: Any) -> str:
         undefined=StrictUndefined,
     )
     environment.filters |= {"md": markdown_line, "quoted": json.dumps, "shell": shlex.quote}
-    environment.globals["mask_picture"] = mask_picture
     return environment.from_string(template.read_text(encoding="utf-8")).render(values)

@@ -23,6 +23,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
+from raysearch.core.site import Sites
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.card import RECORD, Evidence, Pruned, export_record, mergekit_yaml, model_card
 from raysearch.models.config_file import write_config
@@ -105,7 +106,7 @@ def export_checkpoint(
     dense_generates = why_mute(stack.model) is None
     with stack.bypassed(mask) as masked:
         expected = probe_logits(masked)
-    n_layers = stack.n_layers
+    sites = stack.sites
     parameters_dense = stack.model.num_parameters()
     kind = stack.model.config.model_type
     dense_config = copy.deepcopy(stack.model.config.get_text_config())
@@ -113,8 +114,8 @@ def export_checkpoint(
         model = remove_layers(stack, mask)
         source = located.path if located.is_hub else None  # a local path is of no use to other people
         dtype = str(model.dtype).removeprefix("torch.")
-        pruned = Pruned(mask, n_layers, parameters_dense, model.num_parameters(), dtype, source)
-        _write_model(folder, model, tokenizer, located, mask, n_layers)
+        pruned = Pruned(mask, sites, parameters_dense, model.num_parameters(), dtype, source)
+        _write_model(folder, model, tokenizer, located, mask, sites)
         _write_documents(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
         places = rules_of_place(dense_config, model.config.get_text_config())
         del model, stack  # so that there is one model in memory at a time
@@ -131,10 +132,10 @@ def export_checkpoint(
                 f"left ({why}); choose a mask that keeps a layer of each kind"
             )
         after = continuation(reloaded, tokenizer, prompt)
-        misread = misread_by_vllm(folder, mask, n_layers)
+        misread = misread_by_vllm(folder, mask, sites)
     return ExportResult(
         out=out,
-        n_layers=n_layers - len(mask),
+        n_layers=len(sites.kept_layers(mask)),
         parameters=pruned.parameters,
         parameters_dense=parameters_dense,
         max_logit_difference=gap,
@@ -186,7 +187,7 @@ def _write_model(
     tokenizer: PreTrainedTokenizerBase | None,
     located: LocatedModel,
     mask: Mask,
-    n_layers: int,
+    sites: Sites,
 ) -> None:
     """Write a pruned model, and copy the other files of its source: tokenizer, processor and code.
 
@@ -196,7 +197,7 @@ def _write_model(
         tokenizer: The dense model's tokenizer, if it has one.
         located: The dense model.
         mask: The removed layers.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
     """
     kind = model.config.model_type
     own_code = located.trust_remote_code
@@ -209,7 +210,7 @@ def _write_model(
     with quiet():
         try:
             _save_weights(folder, model, source)
-            write_config(folder, model, source, mask.remaining(n_layers), n_layers, located)
+            write_config(folder, model, source, sites.kept_layers(mask), sites.n_layers, located)
         except (
             NotImplementedError
         ) as error:  # for example, a quantisation that transformers can neither remove nor write
@@ -291,13 +292,13 @@ def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence
         evidence,
         name,
         tokenizer=tokenizer,
-        misread=misread_by_llama_cpp(folder, pruned.mask, pruned.n_layers_dense),
-        misread_by_vllm=misread_by_vllm(folder, pruned.mask, pruned.n_layers_dense),
+        misread=misread_by_llama_cpp(folder, pruned.mask, pruned.sites),
+        misread_by_vllm=misread_by_vllm(folder, pruned.mask, pruned.sites),
     )
     documents = {
         "README.md": redact(card),
         "mergekit.yaml": redact(mergekit_yaml(pruned)),
-        RECORD: export_record(pruned.mask, pruned.n_layers_dense, evidence),
+        RECORD: export_record(pruned.mask, pruned.sites, evidence),
     }
     for file, text in documents.items():
         (folder / file).write_text(text, encoding="utf-8")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from raysearch.core.mask import Mask
 from raysearch.core.paths import atomic_file
+from raysearch.core.site import Sites
 from raysearch.errors import UserError
 from raysearch.models.gguf import read_fast
 from raysearch.models.gguf_file import (
@@ -112,7 +113,8 @@ def prune_gguf(
     _check_destination(source, out, overwrite)
     with read_fast():
         file = read_gguf(source)
-        kept_blocks = _kept_blocks(file, mask, info)
+        _check_is_model(file, info)
+        kept_blocks = _kept_blocks(file, mask, info.sites)
         metadata = _pruned_metadata(file, kept_blocks, mask)
         metadata.changed["raysearch.search"] = search_id
         try:
@@ -128,7 +130,7 @@ def prune_gguf(
     return GGUFExport(
         out=out.absolute(),
         source=source,
-        n_layers=info.n_layers - len(mask),
+        n_layers=len(info.sites.kept_layers(mask)),
         size_bytes=out.stat().st_size,
         source_bytes=source.stat().st_size,
         architecture=file.architecture,
@@ -155,8 +157,9 @@ def refusals(source: Path, masks: Iterable[Mask]) -> dict[Mask, str]:
     reasons = {}
     with read_fast():
         file = read_gguf(source)
+        sites = Sites.of_equal_layers(file.layers)
         for mask in masks:
-            kept_blocks = (*mask.remaining(file.layers), *range(file.layers, file.blocks))
+            kept_blocks = _kept_blocks(file, mask, sites)
             try:
                 _pruned_metadata(file, kept_blocks, mask)
             except UserError as error:
@@ -173,8 +176,13 @@ def _check_destination(source: Path, out: Path, overwrite: bool) -> None:
         raise UserError(f"--gguf={out} is there already; name another file, or replace it with --overwrite")
 
 
-def _kept_blocks(file: GGUFFile, mask: Mask, info: ModelInfo) -> tuple[int, ...]:
-    """Return the indices of the kept blocks, ascending; refuse a file of another model."""
+def _kept_blocks(file: GGUFFile, mask: Mask, sites: Sites) -> tuple[int, ...]:
+    """Return the indices of the kept blocks, ascending: kept layers, then the blocks that predict further tokens."""
+    return (*sites.kept_layers(mask), *range(sites.n_layers, file.blocks))
+
+
+def _check_is_model(file: GGUFFile, info: ModelInfo) -> None:
+    """Refuse a file of another model."""
     parameters = [0] * min(file.blocks, len(file.reader.tensors))
     vocabulary = info.vocab_size
     for tensor in file.reader.tensors:
@@ -182,16 +190,15 @@ def _kept_blocks(file: GGUFFile, mask: Mask, info: ModelInfo) -> tuple[int, ...]
             parameters[int(block[1])] += int(tensor.n_elements)
         elif tensor.name == "token_embd.weight":
             vocabulary = int(tensor.shape[1])
-    n_layers = file.layers
     hidden_size = file.get("embedding_length") or 0
     if not any(parameters):
         raise file.refused(f"{file.architecture} keeps no layers as blk.N tensors")
     facts = [
-        ("layers", n_layers, info.n_layers, 0.0),
+        ("layers", file.layers, info.sites.n_layers, 0.0),
         ("hidden state's width", hidden_size, info.hidden_size, 0.0),
         ("words of the vocabulary", vocabulary, info.vocab_size, _ROUGHLY),
     ]
-    for layer, (number, expected) in enumerate(zip(parameters, info.layer_parameters, strict=False)):
+    for layer, (number, expected) in enumerate(zip(parameters, info.sites.layer_parameters, strict=False)):
         facts.append((f"parameters of layer {layer}", number, expected, _ROUGHLY))
     for fact, number, expected, tolerance in facts:
         if abs(number - expected) > tolerance * expected:
@@ -199,7 +206,6 @@ def _kept_blocks(file: GGUFFile, mask: Mask, info: ModelInfo) -> tuple[int, ...]
                 f"--from={file.path} is not the model {info.model.name}: {fact} {number:,} instead of {expected:,}; "
                 "name a GGUF file of the same model"
             )
-    return (*mask.remaining(n_layers), *range(n_layers, file.blocks))
 
 
 def _pruned_metadata(file: GGUFFile, kept_blocks: Sequence[int], mask: Mask) -> ChangedMetadata:

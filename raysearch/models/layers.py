@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from raysearch.core.site import Sites
 from raysearch.errors import UnsupportedModelError
 
 #: The names of settings that may hold a decoder's number of layers, in the order in which they are tried.
@@ -82,6 +83,11 @@ def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
         if candidates := [part for part in lists if len(part) == n_layers]:
             return candidates
     return [max(lists, key=lambda part: sum(weights.numel() for weights in part.parameters()))]
+
+
+def sites_of(layers: Iterable[nn.Module]) -> Sites:
+    """Return what a mask can remove from a stack of layers; parameters that a layer shares are counted once."""
+    return Sites.of_layers(sum(weights.numel() for weights in layer.parameters()) for layer in layers)
 
 
 def depth_names(config: PreTrainedConfig) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 
 SLIDING_PATTERN = "attention.sliding_window_pattern"
 RECURRENT_LAYERS = "attention.recurrent_layers"
@@ -140,7 +141,7 @@ def is_computed_differently(architecture: str, n_layers: int, n_kept: int) -> bo
     return any((n_layers in depths) != (n_kept in depths) for depths in groups)
 
 
-def misread_by_llama_cpp(folder: Path, mask: Mask, n_layers: int) -> str | None:
+def misread_by_llama_cpp(folder: Path, mask: Mask, sites: Sites) -> str | None:
     """Return why llama.cpp would run another model than a pruned checkpoint, once that is converted.
 
     Rules apply here even if llama.cpp could read a list of layers instead, since its converter writes no such list for
@@ -149,14 +150,15 @@ def misread_by_llama_cpp(folder: Path, mask: Mask, n_layers: int) -> str | None:
     Args:
         folder: The checkpoint.
         mask: The removed layers.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
 
     Returns:
         What llama.cpp does, as the end of a sentence; None if no rule of this module applies.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config = config.get("text_config") or config
-    kept_layers = mask.remaining(n_layers)
+    n_layers = sites.n_layers
+    kept_layers = sites.kept_layers(mask)
     kind = _letters(config["model_type"].removesuffix("_text"))
     kind = _RENAMED.get(kind, kind)
     if is_computed_differently(kind, n_layers, len(kept_layers)):

@@ -212,7 +212,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
 def _describe(model: LocatedModel) -> ModelInfo:
     """Return a model's sizes, by building it without weights."""
     config = load_config(model)  # before the next import, since it may refuse the model
-    from raysearch.models.layers import layer_lists
+    from raysearch.models.layers import layer_lists, sites_of
 
     if model.is_hub:  # a replica on another node may start after the branch has changed
         model = replace(model, revision=commit_of(model))
@@ -228,9 +228,8 @@ def _describe(model: LocatedModel) -> ModelInfo:
     positions = getattr(text, "max_position_embeddings", getattr(text, "max_seq_len", None))
     return ModelInfo(
         model=model,
-        n_layers=len(layers),
+        sites=sites_of(layers),
         parameters=_count(skeleton),
-        layer_parameters=tuple(_count(layer) for layer in layers),
         head_parameters=0 if head is None else _count(head),
         vocab_size=text.vocab_size,
         hidden_size=getattr(text, "hidden_size", None) or embedding.weight.shape[1],
@@ -252,7 +251,7 @@ def load_random_layers(info: ModelInfo, layers: Sequence[int]) -> PreTrainedMode
     model = info.model
     config = load_config(model)
     vars(config).pop("quantization_config", None)  # the layers have the dtype of the weights in memory
-    shrink_config(config.get_text_config(), layers, info.n_layers)
+    shrink_config(config.get_text_config(), layers, info.sites.n_layers)
     built = _build(model, config, model.device, dtype=resolve_dtype(model.dtype, config))
     return built.eval().requires_grad_(False)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raysearch.core.site import Sites
 from raysearch.errors import UserError
 from raysearch.text.redaction import redact
 from raysearch.text.sentences import did_you_mean
@@ -130,9 +131,8 @@ class ModelInfo:
     """The sizes of a model, which follow from its config; tied weights are counted once."""
 
     model: LocatedModel  #: the model; of a hub id, its revision is the commit
-    n_layers: int  #: N, the layers of the dense model
+    sites: Sites  #: what a mask can remove
     parameters: int  #: of the whole model
-    layer_parameters: tuple[int, ...]
     head_parameters: int  #: of the output head, even if it is tied to the input embedding
     vocab_size: int  #: in tokens
     hidden_size: int  #: d, the width of the hidden state

@@ -6,7 +6,7 @@ the hidden state. So one forward with recording stand-ins in place of the layers
 real layers can then run on any hidden state:
 
     captured = stack.capture(batch.inputs)               the model's own embedding, masks, positions
-    hidden = stack.walk(captured, mask)                  the layers that the mask keeps
+    hidden = stack.walk(captured, mask)                  the sites that the mask keeps
     logits = stack.logits(hidden.flatten(0, 1))          the model's own tail
 
 A stand-in is a function that replaces one layer's `forward`, so the model still reads the layer's other attributes
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
@@ -34,7 +34,7 @@ from raysearch.calibration.objectives.base import by_chunk, log_prob, to_device
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.fused_head import FusedHead, find_fused_head
-from raysearch.models.layers import LayerCall, find_stack, plain_logits, replaced
+from raysearch.models.layers import LayerCall, find_stack, plain_logits, replaced, sites_of
 from raysearch.text.sentences import first_line
 
 _MOST_GRAPHS = 64  # compiled graphs: one for each kind of layer, with and without a mask, for one row and for several
@@ -68,6 +68,7 @@ class LayerStack:
         fused_head: Whether a fused kernel computes the log-probabilities of tokens if no gradient is needed.
 
     Attributes:
+        sites: What a mask can remove.
         by_length: Whether rows of different lengths run separately, because the model computes other states for a row
             in a batch with a longer one. See `raysearch.models.verification.rows_interact`.
 
@@ -83,7 +84,7 @@ class LayerStack:
         self.kind: str = model.config.model_type  # for messages
         with self.explained():
             self.layers, self._conventions = find_stack(model)
-            self.n_layers = len(self.layers)
+            self.sites = sites_of(self.layers)
             self.vocab_size: int = model.config.get_text_config().vocab_size
             # One graph for all shapes, so that a loss does not depend on which shape came first.
             runners = (torch.compile(layer, dynamic=True) for layer in self.layers)
@@ -109,7 +110,7 @@ class LayerStack:
             return hidden
 
         positions = None if inputs.position_ids is None else torch.tensor(inputs.position_ids)
-        with self._replaced(range(self.n_layers), record):
+        with self._replaced(range(len(self.layers)), record):
             plain_logits(
                 self.model,
                 torch.tensor(inputs.input_ids, device=self.model.device),
@@ -139,52 +140,56 @@ class LayerStack:
         # Beyond this number of graphs, dynamo would silently run layers without compiling them.
         return torch._dynamo.config.patch(recompile_limit=_MOST_GRAPHS, fail_on_recompile_limit_hit=True)
 
-    def run_layer(self, layer: int, hidden: Tensor, captured: Captured, compiled: bool = True) -> Tensor:
-        """Run a layer, with gradients if they are enabled. If the layers are compiled, call this within `compiling`.
+    def run_site(self, site: int, hidden: Tensor, captured: Captured, compiled: bool = True) -> Tensor:
+        """Run a site, with gradients if they are enabled. If the layers are compiled, call this within `compiling`.
 
         Args:
-            layer: The layer's index.
-            hidden: The hidden state that enters the layer, [B, T, d].
+            site: The site's index in `sites`.
+            hidden: The hidden state that enters the site, [B, T, d].
             captured: The input of the layers for the same rows.
             compiled: Whether to use the compiled layer, if the layers are compiled.
 
         Returns:
-            The hidden state that leaves the layer, [B, T, d].
+            The hidden state that leaves the site, [B, T, d].
         """
         if captured.parts:
-            # A layer may be on another device than the state that enters it.
+            # A site may be on another device than the state that enters it.
             outputs = [
-                self.run_layer(layer, hidden[part.rows.to(hidden.device), : part.n_tokens], part.captured, compiled)
+                self.run_site(site, hidden[part.rows.to(hidden.device), : part.n_tokens], part.captured, compiled)
                 for part in captured.parts
             ]
             all_rows = outputs[0].new_zeros(hidden.shape)
             for part, output in zip(captured.parts, outputs, strict=True):
                 all_rows[part.rows.to(all_rows.device), : part.n_tokens] = output
             return all_rows
-        call = captured.calls[layer]
+        call = captured.calls[site]
         runners = self._runners if compiled and not torch.is_grad_enabled() else self.layers
-        run = runners[layer]
-        if self._conventions[layer].positional:
+        run = runners[site]
+        if self._conventions[site].positional:
             output = run(hidden, *call.args, **call.kwargs)
         else:
             output = run(hidden_states=hidden, **call.kwargs)
         return output[0] if isinstance(output, (tuple, list)) else output
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:
-        """Run the layers that a mask keeps.
+        """Run the sites that a mask keeps.
 
         Args:
             captured: The input of the layers.
-            mask: The removed layers.
+            mask: The removed sites.
 
         Returns:
-            The hidden state that leaves the last kept layer, [B, T, d].
+            The hidden state that leaves the last kept site, [B, T, d].
         """
         hidden = captured.embedded
         with self.compiling():
-            for layer in mask.remaining(self.n_layers):
-                hidden = self.run_layer(layer, hidden, captured)
+            for site in self.sites.remaining(mask):
+                hidden = self.run_site(site, hidden, captured)
         return hidden
+
+    def removed_modules(self, mask: Mask) -> list[nn.Module]:
+        """Return the modules of the sites that a mask removes."""
+        return [self.layers[site] for site in mask]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Run the model's own tail on n positions: final norm, head, soft-capping; with gradients if they are enabled.
@@ -217,7 +222,7 @@ class LayerStack:
         """
         ids = torch.zeros(1, 1, dtype=torch.int64, device=self.model.device)
         mask = torch.zeros(1, 1, 1, 1, dtype=self.model.dtype, device=self.model.device)
-        with self._replaced(range(self.n_layers), lambda layer, hidden, call: hidden):
+        with self._replaced(range(len(self.layers)), lambda layer, hidden, call: hidden):
             plain = plain_logits(self.model, ids)
             try:
                 masked = plain_logits(self.model, ids, attention_mask=mask)
@@ -295,7 +300,7 @@ class LayerStack:
 
     def _leaving(self, hidden: Tensor) -> AbstractContextManager[None]:
         """Let the last layer return a hidden state [n, d], as n sequences of one token, within the context."""
-        last = self.n_layers - 1
+        last = len(self.layers) - 1
         return self._replaced(range(last + 1), lambda layer, state, _: hidden[:, None] if layer == last else state)
 
     def _replaced(

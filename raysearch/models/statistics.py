@@ -107,10 +107,10 @@ def gate_gradients(stack: LayerStack, batch: Batch, objective: Objective) -> Ten
         batch: The samples.
         objective: The objective whose loss is differentiated.
     """
-    rows = torch.zeros(len(batch.input_ids), stack.n_layers, dtype=torch.float64)
+    rows = torch.zeros(len(batch.input_ids), len(stack.sites), dtype=torch.float64)
     for step in _backward(stack, batch, objective):
         added = (step.after - step.before.to(step.after.device)).float()
-        rows[:, step.layer] = (step.gradient.float() * added).flatten(1).sum(1, dtype=torch.float64).cpu()
+        rows[:, step.site] = (step.gradient.float() * added).flatten(1).sum(1, dtype=torch.float64).cpu()
     tokens = torch.from_numpy(batch.scored_per_sample).clamp_min(1)
     return _by_sample(batch, rows) / (tokens[:, None] if objective.measure.per == "token" else 1)
 
@@ -147,7 +147,7 @@ def taylor(stack: LayerStack, batches: Sequence[Batch], objective: Objective) ->
     for batch in batches:
         for step in _backward(stack, batch, objective, through_weights=True):
             for name, gradient in step.weight_gradients.items():
-                totals[step.layer][name] += gradient
+                totals[step.site][name] += gradient
     scores = []
     for weights, gradients in zip(weights_by_layer, totals, strict=True):
         scores.append(_sum((weight * gradients[name]).abs() for name, weight in weights.items()))
@@ -158,35 +158,35 @@ def taylor(stack: LayerStack, batches: Sequence[Batch], objective: Objective) ->
 
 @dataclass(frozen=True)
 class _BackwardStep:
-    """The backward pass through one layer. Gradients are those of the summed loss."""
+    """The backward pass through one site. Gradients are those of the summed loss."""
 
-    layer: int
-    before: Tensor  #: the state that enters the layer
-    after: Tensor  #: the state that leaves the layer
+    site: int
+    before: Tensor  #: the state that enters the site
+    after: Tensor  #: the state that leaves the site
     gradient: Tensor  #: with respect to `after`
-    weight_gradients: dict[str, Tensor]  #: with respect to the layer's weights, by name
+    weight_gradients: dict[str, Tensor]  #: with respect to the site's weights, by name
 
 
 def _backward(
     stack: LayerStack, batch: Batch, objective: Objective, through_weights: bool = False
 ) -> Iterator[_BackwardStep]:
-    """Run the backward pass of the objective's summed loss through the layers, the last layer first."""
+    """Run the backward pass of the objective's summed loss through the sites, the last one first."""
     captured, states = _forward(stack, batch)
     assert isinstance(objective, StateObjective), "only these objectives have gradients"
     with torch.enable_grad():
         final = states[-1].detach().requires_grad_()
         losses = objective.losses(predicting(final, batch.inputs), batch, stack, None)
         (gradient,) = torch.autograd.grad(losses.sum(), final)
-    for layer in reversed(range(stack.n_layers)):
-        weights = _weights(stack.layers[layer]) if through_weights else {}
+    for site in reversed(range(len(stack.sites))):
+        weights = _weights(stack.layers[site]) if through_weights else {}
         with torch.enable_grad(), _differentiable(weights.values()):
-            before = states[layer].detach().requires_grad_()
-            after = stack.run_layer(layer, before.clone(), captured)  # a layer may write into its input
+            before = states[site].detach().requires_grad_()
+            after = stack.run_site(site, before.clone(), captured)  # a layer may write into its input
             inputs = [before, *weights.values()]
-            into_layer, *into_weights = torch.autograd.grad(after, inputs, gradient, allow_unused=True)
+            into_site, *into_weights = torch.autograd.grad(after, inputs, gradient, allow_unused=True)
         weight_gradients = {name: grad for name, grad in zip(weights, into_weights, strict=True) if grad is not None}
-        yield _BackwardStep(layer, before.detach(), after.detach(), gradient, weight_gradients)
-        gradient = into_layer
+        yield _BackwardStep(site, before.detach(), after.detach(), gradient, weight_gradients)
+        gradient = into_site
 
 
 def _forward(stack: LayerStack, batch: Batch) -> tuple[Captured, list[Tensor]]:
@@ -194,8 +194,8 @@ def _forward(stack: LayerStack, batch: Batch) -> tuple[Captured, list[Tensor]]:
     with torch.no_grad():
         captured = stack.capture(batch.inputs)
         states = [captured.embedded]
-        for layer in range(stack.n_layers):
-            states.append(stack.run_layer(layer, states[-1].clone(), captured))  # a layer may write into its input
+        for site in range(len(stack.sites)):
+            states.append(stack.run_site(site, states[-1].clone(), captured))  # a layer may write into its input
     return captured, states
 
 

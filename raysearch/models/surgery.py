@@ -41,7 +41,8 @@ def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
         A model with the weights of the kept layers, renumbered, and a config that describes them.
     """
     model = stack.model
-    kept_layers = mask.remaining(stack.n_layers)
+    kept_layers = stack.sites.kept_layers(mask)
+    n_layers = len(stack.layers)
     lists = ((name, part) for name, part in model.named_modules() if isinstance(part, nn.ModuleList))
     name = next(name for name, part in lists if tuple(part) == stack.layers)
     model.set_submodule(name, nn.ModuleList(stack.layers[layer] for layer in kept_layers))
@@ -51,8 +52,8 @@ def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
                 if vars(part).get(attribute) == layer:
                     vars(part)[attribute] = place
     text = model.config.get_text_config()
-    shrink_config(text, kept_layers, stack.n_layers)
-    _cut_embeddings_by_layer(model, kept_layers, stack.n_layers, getattr(text, "hidden_size_per_layer_input", None))
+    shrink_config(text, kept_layers, n_layers)
+    _cut_embeddings_by_layer(model, kept_layers, n_layers, getattr(text, "hidden_size_per_layer_input", None))
     ties = getattr(model, "all_tied_weights_keys", {})
     return _rebuilt(model) if any(weight.startswith(f"{name}.") for weight in ties) else model
 

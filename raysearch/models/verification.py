@@ -90,13 +90,13 @@ def rows_interact(stack: LayerStack, rows: Sequence[npt.NDArray[np.int64]]) -> b
     alone = [stack.capture(batch.samples(row, row + 1).inputs) for row in range(len(rows) - 1)]
     hidden = together.embedded
     with stack.compiling():
-        for layer in range(stack.n_layers):
-            after = stack.run_layer(layer, hidden.clone(), together)  # a layer may write into its input
+        for site in range(len(stack.sites)):
+            after = stack.run_site(site, hidden.clone(), together)  # a layer may write into its input
             for row, captured in enumerate(alone):
-                if _rotary_gap(captured.calls[layer], together.calls[layer], row) > tolerance(hidden.dtype):
+                if _rotary_gap(captured.calls[site], together.calls[site], row) > tolerance(hidden.dtype):
                     return True
                 before = hidden[row : row + 1, : len(rows[row])]
-                after_alone = stack.run_layer(layer, before.clone(), captured)
+                after_alone = stack.run_site(site, before.clone(), captured)
                 after_together = after[row : row + 1, : len(rows[row])]
                 if _is_other_update(before.to(after_alone.device), after_alone, after_together):
                     return True
@@ -234,12 +234,13 @@ def _compare_walks(stack: LayerStack, batch: Batch) -> None:
             f"{stack.kind} passes a hidden state of shape {list(captured.embedded.shape)} from layer to layer for "
             f"{list(batch.input_ids.shape)} tokens, not [samples, tokens, width]; use another architecture"
         )
-    for mask in [Mask(), Mask.of(stack.n_layers // 2)][: stack.n_layers]:
+    n_sites = len(stack.sites)
+    for mask in [Mask(), Mask.of(n_sites // 2)][:n_sites]:
         hidden = captured.embedded
-        for layer in mask.remaining(stack.n_layers):
+        for site in stack.sites.remaining(mask):
             # A layer may write into its input. A run of another mask in between must not change anything.
-            hidden = stack.run_layer(layer, hidden.clone(), captured, compiled=False)
-            stack.run_layer(layer, captured.embedded.flip(0), captured, compiled=False)
+            hidden = stack.run_site(site, hidden.clone(), captured, compiled=False)
+            stack.run_site(site, captured.embedded.flip(0), captured, compiled=False)
         walked = stack.logits(hidden.flatten(0, 1))
         with stack.bypassed(mask):
             plain = plain_logits(stack.model, torch.tensor(batch.input_ids, device=hidden.device)).flatten(0, 1)
@@ -280,13 +281,13 @@ def _compare_layers(stack: LayerStack, batch: Batch) -> None:
     """Compare each compiled layer with the plain one. Over several layers, differences of last bits would grow."""
     captured = stack.capture(batch.inputs)
     hidden = captured.embedded
-    for layer in range(stack.n_layers):
-        compiled = stack.run_layer(layer, hidden.clone(), captured)
-        hidden = stack.run_layer(layer, hidden.clone(), captured, compiled=False)
+    for index, site in enumerate(stack.sites):
+        compiled = stack.run_site(index, hidden.clone(), captured)
+        hidden = stack.run_site(index, hidden.clone(), captured, compiled=False)
         gap = _gap_of_states(stack, compiled.flatten(0, 1), hidden.flatten(0, 1))
         if not gap <= tolerance(hidden.dtype):
             raise UserError(
-                f"model.compile=true gives other hidden states than {stack.kind} itself (after layer {layer} they "
+                f"model.compile=true gives other hidden states than {stack.kind} itself (after layer {site.label} they "
                 f"differ by {gap:.1e}); use model.compile=false"
             )
 

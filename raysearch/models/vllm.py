@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 
 _ATTENTION = "which layers attend to all tokens"
 _EXPERTS = "which layers have experts"
@@ -67,20 +68,20 @@ _RULES = (
 )
 
 
-def misread_by_vllm(folder: Path, mask: Mask, n_layers: int) -> str | None:
+def misread_by_vllm(folder: Path, mask: Mask, sites: Sites) -> str | None:
     """Return why vLLM would run another model than a pruned checkpoint.
 
     Args:
         folder: The checkpoint.
         mask: The removed layers.
-        n_layers: N, the layers of the dense model.
+        sites: The sites of the dense model.
 
     Returns:
         What vLLM does, as the end of a sentence; None if no rule of this module applies.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config = config.get("text_config") or config
-    kept_layers = mask.remaining(n_layers)
+    kept_layers = sites.kept_layers(mask)
     for rule in _RULES:
         if config["model_type"] not in rule.kinds:
             continue

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from raysearch.core.estimate import estimate_text
 from raysearch.core.mask import Mask
 from raysearch.core.paths import write_atomically
+from raysearch.core.site import Sites
 from raysearch.errors import UnsupportedModelError
 from raysearch.models.card import RECORD, render_card
 from raysearch.models.config_file import write_config
@@ -63,6 +64,11 @@ class RecoveryEvidence:
     left_out: Mapping[str, int]
     training: Training
     version: str
+
+    @property
+    def sites(self) -> Sites:
+        """The sites of the dense model; the evidence does not contain their sizes, which are all 1 here."""
+        return Sites.of_equal_layers(self.n_layers_dense)
 
 
 def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: RecoveryEvidence) -> None:
@@ -142,8 +148,8 @@ def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Seq
         numbers=numbers,
         shown=estimate_text,
         tokenizer=True,
-        misread=misread_by_llama_cpp(folder, evidence.mask, evidence.n_layers_dense),
-        misread_by_vllm=misread_by_vllm(folder, evidence.mask, evidence.n_layers_dense),
+        misread=misread_by_llama_cpp(folder, evidence.mask, evidence.sites),
+        misread_by_vllm=misread_by_vllm(folder, evidence.mask, evidence.sites),
         has_adapter=(folder / _ADAPTER).is_dir(),
     )
     write_atomically(folder / "README.md", redact(card))

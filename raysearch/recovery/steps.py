@@ -267,7 +267,7 @@ def heal(
         search_id=record.search_id,
         model=recovery.search.evaluation.model.label,
         mask=recovery.mask,
-        n_layers_dense=recovery.assessment.info.n_layers,
+        n_layers_dense=recovery.assessment.info.sites.n_layers,
         method=spec.options,
         rows=len(prepared.rows),
         data=_describe_data(spec),
@@ -378,7 +378,7 @@ def _describe_data(spec: RecoverSpec) -> dict[str, Any]:
 def check_room(recovery: Recovery) -> None:
     """Refuse a disk that cannot hold the models of a recovery. Adapters and logits are small, and not counted."""
     info = recovery.assessment.info
-    n_parameters = info.parameters - sum(info.layer_parameters[layer] for layer in recovery.mask)
+    n_parameters = info.parameters - info.sites.parameters(recovery.mask)
     bytes_per_weight = 2 * getattr(torch, info.dtype).itemsize  # the pruned and the recovered model
     if recovery.spec.options.method == "full":
         bytes_per_weight += _N_CHECKPOINTS * _CHECKPOINT_BYTES_PER_WEIGHT + 4

@@ -112,7 +112,7 @@ def sections(analysis: Analysis) -> list[Section]:
         Section(
             "masks", "Layers", "Layers removed",
             needs="No mask to show.",
-            pictures=mask_pictures(frame, results.n_layers, palette),
+            pictures=mask_pictures(frame, results.sites, palette),
         ),
         Section(
             "agreement", "Agreement", "Agreement of masks",

@@ -136,8 +136,8 @@ def export_search_as_gguf(
         return exported
     evidence = _evidence(record, spec, trial)
     sizes = (exported.source_bytes, exported.size_bytes)
-    card = gguf_card(trial.mask, info.n_layers, evidence, out.name, source.name, sizes, exported.build)
-    entry = export_record(trial.mask, info.n_layers, evidence)
+    card = gguf_card(trial.mask, info.sites, evidence, out.name, source.name, sizes, exported.build)
+    entry = export_record(trial.mask, info.sites, evidence)
     return replace(exported, url=push.send({out.name: out, "README.md": redact(card), RECORD: entry}, out))
 
 

@@ -20,6 +20,7 @@ from typing_extensions import override
 from raysearch.calibration.objectives.base import Objective
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
+from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import check_statistic, passes
 from raysearch.evaluation.pool import PoolSize
@@ -75,11 +76,15 @@ class SearchForecast:
     time_source: str = ""
     pool: PoolSize | None = None
 
-    def n_passes(self, n_layers: int) -> float:
-        """Return the cost of the largest round on a shard, in forwards of the whole model; infinite if not known."""
+    def n_passes(self, sites: Sites) -> float:
+        """Return the cost of the largest round on a shard, in forwards of the whole model; infinite if not known.
+
+        Args:
+            sites: The sites of the model.
+        """
         if self.rounds is None:
             return math.inf
-        return max((cost.layer_forwards for cost in self.rounds), default=0) / n_layers
+        return max((cost.layer_forwards for cost in self.rounds), default=0) / sites.total_cost
 
     @property
     def cost(self) -> float | None:
@@ -128,7 +133,7 @@ class Forecaster:
             UserError: The searcher needs gradients that the objectives do not have.
         """
         rehearsal = self._rehearsal(searcher, problem, seed)
-        rounds = _costs(rehearsal.requests, problem.n_layers, objectives, set() if cached is None else cached)
+        rounds = _costs(rehearsal.requests, problem.sites, objectives, set() if cached is None else cached)
         if rehearsal.is_whole:
             return rounds
         masks = searcher.count(problem)
@@ -153,7 +158,8 @@ class _Rehearsal(Oracle):
     def __init__(self, problem: Problem) -> None:
         self.requests: list[Round | Statistic] = []
         self.is_whole = False
-        self._layer_costs, noise = np.random.default_rng(0).random((2, problem.n_layers))
+        self._sites = problem.sites
+        self._layer_costs, noise = np.random.default_rng(0).random((2, len(problem.sites)))
         self._statistic = (self._layer_costs + noise) / 2
 
     @override
@@ -165,7 +171,7 @@ class _Rehearsal(Oracle):
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
         """Return the same numbers for every statistic of one number per layer, and ones for the others."""
         self.requests.append(statistic)
-        shape = statistic.shape(len(self._statistic))
+        shape = statistic.shape(self._sites)
         return np.broadcast_to(self._statistic, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
 
     @override
@@ -174,27 +180,27 @@ class _Rehearsal(Oracle):
 
 
 def _costs(
-    requests: Iterable[Round | Statistic], n_layers: int, objectives: Sequence[Objective], cached: set[Mask | Statistic]
+    requests: Iterable[Round | Statistic], sites: Sites, objectives: Sequence[Objective], cached: set[Mask | Statistic]
 ) -> list[RoundCost]:
     """Return the cost of each round and of the statistics before it; add all masks and statistics to `cached`."""
     rounds = []
-    statistic_forwards = naive_statistic_forwards = 0  # layer-forwards of statistics since the last round
+    statistic_forwards = naive_statistic_forwards = 0.0  # layer-forwards of statistics since the last round
     for request in requests:
         if isinstance(request, Statistic):
             check_statistic(request, objectives)
-            naive_statistic_forwards += request.passes * n_layers
+            naive_statistic_forwards += request.passes * sites.total_cost
             if request not in cached:
-                statistic_forwards += request.passes * n_layers
+                statistic_forwards += request.passes * sites.total_cost
             cached.add(request)
             continue
         masks = [mask for mask in request.masks if mask]  # the dense model runs in the first round, but is not counted
         new = [mask for mask in (Mask(), *request.masks) if mask not in cached]
-        costs = [passes(objective, new, n_layers) for objective in objectives]
+        costs = [passes(objective, new, sites) for objective in objectives]
         layers, heads = (round(sum(cost) / len(costs)) for cost in zip(*costs, strict=True))
-        naive = naive_layer_forwards(masks, n_layers) + naive_statistic_forwards
-        rounds.append(RoundCost(len(masks), layers + statistic_forwards, heads, naive))
+        naive = naive_layer_forwards(masks, sites) + naive_statistic_forwards
+        rounds.append(RoundCost(len(masks), layers + round(statistic_forwards), heads, round(naive)))
         cached.update(new)
-        statistic_forwards = naive_statistic_forwards = 0
+        statistic_forwards = naive_statistic_forwards = 0.0
     return rounds
 
 

@@ -67,7 +67,7 @@ def warn_of_refused_masks(model: ModelSpec, problem: Problem, remove: int | str,
     """
     sizes = range(1, problem.n_remove + 1) if remove == AUTO else sizes_of(remove)
     # No layer changes its position.
-    ends = [Mask.of(*range(problem.n_layers - size, problem.n_layers)) for size in sizes]
+    ends = [problem.sites.last(size) for size in sizes]
     moved = [Mask.of(0, *list(end)[1:]) for end in ends]  # every layer moves by one position
     refused = refused_masks(model, [*ends, *moved])
     if refused:

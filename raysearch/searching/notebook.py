@@ -64,7 +64,7 @@ class NotebookProgress(Observer):
     @override
     def search_ended(self, result: SearchResult | None, failure: str | None = None, stopped: bool = False) -> None:
         if result is not None:
-            removed = f"removed {result.mask} of {result.n_layers} layers (0-based)"
+            removed = f"removed {result.sites.text(result.mask)}"
             loss = f"loss {result.loss:.4f} {result.measure.unit}"
             self._show(1.0, f"{removed}, {loss}, {duration(result.seconds)}", now=True)
         else:

@@ -62,7 +62,8 @@ class BudgetedSearch:
         check_readout(self.budget, self.session.measure)
         if not self.budget.gains:
             return
-        smallest_first = sorted(self.problem.free, key=self.session.info.layer_parameters.__getitem__)
+        sites = self.session.info.sites
+        smallest_first = sorted(self.problem.free, key=lambda site: sites[site].parameters)
         mask = Mask.of(*smallest_first[-self.problem.n_remove :])
         speed = self.meter(self.session, [mask])[mask]
         _check_memory(self.budget, speed)
@@ -280,8 +281,8 @@ def _sizes(
 def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
     """Return the recorded speeds and memory relative to the dense model, by number of removed layers."""
     masks = {trial.mask: size for size, trial in result.best_by_size.items()}
-    last_layers = {Mask(tuple(range(result.n_layers - size, result.n_layers))): size for size in masks.values()}
-    sizes = last_layers | masks  # the speed depends on the number of layers, and not on their position
+    stand_ins = {result.sites.of_same_speed(mask): size for mask, size in masks.items()}
+    sizes = stand_ins | masks
     speeds: dict[int, Speed] = {}
     assessments = assessments_with(ledger, result.fingerprints["model"], _SPEED)
     for mask, values in sorted(assessments, key=lambda row: row[0] in masks):  # the mask's own speed overwrites others

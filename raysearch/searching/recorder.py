@@ -63,8 +63,8 @@ class SearchRecorder(Oracle):
     remarks: dict[str, RemarkValue] = field(default_factory=dict)
     statistics: list[Statistic] = field(default_factory=list)
     n_computed: int = 0
-    naive_layer_forwards: int = 0
-    naive_computed: int = 0
+    naive_layer_forwards: float = 0.0
+    naive_computed: float = 0.0
     searcher_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -132,7 +132,7 @@ class SearchRecorder(Oracle):
     @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
         with self._answering():
-            naive = statistic.passes * self.problem.n_layers
+            naive = statistic.passes * self.problem.sites.total_cost
             before = self.evaluator.meter.layer_forwards
             self.naive_layer_forwards += naive
             self.statistics.append(statistic)
@@ -175,8 +175,8 @@ class SearchRecorder(Oracle):
             self._add_trial(mask, evaluation, len(self.rounds))
         computed = [mask for mask, evaluation in requested.items() if not evaluation.cached]
         self.n_computed += len(computed)
-        self.naive_computed += naive_layer_forwards(computed, self.problem.n_layers)
-        self.naive_layer_forwards += naive_layer_forwards(requested, self.problem.n_layers)
+        self.naive_computed += naive_layer_forwards(computed, self.problem.sites)
+        self.naive_layer_forwards += naive_layer_forwards(requested, self.problem.sites)
         pruned = replace(scores, outcomes={mask: outcome for mask, outcome in scores.outcomes.items() if mask})
         round_best = pruned.best(1)[0] if pruned.losses else None
         self.summaries.append(

@@ -18,6 +18,7 @@ from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure, readout_text
 from raysearch.core.paths import option_of
+from raysearch.core.site import Sites
 from raysearch.core.trial import Trial, best_by_size
 from raysearch.figures.search import Plots
 from raysearch.searching.recommendation import Recommendation
@@ -80,6 +81,11 @@ class SearchHeader:
     dtype: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
+
+    @property
+    def sites(self) -> Sites:
+        """The sites of the dense model; records do not contain their sizes, which are all 1 here."""
+        return Sites.of_equal_layers(self.n_layers)
 
 
 @dataclass(frozen=True)
@@ -372,7 +378,7 @@ class SearchResult(SearchHeader):
         """Return HTML for notebooks: the mask of the search, and a table of the best mask of each number of layers."""
         unit = escape(self.measure.unit)
         delta = added(self.loss - self.dense_loss, self.delta_error)
-        sentence = f"removed {self.mask} of {self.n_layers} layers (0-based), loss over dense {delta} {unit}"
+        sentence = f"removed {self.sites.text(self.mask)}, loss over dense {delta} {unit}"
         columns = ("layers", "removed", f"loss ({unit})", self.measure.readout)
         head = "".join(f"<th>{name}</th>" for name in columns if name)
         rows = ""
@@ -388,7 +394,7 @@ class SearchResult(SearchHeader):
 
     def __str__(self) -> str:
         """Return the result in a few lines."""
-        parts = [f"{self.search_id}: removed {self.mask} of {self.n_layers} layers (0-based) of {self.model}"]
+        parts = [f"{self.search_id}: removed {self.sites.text(self.mask)} of {self.model}"]
         parts.append(f"loss over dense {added(self.loss - self.dense_loss, self.delta_error)} {self.measure.unit}")
         if self.measure.readout is not None:
             readouts = (readout_text(self.measure, readout) for readout in (self.dense_readout, self.readout))
@@ -420,7 +426,7 @@ class SearchResult(SearchHeader):
     @property
     def plot(self) -> Plots:
         """The figures as Matplotlib axes: ``result.plot.path()``, ``.masks()``, ``.progress()``, ``.trials()``."""
-        return Plots(self.trials, self.n_layers, self.mask, self.measure)
+        return Plots(self.trials, self.sites, self.mask, self.measure)
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
     if spec.budget is not None:
         check_readout(spec.budget, evaluation.measure)
     _warn(spec, info, calibrations, observer)
-    pool = evaluation.cluster.size(info, n_units(calibrations, expected.n_passes(info.n_layers)))
+    pool = evaluation.cluster.size(info, n_units(calibrations, expected.n_passes(info.sites)))
     if expected.cost is None:
         return replace(expected, time_source="since the number of masks is not known in advance", pool=pool)
 
@@ -175,7 +175,7 @@ def search_rounds(
     expected = _forecast(spec, info) if is_alone else None
     if context.prepared is None:
         tell_of_large_files(spec.evaluation, observer)
-    n_passes = 1.0 if expected is None else expected.n_passes(info.n_layers)
+    n_passes = 1.0 if expected is None else expected.n_passes(info.sites)
     with closing(
         open_session(spec.evaluation, info, observer.progress, context.prepared, context.make_pool, n_passes)
     ) as session:
@@ -324,7 +324,7 @@ class _Search:
             n_tokens=session.n_tokens,
             n_samples=session.n_samples,
             parameters=session.info.parameters,
-            parameters_removed=sum(session.info.layer_parameters[layer] for layer in mask),
+            parameters_removed=session.info.sites.parameters(mask),
             statistics=tuple(map(str, recorder.statistics)),
             remarks=recorder.remarks,
             ended=time.time(),
@@ -403,7 +403,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
         fingerprints=session.fingerprints,
         versions={name: version_of(name) for name in packages} | {"python": platform.python_version()},
         git_commit=_git_commit(),
-        n_layers=session.info.n_layers,
+        n_layers=session.info.sites.n_layers,
         n_remove=n_remove,
         dtype=session.info.dtype,
         labels=context.labels,

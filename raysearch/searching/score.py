@@ -63,7 +63,7 @@ def score_masks(spec: EvaluationSpec, masks: Sequence[Mask], observer: Observer)
     """
     info = describe_model(spec.model, observer)
     name = spec.model.name
-    last = info.n_layers - 1
+    last = len(info.sites) - 1
     for mask in masks:
         if any(layer > last for layer in mask):
             raise UserError(
@@ -72,7 +72,7 @@ def score_masks(spec: EvaluationSpec, masks: Sequence[Mask], observer: Observer)
         if len(mask) > last:
             raise UserError(f"masks=[…,{list(mask)},…] removes every layer of {name}; keep at least one")
     tell_of_large_files(spec, observer)
-    n_passes = whole_passes(spec.objectives, masks, info.n_layers)
+    n_passes = whole_passes(spec.objectives, masks, info.sites)
     with closing(open_session(spec, info, observer.progress, n_passes=n_passes)) as session:
         warn_of_unknown(session.calibrations, observer)
         evaluations = session.evaluator.evaluate(Round(masks))

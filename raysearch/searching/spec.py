@@ -134,7 +134,7 @@ class SearchSpec:
         Raises:
             UserError: `remove` or `protect` does not fit the model.
         """
-        return Problem.create(info.n_layers, self.remove, self.protect, self.evaluation.model.name)
+        return Problem.of_sites(info.sites, self.remove, self.protect, self.evaluation.model.name)
 
     def with_absolute_paths(self) -> SearchSpec:
         """Return the same search with absolute paths, for a process in any folder."""

@@ -133,9 +133,9 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
     """
     info = describe_model(spec.model, observer)
     tell_of_large_files(spec, observer)
-    singles = [Mask.of(layer) for layer in range(info.n_layers)]
+    singles = info.sites.singles
     masks = [Mask(), *singles]
-    n_passes = whole_passes(spec.objectives, masks, info.n_layers)
+    n_passes = whole_passes(spec.objectives, masks, info.sites)
     with closing(open_session(spec, info, observer.progress, n_passes=n_passes)) as session:
         warn_of_unknown(session.calibrations, observer)
         evaluations = session.evaluator.evaluate(Round(masks))

@@ -36,7 +36,7 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
         study_id=study.study_id,
         name=section["name"],
         cells=[_cell(cell, searches.get(cell.search_id), study.assessed, link) for cell in study.cells],
-        n_layers={cell.model: search.result.n_layers for cell, search in recorded if search.result},
+        sites={cell.model: search.result.sites for cell, search in recorded if search.result},
         metrics=list(metrics.values()),
         dense={model: assessed.of(Mask()) for model, assessed in study.assessed.items()},
         facts={**study.facts, "record": f"{study.study_id}, last changed {study.updated.partition('.')[0]} UTC"},

@@ -99,7 +99,7 @@ def evaluate_held_out(
         )
         if held_out_masks:
             evaluator = Evaluator(
-                [calibration], info.n_layers, ledger, make_pool, head_cost=head_cost(info), owns_pool=False
+                [calibration], info.sites, ledger, make_pool, head_cost=head_cost(info), owns_pool=False
             )
             with closing(evaluator):
                 evaluator.evaluate(Round(held_out_masks))

@@ -12,6 +12,7 @@ from typing import Any
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.machine import n_cores
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.core.versions import version_of
 from raysearch.evaluation.costs import layer_forwards
@@ -60,14 +61,14 @@ def record_study(
     held_out: dict[int, dict[str, float]] = {}
     groups = {number: model_group for model_group in model_groups for number in model_group.cells}
     for model_group in model_groups:
-        n_layers = model_group.info.n_layers
+        sites = model_group.info.sites
         for numbers in model_group.groups:
             group_results = {number: results[number] for number in numbers if number in results}
             first = study.cells[numbers[0]]
             calibrations = model_group.prepared_for(first).calibrations
             weighting = first.search.evaluation.weighting
-            references = () if weighting is None else weighting.references(n_layers)
-            costs = shared_layer_forwards(group_results.values(), calibrations, n_layers, references)
+            references = () if weighting is None else weighting.references(sites)
+            costs = shared_layer_forwards(group_results.values(), calibrations, sites, references)
             shared.update(zip(group_results, costs, strict=True))
             if len(calibrations) == 1:
                 errors |= _errors_to_best(group_results, calibrations[0], ledger)
@@ -108,7 +109,7 @@ def record_study(
 def shared_layer_forwards(
     results: Iterable[SearchResult],
     calibrations: Sequence[Calibration],
-    n_layers: int,
+    sites: Sites,
     references: Iterable[Mask] = (),
 ) -> list[float]:
     """Return the layer-forwards that each search of a calibration adds to those before it, in passes over all samples.
@@ -119,7 +120,7 @@ def shared_layer_forwards(
     Args:
         results: The results of the searches, in their order.
         calibrations: The calibrations of the searches; several if the loss is weighted.
-        n_layers: N, the number of layers of the dense model.
+        sites: The sites of the dense model.
         references: The masks whose losses scale a weighted loss.
 
     Returns:
@@ -135,7 +136,7 @@ def shared_layer_forwards(
                 subjects = {
                     subject for subject, share in requested.items() if share >= end and computed.get(subject, 0.0) < end
                 }
-                cost += (end - begin) * layer_forwards(calibrations, subjects, n_layers)
+                cost += (end - begin) * layer_forwards(calibrations, subjects, sites)
             for subject, share in requested.items():
                 computed[subject] = max(share, computed.get(subject, 0.0))
         added.append(cost)
@@ -175,7 +176,7 @@ def _facts(study: StudySpec, model_groups: Sequence[ModelGroup]) -> dict[str, st
     for model_group in model_groups:
         info = model_group.info
         label = model_group.label
-        size = f"{count(info.n_layers, 'layer')}, {info.parameters / 1e6:,.1f} M parameters"
+        size = f"{count(info.sites.n_layers, 'layer')}, {info.parameters / 1e6:,.1f} M parameters"
         facts[f"model {label}"] = f"{model_group.model.path}, {size}, {info.dtype}"
         suffix = f" of {label}" if len(model_groups) > 1 else ""
         facts_by_subject: dict[str, dict[str, None]] = {}  # several facts for several draws, or a weighted calibration

@@ -11,6 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, computed_field, model
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.site import Sites
 from raysearch.core.trial import JointRemoval
 from raysearch.recovery.record import RecoveryRecord
 from raysearch.studies.record import CellRecord
@@ -124,7 +125,7 @@ class StudyResult:
         study_id: Its id.
         name: Its name.
         cells: Its searches, in the study's order.
-        n_layers: N, the number of layers, by model.
+        sites: The sites of each dense model.
         metrics: The metrics of the assessment, in the order of the tables' columns.
         dense: The assessed numbers of the dense model, by model, then by the name of a metric.
         facts: How and where the study was run, by subject: command, data, versions, machine, date.
@@ -141,7 +142,7 @@ class StudyResult:
     study_id: str
     name: str
     cells: Sequence[CellResult]
-    n_layers: Annotated[Mapping[str, int], _NOT_WRITTEN]
+    sites: Annotated[Mapping[str, Sites], _NOT_WRITTEN]
     metrics: Sequence[Metric]
     dense: Mapping[str, Mapping[str, Estimate]]
     facts: Annotated[Mapping[str, str], _NOT_WRITTEN]

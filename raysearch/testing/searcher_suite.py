@@ -128,7 +128,7 @@ class SearcherSuite:
     def test_smallest_and_largest_problems(self) -> None:
         """The searcher can remove one layer, and all layers that are not protected."""
         for remove in (1, len(self.problem.free)):
-            problem = Problem.create(self.problem.n_layers, remove, sorted(self.problem.protected))
+            problem = Problem(self.problem.sites, remove, self.problem.protected)
             best, _ = self.drive(additive_loss(problem, seed=6), problem=problem)
             assert problem.is_solution(best)
 
@@ -160,12 +160,12 @@ class ToyOracle(Oracle):
 
     @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
-        layers = range(self._problem.n_layers)
-        costs = np.array([self._loss(Mask.of(layer)) for layer in layers]) - self._loss(Mask())
+        sites = self._problem.sites
+        costs = np.array([self._loss(mask) for mask in sites.singles]) - self._loss(Mask())
         costs = np.where(np.isnan(costs), 1e3, costs)
         if statistic is Statistic.GATE_GRADIENTS:
             return -costs[None]
-        if statistic.shape(len(layers)) == (len(layers),):
+        if statistic.shape(sites) == (len(sites),):
             return costs[None]
         depth = np.concatenate([[0.0], np.cumsum(costs)])
         return np.abs(depth[:, None] - depth)[None]
@@ -256,7 +256,7 @@ def additive_loss(problem: Problem, seed: int) -> ToyLoss:
         problem: The problem, which has the number of layers.
         seed: The seed of the costs.
     """
-    costs = np.random.default_rng(seed).random(problem.n_layers)
+    costs = np.random.default_rng(seed).random(len(problem.sites))
     return lambda mask: float(costs[list(mask)].sum())
 
 
@@ -268,8 +268,9 @@ def rugged_loss(problem: Problem, seed: int) -> ToyLoss:
         seed: The seed of costs and interactions.
     """
     rng = np.random.default_rng(seed)
-    costs = rng.random(problem.n_layers)
-    pairs = rng.normal(size=(problem.n_layers, problem.n_layers))
+    n_sites = len(problem.sites)
+    costs = rng.random(n_sites)
+    pairs = rng.normal(size=(n_sites, n_sites))
 
     def loss(mask: Mask) -> float:
         layers = np.array(mask.layers, dtype=np.intp)

@@ -17,7 +17,7 @@ def test_legality():
     assert problem.is_legal(Mask()) and problem.is_legal(Mask.of(1, 2, 3, 4))
     assert not problem.is_legal(Mask.of(0)) and not problem.is_legal(Mask.of(5))
     assert problem.is_solution(Mask.of(1, 4)) and not problem.is_solution(Mask.of(1))
-    assert not Problem(3, 1).is_legal(Mask.of(0, 1, 2))
+    assert not Problem.create(3, 1).is_legal(Mask.of(0, 1, 2))
     assert problem.n_solutions == 6
 
 

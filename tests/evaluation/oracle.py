@@ -9,8 +9,8 @@ from torch.nn import functional
 def plain_losses(model, mask, batch):
     """Summed nats per sample by a plain forward of the model with the layers deleted."""
     pruned = copy.deepcopy(model)
-    kept_layers = mask.remaining(len(pruned.model.layers))
-    pruned.model.layers = torch.nn.ModuleList(pruned.model.layers[layer] for layer in kept_layers)
+    kept_layers = [layer for index, layer in enumerate(pruned.model.layers) if index not in mask]
+    pruned.model.layers = torch.nn.ModuleList(kept_layers)
     pruned.config.num_hidden_layers = len(kept_layers)
     ids = torch.tensor(batch.input_ids)
     with torch.inference_mode():

@@ -28,6 +28,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.cutting import cut
@@ -183,7 +184,7 @@ class PoolSuite:
     def test_cut_units_have_every_mask_once(self, pool: Pool) -> None:
         """A cutter changes neither the masks nor the values."""
         units = units_on(self.calibration)[:1]
-        cutter = functools.partial(cut, n_layers=_N_LAYERS)
+        cutter = functools.partial(cut, sites=Sites.of_equal_layers(_N_LAYERS))
         answers = answers_of(pool.run(units, [self.calibration], cutter))
         assert answers == {(0, mask): expected_answers()[0, mask] for mask in _MASKS}
 

@@ -8,6 +8,7 @@ import pytest
 
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation import costs as module
@@ -18,6 +19,8 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.models.statistics import measure
 from raysearch.searchers.base import Round
 from tests.evaluation.oracle import plain_losses
+
+SITES = Sites.of_equal_layers(4)
 
 MASKS = [Mask.of(2), Mask(), Mask.of(1), Mask.of(1, 2)]
 
@@ -39,7 +42,7 @@ class CountingPool(InlinePool):
 def make_evaluator(tmp_path, calibration, replica, closed_in_the_end):
     def make(make_replica=lambda: replica, **options):
         ledger = Ledger(tmp_path / "ledger.db")
-        return closed_in_the_end(Evaluator([calibration], 4, ledger, lambda: CountingPool(make_replica), **options))
+        return closed_in_the_end(Evaluator([calibration], SITES, ledger, lambda: CountingPool(make_replica), **options))
 
     return make
 
@@ -142,7 +145,7 @@ def test_two_searches_at_once_compute_everything_once(tmp_path, calibration, mak
     def work(_):
         with (
             closing(Ledger(tmp_path / "shared.db")) as ledger,
-            closing(Evaluator([calibration], 4, ledger, make_pool)) as evaluator,
+            closing(Evaluator([calibration], SITES, ledger, make_pool)) as evaluator,
         ):
             return [evaluation.loss for evaluation in evaluator.evaluate(Round(MASKS)).values()]
 
@@ -159,7 +162,7 @@ def test_statistics_are_joined_over_shards_and_measured_once(make_evaluator, rep
     rows = first.measure(statistic)
     expected = measure(statistic, replica.stack, calibration.shards, calibration.objective)
     assert rows.tobytes() == expected.tobytes()
-    assert rows.shape == (calibration.n_samples if statistic.by_sample else 1, *statistic.shape(4))
+    assert rows.shape == (calibration.n_samples if statistic.by_sample else 1, *statistic.shape(SITES))
     second = make_evaluator(make_replica=lambda: pytest.fail("the ledger contains it"))
     assert second.measure(statistic).tobytes() == rows.tobytes()
     assert first.meter.layer_forwards == 4 * statistic.passes and second.meter.layer_forwards == 0

@@ -5,7 +5,10 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
+from raysearch.core.site import Sites
 from raysearch.evaluation.prefix import Op, naive_layer_forwards, plan_prefixes
+
+LAYERS_32 = Sites.of_equal_layers(32)
 
 
 def execute(plan):
@@ -32,20 +35,24 @@ def singles_and_pairs(n_layers):
 
 
 def test_counts_at_32_layers():
-    singles = plan_prefixes(Problem(32, 1).singles, 32)
-    assert (singles.layer_forwards, naive_layer_forwards(singles.masks, 32), len(singles.masks)) == (527, 992, 32)
-    pairs = plan_prefixes(singles_and_pairs(32), 32)
-    assert (pairs.layer_forwards, naive_layer_forwards(pairs.masks, 32), len(pairs.masks)) == (5487, 15872, 528)
+    singles = plan_prefixes(Problem.create(32, 1).singles, LAYERS_32)
+    assert (singles.layer_forwards, naive_layer_forwards(singles.masks, LAYERS_32), len(singles.masks)) == (
+        527,
+        992,
+        32,
+    )
+    pairs = plan_prefixes(singles_and_pairs(32), LAYERS_32)
+    assert (pairs.layer_forwards, naive_layer_forwards(pairs.masks, LAYERS_32), len(pairs.masks)) == (5487, 15872, 528)
 
 
 def test_counts_of_greedy_at_32_layers():
-    problem = Problem(32, 7)
+    problem = Problem.create(32, 7)
     beams = [Mask()]
-    planned = naive = 0
+    planned = naive = 0.0
     for _ in range(7):
-        plan = plan_prefixes(problem.children(beams), 32)
+        plan = plan_prefixes(problem.children(beams), LAYERS_32)
         planned += plan.layer_forwards
-        naive += naive_layer_forwards(plan.masks, 32)
+        naive += naive_layer_forwards(plan.masks, LAYERS_32)
         beams = [plan.masks[len(plan.masks) // 2]]
     assert naive == 5712
     assert planned == pytest.approx(3052, rel=0.1)  # depends on the removed layers; 3,052 with those of a real search
@@ -55,24 +62,26 @@ def test_counts_of_greedy_at_32_layers():
 def test_every_mask_runs_exactly_its_kept_layers(seed):
     rng = np.random.default_rng(seed)
     n_layers = int(rng.integers(1, 12))
+    sites = Sites.of_equal_layers(n_layers)
     masks = [Mask.of(*np.flatnonzero(rng.random(n_layers) < 0.4).tolist()) for _ in range(30)]
-    plan = plan_prefixes(masks, n_layers)
-    assert execute(plan) == {mask: mask.remaining(n_layers) for mask in masks}
+    plan = plan_prefixes(masks, sites)
+    assert execute(plan) == {mask: sites.remaining(mask) for mask in masks}
     distinct_prefixes = {layers[:end] for layers in execute(plan).values() for end in range(1, len(layers) + 1)}
     assert plan.layer_forwards == len(distinct_prefixes), "each shared prefix runs once"
 
 
 def test_few_states_are_held():
-    assert plan_prefixes(Problem(32, 1).singles, 32).peak_held == 1
-    assert plan_prefixes(singles_and_pairs(32), 32).peak_held == 2
+    assert plan_prefixes(Problem.create(32, 1).singles, LAYERS_32).peak_held == 1
+    assert plan_prefixes(singles_and_pairs(32), LAYERS_32).peak_held == 2
 
 
 def test_order_and_repeats_do_not_matter():
+    sites = Sites.of_equal_layers(6)
     masks = singles_and_pairs(6)
-    assert plan_prefixes(masks[::-1] + masks, 6) == plan_prefixes(masks, 6)
+    assert plan_prefixes(masks[::-1] + masks, sites) == plan_prefixes(masks, sites)
 
 
 def test_nothing_to_do():
-    assert plan_prefixes([], 4).steps == ()
-    dense = plan_prefixes([Mask()], 3)
+    assert plan_prefixes([], Sites.of_equal_layers(4)).steps == ()
+    dense = plan_prefixes([Mask()], Sites.of_equal_layers(3))
     assert execute(dense) == {Mask(): (0, 1, 2)}

@@ -148,7 +148,7 @@ def test_a_unit_waits_for_a_gpu_once_and_not_once_per_mask(replica, calibration,
 
 def test_the_result_gives_its_cost(replica, calibration):
     result = replica.evaluate(MaskUnit(calibration.fingerprint, 0, (Mask.of(1), Mask.of(2))))
-    n_layers = replica.stack.n_layers
+    n_layers = len(replica.stack.sites)
     assert result.layer_forwards == 2 * (n_layers - 1) - 1  # layer 0 is shared
     assert result.head_forwards == 2
     assert result.layer_tokens == result.layer_forwards * calibration.shards[0].input_ids.size

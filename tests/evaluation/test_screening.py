@@ -13,6 +13,7 @@ from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
+from raysearch.core.site import Sites
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
@@ -106,7 +107,7 @@ class Bench:
         self.ledger = ledger or Ledger(folder / f"{id(self)}.db")
         self.evaluator = Evaluator(
             self.calibrations,
-            N_LAYERS,
+            Sites.of_equal_layers(N_LAYERS),
             self.ledger,
             lambda: pool(lambda: cast(Replica, self.replica)),
             weighting=weighting,
@@ -126,7 +127,7 @@ class Bench:
         """Do nothing."""
 
     def search(self, searcher, n_remove=3):
-        return run_searcher(searcher, Problem(N_LAYERS, n_remove), 0, self)
+        return run_searcher(searcher, Problem.create(N_LAYERS, n_remove), 0, self)
 
     @property
     def cost(self):
@@ -466,7 +467,7 @@ def test_if_losses_are_not_needed_the_best_masks_are_accepted_early(bench):
 
 def test_a_search_whose_masks_are_accepted_early_is_recorded(bench):
     table = Table(noise=0.5)
-    problem = Problem(N_LAYERS, 5)
+    problem = Problem.create(N_LAYERS, 5)
     recorder = SearchRecorder(problem, bench(table).evaluator, Observer(), 0.0)
     best = run_searcher(OneShotSearcher(), problem, 0, recorder)
     assert best == bench(table, screening=None).search(OneShotSearcher(), 5)

@@ -13,6 +13,7 @@ from raysearch.calibration.objectives.kl import KLObjective
 from raysearch.calibration.objectives.task_margin import TaskMarginObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.evaluator import Evaluator
@@ -20,6 +21,8 @@ from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.ledger.ledger import Ledger
 from raysearch.searchers.base import Round
+
+SITES = Sites.of_equal_layers(4)
 
 MASKS = [Mask.of(2), Mask.of(1, 2)]
 SINGLES = [Mask.of(layer) for layer in range(4)]
@@ -48,7 +51,7 @@ def open_evaluator(tmp_path, replica, closed_in_the_end):
 
     def make(*calibrations, **options):
         ledger = Ledger(tmp_path / f"{next(number)}.db")
-        return closed_in_the_end(Evaluator(calibrations, 4, ledger, lambda: InlinePool(lambda: replica), **options))
+        return closed_in_the_end(Evaluator(calibrations, SITES, ledger, lambda: InlinePool(lambda: replica), **options))
 
     return make
 
@@ -81,7 +84,7 @@ def test_a_weighted_sum_uses_the_cached_losses_of_its_parts(open_evaluator, cali
     first = open_evaluator(calibration, items)
     first.evaluate(Round([Mask(), *SINGLES, *MASKS]))
     second = Evaluator(
-        [items, calibration], 4, first.ledger, lambda: pytest.fail("all is cached"), WeightedObjective((1.0, 1.0))
+        [items, calibration], SITES, first.ledger, lambda: pytest.fail("all is cached"), WeightedObjective((1.0, 1.0))
     )
     assert all(evaluation.cached for evaluation in second.evaluate(Round(MASKS)).values())
     second.close()
@@ -104,7 +107,7 @@ def test_weights_that_are_not_positive_are_refused(weights):
 def test_normalised_by_accuracy_the_mean_retained_accuracy_ranks():
     """The mask of the lowest weighted loss is that of the highest mean of pruned / dense accuracy."""
     objective = WeightedObjective((1.0, 1.0, 1.0), "accuracy")
-    (dense,) = objective.references(4)
+    (dense,) = objective.references(SITES)
     assert dense == Mask()
     errors = np.random.default_rng(0).uniform(size=(20, 3))
     references = {dense: [0.2, 0.9, 0.5]}

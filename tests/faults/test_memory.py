@@ -51,15 +51,15 @@ class Small:
 @contextmanager
 def small(run_out: Callable[[], None], samples: int = 99, tokens: int = 99) -> Iterator[Small]:
     """Gives all models a small memory."""
-    memory, run_layer = Small(samples, tokens, run_out), LayerStack.run_layer
+    memory, run_site = Small(samples, tokens, run_out), LayerStack.run_site
 
     def run(self: LayerStack, index: int, hidden: torch.Tensor, *others: Any, **more: Any) -> torch.Tensor:
         if index == 3:  # well inside of a walk
             memory.holds(hidden)
-        return run_layer(self, index, hidden, *others, **more)
+        return run_site(self, index, hidden, *others, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LayerStack, "run_layer", run)
+        patch.setattr(LayerStack, "run_site", run)
         yield memory
 
 

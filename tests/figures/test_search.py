@@ -9,6 +9,7 @@ from matplotlib.text import Text
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
+from raysearch.core.site import Sites
 from raysearch.core.trial import Trial, ranked
 from raysearch.figures.search import Plots
 from tests.tracking.simulated import greedy_search, simulate_losses
@@ -86,7 +87,7 @@ def test_loss_by_size_ends_with_the_final_mask_even_if_another_has_a_lower_loss(
     ids=["none", "dense", "failed", "infinite", "one"],
 )
 def test_figures_of_few_trials_can_be_drawn(trials):
-    for _, figure in Plots(trials, 4, Mask.of(0), PERPLEXITY).files():
+    for _, figure in Plots(trials, Sites.of_equal_layers(4), Mask.of(0), PERPLEXITY).files():
         draw(figure)
 
 

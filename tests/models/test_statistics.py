@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic
 from raysearch.models.stack import LayerStack
 from raysearch.models.statistics import measure
@@ -27,7 +28,7 @@ NAMES = ["llama", "gemma2", "gpt2", "falcon", "mixtral", "olmo2"]
 
 def measured(statistic, stack, batches=(BATCH,)):
     rows = measure(statistic, stack, batches, PerplexityObjective())
-    assert rows.dtype == np.float64 and rows.shape[1:] == statistic.shape(N_LAYERS)
+    assert rows.dtype == np.float64 and rows.shape[1:] == statistic.shape(Sites.of_equal_layers(N_LAYERS))
     return rows
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.models.vllm import misread_by_vllm
 from tests.models.families import N_LAYERS
 from tests.models.test_export import dense, exported
@@ -32,7 +33,7 @@ def test_properties_that_vllm_derives_from_places(tmp_path: Path) -> None:
         ({"model_type": "llama", "decoder_sparse_step": 2}, Mask.of(0), None),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config))
-        assert misread_by_vllm(tmp_path, mask, N_LAYERS) == expected, (config, mask)
+        assert misread_by_vllm(tmp_path, mask, Sites.of_equal_layers(N_LAYERS)) == expected, (config, mask)
 
 
 def test_the_card_leaves_out_vllm_if_it_would_run_another_model(tmp_path: Path) -> None:

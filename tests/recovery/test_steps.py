@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.errors import UserError
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.steps import check_first_gpu, check_room, remove_models
@@ -21,7 +22,7 @@ def test_the_disk_has_to_hold_the_models(
 ) -> None:
     what: Any = SimpleNamespace(
         assessment=SimpleNamespace(
-            info=SimpleNamespace(parameters=6 * 10**9, layer_parameters=(10**9,) * 4, dtype="bfloat16")
+            info=SimpleNamespace(parameters=6 * 10**9, sites=Sites.of_layers([10**9] * 4), dtype="bfloat16")
         ),
         spec=SimpleNamespace(options=RecoveryOptions(method=method)),
         mask=Mask.of(1, 2),

@@ -6,6 +6,7 @@ from typing import Any
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY
+from raysearch.core.site import Sites
 from raysearch.reporting.analysis.comparison import Comparison, compare
 from raysearch.reporting.analysis.frame import CALIBRATION_LOSS, cells_frame, quantity_of, settings
 from raysearch.studies.result import CellResult, Outcome, StudyResult
@@ -31,7 +32,7 @@ def cell(
 
 
 def study(*cells: CellResult, metrics: tuple[Metric, ...] = ()) -> StudyResult:
-    return StudyResult("s", "s", cells, {"m": 12}, metrics, {}, {})
+    return StudyResult("s", "s", cells, {"m": Sites.of_equal_layers(12)}, metrics, {}, {})
 
 
 def compared(*cells: CellResult, margin: float | None = None, by: Metric | None = None) -> Comparison:

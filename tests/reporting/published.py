@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.site import Sites
 from raysearch.studies.result import CellResult, StudyResult
 from tests.reporting.cells import outcome
 
@@ -64,6 +65,6 @@ def published_study() -> StudyResult:
         result = outcome(math.nan, removed=(), evaluations=0, seconds=spent, assessed=estimates, **unknown)
         cells.append(CellResult(model, calibration, method, remove, 0, "", math.nan, state="finished", outcome=result))
     models = dict.fromkeys(cell.model for cell in cells)
-    n_layers = {model: 36 if "Qwen3" in model else 32 for model in models}
+    sites = {model: Sites.of_equal_layers(36 if "Qwen3" in model else 32) for model in models}
     facts = {"source": "arXiv 2604.24938v3, Tables 1, 2, 3, 4, 6, 7"}
-    return StudyResult("arxiv-2604.24938", "Kim et al. 2026, as published", cells, n_layers, METRICS, dense, facts)
+    return StudyResult("arxiv-2604.24938", "Kim et al. 2026, as published", cells, sites, METRICS, dense, facts)

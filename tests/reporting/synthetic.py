@@ -10,6 +10,7 @@ import numpy as np
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.core.site import Sites
 from raysearch.studies.result import CellResult, Outcome, State, StudyResult
 
 N_LAYERS = 32
@@ -68,7 +69,7 @@ def synthetic_study(
         study_id="st-4f1c09",
         name="Which layers go? <searchers> & calibrations",
         cells=cells,
-        n_layers=dict.fromkeys(models, N_LAYERS),
+        sites=dict.fromkeys(models, Sites.of_equal_layers(N_LAYERS)),
         metrics=METRICS if assessed else [],
         dense=dict.fromkeys(models, DENSE) if assessed else {},
         facts={
@@ -85,7 +86,7 @@ def synthetic_study(
 def waiting_study() -> StudyResult:
     """Return a study of which no search has run."""
     cells = [CellResult("m", "c", searcher, 3, 0, "") for searcher in ("greedy", "one_shot")]
-    return StudyResult("st-0", "Nothing yet", cells, {"m": 12}, METRICS, {}, {})
+    return StudyResult("st-0", "Nothing yet", cells, {"m": Sites.of_equal_layers(12)}, METRICS, {}, {})
 
 
 def _cell(

@@ -19,6 +19,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from raysearch.core.estimate import Estimate, Group, Metric
+from raysearch.core.site import Sites
 from raysearch.errors import UserError
 from raysearch.figures.style import axis_limits
 from raysearch.reporting.analysis.analyse import analyse
@@ -151,7 +152,8 @@ def test_the_page_of_168_searches_is_small(tmp_path: Path) -> None:
 
 def test_no_two_searchers_look_alike() -> None:
     names = [f"searcher {number}" for number in range(60)]
-    palette = study_palette(StudyResult("s", "s", [make_cell(name, None) for name in names], {"m": 12}, (), {}, {}))
+    cells = [make_cell(name, None) for name in names]
+    palette = study_palette(StudyResult("s", "s", cells, {"m": Sites.of_equal_layers(12)}, (), {}, {}))
     assert len({(palette.colours[name], palette.shapes[name]) for name in names}) == 60
     assert len({palette.shapes[name] for name in names[:15]}) == 15
 
@@ -334,7 +336,7 @@ def published_in_part() -> StudyResult:
     whole = published_study()
     model = "LLaMA3 8B"
     cells = [cell for cell in whole.cells if cell.model == model]
-    return replace(whole, cells=cells, n_layers={model: 32}, dense={model: whole.dense[model]})
+    return replace(whole, cells=cells, sites={model: Sites.of_equal_layers(32)}, dense={model: whole.dense[model]})
 
 
 @pytest.mark.usefixtures("blank_figures")

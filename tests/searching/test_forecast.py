@@ -24,7 +24,7 @@ from raysearch.searchers.importance import ImportanceSearcher
 from raysearch.searchers.reverse_order import ReverseOrderSearcher
 from raysearch.searching.forecast import Forecaster, SearchForecast
 
-PROBLEM = Problem(n_layers=12, n_remove=3)
+PROBLEM = Problem.create(n_layers=12, remove=3)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def test_a_search_that_was_rehearsed_is_not_rehearsed_again() -> None:
     assert second is not None and not any(cost.layer_forwards for cost in second)
     assert len(searcher.starts) == 1
     forecaster.forecast(searcher, PROBLEM, 1, objectives[0])
-    forecaster.forecast(searcher, Problem(n_layers=12, n_remove=4), 0, objectives[0])
+    forecaster.forecast(searcher, Problem.create(n_layers=12, remove=4), 0, objectives[0])
     assert len(searcher.starts) == 3
 
 
@@ -63,7 +63,7 @@ def test_statistics_are_counted_again() -> None:
     forecaster = Forecaster(60)
     first, second = (forecaster.forecast(searcher, PROBLEM, 0, [PerplexityObjective()]) for _ in range(2))
     assert first == second and first is not None
-    assert sum(cost.layer_forwards for cost in first) >= PROBLEM.n_layers
+    assert sum(cost.layer_forwards for cost in first) >= len(PROBLEM.sites)
 
 
 def test_a_rehearsal_that_took_too_long_is_not_tried_again() -> None:
@@ -89,6 +89,6 @@ def test_the_line_shows_if_the_losses_decide_how_many_masks_there_are() -> None:
 
 
 def test_the_dense_model_is_not_counted() -> None:
-    costs = Forecaster().forecast(CboSearcher(k=4), Problem(6, 2), seed=0, objectives=[PerplexityObjective()])
+    costs = Forecaster().forecast(CboSearcher(k=4), Problem.create(6, 2), seed=0, objectives=[PerplexityObjective()])
     assert costs is not None and costs[0].masks == 6 + 15
     assert costs[0].naive_layer_forwards == 6 * 5 + 15 * 4

@@ -26,7 +26,7 @@ class Listener(Observer):
 
 def warnings_of(path: Path | str, remove: int | str, n_remove: int) -> list[str]:
     observer = Listener()
-    problem = Problem(8, n_remove)
+    problem = Problem.create(8, n_remove)
     warn_of_refused_masks(ModelSpec("tiny", str(path)), problem, remove, observer)
     return observer.warnings
 

@@ -16,7 +16,7 @@ from tests.tracking.simulated import greedy_search
 
 def test_a_first_round_of_failures_spends_no_budget() -> None:
     nothing: Any = SimpleNamespace(trials=[])
-    search = BudgetedSearch(Budget.parse(["budget.loss=1"]), Problem(4, 3), nothing, nothing, lambda *_: {})
+    search = BudgetedSearch(Budget.parse(["budget.loss=1"]), Problem.create(4, 3), nothing, nothing, lambda *_: {})
     assert search.mask_at_end() is None, "the next request raises the cause"
 
 

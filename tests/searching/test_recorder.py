@@ -52,7 +52,7 @@ def slow_recorder(answering_s=0.0):
         return {mask: Evaluation(Loss(abs(3 - sum(mask)) + 0.5), cached=False) for mask in proposed.masks}
 
     evaluator: Any = SimpleNamespace(evaluate=evaluate, measure=measure, meter=Meter(), pool_stats=PoolStats())
-    return SearchRecorder(Problem(4, 1), evaluator, Observer(), time.perf_counter())
+    return SearchRecorder(Problem.create(4, 1), evaluator, Observer(), time.perf_counter())
 
 
 @pytest.fixture

@@ -10,10 +10,13 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.core.trial import Trial
 from raysearch.studies.record import AssessedMasks
 from raysearch.studies.recorder import shared_layer_forwards
 from tests.tracking.simulated import greedy_search
+
+SITES = Sites.of_equal_layers(4)
 
 SINGLES = [[layer] for layer in range(4)]
 
@@ -36,25 +39,25 @@ def result(*rounds, statistics=()):
 
 def test_the_first_search_pays_for_all_its_masks(calibrations):
     # N = 4: dense and singles share a chain of four, and suffixes of 3, 2 and 1
-    assert shared_layer_forwards([result(SINGLES)], calibrations, 4) == [4 + 3 + 2 + 1]
+    assert shared_layer_forwards([result(SINGLES)], calibrations, SITES) == [4 + 3 + 2 + 1]
 
 
 def test_the_next_search_pays_for_new_masks(calibrations):
     greedy = result(SINGLES, [[0, 1], [0, 2]])
-    costs = shared_layer_forwards([result(SINGLES), greedy, greedy], calibrations, 4)
+    costs = shared_layer_forwards([result(SINGLES), greedy, greedy], calibrations, SITES)
     assert costs == [10, 2 + 2, 0]  # {0,1} runs 2 and 3; {0,2} runs 1 and 3
 
 
 def test_a_statistic_is_measured_once(calibrations):
     influence = result([[1]], statistics=["block_influence"])
-    first, second = shared_layer_forwards([influence, influence], calibrations, 4)
+    first, second = shared_layer_forwards([influence, influence], calibrations, SITES)
     assert first == 4 + 4 + 2  # the statistic; the dense model; layers 2 and 3 after 0
     assert second == 0
 
 
 def test_reference_masks_of_weighted_losses_belong_to_the_first_round(calibrations):
-    alone = shared_layer_forwards([result([[0, 1]])], calibrations, 4)
-    scaled = shared_layer_forwards([result([[0, 1]])], calibrations, 4, [Mask.of(layer) for layer in range(4)])
+    alone = shared_layer_forwards([result([[0, 1]])], calibrations, SITES)
+    scaled = shared_layer_forwards([result([[0, 1]])], calibrations, SITES, SITES.singles)
     assert scaled[0] > alone[0]
 
 

@@ -46,7 +46,7 @@ def greedy_search(
     measure: Measure = PERPLEXITY,
 ) -> SearchResult:
     """Return the result of a greedy search on simulated losses."""
-    problem = Problem(n_layers, n_remove)
+    problem = Problem.create(n_layers, n_remove)
     loss = simulate_losses(n_layers, seed, measure)
     parent = problem.dense
     rounds: list[list[Mask]] = []

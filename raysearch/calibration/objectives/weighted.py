@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from raysearch.calibration.objectives.base import check_words
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.site import Sites
 from raysearch.errors import EvaluationError, UserError
 
 _LEAST_WEIGHT = 1e-9
@@ -50,10 +51,10 @@ class WeightedObjective:
                     f"{_LARGEST_WEIGHT:g} (their ratios are what counts), or leave the part out"
                 )
 
-    def references(self, n_layers: int) -> Sequence[Mask]:
-        """Return the masks whose losses the scales are computed from."""
+    def references(self, sites: Sites) -> Sequence[Mask]:
+        """Return the masks whose losses the scales are computed from, of a model with these sites."""
         if self.normalise == "spread":
-            return [Mask.of(layer) for layer in range(n_layers)]
+            return sites.singles
         return [Mask()] if self.normalise in ("dense", "accuracy") else []
 
     def combine(self, losses: Sequence[float], references: Mapping[Mask, Sequence[float]]) -> float:

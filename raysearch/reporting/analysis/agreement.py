@@ -15,6 +15,7 @@ from statistics import fmean
 import pandas as pd
 
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.reporting.analysis.frame import Panel, Setting, panels, settings
 
 
@@ -76,15 +77,15 @@ class CrossAgreement:
     n_searchers: int
 
 
-def agreements(frame: pd.DataFrame, n_layers: Mapping[str, int]) -> list[MaskAgreement]:
+def agreements(frame: pd.DataFrame, sites: Mapping[str, Sites]) -> list[MaskAgreement]:
     """Return the agreement of each setting with two searchers on one draw, or two draws or seeds of one searcher.
 
     Args:
         frame: The searches, see `cells_frame`.
-        n_layers: The number of removable layers of each model, for searches that did not record it.
+        sites: The sites of each model; all count as removable for searches that did not record how many are.
     """
     searches = frame[frame["uses_objective"] & frame["removed"].map(bool)]
-    every = (_agreement(setting, cells, n_layers[setting.model]) for setting, cells in settings(searches))
+    every = (_agreement(setting, cells, sites[setting.model]) for setting, cells in settings(searches))
     return [agreement for agreement in every if _has_pairs(agreement)]
 
 
@@ -130,21 +131,21 @@ def similarity(masks: Sequence[Mask], other_masks: Sequence[Mask] | None = None)
     return fmean(mask.jaccard(other_mask) for mask, other_mask in pairs)
 
 
-def expected_jaccard(n_layers: int, n_remove: int) -> float:
-    """Return the mean Jaccard similarity of two masks that remove M of N removable layers at random.
+def expected_jaccard(n_free: int, n_remove: int) -> float:
+    """Return the mean Jaccard similarity of two masks that remove M of N removable sites at random.
 
     The size k of their intersection is hypergeometric; for each k the similarity is k / (2 M - k).
 
     Args:
-        n_layers: N.
+        n_free: N.
         n_remove: M.
     """
     from scipy.stats import hypergeom
 
-    return float(hypergeom(n_layers, n_remove, n_remove).expect(lambda k: k / (2 * n_remove - k)))
+    return float(hypergeom(n_free, n_remove, n_remove).expect(lambda k: k / (2 * n_remove - k)))
 
 
-def _agreement(setting: Setting, cells: pd.DataFrame, n_layers: int) -> MaskAgreement:
+def _agreement(setting: Setting, cells: pd.DataFrame, sites: Sites) -> MaskAgreement:
     # an entry is the masks of one searcher on one draw, a mask for each seed
     by_place = masks_of(cells, "draw", "searcher")
     by_draw = [list(masks) for _, masks in by_place.groupby(level="draw")]
@@ -156,7 +157,7 @@ def _agreement(setting: Setting, cells: pd.DataFrame, n_layers: int) -> MaskAgre
         for first, second in itertools.combinations(searcher_masks, 2)
     ]
     removed = [set(layers) for layers in cells["removed"]]
-    n_free = cells["n_free"].fillna(n_layers).iloc[0]
+    n_free = cells["n_free"].fillna(len(sites)).iloc[0]
     return MaskAgreement(
         setting=setting,
         n_searchers=cells["searcher"].nunique(),

@@ -96,7 +96,7 @@ def analyse(results: StudyResult) -> Analysis:
         rankings=[ranks for quantity in compared if (ranks := ranking(frame, quantity))],
         contrasts=study_contrasts(results, frame),
         effects=[effect for quantity in assessed for effect in calibration_effects(frame, quantity)],
-        agreements=agreements(frame, results.n_layers),
+        agreements=agreements(frame, results.sites),
         cross=cross_agreements(frame),
         correlations=correlations(frame, [CALIBRATION_LOSS, *assessed]),
         splits=splits(frame, assessed),

@@ -247,7 +247,7 @@ class MlflowWriter:
             write_frame([replace(result, trials=tuple(trials)).to_frame().reset_index()], table)
             self._client.log_artifact(self.run_id, str(table))
         self._on_progress()
-        for name, figure in Plots(trials, self._header.n_layers, result.mask, self._header.measure).files():
+        for name, figure in Plots(trials, self._header.sites, result.mask, self._header.measure).files():
             self._log_figure(figure, name)
         if result.recommendation is not None:
             self._log_figure(knee(result.recommendation), "knee.png")

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from raysearch.core.mask import Mask
+from raysearch.core.site import Sites
 from raysearch.reporting.analysis.agreement import MaskAgreement, agreements, expected_jaccard, similarity
 from raysearch.reporting.analysis.frame import cells_frame
 from raysearch.reporting.tables.agreement import agreement_table
@@ -13,7 +14,7 @@ from tests.reporting.cells import cell, outcome, study
 
 
 def agreed(*cells: CellResult) -> list[MaskAgreement]:
-    return agreements(cells_frame(study(*cells)), {"m": 12})
+    return agreements(cells_frame(study(*cells)), {"m": Sites.of_equal_layers(12)})
 
 
 def test_agreement_by_hand():

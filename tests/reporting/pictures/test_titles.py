@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from raysearch.core.estimate import Estimate
+from raysearch.core.site import Sites
 from raysearch.figures.picture import fix_layout
 from raysearch.reporting.analysis.analyse import analyse
 from raysearch.reporting.sections import sections
@@ -53,7 +54,7 @@ def long_study():
         result = outcome(1.0 + place, removed=(place, 9), assessed=assessed, delta_error=0.1, **courses)
         cells.append(replace(cell(searcher, result, calibration), model=PATH))
     dense = {PATH: {"ppl": Estimate(8.0), "acc": Estimate(60.0)}}
-    return replace(study(*cells, metrics=metrics), n_layers={PATH: 12}, dense=dense)
+    return replace(study(*cells, metrics=metrics), sites={PATH: Sites.of_equal_layers(12)}, dense=dense)
 
 
 def test_words_of_a_report_stay_inside_its_figures() -> None:

@@ -1,0 +1,170 @@
+"""The sites of a model: the parts that a mask can remove.
+
+A mask has the indices of the removed sites. `Sites` defines what an index means: how the site is named, which halves of
+layers it removes, and what that saves. Every site is a whole layer, so its index is the layer's number.
+
+    >>> sites = Sites.of_layers([100, 100, 120])
+    >>> mask = Mask.of(0, 2)
+    >>> sites.parameters(mask)
+    220
+    >>> sites.text(mask)
+    '{0,2} of 3 layers (0-based)'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, overload
+
+from raysearch.core.mask import Mask
+
+
+class Half(NamedTuple):
+    """A half of a layer, with its norms."""
+
+    layer: int  #: the layer, 0-based
+    part: Literal["attention", "mlp"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A part of a model that a mask can remove.
+
+    Args:
+        label: Its name in texts, such as ``17``.
+        halves: The halves of layers that it contains, in the order in which the model runs them.
+        parameters: The number of its parameters.
+        cost: The cost of running it, in layer-forwards.
+    """
+
+    label: str
+    halves: tuple[Half, ...]
+    parameters: int
+    cost: float
+
+    @classmethod
+    def of_layer(cls, layer: int, parameters: int) -> Site:
+        """Return the site that is a whole layer.
+
+        Args:
+            layer: The layer, 0-based.
+            parameters: The number of its parameters.
+        """
+        return cls(str(layer), (Half(layer, "attention"), Half(layer, "mlp")), parameters, cost=1.0)
+
+
+@dataclass(frozen=True, repr=False)
+class Sites(Sequence[Site]):
+    """All sites of a model, in the order in which the model runs them. Each part of a layer belongs to one site.
+
+    Args:
+        sites: The sites.
+    """
+
+    sites: tuple[Site, ...]
+
+    @classmethod
+    def of_layers(cls, parameters: Iterable[int]) -> Sites:
+        """Return the sites of a model from which whole layers are removed.
+
+        Args:
+            parameters: The number of parameters of each layer.
+        """
+        return cls(tuple(Site.of_layer(layer, n_parameters) for layer, n_parameters in enumerate(parameters)))
+
+    @classmethod
+    def of_equal_layers(cls, n_layers: int) -> Sites:
+        """Return layers of one size, for toy problems and for records, which do not contain the sizes of layers."""
+        return cls.of_layers([1] * n_layers)
+
+    @overload
+    def __getitem__(self, index: int) -> Site: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Site]: ...
+
+    def __getitem__(self, index: int | slice) -> Site | Sequence[Site]:
+        return self.sites[index]
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def __repr__(self) -> str:
+        return f"Sites({self.n_layers} layers)"
+
+    @cached_property
+    def n_layers(self) -> int:
+        """N, the number of layers of the model."""
+        return len(self.kept_layers(Mask()))
+
+    @cached_property
+    def total_cost(self) -> float:
+        """The cost of a forward of the dense model, in layer-forwards."""
+        return sum(site.cost for site in self)
+
+    @cached_property
+    def layer_parameters(self) -> tuple[int, ...]:
+        """The number of parameters of each layer."""
+        totals = [0] * self.n_layers
+        for site in self:
+            totals[site.halves[0].layer] += site.parameters
+        return tuple(totals)
+
+    @property
+    def singles(self) -> tuple[Mask, ...]:
+        """Every mask of one site, ascending."""
+        return tuple(Mask.of(index) for index in range(len(self)))
+
+    def last(self, n_removed: int) -> Mask:
+        """Return the mask of the last `n_removed` sites."""
+        return Mask(tuple(range(len(self) - n_removed, len(self))))
+
+    def in_layers(self, layers: Iterable[int]) -> frozenset[int]:
+        """Return the indices of all sites that contain a half of these layers."""
+        wanted = set(layers)
+        return frozenset(
+            index for index, site in enumerate(self) if not wanted.isdisjoint(half.layer for half in site.halves)
+        )
+
+    def remaining(self, mask: Mask) -> tuple[int, ...]:
+        """Return the indices of the sites that stay, ascending."""
+        removed = set(mask)
+        return tuple(index for index in range(len(self)) if index not in removed)
+
+    def kept_layers(self, mask: Mask) -> tuple[int, ...]:
+        """Return the layers of which at least a half stays, ascending."""
+        halves = (half for index in self.remaining(mask) for half in self[index].halves)
+        return tuple(dict.fromkeys(half.layer for half in halves))
+
+    def parameters(self, mask: Mask) -> int:
+        """Return the number of parameters that a mask removes."""
+        return sum(self[index].parameters for index in mask)
+
+    def cost(self, mask: Mask) -> float:
+        """Return the cost that a mask saves in each forward, in layer-forwards."""
+        return sum(self[index].cost for index in mask)
+
+    def remaining_cost(self, mask: Mask) -> float:
+        """Return the cost of a forward without the mask's sites, in layer-forwards."""
+        return self.total_cost - self.cost(mask)
+
+    def of_same_speed(self, mask: Mask) -> Mask:
+        """Return the mask that stands for all masks of the same speed.
+
+        If all sites have one size, the speed depends on the number of removed sites only, and the mask of as many of
+        the last sites stands for them. Otherwise each mask stands for itself.
+        """
+        sizes = {site.parameters for site in self}
+        return self.last(len(mask)) if len(sizes) == 1 else mask
+
+    def text(self, mask: Mask) -> str:
+        """Return a mask with what it is a part of: ``{3,5} of 30 layers (0-based)``."""
+        return f"{mask} of {self.n_layers} layers (0-based)"
+
+    def picture(self, mask: Mask) -> str:
+        """Return the layers as text, in groups of ten: ``████·███`` and a key for the mask {4} of 8 layers."""
+        marks = "".join("·" if index in mask else "█" for index in range(len(self)))
+        groups = " ".join(marks[start : start + 10] for start in range(0, len(self), 10))
+        return f"{groups}   layers 0 to {self.n_layers - 1}: █ kept, · removed"
