@@ -62,9 +62,9 @@ class _Work:
     """What was computed for a unit; `UnitResult` describes the fields."""
 
     values: Mapping[Subject, npt.NDArray[np.float64]]
-    layer_forwards: int
+    layer_forwards: float
     head_forwards: int
-    layer_tokens: int
+    layer_tokens: float
     texts: Mapping[Subject, Sequence[ScoredText]] = field(default_factory=dict)
 
 
@@ -141,7 +141,7 @@ class Replica:
             values=work.values,
             layer_forwards=work.layer_forwards,
             head_forwards=work.head_forwards,
-            layer_tokens=work.layer_tokens,
+            layer_tokens=round(work.layer_tokens),
             packed=packed,
             seconds=time.perf_counter() - started,
             samples_at_once=self._samples_at_once.get(calibration.fingerprint),
@@ -213,7 +213,7 @@ class Replica:
                 texts[mask] = mask_texts
             layer_tokens += sites.remaining_cost(mask) * sum(run[mask].n_tokens for run in runs)
         layers, heads = passes(objective, masks, sites)
-        return _Work(values, layers, heads, round(layer_tokens), texts)
+        return _Work(values, layers, heads, layer_tokens, texts)
 
     def _halve(self, unit: Unit, calibration: Calibration) -> None:
         """Halve the number of samples in a batch of a calibration; refuse if it is 1 already."""

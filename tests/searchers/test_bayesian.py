@@ -51,7 +51,7 @@ def test_compressed_losses_keep_their_order_and_lose_their_tail():
 
 
 def test_the_last_new_mask_is_found_however_many_starts_lead_to_known_ones(monkeypatch):
-    problem = Problem(6, 3)
+    problem = Problem.create(6, 3)
     new = Mask.of(3, 4, 5)
     surrogate = Surrogate(problem, np.zeros(6), scan=False)
     surrogate.learn({mask: float(len(mask & new)) for mask in all_masks(problem) if mask != new})

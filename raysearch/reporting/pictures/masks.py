@@ -7,6 +7,7 @@ from functools import partial
 
 import pandas as pd
 
+from raysearch.core.site import Sites
 from raysearch.figures.masks import MaskMap, mask_picture
 from raysearch.figures.palette import Palette
 from raysearch.figures.picture import Picture, pictures
@@ -14,15 +15,15 @@ from raysearch.reporting.analysis.agreement import masks_of
 from raysearch.reporting.analysis.frame import settings
 
 
-def mask_pictures(frame: pd.DataFrame, n_layers: Mapping[str, int], palette: Palette) -> list[Picture]:
+def mask_pictures(frame: pd.DataFrame, sites: Mapping[str, Sites], palette: Palette) -> list[Picture]:
     """Return for each model the maps of its settings: layers as columns, searchers as rows.
 
     Args:
         frame: The searches, see `cells_frame`.
-        n_layers: The number of layers of each model.
+        sites: The sites of each model.
         palette: The looks of the searchers.
     """
-    return pictures("masks", _maps(frame), partial(mask_picture, n_layers, palette))
+    return pictures("masks", _maps(frame), partial(mask_picture, sites, palette))
 
 
 def _maps(frame: pd.DataFrame) -> Iterator[tuple[str, MaskMap]]:
