@@ -198,6 +198,7 @@ def write_study_report(
         UserError: The folder cannot be written, or the address is none.
     """
     from raysearch.reporting.write import write_report
+    from raysearch.searching.events import StudyReported
     from raysearch.studies.collect import collect, has_ended
 
     tracking = recorded_tracking(record.config, location, ledger)
@@ -207,5 +208,6 @@ def write_study_report(
     files = write_report(result, folder)
     top_entries = sorted({folder / file.relative_to(folder).parts[0] for file in files})
     ended = has_ended(result, ledger)
-    tracked_observer(tracking, observer).study_reported(record.mlflow_run_id, result.totals, top_entries, ended)
+    event = StudyReported(record.mlflow_run_id, result.totals, top_entries, ended)
+    tracked_observer(tracking, observer).on_event(event)
     return StudyReport(result, files)

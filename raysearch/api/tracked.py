@@ -48,8 +48,9 @@ def recorded_tracking(config: Mapping[str, Any], location: StoreLocation, ledger
         UserError: The recorded options cannot be used.
     """
     from raysearch.configuration import build
+    from raysearch.configuration.compose import with_tracking
 
-    return build.tracking_options({**config, **location.current_paths(config, ledger)})
+    return build.tracking_options({**with_tracking(config, ()), **location.current_paths(config, ledger)})
 
 
 def tracking_to_sync(

@@ -23,6 +23,7 @@ from raysearch.ledger.locks import locked
 from raysearch.models.spec import ModelInfo
 from raysearch.searching.driver import exhaust, run_rounds
 from raysearch.searching.ending import BudgetedEnding, Ending, RefinedEnding
+from raysearch.searching.events import SearchEnded, SearchStarted
 from raysearch.searching.forecast import Forecaster, SearchForecast
 from raysearch.searching.gguf_masks import warn_of_refused_masks
 from raysearch.searching.observer import (
@@ -190,7 +191,7 @@ def search_rounds(
             recorder = SearchRecorder(problem, session.evaluator, observers, started, _part_names(spec))
             search = _Search(spec, session, header, recorder, observers, tracker)
             try:
-                observers.search_started(header, expected)
+                observers.on_event(SearchStarted(header, expected))
                 if is_alone:
                     _warn(spec, info, session.calibrations, observer)
                 ending = search.ending(record, meter or unmeasured)
@@ -234,7 +235,7 @@ class _Search:
         result = replace(result, separation=self._separation(result))
         # Written before the tracker ends: a search that is interrupted while it waits for the tracker has finished.
         record = self._write(state, result)
-        self.observer.search_ended(result)
+        self.observer.on_event(SearchEnded(result))
         run_id = self.tracker.close()
         receipt = self.tracker.receipt
         ledger = self.session.ledger
@@ -264,7 +265,7 @@ class _Search:
 
     def _end_without_result(self, failure: str | None, stopped: bool = False) -> None:
         """Call the observers, close the tracker, and record the id of the tracker."""
-        self.observer.search_ended(None, failure, stopped)
+        self.observer.on_event(SearchEnded(None, failure, stopped))
         with suppress(UserError):
             run_id = self.tracker.close()
             if run_id is not None:
