@@ -6,8 +6,8 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from raysearch.core.options import checked
 from raysearch.core.paths import PathLike
+from raysearch.core.validation import checked
 from raysearch.errors import UserError
 from raysearch.searching.notebook import NotebookProgress, in_notebook
 from raysearch.searching.observer import Observer

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysearch.core.paths import as_path, ledger_path
+from raysearch.searching.settings import PlaceSettings
 
 if TYPE_CHECKING:
     from raysearch.ledger.ledger import Ledger
@@ -69,5 +70,6 @@ class StoreLocation:
         """
         folder = as_path("--store", self.path)
         if folder.is_file():
-            folder = folder.parent if config.get("ledger") is None else Path(config["store"])
+            places = PlaceSettings(config)
+            folder = folder.parent if places.ledger is None else places.store
         return {"store": str(folder), "ledger": None if ledger.path == folder / "ledger.db" else str(ledger.path)}

@@ -53,6 +53,5 @@ def speed_meter_for(spec: SearchSpec, observer: Observer) -> SpeedMeter | None:
     if spec.budget is None:
         return None
     from raysearch.assessment.assess import speed_meter
-    from raysearch.configuration import build
 
-    return speed_meter(build.speed_options(spec.config), spec.evaluation, observer)
+    return speed_meter(spec.speed, spec.evaluation, observer)

@@ -13,8 +13,8 @@ from raysearch.api.location import StoreLocation
 from raysearch.api.run import run_tracked_search
 from raysearch.api.tracked import recorded_tracking, tracked_observer, tracking_to_sync
 from raysearch.core.mask import Mask
-from raysearch.core.options import checked
-from raysearch.core.paths import PathLike, as_path, option_of
+from raysearch.core.paths import PathLike, as_path
+from raysearch.core.validation import checked
 from raysearch.errors import UserError
 from raysearch.searching.observer import Observer
 from raysearch.text.redaction import hidden_keys
@@ -144,8 +144,9 @@ class Search:
         """Return the command that repeats the search."""
         from raysearch.configuration.repeat import command_of
 
-        config = self.record.config
-        return command_of(config) or f"raysearch resume {self.search_id}{option_of(config)}"
+        record = self.record
+        ledger_option = record.settings.places.ledger_option
+        return command_of(record.config) or f"raysearch resume {self.search_id}{ledger_option}"
 
     def recommend(self, *overrides: str, budget: Mapping[str, float | str] | None = None) -> Recommendation:
         """Return how many layers can be removed within a budget. Nothing is computed: all numbers are in the ledger.

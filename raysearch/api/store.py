@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from raysearch.api.location import StoreLocation
 from raysearch.api.search_handle import Search
 from raysearch.api.study_handle import Study
-from raysearch.core.options import checked
 from raysearch.core.paths import PathLike, as_folder, as_path, ledger_path
+from raysearch.core.validation import checked
 from raysearch.errors import UserError
 
 if TYPE_CHECKING:

@@ -28,7 +28,6 @@ from typing_extensions import override
 
 from raysearch.assessment.context import AssessContext, Assessed
 from raysearch.assessment.results import Result
-from raysearch.assessment.spec import SpeedOptions
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.evaluation.pool import done_jobs
@@ -37,6 +36,7 @@ from raysearch.evaluation.unit import Job
 from raysearch.generation.decoding import explained
 from raysearch.models.devices import processor
 from raysearch.models.loading import quiet
+from raysearch.searching.speed_options import SpeedOptions
 from raysearch.stats.estimates import error_of_median
 from raysearch.text.numbers import count
 

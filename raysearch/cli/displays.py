@@ -15,7 +15,6 @@ from rich.table import Table
 from typing_extensions import override
 
 from raysearch.cli.output import say
-from raysearch.core.paths import option_of
 from raysearch.core.problem import AUTO
 from raysearch.searching.events import (
     AssessmentProgressed,
@@ -110,7 +109,7 @@ class SearchDisplay(Display):
     @override
     def on_search_started(self, event: SearchStarted) -> None:
         header = event.header
-        remove = header.config["remove"]
+        remove = header.settings.remove
         layers = f"{remove} of {header.n_layers} layers"
         if remove == AUTO:
             layers = f"as many of {header.n_layers} layers as the budget allows"
@@ -170,7 +169,7 @@ class StudyDisplay(Display):
     @override
     def on_study_started(self, event: StudyStarted) -> None:
         header = event.header
-        self.in_ledger = option_of(header.config)
+        self.in_ledger = header.places.ledger_option
         done = f", of which {count(len(header.done), 'search', 'searches')} done already" if header.done else ""
         self._say(f"[bold]{escape(header.study_id)}[/]: {count(len(header.cells), 'search', 'searches')}{done}")
 

@@ -124,7 +124,7 @@ def recommend(
         search = open_store(store_path).search(name)
         recommendation = search.recommend(*budget or [])
         masks = [size.mask for size in recommendation.sizes]
-        refused = refused_masks_of_record(search.record.config, masks)
+        refused = refused_masks_of_record(search.record.settings, masks)
         parts = budget_table(recommendation, refused), sentence(recommendation.reason)
         out.answer(recommendation, *parts, *refusal_notes(refused, recommendation.removed))
 

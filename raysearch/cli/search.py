@@ -111,7 +111,7 @@ def resume(
 def _follow(out: Output, run: Callable[..., Search]) -> None:
     """Run a search with a live display, and print its closing table."""
     from raysearch.cli.displays import SearchDisplay
-    from raysearch.cli.tables import places, search_tables
+    from raysearch.cli.tables import search_tables
 
     out.when_stopped = RESUMABLE
     with SearchDisplay(out.err) as live:
@@ -119,7 +119,7 @@ def _follow(out: Output, run: Callable[..., Search]) -> None:
             result = run(observer=live).result
         except KeyboardInterrupt:
             if (header := live.search.header) is not None:
-                in_ledger, _ = places(header.config)
+                in_ledger = header.settings.places.ledger_option
                 out.when_stopped += f", and so does: raysearch resume {header.search_id}{in_ledger}"
             raise
     out.answer(in_brief(result), *search_tables(result))

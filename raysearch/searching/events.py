@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from raysearch.searching.settings import PlaceSettings
+
 if TYPE_CHECKING:  # imports that an observer does not need
     from raysearch.core.mask import Mask
     from raysearch.core.trial import Trial
@@ -37,6 +39,11 @@ class StudyHeader:
     cells: Sequence[str]
     done: Sequence[int] = ()
     recorded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def places(self) -> PlaceSettings:
+        """Where the study is recorded."""
+        return PlaceSettings(self.config)
 
 
 @dataclass(frozen=True)

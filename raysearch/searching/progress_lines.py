@@ -36,7 +36,7 @@ class ProgressLines(ProgressObserver):
 
     @override
     def on_search_started(self, event: SearchStarted) -> None:
-        self._print(f"remove {event.header.config['remove']} of {event.header.n_layers} layers (0-based)")
+        self._print(f"remove {event.header.settings.remove} of {event.header.n_layers} layers (0-based)")
 
     @override
     def on_reading_started(self, event: ReadingStarted) -> None:

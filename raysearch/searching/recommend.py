@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.core.paths import option_of
 from raysearch.core.problem import AUTO, Problem
 from raysearch.core.trial import Trial, best_by_size
 from raysearch.errors import UserError
@@ -136,7 +135,7 @@ def recommend(
             raise UserError(
                 f"{budget.word(part)} needs speeds, and none are recorded for {result.search_id}; measure them "
                 f"with: raysearch assess {result.search_id} --remove M assess=none assess.speed.enabled=true"
-                + option_of(result.config)
+                + result.settings.places.ledger_option
             )
     for size in sizes:
         if size.speed is not None:
@@ -144,7 +143,7 @@ def recommend(
     keeping = [size for size in sizes if size.keeps]
     if not keeping:
         near = _nearest(sizes)
-        remedies = ["give another budget" if result.config["remove"] == AUTO else _OTHER_SIZES]
+        remedies = ["give another budget" if result.settings.remove == AUTO else _OTHER_SIZES]
         if not near.misses and not near.unknown:
             remedies.insert(0, _more_exact(near.unsure))
         raise UserError(

@@ -17,12 +17,12 @@ from pydantic import SerializationInfo, SerializerFunctionWrapHandler, model_ser
 from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure, readout_text
-from raysearch.core.paths import option_of
 from raysearch.core.site import Sites
 from raysearch.core.trial import Trial, best_by_size
 from raysearch.figures.search import Plots
 from raysearch.searching.recommendation import Recommendation
 from raysearch.searching.separation import Separation
+from raysearch.searching.settings import SearchSettings
 from raysearch.text.numbers import added
 
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ class SearchHeader:
     def sites(self) -> Sites:
         """The sites of the dense model; records do not contain their sizes, which are all 1 here."""
         return Sites.of_equal_layers(self.n_layers)
+
+    @property
+    def settings(self) -> SearchSettings:
+        """The values of `config` that are read."""
+        return SearchSettings(self.config)
 
 
 @dataclass(frozen=True)
@@ -394,10 +399,10 @@ class SearchResult(SearchHeader):
         if self.loss >= self.dense_loss:
             return []
         below = None if self.separation is None else self.separation.below_dense
-        remedy = f"measure it on other data: raysearch assess {self.search_id}{option_of(self.config)}"
+        remedy = f"measure it on other data: raysearch assess {self.search_id}{self.settings.places.ledger_option}"
         if self.choices["objective"] != "perplexity":
             masks = f"masks=[[],{[*self.removed]}]".replace(" ", "")
-            model = self.config["model"]["path"] if self.choices.get("model") == "custom" else self.model
+            model = self.settings.model_path if self.choices.get("model") == "custom" else self.model
             remedy = f"compare perplexities: raysearch score {quote(f'model={model}')} {quote(masks)}"
         if below != "beyond noise":
             remedy = f"take more samples (data.samples), and {remedy}"

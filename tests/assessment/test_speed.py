@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from raysearch.assessment import speed
-from raysearch.assessment.spec import SpeedOptions
 from raysearch.cli.study_tables import assessment_table
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
 from raysearch.evaluation.replica import Replica
+from raysearch.searching.speed_options import SpeedOptions
 from tests.assessment.conftest import Assess
 from tests.cli.conftest import World
 
