@@ -23,13 +23,13 @@ from raysearch.cluster.sizing import ReplicaRange
 from raysearch.configuration.merge import items_of
 from raysearch.configuration.parts import classes_of, conf_dir
 from raysearch.configuration.tree import RefineSection, ScoreConfig, SearchConfig, StudyGrid, TrackingSection
-from raysearch.core.formatting import as_typed, listed
 from raysearch.evaluation.screening import Screening
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.searching.recommendation import Budget
 from raysearch.searching.speed_options import SearchSpeedOptions, SpeedOptions
 from raysearch.studies.spec import Margin, StopCriteria, StudyOptions
+from raysearch.text.sentences import as_typed, listed
 
 _HEAD = """# Configuration keys
 

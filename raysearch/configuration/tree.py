@@ -23,7 +23,6 @@ from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.calibration.rows import Rows
 from raysearch.cluster.options import ClusterOptions
 from raysearch.configuration.parts import build_data, build_objective, build_searcher
-from raysearch.core.formatting import as_typed
 from raysearch.core.mask import Mask
 from raysearch.core.options import Options
 from raysearch.core.problem import AUTO, sizes_of
@@ -39,6 +38,7 @@ from raysearch.searching.recommendation import Budget
 from raysearch.searching.speed_options import SearchSpeedOptions
 from raysearch.studies.spec import StudyOptions
 from raysearch.text.redaction import redact, redacted
+from raysearch.text.sentences import as_typed
 from raysearch.tracking.options import TrackingOptions
 
 OWN = "own"  #: the choice ``data=own`` of a recovery: the data of the recorded search

@@ -21,10 +21,9 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, g
 from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError, WrapValidator
 from pydantic_core import ErrorDetails, PydanticCustomError, PydanticKnownError
 
-from raysearch.core.formatting import as_typed
 from raysearch.core.paths import as_path
 from raysearch.errors import UserError
-from raysearch.text.sentences import did_you_mean
+from raysearch.text.sentences import as_typed, did_you_mean
 
 T = TypeVar("T")
 
