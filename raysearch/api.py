@@ -32,8 +32,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args
 
 from raysearch.core.formatting import as_typed, count
-from raysearch.core.options import checked
-from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path, option_of
+from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path
+from raysearch.core.validation import checked
 from raysearch.errors import EvaluationError, UserError
 from raysearch.searching.notebook import NotebookProgress, in_notebook
 from raysearch.searching.observer import Observer, Observers, Tracker
@@ -472,7 +472,8 @@ def show(search: str | None = None, *, gap: bool = False, store: PathLike = "mlr
             rank = gap_of(record, ledger)
         from raysearch.configuration.repeat import command_of
 
-        command = command_of(record.config) or f"raysearch resume {record.search_id}{option_of(record.config)}"
+        command = command_of(record.config)
+        command = command or f"raysearch resume {record.search_id}{record.settings.places.ledger_option}"
         shown = Shown([record], rank, cells=cells, command=command)
         if record.result is None:
             return shown._replace(evaluated=count_evaluated(ledger, record))
@@ -923,9 +924,8 @@ def _speed_meter(spec: SearchSpec, observer: Observer) -> SpeedMeter | None:
     if spec.budget is None:
         return None
     from raysearch.assessment.assess import speed_meter
-    from raysearch.configuration import build
 
-    return speed_meter(build.speed_options(spec.config), spec.evaluation, observer)
+    return speed_meter(spec.speed, spec.evaluation, observer)
 
 
 def _opened_ledger(store: object) -> AbstractContextManager[Ledger]:
@@ -1023,9 +1023,12 @@ def _current_paths(record: SearchRecord | StudyRecord, store: PathLike, ledger: 
     If only the ledger's file is named, the store is the folder of the file; or the recorded store, if the record has a
     separate ledger.
     """
+    from raysearch.searching.settings import PlaceSettings
+
     folder = as_path("--store", store)
     if folder.is_file():
-        folder = folder.parent if record.config.get("ledger") is None else Path(record.config["store"])
+        places = PlaceSettings(record.config)
+        folder = folder.parent if places.ledger is None else places.store
     return {"store": str(folder), "ledger": None if ledger.path == folder / "ledger.db" else str(ledger.path)}
 
 

@@ -6,7 +6,7 @@ The command line prints the sentence and exits with code 2. In Python they are o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from raysearch.text.redaction import redact
 
@@ -38,47 +38,41 @@ class Mistakes:
 
     mistakes = Mistakes()
     with mistakes:
-        seed = checked(int, "seed", given["seed"])
-    remove = mistakes.attempt(checked, int, "remove", given["remove"])
-    mistakes.tell()
+        rows = read_rows()
+    with mistakes:
+        draw = read_draw()
+    mistakes.raise_if_any()
     """
 
     def __init__(self) -> None:
-        self.errors: list[UserError] = []
+        self._errors: list[UserError] = []
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         """Collect a `UserError`, so that the next step still runs."""
         if isinstance(error, UserError):
-            self.errors.append(error)
+            self._errors.append(error)
         return isinstance(error, UserError)
 
-    def attempt(self, step: Callable[P, T], *values: P.args, **named: P.kwargs) -> T | None:
-        """Return the result of a step; None if it raises a `UserError`, which is collected.
+    def add(self, *sentences: str) -> None:
+        """Add mistakes.
 
         Args:
-            step: The function to call.
-            values: Its positional arguments.
-            named: Its named arguments.
+            sentences: See `UserError`.
         """
-        with self:
-            return step(*values, **named)
-        return None
+        self._errors.append(UserError(*sentences))
 
-    def tell(self) -> None:
-        """Raise all collected mistakes as one `UserError`, if there are any.
+    @property
+    def sentences(self) -> list[str]:
+        """The sentences of all mistakes, each once."""
+        return [*dict.fromkeys(sentence for error in self._errors for sentence in error.sentences)]
 
-        A value that several keys contain is reported once: ``seed=-1 …``, not also ``data.seed=-1 …``.
-        """
-        sentences = dict.fromkeys(sentence for error in self.errors for sentence in error.sentences)
-        distinct = tuple(
-            sentence
-            for sentence in sentences
-            if not any(sentence.endswith(f".{shorter_sentence}") for shorter_sentence in sentences)
-        )
-        if self.errors:
-            raise next((error for error in self.errors if error.sentences == distinct), UserError(*distinct))
+    def raise_if_any(self) -> None:
+        """Raise all mistakes as one `UserError`; an error that has all of them is raised as it is."""
+        sentences = tuple(self.sentences)
+        for error in self._errors:
+            raise error if error.sentences == sentences else UserError(*sentences)
 
 
 def within(where: str, step: Callable[P, T], *values: P.args, **named: P.kwargs) -> T:
@@ -97,27 +91,6 @@ def within(where: str, step: Callable[P, T], *values: P.args, **named: P.kwargs)
         return step(*values, **named)
     except UserError as error:
         raise UserError(*(f"{where}: {sentence}" for sentence in error.sentences)) from error
-
-
-def together(*checks: Callable[[], object], **steps: Callable[[], Any]) -> dict[str, Any]:
-    """Call all checks and steps, and report all their mistakes at once.
-
-    Args:
-        checks: Functions that may raise a `UserError`.
-        steps: Functions by name that return a value or raise a `UserError`.
-
-    Returns:
-        The results of the steps by name.
-
-    Raises:
-        UserError: A check or a step has raised a `UserError`.
-    """
-    mistakes = Mistakes()
-    for check in checks:
-        mistakes.attempt(check)
-    results = {name: mistakes.attempt(step) for name, step in steps.items()}
-    mistakes.tell()
-    return results
 
 
 class UnsupportedModelError(UserError):

@@ -17,10 +17,11 @@ import pandas as pd
 
 from raysearch.assessment.assess import assess_masks, plan_assessment
 from raysearch.assessment.results import Assessments
-from raysearch.assessment.spec import AssessSpec, SpeedOptions
+from raysearch.assessment.spec import AssessSpec
 from raysearch.configuration.build import search_spec
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
+from raysearch.searching.speed_options import SpeedOptions
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from raysearch.assessment.perplexity import measure_perplexities, text_specs
 from raysearch.assessment.probe import ask_probe, probe_problems
 from raysearch.assessment.recorded import record_assessments
 from raysearch.assessment.results import Assessments, Result, SearchAssessment
-from raysearch.assessment.spec import AssessSpec, SpeedOptions
+from raysearch.assessment.spec import AssessSpec
 from raysearch.assessment.speed import DECODE, MEMORY, measure_speeds
 from raysearch.assessment.task_files import check_names, find_tasks
 from raysearch.calibration.calibration import Calibration
@@ -36,6 +36,7 @@ from raysearch.searching.recommend import SpeedMeter
 from raysearch.searching.recommendation import Speed
 from raysearch.searching.record import SearchRecord
 from raysearch.searching.spec import SearchSpec
+from raysearch.searching.speed_options import SpeedOptions
 
 
 def plan_assessment(

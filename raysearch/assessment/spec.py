@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -14,33 +13,9 @@ from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
 from raysearch.core.options import Options, Seed
 from raysearch.core.paths import as_name
+from raysearch.core.validation import SECTION, UserPath
 from raysearch.errors import UserError
-
-
-@dataclass(frozen=True)
-class SpeedOptions(Options):
-    """How speed is measured: by generating one sequence, as in "On the Limits of Layer Pruning …", A.9.
-
-    Args:
-        enabled: Whether speed is measured.
-        context_tokens: The number of tokens of the prompt.
-        new_tokens: The number of tokens that are generated after it.
-        repeats: How often each model is timed, in turn; the median counts.
-    """
-
-    section = "assess.speed"
-
-    enabled: bool = True
-    context_tokens: PositiveInt = 512
-    new_tokens: Annotated[int, Field(ge=2)] = 64
-    repeats: PositiveInt = 5
-
-
-@dataclass(frozen=True)
-class SearchSpeedOptions(SpeedOptions):
-    """How the speeds of a search by budget are measured."""
-
-    section = "speed"
+from raysearch.searching.speed_options import SpeedOptions
 
 
 @dataclass(frozen=True)
@@ -71,7 +46,7 @@ class ProbeOptions(Options):
 
     enabled: bool = False
     items: Annotated[int, Field(ge=2)] = 200
-    file: Path | None = None
+    file: UserPath | None = None
     seed: Seed = 42
 
 
@@ -105,12 +80,12 @@ class AssessSpec(Options):
 
     texts: Mapping[str, Data] = field(default_factory=dict)
     generation: Mapping[str, Data] = field(default_factory=dict)
-    answers: AnswerOptions = AnswerOptions()
+    answers: Annotated[AnswerOptions, SECTION] = AnswerOptions()
     server: str | None = None
     server_model: str | None = None
     tasks: Sequence[str] = ()
-    data_dir: Path | None = None
-    task_dir: Path | None = None
+    data_dir: UserPath | None = None
+    task_dir: UserPath | None = None
     seq_len: Annotated[int, Field(ge=2)] = 2048
     limit: PositiveInt | None = None
     share: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -118,7 +93,7 @@ class AssessSpec(Options):
     chat: bool = False
     batch_size: PositiveInt = 8
     probe: ProbeOptions = ProbeOptions()
-    speed: SpeedOptions = SpeedOptions()
+    speed: SpeedOptions = field(default_factory=SpeedOptions)
     own_data: bool = False
 
     def __post_init__(self) -> None:

@@ -28,7 +28,6 @@ from typing_extensions import override
 
 from raysearch.assessment.context import AssessContext, Assessed
 from raysearch.assessment.results import Result
-from raysearch.assessment.spec import SpeedOptions
 from raysearch.core.estimate import Estimate, Metric, error_of_median
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
@@ -39,6 +38,7 @@ from raysearch.generation.decoding import explained
 from raysearch.models.devices import processor
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelInfo
+from raysearch.searching.speed_options import SpeedOptions
 
 _LOW_TOKENS = 1000  # prompts use the lowest token ids, since special tokens have the highest
 _PROC = Path("/proc/self")

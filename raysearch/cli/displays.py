@@ -17,7 +17,6 @@ from typing_extensions import override
 
 from raysearch.cli.output import say
 from raysearch.core.formatting import count, duration, listed, remaining, short_duration, size, written
-from raysearch.core.paths import option_of
 from raysearch.core.problem import AUTO
 from raysearch.searching.forecast import SearchForecast
 from raysearch.searching.observer import Observer, StudyHeader
@@ -121,7 +120,7 @@ class SearchDisplay(Display):
     def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
         self.header = header
         self._expected = expected or self._expected
-        remove = header.config["remove"]
+        remove = header.settings.remove
         layers = f"{remove} of {header.n_layers} layers"
         if remove == AUTO:
             layers = f"as many of {header.n_layers} layers as the budget allows"
@@ -212,7 +211,7 @@ class StudyDisplay(Display):
         self._done = set(header.done)
         self._started = time.monotonic()
         self._n_done_before = len(self._done)
-        self.in_ledger = option_of(header.config)
+        self.in_ledger = header.places.ledger_option
         done = f", of which {count(len(header.done), 'search', 'searches')} done already" if header.done else ""
         self._say(f"[bold]{escape(header.study_id)}[/]: {count(len(header.cells), 'search', 'searches')}{done}")
 

@@ -96,7 +96,7 @@ def recommend(
 
         recommendation = api.recommend(search, *budget or [], store=store)
         (record,) = api.show(recommendation.search_id, store=store).records
-        refused = refused_masks_of_record(record.config, [size.mask for size in recommendation.sizes])
+        refused = refused_masks_of_record(record.settings, [size.mask for size in recommendation.sizes])
         parts = budget_table(recommendation, refused), sentence(recommendation.reason)
         out.answer(recommendation, *parts, *refusal_notes(refused, recommendation.removed))
 

@@ -112,7 +112,7 @@ def resume(
 def _follow(out: Output, run: Callable[..., SearchResult]) -> None:
     """Run a search with a live display, and print its closing table."""
     from raysearch.cli.displays import SearchDisplay
-    from raysearch.cli.tables import places, search_tables
+    from raysearch.cli.tables import search_tables
 
     out.when_stopped = RESUMABLE
     with SearchDisplay(out.err) as live:
@@ -120,7 +120,7 @@ def _follow(out: Output, run: Callable[..., SearchResult]) -> None:
             result = run(observer=live)
         except KeyboardInterrupt:
             if live.header is not None:
-                in_ledger, _ = places(live.header.config)
+                in_ledger = live.header.settings.places.ledger_option
                 out.when_stopped += f", and so does: raysearch resume {live.header.search_id}{in_ledger}"
             raise
     out.answer(in_brief(result), *search_tables(result))

@@ -32,7 +32,6 @@ from raysearch.core.formatting import added, as_typed, count, duration, figure, 
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.core.paths import option_for, option_of
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
 from raysearch.models.spec import label_of
@@ -61,21 +60,16 @@ _NO_REFUSALS: Mapping[Mask, str] = MappingProxyType({})
 def search_tables(result: SearchResult) -> list[Table | str]:
     """Return the tables and lines of a finished search."""
     tables: list[Table | str] = [result_table(result)]
-    refused = refused_masks_of_record(result.config, [trial.mask for trial in result.path])
+    settings = result.settings
+    refused = refused_masks_of_record(settings, [trial.mask for trial in result.path])
     if result.recommendation is not None:
         tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason), ""]
-    elif len(result.path) > 2 or len(sizes_of(result.config["remove"])) > 1:
+    elif len(result.path) > 2 or len(sizes_of(settings.remove)) > 1:
         tables.append(path_table(result.measure, result.path, refused))
     tables += refusal_notes(refused, result.mask)
     if result.refinement is not None:
         tables += refinement_parts(result.measure, result.refinement)
-    return [*tables, *result_notes(result, *places(result.config))]
-
-
-def places(config: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return the option that names a search's ledger for a later command, and that of its local MLflow store."""
-    embedded = config["tracking"]["type"] == "mlflow" and config["tracking"]["uri"] is None
-    return option_of(config), option_for(Path(config["store"])) if embedded else None
+    return [*tables, *result_notes(result, settings.places.ledger_option, settings.places.ui_option)]
 
 
 def result_table(result: SearchResult) -> Table:
@@ -119,7 +113,7 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
         *split_notes(result.data),
     ]
     if result.recommendation is not None:
-        place = Path(result.config["store"]) / "reports" / result.search_id
+        place = result.settings.places.store / "reports" / result.search_id
         notes.append(f"Loss, speed and memory by number of layers: {place / 'knee.png'}")
     commands = [*_export_commands(result), f"assess {result.search_id}", f"recover {result.search_id} --out healed"]
     commands = [f"{command}{in_ledger}" for command in (*commands, f"show {result.search_id}")]
@@ -130,7 +124,7 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
 
 def _export_commands(result: SearchResult) -> list[str]:
     """Return the commands that export the mask; first as a GGUF file if the model is one."""
-    path = str(result.config["model"].get("path", ""))
+    path = result.settings.model_path
     is_gguf = path.startswith("installed:") or path.lower().endswith(".gguf")
     options = ["--gguf pruned.gguf", "--out pruned-model"] if is_gguf else ["--out pruned-model"]
     return [f"export {result.search_id} {option}" for option in options]
@@ -318,14 +312,16 @@ def searches_table(
     )
     for record in records:
         result = record.result
+        settings = record.settings
+        draw = "" if settings.data_seed is None else str(settings.data_seed)
         study, cell = cells.get(record.search_id, ("", None))
         table.add_row(
             record.search_id,
             record.state,
-            label_of(record.config["model"]["name"], record.config["model"]["path"]),
-            _calibration(record) if cell is None else cell.calibration,
-            _data_value(record.config, "samples"),
-            _data_value(record.config, "seed") if cell is None or not cell.draw else cell.draw,
+            label_of(settings.model_name, settings.model_path),
+            settings.calibration if cell is None else cell.calibration,
+            "" if settings.samples is None else as_typed(settings.samples),
+            draw if cell is None or not cell.draw else cell.draw,
             study,
             str(result.mask) if result else "",
             f"{result.loss:.4f}" if result else "",
@@ -337,17 +333,6 @@ def searches_table(
 def place_in_study(cell: tuple[str, CellRecord] | None) -> dict[str, Any] | None:
     """Return the study that contains a search, with the search's labels there, as plain values for JSON."""
     return None if cell is None else {"study_id": cell[0], **plain(cell[1])}
-
-
-def _calibration(record: SearchRecord) -> str:
-    choices = record.config["choices"]
-    return f"{choices['objective']} on {choices['data']}"
-
-
-def _data_value(config: Mapping[str, Any], key: str) -> str:
-    """Return a value of the section ``data``; empty if there is none."""
-    value = (config.get("data") or {}).get(key)
-    return "" if value is None else as_typed(value)
 
 
 def recorded_tables(
@@ -368,7 +353,7 @@ def recorded_tables(
     measure = result.measure
     remarks = result.remarks
     shown = *result.path, *_largest_first(result.trials)[:most]
-    refused = refused_masks_of_record(result.config, [trial.mask for trial in shown])
+    refused = refused_masks_of_record(result.settings, [trial.mask for trial in shown])
     tables.append(result_table(result))
     if result.recommendation is not None:
         tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason)]
@@ -580,7 +565,7 @@ def _screening_notes(result: SearchResult) -> list[str]:
     n_screened = result.evaluations.screened
     if not n_screened:
         return []
-    confidence = result.config["screening"]["confidence"]
+    confidence = result.settings.confidence
     return [
         f"Screened: {count(n_screened, 'mask')} stopped early, with {confidence:.4g} confidence that none would change "
         "the result (screening=off evaluates all in full)"

@@ -14,8 +14,6 @@ from typing import Any
 from raysearch.configuration.merge import MergedConfig, merge
 from raysearch.configuration.overrides import as_overrides
 from raysearch.configuration.parsing import section_of
-from raysearch.configuration.parts import conf_dir
-from raysearch.core.formatting import as_typed
 from raysearch.core.paths import PathLike
 from raysearch.errors import Mistakes, UserError, within
 
@@ -34,8 +32,9 @@ def compose(job: str, overrides: Sequence[str], config_dir: PathLike | None = No
     Raises:
         UserError: Overrides, keys or values are not understood, or values are missing.
     """
-    (config,) = compose_leniently(job, overrides, config_dir).read(dict)
-    return config
+    merged = compose_leniently(job, overrides, config_dir)
+    merged.mistakes.raise_if_any()
+    return merged.config
 
 
 def compose_leniently(job: str, overrides: Sequence[str], config_dir: PathLike | None) -> MergedConfig:
@@ -50,13 +49,16 @@ def compose_leniently(job: str, overrides: Sequence[str], config_dir: PathLike |
     """
     merged = merge(job, overrides, config_dir)
     for section, resolve in (("objective", _resolve_parts), ("assess", _resolve_texts), ("refine", _resolve_recovery)):
-        value = merged.config.get(section)
-        if isinstance(value, dict) and merged.mistakes.attempt(resolve, merged.config, overrides, config_dir) is None:
-            del merged.config[section]
+        if section in merged.config:
+            try:
+                resolve(merged.config, merged.overrides, config_dir)
+            except UserError as error:
+                merged.mistakes.add(*error.sentences)
+                merged.remove(section)
     return merged
 
 
-def _resolve_parts(config: dict[str, Any], overrides: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
+def _resolve_parts(config: dict[str, Any], overrides: Sequence[str], config_dir: PathLike | None) -> None:
     """Compose the overrides of each part of a weighted objective, and join the names of their data."""
     objective = config["objective"]
     mistakes = Mistakes()
@@ -65,18 +67,17 @@ def _resolve_parts(config: dict[str, Any], overrides: Sequence[str], config_dir:
     if parts is None:
         if objective.get("type") == "weighted":
             raise UserError(f"objective.parts has no value; {remedy}")
-        return config
+        return
     for part in parts if isinstance(parts, list) else [parts]:
         with mistakes:
             if not isinstance(part, dict) or set(part) != {"weight", "of"} or not isinstance(part["of"], str):
                 raise UserError(f"objective.parts has {json.dumps(part)}; {remedy}")
             part |= within("objective.parts", compose_calibration, part["of"], overrides, config_dir)
-    mistakes.tell()
+    mistakes.raise_if_any()
     config["choices"]["data"] = "+".join(dict.fromkeys(part["choices"]["data"] for part in parts))
-    return config
 
 
-def _resolve_texts(config: dict[str, Any], _: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
+def _resolve_texts(config: dict[str, Any], _: Sequence[str], config_dir: PathLike | None) -> None:
     """Compose the overrides of each text and task to its data; an entry without overrides is left out."""
     assess = config["assess"]
     mistakes = Mistakes()
@@ -94,11 +95,10 @@ def _resolve_texts(config: dict[str, Any], _: Sequence[str], config_dir: PathLik
                     with mistakes:
                         calibration = within(f"assess.{key}.{name}", compose_calibration, overrides, (), config_dir)
                         assess[key][name] = calibration["data"]
-    mistakes.tell()
-    return config
+    mistakes.raise_if_any()
 
 
-def _resolve_recovery(config: dict[str, Any], _: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
+def _resolve_recovery(config: dict[str, Any], _: Sequence[str], config_dir: PathLike | None) -> None:
     """Compose the overrides of a short recovery; None if no mask is to be recovered."""
     refine = config["refine"]
     text = refine.get("recover_with")
@@ -109,7 +109,7 @@ def _resolve_recovery(config: dict[str, Any], _: Sequence[str], config_dir: Path
         )
     if refine.get("masks") == 0:
         refine["recover_with"] = None
-        return config
+        return
     overrides = split_overrides(text, "refine.recover_with=")
     for override in overrides:
         if section_of(override) not in ("data", "recovery", "seed"):
@@ -120,7 +120,6 @@ def _resolve_recovery(config: dict[str, Any], _: Sequence[str], config_dir: Path
         if override.startswith("recovery.max_steps="):
             raise UserError(f"refine.recover_with has {override}, which refine.steps sets; leave it out")
     refine["recover_with"] = _compose_sections("recover", ("data", "recovery"), overrides, config_dir)
-    return config
 
 
 def split_overrides(text: str, name: str = "") -> list[str]:
@@ -174,25 +173,9 @@ def _compose_sections(
 ) -> dict[str, Any]:
     """Compose some sections of a job, with their chosen files under ``choices``."""
     merged = merge(job, overrides, config_dir)
-    merged.mistakes.tell()
-    sections: dict[str, Any] = {name: as_section(name, merged.config[name]) for name in names}
-    return {**sections, "choices": {name: merged.config["choices"][name] for name in names}}
-
-
-def as_section(name: str, value: Any) -> Mapping[str, Any]:
-    """Return the value of a section.
-
-    Args:
-        name: The section's name, for the message.
-        value: The mapping, or anything that a user's file has in its place.
-
-    Raises:
-        UserError: The value is not a mapping.
-    """
-    if not isinstance(value, Mapping):
-        choose = f"choose one of conf/{name}/, or " if (conf_dir() / name).is_dir() else ""
-        raise UserError(f"{name}={as_typed(value)} is not a section; {choose}set {name}.key=value")
-    return value
+    merged.mistakes.raise_if_any()
+    choices = {name: merged.config["choices"][name] for name in names}
+    return {**{name: merged.config[name] for name in names}, "choices": choices}
 
 
 def with_section(section: str, config: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,18 +22,22 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import NonNegativeInt
 
 from raysearch.configuration.parsing import AXES, parse_overrides, quoted, section_of
-from raysearch.configuration.parts import check_names, conf_dir
+from raysearch.configuration.parts import conf_dir
 from raysearch.core.formatting import as_typed
 from raysearch.core.paths import PathLike, as_path
+from raysearch.core.validation import checked, no_value
 from raysearch.errors import Mistakes, UserError
 from raysearch.models.spec import DTYPE_ALIASES
-from raysearch.text.sentences import first_line
+from raysearch.text.sentences import did_you_mean, first_line, most_similar
 
 #: The prefixes of mappings whose keys the user chooses: texts and tasks of an assessment, recoveries of a study.
 FREE = ("assess.texts.", "assess.generation.", "study.recover.")
-_MISSING = "???"  # a required value that has not been given, as OmegaConf writes it
+_OPEN = "???"  # a required value that has not been given, as OmegaConf writes it
+#: The types of values that other keys refer to. A wrong one is not set, so that it is reported once.
+_SHARED = {"seed": NonNegativeInt}
 #: Hydra's internal groups for logs, sweeps and help. They are not needed, and reading them takes a third of its time.
 _HYDRA_GROUPS = ("env", "help", "hydra_help", "hydra_logging", "job_logging", "launcher", "output", "sweeper")
 #: The exceptions of Hydra, OmegaConf and PyYAML for a file or a value that they cannot parse.
@@ -47,6 +51,7 @@ class MergedConfig:
     Args:
         config: Plain values; ``choices`` holds the chosen file of each group. Sections with a mistake are missing.
         mistakes: The mistakes so far; the caller adds its own, and raises all of them.
+        absent: The sections that are missing because of a mistake.
         overrides: The overrides that are correct; of a key given twice, the last.
         set_keys: The keys that the overrides set.
         files: The values of each merged file, by dotted key; files of higher priority come first.
@@ -54,19 +59,15 @@ class MergedConfig:
 
     config: dict[str, Any]
     mistakes: Mistakes
+    absent: set[str]
     overrides: list[str]
     set_keys: set[str]
     files: Mapping[str, Mapping[str, Any]]
 
-    def read(self, *steps: Callable[[dict[str, Any]], Any]) -> list[Any]:
-        """Call each step with the configuration, and return their results.
-
-        Raises:
-            UserError: All mistakes of the configuration and of the steps.
-        """
-        results = [self.mistakes.attempt(step, self.config) for step in steps]
-        self.mistakes.tell()
-        return results
+    def remove(self, section: str) -> None:
+        """Remove a section that has a mistake."""
+        del self.config[section]
+        self.absent.add(section)
 
 
 class _MergedFiles(NamedTuple):
@@ -96,47 +97,148 @@ def merge(job: str, overrides: Sequence[str], config_dir: PathLike | None) -> Me
     """
     mistakes = Mistakes()
     folder = None if config_dir is None else as_path("--config-dir", config_dir)
-    last_overrides = {override.partition("=")[0]: override for override in overrides}
     groups = groups_of(folder)
     job_groups = _groups_of_job(job)
-    choices, sections, axes, values = parse_overrides(job, last_overrides, groups, job_groups, mistakes)
-    invalid_groups = (last_overrides.keys() & job_groups) - {*choices, *sections}
-    if "calibration" in invalid_groups:
-        invalid_groups |= {"objective", "data"}  # a calibration chooses these
-    values = {key: value for key, value in values.items() if section_of(key) not in invalid_groups}
+    parsed = parse_overrides(job, overrides, groups, job_groups, mistakes)
     try:
-        merged = _merge_chosen_files(job, choices, folder)
-        config = copy.deepcopy(merged.config)  # takes half the time of creating one from values
-        all_choices = dict(merged.choices)
-        for key, section in sections.items():
-            config[key] = section
-            all_choices[key] = section["type"].rpartition(".")[2]
-        known_keys = job_groups.union(*merged.files.values(), dict(items_of(sections)))
-        values = _set_values(config, values, known_keys, mistakes)
-        missing_keys = [key for key, value in items_of(OmegaConf.to_container(config)) if value == _MISSING]
-        with open_dict(config):
-            for name in {section_of(key) for key in missing_keys}:
-                del config[name]
-        resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        files = _merge_chosen_files(job, parsed.choices, folder)
+        values = _Values(files, job_groups, mistakes)
+        values.set_sections(parsed.sections)
+        values.set_all(parsed.values)
+        values.remove_open_sections()
+        config = values.resolved()
     except _UNREADABLE as error:
         user_files = "" if config_dir is None else f" and the files of --config-dir={config_dir}"
         raise UserError(
             f"the configuration cannot be composed: {first_line(error)}; check the overrides{user_files}"
         ) from error
-    reported = " ".join(map(str, mistakes.errors))
-    mistakes.errors += [
-        UserError(f"{key} has no value; give {key}=…")
-        for key in missing_keys
-        if f"did you mean {key!r}?" not in reported
-    ]
-    for group in {*choices} - {*resolved, "calibration", *map(section_of, missing_keys)}:
-        resolved[group] = None  # its file sets no key of the group; `as_section` refuses that
-    resolved["choices"] = dict(sorted((group, name) for group, name in all_choices.items() if group in groups and name))
-    if isinstance(study := resolved.get("study"), dict) and mistakes.attempt(_set_axes, study, axes) is None:
-        del resolved["study"]
-    set_keys = {*sections, *values, *axes}
-    correct_overrides = [override for key, override in last_overrides.items() if key in set_keys | {*choices}]
-    return MergedConfig(resolved, mistakes, correct_overrides, set_keys, merged.files)
+    choices = {**files.choices, **{key: section["type"].rpartition(".")[2] for key, section in parsed.sections.items()}}
+    config["choices"] = {group: choices[group] for group in sorted(choices) if group in groups and choices[group]}
+    set_keys = {*parsed.sections, *parsed.axes, *values.set_keys}
+    correct_overrides = [text for key, text in parsed.texts.items() if key in set_keys | {*parsed.choices}]
+    merged = MergedConfig(config, mistakes, values.open_sections, correct_overrides, set_keys, files.files)
+    _refuse_what_is_no_section(merged, {*parsed.choices} - {"calibration"})
+    if "study" in config:
+        with mistakes:
+            _set_axes(config["study"], parsed.axes)
+    return merged
+
+
+class _Values:
+    """The values of a configuration while those of the user are set.
+
+    Args:
+        files: The merged files.
+        job_groups: The groups from which the job chooses a file.
+        mistakes: Receives the mistakes.
+
+    Attributes:
+        set_keys: The keys of the user's values that exist.
+        open_sections: The sections with a required value that nobody has given.
+    """
+
+    def __init__(self, files: _MergedFiles, job_groups: set[str], mistakes: Mistakes) -> None:
+        self.set_keys: set[str] = set()
+        self.open_sections: set[str] = set()
+        self._config = copy.deepcopy(files.config)  # takes half the time of creating one from values
+        self._known_keys = job_groups.union(*files.files.values())
+        self._suggested_keys: set[str] = set()
+        self._mistakes = mistakes
+
+    def set_sections(self, sections: Mapping[str, Mapping[str, Any]]) -> None:
+        """Replace whole sections.
+
+        Args:
+            sections: The sections by their names.
+        """
+        for name, section in sections.items():
+            self._config[name] = section
+        self._known_keys.update(dict(items_of(sections)))
+
+    def set_all(self, values: Mapping[str, Any]) -> None:
+        """Set values, and collect the mistakes of those that cannot be set.
+
+        Args:
+            values: The values by their dotted keys.
+        """
+        for key, value in values.items():
+            with self._mistakes:
+                self._set(key, value)
+
+    def _set(self, key: str, value: Any) -> None:
+        is_free = any(f"{key}.".startswith(prefix) and prefix.rstrip(".") in self._known_keys for prefix in FREE)
+        if not is_free and key not in self._known_keys:
+            self._refuse(key, value)
+        if value == _OPEN:
+            self.set_keys.add(key)
+            raise UserError(no_value(key))
+        if key in _SHARED:
+            checked(_SHARED[key], key, value)
+        self.set_keys.add(key)
+        try:
+            OmegaConf.update(self._config, key, value, merge=True, force_add=is_free)
+        except OmegaConfBaseException as error:
+            raise UserError(
+                f"{key}={as_typed(value)} cannot be set; give a value of the kind that {key} has"
+            ) from error
+
+    def _refuse(self, key: str, value: Any) -> None:
+        """Refuse a key that is unknown, and suggest a similar one."""
+        if key == "data.path":
+            raise UserError(
+                f"{key}={as_typed(value)} needs data that are read from a file; give data=file {key}={as_typed(value)}"
+            )
+        section = key.rpartition(".")[0]
+        section_keys = {name for name in self._known_keys if section and name.rpartition(".")[0] == section}
+        known_keys = section_keys or self._known_keys
+        head, dot, tail = key.partition(".")
+        full_keys = sorted(name for name in known_keys if name.endswith(f".{key}"))
+        if not full_keys and dot:
+            full_keys = sorted(f"{name}.{tail}" for name in known_keys if name.endswith(f".{head}"))
+        if len(full_keys) == 1:
+            likely_value = DTYPE_ALIASES.get(str(value), value) if key == "dtype" else value
+            suggestion = f"{full_keys[0]}={as_typed(likely_value)}"
+            raise UserError(f"{key} is not a key of this configuration; did you mean {suggestion}?")
+        self._suggested_keys.update(filter(None, [most_similar(key, known_keys)]))
+        raise UserError(f"{key} is not a key of this configuration; {did_you_mean(key, known_keys)}")
+
+    def remove_open_sections(self) -> None:
+        """Remove the sections with a required value that nobody has given.
+
+        A value is not reported if the user has probably misspelled its key.
+        """
+        open_keys = [key for key, value in items_of(OmegaConf.to_container(self._config)) if value == _OPEN]
+        self.open_sections = {section_of(key) for key in open_keys}
+        with open_dict(self._config):
+            for section in self.open_sections:
+                del self._config[section]
+        for key in open_keys:
+            if key not in self._suggested_keys:
+                self._mistakes.add(no_value(key))
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the configuration as plain values, with the values of other keys in place of references."""
+        config: dict[str, Any] = OmegaConf.to_container(self._config, resolve=True)  # type: ignore[assignment]
+        return config
+
+
+def _refuse_what_is_no_section(merged: MergedConfig, chosen_groups: set[str]) -> None:
+    """Refuse other values in the place of sections, which an override or a user's file may have.
+
+    Args:
+        merged: The configuration; a section with a mistake is removed.
+        chosen_groups: The groups whose files the user has chosen; such a file may set no key of its group.
+    """
+    for group in chosen_groups - merged.absent:
+        merged.config.setdefault(group, None)
+    sections = chosen_groups.union(
+        *({key for key, value in values.items() if isinstance(value, dict)} for values in merged.files.values())
+    )
+    for name, value in [*merged.config.items()]:
+        if name in sections and not isinstance(value, dict):
+            choose = f"choose one of conf/{name}/, or " if (conf_dir() / name).is_dir() else ""
+            merged.mistakes.add(f"{name}={as_typed(value)} is not a section; {choose}set {name}.key=value")
+            merged.remove(name)
 
 
 def _merge_chosen_files(job: str, choices: Mapping[str, str], folder: Path | None) -> _MergedFiles:
@@ -147,47 +249,6 @@ def _merge_chosen_files(job: str, choices: Mapping[str, str], folder: Path | Non
             _load(file)  # reports mistakes more clearly than Hydra, which ignores some
     state = tuple((file, file.stat().st_mtime_ns) for file in user_files)
     return _merge_files(job, tuple(sorted(choices.items())), folder and folder.resolve(), state)
-
-
-def _set_values(
-    config: DictConfig, values: Mapping[str, Any], known_keys: set[str], mistakes: Mistakes
-) -> dict[str, Any]:
-    """Set values in a configuration, and return those whose keys are known."""
-    accepted = {}
-    for key, value in values.items():
-        free = any(f"{key}.".startswith(prefix) and prefix.rstrip(".") in known_keys for prefix in FREE)
-        with mistakes:
-            if not free:
-                section = key.rpartition(".")[0]
-                section_keys = {name for name in known_keys if section and name.rpartition(".")[0] == section}
-                _check_key(key, value, section_keys or known_keys)
-            accepted[key] = value
-            if value == _MISSING:
-                raise UserError(f"{key} has no value; give {key}=…")
-            try:
-                OmegaConf.update(config, key, value, merge=True, force_add=free)
-            except OmegaConfBaseException as error:
-                raise UserError(
-                    f"{key}={as_typed(value)} cannot be set; give a value of the kind that {key} has"
-                ) from error
-    return accepted
-
-
-def _check_key(key: str, value: Any, known_keys: set[str]) -> None:
-    """Refuse a key that is unknown, and suggest a similar one."""
-    if key == "data.path" and key not in known_keys:
-        raise UserError(
-            f"{key}={as_typed(value)} needs data that are read from a file; give data=file {key}={as_typed(value)}"
-        )
-    head, dot, rest = key.partition(".")
-    full_keys = sorted(name for name in known_keys if name.endswith(f".{key}"))
-    if not full_keys and dot:
-        full_keys = sorted(f"{name}.{rest}" for name in known_keys if name.endswith(f".{head}"))
-    if key not in known_keys and len(full_keys) == 1:
-        likely_value = DTYPE_ALIASES.get(str(value), value) if key == "dtype" else value
-        suggestion = f"{full_keys[0]}={as_typed(likely_value)}"
-        raise UserError(f"{key} is not a key of this configuration; did you mean {suggestion}?")
-    check_names("", [key], known_keys)
 
 
 @functools.cache
@@ -242,13 +303,13 @@ def _load(file: Path) -> Any:
         raise UserError(f"{file} cannot be read ({first_line(error)}); write keys and values in UTF-8") from error
 
 
-def _set_axes(study: dict[str, Any], axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Put axes into the grid of a study, and return the study's section."""
+def _set_axes(study: dict[str, Any], axes: Mapping[str, Any]) -> None:
+    """Put axes into the grid of a study."""
     grid = study.get("grid")
     if not isinstance(grid, dict):
         if axes:
             raise UserError(f"study.grid={json.dumps(grid)} is not a mapping; give axes such as {next(iter(axes))}=[…]")
-        return study
+        return
     for key, values in axes.items():
         axis = key.removeprefix(AXES)
         if isinstance(values, list) and isinstance(grid.get(axis), dict):
@@ -259,7 +320,6 @@ def _set_axes(study: dict[str, Any], axes: Mapping[str, Any]) -> dict[str, Any]:
     for axis in groups_of().keys() & grid.keys():
         if isinstance(grid[axis], list):
             grid[axis] = ["off" if name is False else name for name in grid[axis]]  # YAML parses off as false
-    return study
 
 
 def groups_of(folder: Path | None = None) -> dict[str, list[str]]:

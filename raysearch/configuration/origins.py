@@ -41,7 +41,7 @@ def settings_of(job: str, overrides: Sequence[str], config_dir: PathLike | None 
         UserError: See `compose`.
     """
     merged = compose_leniently(job, overrides, config_dir)
-    merged.mistakes.tell()
+    merged.mistakes.raise_if_any()
     del merged.config["choices"]
     return [
         Setting(key, redacted({"": value})[""], _origin(key, merged))

@@ -6,7 +6,8 @@ import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -23,25 +24,28 @@ AXES = "study.grid."  #: the prefix of the axes of a study, whose names the user
 _FILE_FOR_PATHS = {"model": "custom", "data": "file"}
 
 
-class ParsedOverrides(NamedTuple):
+@dataclass
+class ParsedOverrides:
     """The overrides of a command by their kind, each by its key.
 
     Args:
+        texts: All overrides as typed; of a key given twice, the last.
         choices: The chosen file of a group.
         sections: Whole sections: ``searcher={type: beam, width: 3}``.
         axes: The values of a study's axes.
         values: All other values.
     """
 
-    choices: dict[str, str]
-    sections: dict[str, Mapping[str, Any]]
-    axes: dict[str, Any]
-    values: dict[str, Any]
+    texts: dict[str, str]
+    choices: dict[str, str] = field(default_factory=dict)
+    sections: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    axes: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
 
 
 def parse_overrides(
     job: str,
-    overrides: Mapping[str, str],
+    overrides: Sequence[str],
     groups: Mapping[str, Sequence[str]],
     job_groups: set[str],
     mistakes: Mistakes,
@@ -50,13 +54,14 @@ def parse_overrides(
 
     Args:
         job: The name of a file in ``conf/``, such as ``search``.
-        overrides: Each override by its key.
+        overrides: The overrides; of a key given twice, the last counts.
         groups: The names of the files of each group.
         job_groups: The groups from which the job chooses a file.
-        mistakes: Receives the mistakes; an override with a mistake is not in the result.
+        mistakes: Receives the mistakes. An override with a mistake is not in the result; nor are values of a group
+            whose choice is a mistake, since the keys of that group are not known.
     """
-    parsed = ParsedOverrides({}, {}, {}, {})
-    for key, override in overrides.items():
+    parsed = ParsedOverrides({override.partition("=")[0]: override for override in overrides})
+    for key, override in parsed.texts.items():
         value = override.partition("=")[2]
         with mistakes:
             if job == "study" and key.startswith(AXES):
@@ -70,6 +75,10 @@ def parse_overrides(
             else:
                 parsed.choices[key] = _FILE_FOR_PATHS[key]
                 parsed.values[f"{key}.path"] = value
+    unknown_groups = (parsed.texts.keys() & job_groups) - {*parsed.choices, *parsed.sections}
+    if "calibration" in unknown_groups:
+        unknown_groups |= {"objective", "data"}  # a calibration chooses these
+    parsed.values = {key: value for key, value in parsed.values.items() if section_of(key) not in unknown_groups}
     return parsed
 
 
@@ -79,6 +88,8 @@ def _split(override: str) -> tuple[str, str]:
         raise UserError(f"{override!r} is not understood; write options as key=value, such as remove=5")
     if "${" in value:
         raise UserError(f"{override} refers to another key; give the value itself")
+    if not override.isascii() and override.encode(errors="ignore").decode() != override:
+        raise UserError(f"{override!r} cannot be used, as it is not text in UTF-8; give another value")
     return key, value
 
 

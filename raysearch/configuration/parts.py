@@ -2,8 +2,8 @@
 
 The configuration is the constructor: `type` names the class, and the other keys are its fields. A class is named by its
 module in raysearch, by the entry point of an installed package, or, as ``my_module.MyClass``, by its place in a module
-that this process has imported already. A configuration imports nothing else. Types are checked here, with pydantic; the
-class checks the meaning of its values. Modules that import torch are imported on first use.
+that this process has imported already. A configuration imports nothing else. Modules that import torch are imported on
+first use.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ import importlib
 import inspect
 import pkgutil
 import sys
-import typing
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from raysearch.core.formatting import as_typed
-from raysearch.core.options import checked
-from raysearch.core.paths import as_path
-from raysearch.errors import Mistakes, UserError, together
+from raysearch.core.validation import unknown_key, validated
+from raysearch.errors import Mistakes, UserError
 from raysearch.searchers.base import Searcher
 from raysearch.text.sentences import did_you_mean
 
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
     from raysearch.calibration.data import Data
     from raysearch.calibration.objectives.base import Objective
 
-Part = TypeVar("Part", bound="DataclassInstance")
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SEARCHERS = ("searchers", "bridges")
 _OBJECTIVES = ("calibration.objectives",)
@@ -66,21 +62,36 @@ def build_objective(values: Mapping[str, Any]) -> Objective:
 
 
 def build_data(values: Mapping[str, Any]) -> Data:
-    """Build data from the keys of a file in ``conf/data/``: the source of rows, their format, the draw of samples."""
+    """Build data from the keys of a file in ``conf/data/``: the source of rows, their format, the draw of samples.
+
+    Raises:
+        UserError: All mistakes, as in `build_searcher`.
+    """
     from raysearch.calibration.data import Data
     from raysearch.calibration.formats.base import Format
     from raysearch.calibration.rows import Rows
 
-    kind = _class_of(("calibration.formats",), Format, "data", values)
-    fields = {key: value for key, value in values.items() if key != "type"}
-    steps = {}
-    known_names: set[str] = set()
-    for part, part_class in {"rows": Rows, "format": kind, "draw": kind.draws}.items():
-        names = {field.name for field in dataclasses.fields(part_class)}
-        part_fields = {key: value for key, value in fields.items() if key in names}
-        steps[part] = partial(construct, part_class, "data", part_fields)
-        known_names |= names
-    return Data(**together(partial(check_names, "data.", fields, known_names), **steps))
+    format_class = _class_of(("calibration.formats",), Format, "data", values)
+    row_values = _values_for(Rows, values)
+    format_values = _values_for(format_class, values)
+    draw_values = _values_for(format_class.draws, values)
+    known_keys = [field.name for part in (Rows, format_class, format_class.draws) for field in dataclasses.fields(part)]
+    mistakes = Mistakes()
+    for key in values.keys() - {"type", *known_keys}:
+        mistakes.add(unknown_key(f"data.{key}", known_keys))
+    with mistakes:
+        rows = validated(Rows, "data", row_values)
+    with mistakes:
+        row_format = validated(format_class, "data", format_values)
+    with mistakes:
+        draw = validated(format_class.draws, "data", draw_values)
+    mistakes.raise_if_any()
+    return Data(rows, row_format, draw)
+
+
+def _values_for(part: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of those keys that are fields of a dataclass."""
+    return {field.name: values[field.name] for field in dataclasses.fields(part) if field.name in values}
 
 
 def values_of(part: DataclassInstance) -> dict[str, Any]:
@@ -97,7 +108,7 @@ def values_of(part: DataclassInstance) -> dict[str, Any]:
 
 def _build(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
     part = _class_of(packages, base, section, values)
-    return construct(part, section, {key: value for key, value in values.items() if key != "type"})
+    return validated(part, section, {key: value for key, value in values.items() if key != "type"})
 
 
 def _class_of(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
@@ -168,77 +179,3 @@ def _fault(part: Any) -> str:
     if lacking := [*part.__abstractmethods__, *(name for name in attributes if not hasattr(part, name))]:
         return f"{part.__name__} lacks {' and '.join(sorted(lacking))}"
     return "" if dataclasses.is_dataclass(part) else f"{part.__name__} is not a @dataclass"
-
-
-def construct(part: type[Part], section: str, values: Mapping[str, Any], **built: Any) -> Part:
-    """Call a dataclass with a section's values, each checked against its field's type.
-
-    A class reports one wrong value at a time. That value is then left out, and the class is called again, so that all
-    mistakes are reported.
-
-    Args:
-        part: The dataclass.
-        section: The section's name, for the messages.
-        values: The section's keys and values.
-        **built: Fields that are not keys of the section.
-
-    Raises:
-        UserError: All mistakes: unknown and missing keys, wrong types, and what the class refuses.
-    """
-    fields = {field.name: field for field in dataclasses.fields(part) if field.init and field.name not in built}
-    required = {name for name, field in fields.items() if field.default is field.default_factory is dataclasses.MISSING}
-    mistakes = Mistakes()
-    arguments = {}
-    mistakes.attempt(check_names, f"{section}.", values, fields)
-    for name in fields:
-        with mistakes:
-            if name in values:
-                arguments[name] = _field(_hints(part)[name], f"{section}.{name}", values[name])
-            elif name in required:
-                raise UserError(f"{section}.{name} has no value; give {section}.{name}=…")
-    while required <= arguments.keys():
-        try:
-            instance = part(**arguments, **built)
-            break
-        except UserError as error:
-            wrong_name = next((name for name in arguments if str(error).startswith(f"{section}.{name}=")), None)
-            if wrong_name is not None or not mistakes.errors:  # otherwise a value that was left out may be the cause
-                mistakes.errors.append(error)
-            if wrong_name is None:
-                break
-            del arguments[wrong_name]
-    mistakes.tell()
-    return instance
-
-
-def _field(expected: Any, name: str, value: Any) -> Any:
-    """Convert a value to its field's type: keys to a dataclass, text to a path."""
-    kinds = (expected, *typing.get_args(expected))
-    nested = next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None)
-    if nested is not None and isinstance(value, Mapping):
-        return construct(nested, name, value)  # type: ignore[arg-type]
-    if Path in kinds:
-        text = checked(str if expected is Path else str | None, name, value)
-        return None if text is None else as_path(name, text)
-    return checked(dict[str, Any] if nested is expected else expected, name, value)
-
-
-def check_names(prefix: str, names: Iterable[object], known_names: Collection[str]) -> None:
-    """Refuse unknown keys, and suggest similar ones.
-
-    Args:
-        prefix: The section of the keys, with a dot: ``data.``.
-        names: The keys.
-        known_names: The keys that exist.
-    """
-    unknown = [str(name) for name in names if name not in known_names]
-    if unknown:
-        raise UserError(
-            *(
-                f"{prefix}{name} is not a key of this configuration; {did_you_mean(name, known_names)}"
-                for name in unknown
-            )
-        )
-
-
-_hints = cache(typing.get_type_hints)  # a study builds each class once a search

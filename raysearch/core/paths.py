@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from raysearch.errors import UserError
 from raysearch.text.sentences import what_failed
@@ -134,12 +133,6 @@ def option_for(store: Path, ledger: Path | None = None) -> str:
     """
     path = store if ledger in (None, store / "ledger.db") else ledger
     return "" if path == Path("mlruns") else f" --store {shlex.quote(str(path))}"
-
-
-def option_of(config: Mapping[str, Any]) -> str:
-    """Return the option of a command for the ledger of a search with this configuration, see `option_for`."""
-    ledger = config.get("ledger")
-    return option_for(Path(config.get("store", "mlruns")), None if ledger is None else Path(ledger))
 
 
 def as_name(name: str, value: str) -> str:

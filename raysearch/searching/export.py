@@ -79,7 +79,7 @@ def _evidence(record: SearchRecord, spec: SearchSpec, trial: Trial) -> Evidence:
     return Evidence(
         model=evaluation.model.label,
         searcher=_searcher_text(spec),
-        objective=record.config["choices"]["objective"],
+        objective=record.settings.choices["objective"],
         calibration="; ".join(_calibration_text(calibration) for calibration in evaluation.calibrations),
         measure=result.measure,
         dense_loss=result.dense_loss,

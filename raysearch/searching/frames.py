@@ -54,12 +54,10 @@ def searches_frame(records: Sequence[SearchRecord]) -> pd.DataFrame:
 
     rows = {}
     for record in records:
-        config = record.config
-        choices = config.get("choices", {})
-        data = config.get("data", {})
-        row: dict[str, Any] = {"model": config["model"]["name"], "state": record.state, "remove": config["remove"]}
-        row |= {name: choices.get(name) for name in ("searcher", "objective", "data")}
-        row |= {"samples": data.get("samples"), "data_seed": data.get("seed"), "seed": config.get("seed")}
+        settings = record.settings
+        row: dict[str, Any] = {"model": settings.model_name, "state": record.state, "remove": settings.remove}
+        row |= {name: settings.choices.get(name) for name in ("searcher", "objective", "data")}
+        row |= {"samples": settings.samples, "data_seed": settings.data_seed, "seed": settings.seed}
         row |= {"updated": record.updated, "calibration": record.fingerprints.get("calibration")}
         if (result := record.result) is not None:
             row |= {"removed": str(result.mask), "dense_loss": result.dense_loss, "loss": result.loss}

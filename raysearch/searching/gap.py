@@ -72,7 +72,7 @@ def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
     mask = result.mask
     size = len(result.removed)
     divisor = result.measure.divisor(result.n_tokens, result.n_samples)
-    problem = Problem.create(result.n_layers, size, record.config["protect"])
+    problem = Problem.create(result.n_layers, size, record.settings.protect)
     n_shards = len(ledger.evaluations(calibration, [mask]).get(mask, ()))
     n_masks = problem.n_solutions
     rivals = [

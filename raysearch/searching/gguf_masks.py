@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import AUTO, Problem, sizes_of
@@ -14,6 +14,7 @@ from raysearch.models.file_cache import FileCache, code, user_cache
 from raysearch.models.gguf_pruning import refusals
 from raysearch.models.source import gguf_file
 from raysearch.models.spec import ModelSpec
+from raysearch.searching.settings import SearchSettings
 
 if TYPE_CHECKING:
     from raysearch.searching.observer import Observer
@@ -40,19 +41,18 @@ def refused_masks(model: ModelSpec, masks: Sequence[Mask]) -> dict[Mask, str]:
     return reasons
 
 
-def refused_masks_of_record(config: Mapping[str, Any], masks: Sequence[Mask]) -> dict[Mask, str]:
+def refused_masks_of_record(settings: SearchSettings, masks: Sequence[Mask]) -> dict[Mask, str]:
     """Return the masks of a recorded search that `export --gguf` refuses, each with the reason.
 
     If the file is damaged, or the package that reads it is missing, no mask is returned.
 
     Args:
-        config: The configuration of the search.
+        settings: The settings of the search.
         masks: The masks to check.
     """
-    model = config["model"]
     with suppress(UserError, OSError):
-        cache = user_cache() if model.get("cache", True) else None
-        return refused_masks(ModelSpec(model["name"], model["path"], cache=cache), masks)
+        cache = user_cache() if settings.model_cache else None
+        return refused_masks(ModelSpec(settings.model_name, settings.model_path, cache=cache), masks)
     return {}
 
 

@@ -17,6 +17,7 @@ from raysearch.core.hub import is_asked
 from raysearch.models.devices import has_instructions
 from raysearch.models.loading import describe
 from raysearch.models.source import is_hub_id
+from raysearch.searching.settings import PlaceSettings
 
 if TYPE_CHECKING:  # imports that an observer does not need
     from raysearch.calibration.calibration import Calibration
@@ -49,6 +50,11 @@ class StudyHeader:
     cells: Sequence[str]
     done: Sequence[int] = ()
     recorded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def places(self) -> PlaceSettings:
+        """Where the study is recorded."""
+        return PlaceSettings(self.config)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class ProgressLines(Observer):
         if expected and expected.rounds:
             limit = "at most " if expected.by_budget else ""
             self._of_rounds = f" of {limit}{len(expected.rounds)}"
-        self._print(f"remove {header.config['remove']} of {header.n_layers} layers (0-based)")
+        self._print(f"remove {header.settings.remove} of {header.n_layers} layers (0-based)")
 
     @override
     def reading(self, line: str) -> None:

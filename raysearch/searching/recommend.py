@@ -11,7 +11,6 @@ from raysearch.core.formatting import count
 from raysearch.core.formatting import size as size_text
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.core.paths import option_of
 from raysearch.core.problem import AUTO, Problem
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
@@ -130,7 +129,7 @@ def recommend(
             raise UserError(
                 f"{budget.word(part)} needs speeds, and none are recorded for {result.search_id}; measure them "
                 f"with: raysearch assess {result.search_id} --remove M assess=none assess.speed.enabled=true"
-                + option_of(result.config)
+                + result.settings.places.ledger_option
             )
     for size in sizes:
         if size.speed is not None:
@@ -138,7 +137,7 @@ def recommend(
     keeping = [size for size in sizes if size.keeps]
     if not keeping:
         near = _nearest(sizes)
-        remedies = ["give another budget" if result.config["remove"] == AUTO else _OTHER_SIZES]
+        remedies = ["give another budget" if result.settings.remove == AUTO else _OTHER_SIZES]
         if not near.misses and not near.unknown:
             remedies.insert(0, _more_exact(near.unsure))
         raise UserError(

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from raysearch.core.paths import option_of
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_locked
 from raysearch.ledger.table import Table, now
 from raysearch.searching.result import SearchResult
+from raysearch.searching.settings import SearchSettings
 from raysearch.searching.trial import Trial
 
 State = Literal["running", "finished", "stopped", "failed", "interrupted"]
@@ -50,6 +50,11 @@ class SearchRecord:
     mlflow_run_id: str | None = None
 
     @property
+    def settings(self) -> SearchSettings:
+        """The values of `config` that are read."""
+        return SearchSettings(self.config)
+
+    @property
     def finished_result(self) -> SearchResult:
         """The result.
 
@@ -57,7 +62,7 @@ class SearchRecord:
             UserError: There is no result yet.
         """
         if self.result is None:
-            remedy = f"first: raysearch resume {self.search_id}{option_of(self.config)}"
+            remedy = f"first: raysearch resume {self.search_id}{self.settings.places.ledger_option}"
             if self.state == "running":
                 remedy = "wait for its end"
             raise UserError(f"SEARCH={self.search_id} is {self.state}, so nothing is found yet; {remedy}")

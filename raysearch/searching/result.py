@@ -18,10 +18,10 @@ from raysearch.core.formatting import added
 from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure, readout_text
-from raysearch.core.paths import option_of
 from raysearch.searching.figures import Plots
 from raysearch.searching.recommendation import Recommendation
 from raysearch.searching.separation import Separation
+from raysearch.searching.settings import SearchSettings
 from raysearch.searching.trial import Trial, best_by_size
 
 if TYPE_CHECKING:
@@ -80,6 +80,11 @@ class SearchHeader:
     dtype: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
+
+    @property
+    def settings(self) -> SearchSettings:
+        """The values of `config` that are read."""
+        return SearchSettings(self.config)
 
 
 @dataclass(frozen=True)
@@ -404,10 +409,10 @@ class SearchResult(SearchHeader):
         if self.loss >= self.dense_loss:
             return []
         below = None if self.separation is None else self.separation.below_dense
-        remedy = f"measure it on other data: raysearch assess {self.search_id}{option_of(self.config)}"
+        remedy = f"measure it on other data: raysearch assess {self.search_id}{self.settings.places.ledger_option}"
         if self.choices["objective"] != "perplexity":
             masks = f"masks=[[],{[*self.removed]}]".replace(" ", "")
-            model = self.config["model"]["path"] if self.choices.get("model") == "custom" else self.model
+            model = self.settings.model_path if self.choices.get("model") == "custom" else self.model
             remedy = f"compare perplexities: raysearch score {quote(f'model={model}')} {quote(masks)}"
         if below != "beyond noise":
             remedy = f"take more samples (data.samples), and {remedy}"

@@ -399,7 +399,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
     header = SearchHeader(
         search_id=spec.search_id(session.fingerprint),
         model=spec.evaluation.model.label,
-        choices=spec.config["choices"],
+        choices=spec.settings.choices,
         config=spec.config,
         measure=session.measure,
         data=[calibration.description for calibration in session.calibrations],

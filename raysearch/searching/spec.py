@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from raysearch.calibration.objectives.base import StateObjective
@@ -20,6 +20,8 @@ from raysearch.searching.observer import Observer
 from raysearch.searching.recommendation import Budget
 from raysearch.searching.record import SearchRecord
 from raysearch.searching.result import Refinement
+from raysearch.searching.settings import SearchSettings
+from raysearch.searching.speed_options import SearchSpeedOptions
 
 
 class Refiner(Protocol):
@@ -84,6 +86,7 @@ class SearchSpec:
         seed: The seed of the searcher's random numbers.
         config: The resolved configuration, plain values without secrets, for the record and for ``raysearch resume``.
         budget: The budget of ``remove="auto"``; else None.
+        speed: How the speeds of a search by budget are measured.
         refiner: Recovers the best masks before the best one is chosen; None to choose by their losses alone.
 
     Raises:
@@ -98,11 +101,15 @@ class SearchSpec:
     seed: int
     config: Mapping[str, Any]
     budget: Budget | None = None
+    speed: SearchSpeedOptions = field(default_factory=SearchSpeedOptions)
     refiner: Refiner | None = None
 
     def __post_init__(self) -> None:
         if self.budget is not None and self.remove != AUTO:
             raise UserError(f"{self.budget} belongs to remove=auto, not to remove={self.remove}; leave one of them out")
+        if self.budget is not None and self.budget.gains and not self.speed.enabled:
+            gains = " ".join(self.budget.word(gain) for gain in self.budget.gains)
+            raise UserError(f"{gains} needs speeds, which speed.enabled=false does not measure; leave that out")
         if (self.budget is not None or len(self.sizes) > 1) and not self.searcher.nested:
             raise UserError(
                 f"remove={self.remove} needs a searcher that finds the best mask of every size on its way, and "
@@ -119,9 +126,14 @@ class SearchSpec:
             isinstance(objective, StateObjective) and objective.compares for objective in self.evaluation.objectives
         ):
             raise UserError(
-                f"objective={self.config['choices']['objective']} compares with the dense model's own states, which a "
+                f"objective={self.settings.choices['objective']} compares with the dense model's own states, which a "
                 "recovered model does not have; use an objective such as perplexity, or refine=none"
             )
+
+    @property
+    def settings(self) -> SearchSettings:
+        """The values of `config` that are read."""
+        return SearchSettings(self.config)
 
     @property
     def sizes(self) -> range:
@@ -154,7 +166,7 @@ class SearchSpec:
         if self.budget is not None:
             identity["budget"] = vars(self.budget)
             if self.budget.gains:  # these depend on measured speeds
-                identity["speed"] = self.config["speed"]
+                identity["speed"] = vars(self.speed)
         if self.refiner is not None:
             identity["refine"] = self.refiner.identity
         size = self.remove if self.remove == AUTO else f"m{str(self.remove).replace('..', '-')}"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raysearch.core.mask import Mask
-from raysearch.core.paths import option_of
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_locked
 from raysearch.searching.gguf_masks import refused_masks_of_record
@@ -17,7 +16,7 @@ from raysearch.searching.trial import Trial, joint_removals
 from raysearch.studies.record import AssessedMasks, CellRecord, StudyRecord
 from raysearch.studies.recovered import recovered_masks
 from raysearch.studies.result import CellResult, Outcome, State, StudyResult
-from raysearch.studies.spec import Margin
+from raysearch.studies.settings import StudySettings
 
 
 def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str | None]) -> StudyResult:
@@ -28,13 +27,13 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
         ledger: The ledger with the study and its searches.
         link: It returns the address of an MLflow run, by the run's id; None if there is no run.
     """
-    section = study.config["study"]
+    settings = StudySettings(study.config)
     searches = SEARCHES.by_ids(ledger, [cell.search_id for cell in study.cells])
     recorded = [(cell, searches[cell.search_id]) for cell in study.cells if cell.search_id in searches]
     metrics = {metric.name: metric for assessed in study.assessed.values() for metric in assessed.metrics}
     return StudyResult(
         study_id=study.study_id,
-        name=section["name"],
+        name=settings.name,
         cells=[_cell(cell, searches.get(cell.search_id), study.assessed, link) for cell in study.cells],
         n_layers={cell.model: search.result.n_layers for cell, search in recorded if search.result},
         metrics=list(metrics.values()),
@@ -42,11 +41,11 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
         facts={**study.facts, "record": f"{study.study_id}, last changed {study.updated.partition('.')[0]} UTC"},
         link=link(study.mlflow_run_id),
         searchers=_searchers(recorded),
-        margin=Margin(**(section.get("margin") or {})),
-        contrasts=section.get("contrasts") or (),
+        margin=settings.margin,
+        contrasts=settings.contrasts,
         recovered=recovered_masks(recorded, ledger),
         refused=_refused(recorded),
-        option=option_of(study.config),
+        option=study.places.ledger_option,
     )
 
 
@@ -62,19 +61,19 @@ def has_ended(results: StudyResult, ledger: Ledger) -> bool:
 
 def _refused(recorded: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, dict[Mask, str]]:
     """Return, by model, the masks that `export --gguf` refuses, each with the reason."""
-    configs = {cell.model: search.config for cell, search in recorded}
+    settings_by_model = {cell.model: search.settings for cell, search in recorded}
     masks = {
         model: [search.result.mask for cell, search in recorded if cell.model == model and search.result]
-        for model in configs
+        for model in settings_by_model
     }
-    return {model: refused_masks_of_record(config, masks[model]) for model, config in configs.items()}
+    return {model: refused_masks_of_record(settings, masks[model]) for model, settings in settings_by_model.items()}
 
 
-def _searchers(recorded: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, dict[str, Any]]:
+def _searchers(recorded: Sequence[tuple[CellRecord, SearchRecord]]) -> dict[str, Mapping[str, Any]]:
     """Return the options of each searcher that are the same in all its searches."""
-    by_searcher: dict[str, dict[str, Any]] = {}
+    by_searcher: dict[str, Mapping[str, Any]] = {}
     for cell, search in recorded:
-        options = search.config["searcher"]
+        options = search.settings.searcher
         shared = by_searcher.setdefault(cell.searcher, options)
         by_searcher[cell.searcher] = {name: value for name, value in shared.items() if options.get(name) == value}
     return by_searcher

@@ -10,6 +10,7 @@ from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.table import Table, now
+from raysearch.searching.settings import PlaceSettings
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,11 @@ class StudyRecord:
     assessed: Mapping[str, AssessedMasks]
     updated: str
     mlflow_run_id: str | None = None
+
+    @property
+    def places(self) -> PlaceSettings:
+        """Where the study is recorded."""
+        return PlaceSettings(self.config)
 
     def with_assessed(self, new: Mapping[str, AssessedMasks]) -> Mapping[str, AssessedMasks]:
         """Return the earlier and the new assessed numbers, by the label of their model."""

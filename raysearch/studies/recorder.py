@@ -22,6 +22,7 @@ from raysearch.ledger.table import now
 from raysearch.models.devices import processor
 from raysearch.searching.record import SEARCHES
 from raysearch.searching.result import SearchResult
+from raysearch.searching.settings import PlaceSettings
 from raysearch.studies.draws import draws_of, held_out_losses
 from raysearch.studies.model_group import ModelGroup
 from raysearch.studies.record import STUDIES, AssessedMasks, CellRecord, StudyRecord
@@ -97,7 +98,7 @@ def record_study(
 
     def change(before: StudyRecord | None) -> StudyRecord:
         previous = before or StudyRecord(study.study_id, study.config, cells, facts, {}, "")
-        is_tracked = study.config["tracking"]["type"] != "none"
+        is_tracked = PlaceSettings(study.config).tracker != "none"
         run_id = parent or (previous.mlflow_run_id if is_tracked else None)  # keep the id while MLflow is down
         all_assessed = previous.with_assessed(assessed)
         return StudyRecord(study.study_id, study.config, cells, facts, all_assessed, now(), run_id)

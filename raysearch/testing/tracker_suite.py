@@ -74,7 +74,12 @@ def search_of(
         search_id=search_id,
         model="tiny",
         choices={"searcher": "greedy", "data": "wikitext", "objective": "perplexity", "cluster": "local"},
-        config={"searcher": {"type": "beam", "width": 1}, "model": {"name": "tiny", "path": "tiny"}, "seed": 0},
+        config={
+            "searcher": {"type": "beam", "width": 1},
+            "model": {"name": "tiny", "path": "tiny"},
+            "remove": n_remove,
+            "seed": 0,
+        },
         measure=measure,
         data=[{"source": "hub", "name": "wikitext", "split": "train", "samples": 64, "n_tokens": 8192}],
         fingerprints={"calibration": "c" * 16, "model": "m" * 16},

@@ -43,21 +43,37 @@ def did_you_mean(text: str, names: Iterable[str]) -> str:
 
     Args:
         text: The user's text.
-        names: The existing names. A section at the beginning of the text and of all names is not compared. Of more
-            than 30 names, only the sections are listed.
+        names: The existing names. Of more than 30 names, only the sections are listed.
 
     Returns:
         ``"did you mean 'greedy'?"`` or ``"choose one of: beam, greedy"``.
     """
     choices = sorted(names)
-    section = text[: text.rfind(".") + 1]
-    if not all(name.startswith(section) for name in choices):
-        section = ""
-    by_folded_name = {name.removeprefix(section).casefold(): name for name in choices}
-    similar = difflib.get_close_matches(text.removeprefix(section).casefold(), by_folded_name, n=1, cutoff=0.6)
-    if similar:
-        return f"did you mean {by_folded_name[similar[0]]!r}?"
+    similar = most_similar(text, choices)
+    if similar is not None:
+        return f"did you mean {similar!r}?"
     if len(choices) > _MOST_NAMES:
+        section = _shared_section(text, choices)
         choices = sorted({name.removeprefix(section).partition(".")[0] for name in choices})
     more = f" … ({len(choices)} in all)" if len(choices) > _MOST_NAMES else ""
     return f"choose one of: {', '.join(choices[:_MOST_NAMES])}{more}" if choices else "none exist"
+
+
+def most_similar(text: str, names: Iterable[str]) -> str | None:
+    """Return the name that is most similar to a text; None if none is similar.
+
+    Args:
+        text: The user's text.
+        names: The existing names. A section at the beginning of the text and of all names is not compared.
+    """
+    choices = sorted(names)
+    section = _shared_section(text, choices)
+    by_folded_name = {name.removeprefix(section).casefold(): name for name in choices}
+    similar = difflib.get_close_matches(text.removeprefix(section).casefold(), by_folded_name, n=1, cutoff=0.6)
+    return by_folded_name[similar[0]] if similar else None
+
+
+def _shared_section(text: str, names: Iterable[str]) -> str:
+    """Return the section at the beginning of a text and of all names, with its dot; empty if they share none."""
+    section = text[: text.rfind(".") + 1]
+    return section if all(name.startswith(section) for name in names) else ""

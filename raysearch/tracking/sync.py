@@ -161,7 +161,7 @@ def _sync_search(
             )
         result = record.result
         if cell is not None:
-            result = replace(result, labels=cell_labels(cell, record.config["remove"], cell.seed), parent=parent)
+            result = replace(result, labels=cell_labels(cell, record.settings.remove, cell.seed), parent=parent)
         with _writing(tracking):
             synced = _write_search(tracking, result)
             _write_assessments(tracking.store, synced.mlflow_run_id, record, ledger)

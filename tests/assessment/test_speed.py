@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from raysearch.assessment import speed
-from raysearch.assessment.spec import SpeedOptions
 from raysearch.cli.study_tables import assessment_table
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
 from raysearch.evaluation.replica import Replica
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
+from raysearch.searching.speed_options import SpeedOptions
 from tests.assessment.conftest import Assess
 from tests.cli.conftest import N_LAYERS, World
 

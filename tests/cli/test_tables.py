@@ -212,7 +212,8 @@ def test_a_search_shows_its_confidence_and_warns_of_a_mask_that_seems_better_tha
 
 @pytest.mark.parametrize(("path", "first"), [("/m/x.gguf", "--gguf pruned.gguf"), ("/m/x", "--out pruned-model")])
 def test_the_next_commands_fit_the_model(path: str, first: str) -> None:
-    result = replace(greedy_search(), config={"model": {"name": "x", "path": path}})
+    result = greedy_search()
+    result = replace(result, config={**result.config, "model": {"name": "x", "path": path}})
     commands = [note.removeprefix("Next:").strip() for note in notes(result) if "raysearch " in note]
     assert commands[0] == f"raysearch export {result.search_id} {first}"
     assert [command.split()[1] for command in commands[-3:]] == ["assess", "recover", "show"]

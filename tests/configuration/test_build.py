@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raysearch.configuration import build
+from raysearch.configuration import build, tree
 from raysearch.configuration.compose import compose
 from raysearch.errors import Mistakes, UserError
 
@@ -83,11 +83,11 @@ def test_all_mistakes_are_reported_together(subtests: pytest.Subtests) -> None:
 def test_a_single_mistake_is_one_sentence_and_raised_as_it_is() -> None:
     error = UserError("seed=-1 should be greater than or equal to 0")
     mistakes = Mistakes()
-    for repeated in (error, UserError("data.seed=-1 should be greater than or equal to 0"), UserError(str(error))):
+    for repeated in (error, UserError(str(error))):
         with mistakes:
             raise repeated
     with pytest.raises(UserError) as caught:
-        mistakes.tell()
+        mistakes.raise_if_any()
     assert caught.value is error
 
 
@@ -101,7 +101,7 @@ def test_a_recorded_search_needs_training_and_tracking_only_to_be_resumed(
 ) -> None:
     config = compose("search", ["refine=recover"])
     config["tracking"]["uri"] = "nowhere"
-    monkeypatch.setattr(build, "find_spec", lambda name: None)
+    monkeypatch.setattr(tree, "find_spec", lambda name: None)
     assert build.recorded_search(config).refiner is None
     with pytest.raises(UserError, match="recover needs peft and trl"):
         build.recorded_search(config, goes_on=True)
@@ -248,7 +248,7 @@ def test_recover_names_the_packages_that_are_missing(monkeypatch: pytest.MonkeyP
         ("bitsandbytes",): "recovery.method=qlora needs bitsandbytes; install it with: pip install bitsandbytes",
     }.items():
         monkeypatch.setattr(
-            build, "find_spec", lambda name, missing=missing: None if name in missing else find_spec(name)
+            tree, "find_spec", lambda name, missing=missing: None if name in missing else find_spec(name)
         )
         with pytest.raises(UserError) as refusal:
             build.recover_spec(config)

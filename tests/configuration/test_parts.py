@@ -66,7 +66,7 @@ def test_all_mistakes_of_a_section_are_reported() -> None:
     with pytest.raises(UserError) as caught:
         build_data({"type": "text", "path": 7, "samples": -1, "seq_len": "x", "feild": "text"})
     refused = [sentence.partition(" ")[0] for sentence in caught.value.sentences]
-    assert refused == ["data.feild", "data.path=7", "data.seq_len=x", "data.samples=-1"]
+    assert refused == ["data.feild", "data.path=7", "data.samples=-1", "data.seq_len=x"]
     with pytest.raises(UserError) as caught:
         build_objective({"type": "task_margin", "tokens": "median", "against": "min"})
     assert len(caught.value.sentences) == 2

@@ -13,7 +13,6 @@ import pytest
 from accelerate import dispatch_model
 from transformers import PreTrainedModel
 
-from raysearch.assessment.spec import SpeedOptions
 from raysearch.assessment.speed import SpeedJob
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.calibration import Calibration
@@ -31,6 +30,7 @@ from raysearch.generation.decoding import generate
 from raysearch.models.loading import spread
 from raysearch.models.stack import LayerStack
 from raysearch.recovery.teacher import TeacherJob
+from raysearch.searching.speed_options import SpeedOptions
 from tests.cases import assert_each
 from tests.generation.test_decoding import DECODINGS, Numbers, prompts
 from tests.models.families import FAMILIES

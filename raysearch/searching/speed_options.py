@@ -1,0 +1,36 @@
+"""How the speed of a pruned model is measured: by an assessment, and by a search by budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
+
+from raysearch.core.options import Options
+
+
+@dataclass(frozen=True)
+class SpeedOptions(Options):
+    """How speed is measured: by generating one sequence, as in "On the Limits of Layer Pruning …", A.9.
+
+    Args:
+        enabled: Whether speed is measured.
+        context_tokens: The number of tokens of the prompt.
+        new_tokens: The number of tokens that are generated after it.
+        repeats: How often each model is timed, in turn; the median counts.
+    """
+
+    section = "assess.speed"
+
+    enabled: bool = True
+    context_tokens: PositiveInt = 512
+    new_tokens: Annotated[int, Field(ge=2)] = 64
+    repeats: PositiveInt = 5
+
+
+@dataclass(frozen=True)
+class SearchSpeedOptions(SpeedOptions):
+    """How the speeds of a search by budget are measured."""
+
+    section = "speed"
