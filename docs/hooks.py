@@ -18,6 +18,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from raysearch.cli import app
+from raysearch.configuration.reference import reference_page
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF, DOCS = ROOT / "conf", ROOT / "docs"
@@ -32,13 +33,16 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     assert config.nav
     (reference,) = (part["Reference"] for part in config.nav if "Reference" in part)
     pages = [{f"{group}=": f"reference/configuration/{group}.md"} for group in GROUPS]
-    reference.append({"Configuration": ["reference/configuration/index.md", *pages]})
+    reference.append(
+        {"Configuration": ["reference/configuration/index.md", {"All keys": "reference/configuration/keys.md"}, *pages]}
+    )
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made here."""
     made = {"reference/commands.md": _commands(), "reference/configuration/index.md": _jobs()}
+    made["reference/configuration/keys.md"] = reference_page()
     made |= {f"reference/configuration/{group}.md": _group(group) for group in GROUPS}
     made |= {page: (ROOT / name).read_text(encoding="utf-8") for name, page in BESIDE.items()}
     for place, content in made.items():
@@ -85,7 +89,8 @@ def _jobs() -> str:
     parts = [
         "# Configuration",
         "The overrides of a command are `key=value`. An override such as `searcher=beam` chooses a file of a group; "
-        "others set one key. `raysearch config searcher=beam` prints all values, each with its origin.",
+        "others set one key. `raysearch config searcher=beam` prints all values, each with its origin. "
+        "[All keys](keys.md) have a type and a meaning.",
         "Groups: " + ", ".join(f"[`{group}=`]({group}.md)" for group in GROUPS) + ".",
     ]
     for file in sorted(CONF.glob("*.yaml")):

@@ -32,17 +32,25 @@ _MOST_DOCUMENTS = 2**17  # documents: the most that are tried, since no document
 
 @dataclass(frozen=True)
 class DrawOptions(Options):
-    """The options that windows and items share."""
+    """The options that windows and items share.
+
+    Args:
+        samples: The number of samples, at least 1, or ``all``.
+        seq_len: The most tokens of a sample, at least 2.
+        sampling: How samples are drawn.
+        seed: The seed of the random draw.
+        shard_samples: The samples of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
+        at_most: The most samples if `samples` is ``all``; None for no limit.
+    """
 
     section = "data"
 
     samples: PositiveInt | Literal["all"]
     seq_len: Annotated[int, Field(ge=2)]
     sampling: str
-    seed: NonNegativeInt = 0  #: of the random draw
-    #: Samples of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
+    seed: NonNegativeInt = 0
     shard_samples: PositiveInt | None = None
-    at_most: PositiveInt | None = None  #: the most samples if `samples` is ``all``; None for no limit
+    at_most: PositiveInt | None = None
 
     @property
     def most(self) -> float:

@@ -13,11 +13,11 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raysearch.core.formatting import as_typed
 from raysearch.core.validation import unknown_key, validated
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SEARCHERS = ("searchers", "bridges")
 _OBJECTIVES = ("calibration.objectives",)
+_FORMATS = ("calibration.formats",)
 _PACKAGES = (*_SEARCHERS, *_OBJECTIVES)
 #: The sections that accept an object in place of their keys, in Python.
 OBJECTS = ("searcher", "objective")
@@ -51,14 +52,14 @@ def build_searcher(values: Mapping[str, Any]) -> Searcher:
     Raises:
         UserError: All mistakes: keys that are unknown or missing, values of the wrong type or out of range.
     """
-    return _build(_SEARCHERS, Searcher, "searcher", values)
+    searcher: Searcher = _build("searcher", values)
+    return searcher
 
 
 def build_objective(values: Mapping[str, Any]) -> Objective:
     """Build an objective from the keys of a file in ``conf/objective/``; errors are those of `build_searcher`."""
-    from raysearch.calibration.objectives.base import Objective
-
-    return _build(_OBJECTIVES, Objective, "objective", values)
+    objective: Objective = _build("objective", values)
+    return objective
 
 
 def build_data(values: Mapping[str, Any]) -> Data:
@@ -68,10 +69,9 @@ def build_data(values: Mapping[str, Any]) -> Data:
         UserError: All mistakes, as in `build_searcher`.
     """
     from raysearch.calibration.data import Data
-    from raysearch.calibration.formats.base import Format
     from raysearch.calibration.rows import Rows
 
-    format_class = _class_of(("calibration.formats",), Format, "data", values)
+    format_class = _class_of("data", values)
     row_values = _values_for(Rows, values)
     format_values = _values_for(format_class, values)
     draw_values = _values_for(format_class.draws, values)
@@ -106,19 +106,64 @@ def values_of(part: DataclassInstance) -> dict[str, Any]:
     return {"type": name, **{field.name: values[field.name] for field in dataclasses.fields(part) if field.init}}
 
 
-def _build(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
-    part = _class_of(packages, base, section, values)
+class _Family(NamedTuple):
+    """The classes that the key ``type`` of a section can name.
+
+    Args:
+        packages: The packages of raysearch with a module for each class.
+        base: The class that all of them extend.
+    """
+
+    packages: tuple[str, ...]
+    base: type
+
+    @property
+    def modules(self) -> dict[str, str]:
+        """The full name of each module by the name that ``type`` has."""
+        return {
+            module.name: f"raysearch.{package}.{module.name}"
+            for package in self.packages
+            for module in pkgutil.iter_modules(importlib.import_module(f"raysearch.{package}").__path__)
+            if not module.ispkg and module.name != "base"
+        }
+
+
+def _family_of(section: str) -> _Family:
+    """Return the classes that ``type`` can name in a section. Only this function knows the sections with a ``type``."""
+    if section == "searcher":
+        return _Family(_SEARCHERS, Searcher)
+    if section == "objective":
+        from raysearch.calibration.objectives.base import Objective
+
+        return _Family(_OBJECTIVES, Objective)
+    from raysearch.calibration.formats.base import Format
+
+    return _Family(_FORMATS, Format)
+
+
+def classes_of(section: str) -> dict[str, Any]:
+    """Return the classes of raysearch that ``type`` can name in a section, by that name.
+
+    Args:
+        section: ``searcher``, ``objective`` or ``data``.
+    """
+    family = _family_of(section)
+    candidates = {
+        name: _candidates(importlib.import_module(module), family.base) for name, module in family.modules.items()
+    }
+    usable = {name: [kind for kind in kinds if not _fault(kind)] for name, kinds in candidates.items()}
+    return {name: kinds[0] for name, kinds in usable.items() if len(kinds) == 1}
+
+
+def _build(section: str, values: Mapping[str, Any]) -> Any:
+    part = _class_of(section, values)
     return validated(part, section, {key: value for key, value in values.items() if key != "type"})
 
 
-def _class_of(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
-    """Return the only complete dataclass derived from `base` at the place that the section's `type` names."""
-    modules = {
-        module.name: f"raysearch.{package}.{module.name}"
-        for package in packages
-        for module in pkgutil.iter_modules(importlib.import_module(f"raysearch.{package}").__path__)
-        if not module.ispkg and module.name != "base"
-    }
+def _class_of(section: str, values: Mapping[str, Any]) -> Any:
+    """Return the only complete dataclass at the place that the section's `type` names."""
+    family = _family_of(section)
+    modules = family.modules
     if "type" not in values:
         raise UserError(f"{section}.type has no value; {did_you_mean('', modules)}")
     kind = as_typed(values["type"])
@@ -126,22 +171,25 @@ def _class_of(packages: Sequence[str], base: type, section: str, values: Mapping
     if kind in modules:
         place: ModuleType | type = importlib.import_module(modules[kind])
     else:
-        place = _foreign_place(packages[0], kind, setting, modules)
-    if isinstance(place, type):
-        classes = [place]
-    else:
-        members = inspect.getmembers(place, inspect.isclass)
-        classes = [member for _, member in members if member.__module__ == place.__name__]
-    faults = {candidate: _fault(candidate) for candidate in classes if issubclass(candidate, base)}
+        place = _foreign_place(family.packages[0], kind, setting, modules)
+    faults = {candidate: _fault(candidate) for candidate in _candidates(place, family.base)}
     usable = [candidate for candidate, fault in faults.items() if not fault]
     if len(usable) != 1:
         reasons = [*filter(None, faults.values())]
         why = f" ({', '.join(reasons)})" if reasons else ""
         raise UserError(
-            f"{setting} cannot be used: {place.__name__} has {len(usable)} dataclasses that are a {base.__name__} with "
-            f"all its methods{why}; let it have one, or choose one of conf/{section}/"
+            f"{setting} cannot be used: {place.__name__} has {len(usable)} dataclasses that are a "
+            f"{family.base.__name__} with all its methods{why}; let it have one, or choose one of conf/{section}/"
         )
     return usable[0]
+
+
+def _candidates(place: ModuleType | type, base: type) -> list[type]:
+    """Return the classes that extend `base`: a class itself, or those that a module defines."""
+    if isinstance(place, type):
+        return [place] if issubclass(place, base) else []
+    members = [member for _, member in inspect.getmembers(place, inspect.isclass)]
+    return [member for member in members if member.__module__ == place.__name__ and issubclass(member, base)]
 
 
 def _foreign_place(package: str, kind: str, setting: str, modules: Iterable[str]) -> ModuleType | type:

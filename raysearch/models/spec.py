@@ -53,7 +53,7 @@ class ModelSpec:
         path: A hub id, a folder, a ``.gguf`` file, or ``installed:<package>`` for a GGUF file inside a package.
         dtype: auto, float32, bfloat16 or float16. auto is the checkpoint's dtype; for GGUF files, whose weights are
             dequantised, it is bfloat16, or float32 on a CPU without instructions for bfloat16.
-        device: auto, cpu, cuda or, with the backend inline, cuda:<index>. auto is CUDA if this machine has it.
+        device: auto, cpu, cuda or, with the backend inline, ``cuda:<index>``. auto is CUDA if this machine has it.
         attention: auto, sdpa, eager or flash_attention_2. auto is sdpa if the architecture supports it, else eager.
         revision: A branch, tag or commit of a hub id; None for its main branch.
         trust_remote_code: Whether code of the checkpoint may run.
