@@ -123,7 +123,7 @@ def _read(config_class: type[Config], merged: MergedConfig) -> Config:
 
 def _evaluation_values(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a configuration; those of a weighted objective have no data, since its parts have."""
-    is_weighted = "parts" in config.get("objective", {})
+    is_weighted = config.get("objective", {}).get("parts") is not None
     return {key: value for key, value in config.items() if not (is_weighted and key == "data")}
 
 

@@ -65,7 +65,11 @@ class MergedConfig:
     files: Mapping[str, Mapping[str, Any]]
 
     def remove(self, section: str) -> None:
-        """Remove a section that has a mistake."""
+        """Remove a section that has a mistake.
+
+        Args:
+            section: Its name.
+        """
         del self.config[section]
         self.absent.add(section)
 
@@ -117,10 +121,13 @@ def merge(job: str, overrides: Sequence[str], config_dir: PathLike | None) -> Me
     set_keys = {*parsed.sections, *parsed.axes, *values.set_keys}
     correct_overrides = [text for key, text in parsed.texts.items() if key in set_keys | {*parsed.choices}]
     merged = MergedConfig(config, mistakes, values.open_sections, correct_overrides, set_keys, files.files)
-    _refuse_what_is_no_section(merged, {*parsed.choices} - {"calibration"})
+    _check_sections(merged, {*parsed.choices} - {"calibration"})
     if "study" in config:
-        with mistakes:
+        try:
             _set_axes(config["study"], parsed.axes)
+        except UserError as error:
+            mistakes.add(*error.sentences)
+            merged.remove("study")
     return merged
 
 
@@ -222,7 +229,7 @@ class _Values:
         return config
 
 
-def _refuse_what_is_no_section(merged: MergedConfig, chosen_groups: set[str]) -> None:
+def _check_sections(merged: MergedConfig, chosen_groups: set[str]) -> None:
     """Refuse other values in the place of sections, which an override or a user's file may have.
 
     Args:
