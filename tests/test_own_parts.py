@@ -46,7 +46,8 @@ def test_objects_search_and_stand_on_record(world: World, cwd: Path, own: Any) -
     parts = {"searcher": own.Annealing(steps=4), "objective": own.Bits()}
     result = raysearch.search("data=file", remove=2, tracking="none", **parts, **values)
     assert result.config["searcher"] == {"type": f"{MODULE}.Annealing", "steps": 4, "temperature": 0.1}
-    assert result.search_id.startswith("Annealing-m2-") and result.config["choices"]["objective"] == "Bits"
+    assert result.search_id.startswith("Annealing-m2-")
+    assert result.config["choices"]["objective"] == "Bits"
     [nats] = raysearch.score("data=file", masks=[result.removed], **values)
     assert result.loss == pytest.approx(nats.loss / math.log(2), abs=1e-12)
     again = raysearch.resume("latest")
@@ -117,9 +118,11 @@ def test_an_installed_package_adds_parts(
         file.write_text(text)
     words = world.search(searcher="hot", objective="bits", searcher__temperature=0.2)
     printed = json_answer(run("search", *words, "--config-dir", str(tmp_path / "conf"), "--json"))
-    assert printed["search_id"].startswith("hot-m2-") and printed["measure"]["unit"] == "bits per token"
+    assert printed["search_id"].startswith("hot-m2-")
+    assert printed["measure"]["unit"] == "bits per token"
     assert raysearch.load("latest").config["searcher"] == {"type": "annealing", "steps": 3, "temperature": 0.2}
     assert run("export", "latest", "--out", "out").code == 0
     refused = run("search", *world.search(), "searcher={type:broken}")
-    assert refused.code == 2 and "searcher.type=broken is no_such_module, which cannot be imported" in refused.err
+    assert refused.code == 2
+    assert "searcher.type=broken is no_such_module, which cannot be imported" in refused.err
     sys.modules.pop(MODULE)

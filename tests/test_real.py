@@ -82,4 +82,5 @@ def prunes_the_file_that_is_deployed(result, store):
     assert fields["llama.block_count"].contents() == done.n_layers == 30 - REMOVE
     assert fields["raysearch.removed_layers"].contents() == list(result.removed)
     assert fields["raysearch.search"].contents() == result.search_id
-    assert deployed is not None and done.size_bytes < done.source_bytes == deployed.stat().st_size
+    assert deployed is not None
+    assert done.size_bytes < done.source_bytes == deployed.stat().st_size

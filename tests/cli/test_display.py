@@ -38,7 +38,8 @@ def display(stderr_text: io.StringIO) -> SearchDisplay:
 def test_a_finished_round_shows_the_time_left(display: SearchDisplay, stderr_text: io.StringIO) -> None:
     summary = SEARCH.rounds[0]
     display.round_done(summary)  # left are 100 + 300 layer-forwards, at 0.5 s each on two replicas
-    assert stderr_text.getvalue().endswith("left about 1 min 40 s\n") and stderr_text.getvalue().count("\n") == 1
+    assert stderr_text.getvalue().endswith("left about 1 min 40 s\n")
+    assert stderr_text.getvalue().count("\n") == 1
 
 
 def test_how_fast_answers_are_written_is_shown(display: SearchDisplay, stderr_text: io.StringIO) -> None:
@@ -79,7 +80,8 @@ def test_each_stage_of_an_assessment_is_printed_when_it_begins(
 
 def test_the_best_of_a_round_is_a_bare_number(display: SearchDisplay, stderr_text: io.StringIO) -> None:
     summary = greedy_search(measure=MARGIN).rounds[0]
-    assert summary.round_best_loss is not None and summary.round_best_loss < 0
+    assert summary.round_best_loss is not None
+    assert summary.round_best_loss < 0
     display.round_done(replace(summary, round_best=Mask.of(4)))
     assert f"round 1 done  best of the round {{4}} {summary.round_best_loss:.4f}  9 computed" in stderr_text.getvalue()
     display.round_done(replace(summary, round=2, round_best_loss=None))  # screening dropped all masks
@@ -101,7 +103,8 @@ def test_the_live_line_names_the_round_of_the_best(display: SearchDisplay, stder
     display._line_time -= 60
     display.progress(Progress(10, 100, 0, 7, 0, 7, n_replicas=2, computing_s=15.0))
     line = stderr_text.getvalue().splitlines()[-1]
-    assert line.startswith("round 2/3  10% of 7 masks  best of round 1: {4} ") and "best of the round" not in line
+    assert line.startswith("round 2/3  10% of 7 masks  best of round 1: {4} ")
+    assert "best of the round" not in line
 
 
 def test_a_search_by_budget_shows_the_maximum_time_left(display: SearchDisplay, stderr_text: io.StringIO) -> None:
@@ -110,7 +113,8 @@ def test_a_search_by_budget_shows_the_maximum_time_left(display: SearchDisplay, 
     assert stderr_text.getvalue().endswith("left at most 1 min 40 s\n")
     display._line_time -= 60
     display.progress(Progress(0, 100, 0, 7, 0, 7, n_replicas=2, computing_s=10.0))
-    assert "round 2/3 at most" in stderr_text.getvalue() and "left 1 min 40 s at most" in stderr_text.getvalue()
+    assert "round 2/3 at most" in stderr_text.getvalue()
+    assert "left 1 min 40 s at most" in stderr_text.getvalue()
 
 
 def test_the_conversion_of_a_model_is_shown_immediately(display: SearchDisplay, stderr_text: io.StringIO) -> None:

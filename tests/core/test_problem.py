@@ -14,9 +14,12 @@ def test_children_extend_every_parent_once_and_spare_the_protected():
 
 def test_legality():
     problem = Problem.create(5, 2, protect=[0])
-    assert problem.is_legal(Mask()) and problem.is_legal(Mask.of(1, 2, 3, 4))
-    assert not problem.is_legal(Mask.of(0)) and not problem.is_legal(Mask.of(5))
-    assert problem.is_solution(Mask.of(1, 4)) and not problem.is_solution(Mask.of(1))
+    assert problem.is_legal(Mask())
+    assert problem.is_legal(Mask.of(1, 2, 3, 4))
+    assert not problem.is_legal(Mask.of(0))
+    assert not problem.is_legal(Mask.of(5))
+    assert problem.is_solution(Mask.of(1, 4))
+    assert not problem.is_solution(Mask.of(1))
     assert not Problem(3, 1).is_legal(Mask.of(0, 1, 2))
     assert problem.n_solutions == 6
 

@@ -59,7 +59,8 @@ def test_every_replica_of_a_search_is_ended(
             os.kill(replica, ending)
         ended |= new
     result = json_answer(command.finish())
-    assert same(result, undisturbed) and evaluations("ended") == evaluations("undisturbed")
+    assert same(result, undisturbed)
+    assert evaluations("ended") == evaluations("undisturbed")
     assert len(ended) == 2 * times
     assert result["pool"]["units_redone"] >= 1
     wait_for(lambda: not any(map(psutil.pid_exists, ended)), 20, lambda: "they still hold memory of their device")
@@ -144,7 +145,8 @@ def test_a_replica_that_loads_for_ever_is_replaced_and_one_without_a_place_is_no
     with closing(RayPool(Replicas(fleet, recipe, 1), fleet.close)) as pool:
         demand_before = fleet.sync("test", Demand(2))
         assert answers(pool, units).keys() == {(unit.shard, mask) for unit in units for mask in unit.masks}
-        assert pool.stats.waiting_seconds > 12.0 and pool.stats.units_redone == 0
+        assert pool.stats.waiting_seconds > 12.0
+        assert pool.stats.units_redone == 0
         assert len(demand_before.keys() & fleet.sync("test", Demand(2)).keys()) == 1
 
 

@@ -25,4 +25,5 @@ def test_properties_that_llama_cpp_derives_from_places(tmp_path: Path) -> None:
     assert misread_by_llama_cpp(lite, Mask.of(5), 27) is None, (
         "DeepSeek-V2-Lite is computed in the same way with 26 layers"
     )
-    assert misread_by_llama_cpp(lite, Mask.of(5, 6), 27) and misread_by_llama_cpp(lite, Mask.of(5, 6, 7), 30)
+    assert misread_by_llama_cpp(lite, Mask.of(5, 6), 27)
+    assert misread_by_llama_cpp(lite, Mask.of(5, 6, 7), 30)

@@ -31,14 +31,17 @@ def test_the_rest_of_the_searched_text_is_trained_on_and_a_tenth_assessed(
 ) -> None:
     outcome = run("recover", *words, "--out", "healed")
     assert outcome.code == 0, outcome.err
-    assert "warning" not in outcome.err and "the search's own data (perplexity" in outcome.out
+    assert "warning" not in outcome.err
+    assert "the search's own data (perplexity" in outcome.out
     (folder,) = (cwd / "mlruns/recoveries").iterdir()
     card = json.loads((folder / "rows.json").read_text())
     assert card["data"] == {"source": "file", "path": world.text.name, "part": "rest", "responses": None}
     assert 9 < card["rows"] <= 24
     (record,) = raysearch.recoveries("latest")
-    assert record.settings["choices.data"] == "file" and record.settings["data.path"] == str(world.text)
-    assert record.settings["data.samples"] == 24 and [numbers.metric.name for numbers in record.numbers] == ["own"]
+    assert record.settings["choices.data"] == "file"
+    assert record.settings["data.path"] == str(world.text)
+    assert record.settings["data.samples"] == 24
+    assert [numbers.metric.name for numbers in record.numbers] == ["own"]
     repeated = done(run, "recover", *words, "--out", "healed")
     assert repeated["recovery_id"] == folder.name, "the same command resumes"
 
@@ -71,9 +74,11 @@ def test_of_questions_the_answers_of_the_data_are_learned(run: Run, words: list[
     changed = {"data": "questions", "data.path": "asked.jsonl", "data.seq_len": 32, "data.samples": 20}
     done(run, "search", *world.search(**changed, **{"data.prompt": "{question}"}))
     value = done(run, "recover", *words, "assess=none", "--out", "healed")
-    assert value["answers_written"] == 0 and value["rows"] >= 9
+    assert value["answers_written"] == 0
+    assert value["rows"] >= 9
     (record,) = raysearch.recoveries("latest")
-    assert record.settings["recovery.responses"] == "data" and record.settings["data.path"] == "asked.jsonl"
+    assert record.settings["recovery.responses"] == "data"
+    assert record.settings["data.path"] == "asked.jsonl"
 
 
 def test_own_data_are_of_recover_alone(run: Run, world: World) -> None:
@@ -89,5 +94,6 @@ def test_a_short_recovery_in_a_search_is_on_its_own_data_too(world: World, cwd: 
     assert (rows.path, rows.part, draw.at_most, draw.seq_len) == (str(world.text), "rest", 512, 128)
     addresses = build.search_spec([word for word in words if not word.startswith("data")]).refiner
     chosen = build.search_spec([*words, "refine.recover_with=data=sotu data.samples=512 data.seq_len=128"]).refiner
-    assert isinstance(addresses, RecoveryRefiner) and isinstance(chosen, RecoveryRefiner)
+    assert isinstance(addresses, RecoveryRefiner)
+    assert isinstance(chosen, RecoveryRefiner)
     assert addresses.spec.data.rows.path is chosen.spec.data.rows.path is None

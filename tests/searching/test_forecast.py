@@ -51,7 +51,8 @@ def test_a_search_that_was_rehearsed_is_not_rehearsed_again() -> None:
     first = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], cached)
     second = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], cached)
     assert first == Forecaster().forecast(searcher.searcher, PROBLEM, 0, objectives[0])
-    assert second is not None and not any(cost.layer_forwards for cost in second)
+    assert second is not None
+    assert not any(cost.layer_forwards for cost in second)
     assert len(searcher.starts) == 1
     forecaster.forecast(searcher, PROBLEM, 1, objectives[0])
     forecaster.forecast(searcher, Problem(n_layers=12, n_remove=4), 0, objectives[0])
@@ -62,7 +63,8 @@ def test_statistics_are_counted_again() -> None:
     searcher = ImportanceSearcher("block_influence")
     forecaster = Forecaster(60)
     first, second = (forecaster.forecast(searcher, PROBLEM, 0, [PerplexityObjective()]) for _ in range(2))
-    assert first == second and first is not None
+    assert first == second
+    assert first is not None
     assert sum(cost.layer_forwards for cost in first) >= PROBLEM.n_layers
 
 
@@ -90,5 +92,6 @@ def test_the_line_shows_if_the_losses_decide_how_many_masks_there_are() -> None:
 
 def test_the_dense_model_is_not_counted() -> None:
     costs = Forecaster().forecast(CboSearcher(k=4), Problem(6, 2), seed=0, objectives=[PerplexityObjective()])
-    assert costs is not None and costs[0].masks == 6 + 15
+    assert costs is not None
+    assert costs[0].masks == 6 + 15
     assert costs[0].naive_layer_forwards == 6 * 5 + 15 * 4

@@ -49,7 +49,9 @@ def test_rounds_are_yielded_one_by_one_and_the_result_is_recorded(spec: SearchSp
             result = end.value
     assert [summary.round for summary in rounds] == [1, 2]
     assert all(isinstance(summary, RoundSummary) for summary in rounds)
-    assert len(result.removed) == 2 and result.loss > 0 and result.complete
+    assert len(result.removed) == 2
+    assert result.loss > 0
+    assert result.complete
     record = last_record(spec)
     assert (record.state, record.search_id) == ("finished", result.search_id)
     assert record.fingerprints.keys() == {"calibration", "model", "text"}
@@ -58,14 +60,18 @@ def test_rounds_are_yielded_one_by_one_and_the_result_is_recorded(spec: SearchSp
 def test_a_result_and_its_repetition_have_the_same_separation(spec: SearchSpec, world: World) -> None:
     result = run_search(spec, Observer(), Tracker())
     separation = result.separation
-    assert separation is not None and (separation.reference, separation.by_layer) == (result.mask, False)
+    assert separation is not None
+    assert (separation.reference, separation.by_layer) == (result.mask, False)
     assert separation.n_others == 3 >= separation.n_not_worse, "greedy tries four masks of two of five layers"
-    assert separation.n_samples == result.n_samples and str(separation) in str(result)
+    assert separation.n_samples == result.n_samples
+    assert str(separation) in str(result)
     assert (
         last_record(spec).finished_result.separation == separation == run_search(spec, Observer(), Tracker()).separation
     )
     alone = run_search(build.search_spec(world.search(searcher="one_shot")), Observer(), Tracker()).separation
-    assert alone is not None and alone.by_layer and alone.n_others == 3, "of five layers, two are removed"
+    assert alone is not None, "of five layers, two are removed"
+    assert alone.by_layer, "of five layers, two are removed"
+    assert alone.n_others == 3, "of five layers, two are removed"
 
 
 def test_data_that_are_deleted_during_a_search_do_not_undo_it(world: World, cwd: Path) -> None:
@@ -88,14 +94,16 @@ def test_a_search_that_is_closed_early_is_stopped_with_the_best_mask_so_far(spec
     next(steps)
     steps.close()
     record = last_record(spec)
-    assert record.state == "stopped" and record.failure is not None
+    assert record.state == "stopped"
+    assert record.failure is not None
     observer.search_ended.assert_called_once_with(None, record.failure, True)
     assert "budget was spent before a mask of 2 layers was scored" in record.failure
     steps = search_rounds(spec, Observer(), Tracker())
     next(steps), next(steps)
     steps.close()
     record = last_record(spec)
-    assert (record.state, record.failure) == ("stopped", None) and record.result is not None
+    assert (record.state, record.failure) == ("stopped", None)
+    assert record.result is not None
 
 
 def test_a_failure_and_an_interrupt_are_recorded(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,13 +114,15 @@ def test_a_failure_and_an_interrupt_are_recorded(spec: SearchSpec, monkeypatch: 
         patch.setattr(Replica, "evaluate", fails)
         with pytest.raises(EvaluationError, match="out of luck"):
             run_search(spec, Observer(), Tracker())
-    assert last_record(spec).state == "failed" and "out of luck" in str(last_record(spec).failure)
+    assert last_record(spec).state == "failed"
+    assert "out of luck" in str(last_record(spec).failure)
     with monkeypatch.context() as patch:
         patch.setattr(Replica, "evaluate", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run_search(spec, Observer(), Tracker())
     assert (last_record(spec).state, last_record(spec).failure) == ("interrupted", None)
-    assert run_search(spec, Observer(), Tracker()).complete and last_record(spec).state == "finished"
+    assert run_search(spec, Observer(), Tracker()).complete
+    assert last_record(spec).state == "finished"
 
 
 def test_the_recorded_failure_is_a_sentence(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
