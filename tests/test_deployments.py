@@ -115,7 +115,8 @@ def test_compose_files_follow_the_specification() -> None:
 def test_containers_are_not_open_to_the_network_and_hold_no_secrets() -> None:
     compose = load(DOCKER / "compose.yaml")
     ports = [port for service in compose["services"].values() for port in service.get("ports", [])]
-    assert ports and all(port.startswith("127.0.0.1:") for port in ports)
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     assert all(f"/docker/{Path(secret['file']).parent}/" in ignored for secret in compose["secrets"].values())
     assert set(load(DOCKER / "compose.cuda.yaml")["services"]) <= set(compose["services"])

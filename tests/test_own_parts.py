@@ -47,7 +47,8 @@ def test_objects_search_and_stand_on_record(world: World, cwd: Path, own: Any) -
     search = raysearch.search("data=file", remove=2, tracking="none", **parts, **values)
     result = search.result
     assert result.config["searcher"] == {"type": f"{MODULE}.Annealing", "steps": 4, "temperature": 0.1}
-    assert result.search_id.startswith("Annealing-m2-") and result.config["choices"]["objective"] == "Bits"
+    assert result.search_id.startswith("Annealing-m2-")
+    assert result.config["choices"]["objective"] == "Bits"
     [nats] = raysearch.score("data=file", masks=[result.removed], **values)
     assert result.loss == pytest.approx(nats.loss / math.log(2), abs=1e-12)
     again = search.resume().result
@@ -122,5 +123,6 @@ def test_an_installed_package_adds_parts(
     assert raysearch.open().search().result.config["searcher"] == {"type": "annealing", "steps": 3, "temperature": 0.2}
     assert run("export", "latest", "--out", "out").code == 0
     refused = run("search", *world.search(), "searcher={type:broken}")
-    assert refused.code == 2 and "searcher.type=broken is no_such_module, which cannot be imported" in refused.err
+    assert refused.code == 2
+    assert "searcher.type=broken is no_such_module, which cannot be imported" in refused.err
     sys.modules.pop(MODULE)

@@ -32,7 +32,8 @@ def composed(words: str) -> dict[str, object]:
 def value_of(config: dict[str, object], key: str) -> object:
     value: object = config
     for part in key.split("."):
-        assert isinstance(value, dict) and part in value, f"{key} has no {part}"
+        assert isinstance(value, dict), f"{key} has no {part}"
+        assert part in value, f"{key} has no {part}"
         value = value[part]
     return value
 

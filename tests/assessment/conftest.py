@@ -169,7 +169,8 @@ def assert_recorded(assess: Assess, mask: Mask, words: list[str], computed: int)
     first = assess([mask], *words)
     assert first.computed == computed
     second = assess([mask], *words, make_pool=no_pool)
-    assert second.values == first.values and second.computed == 0
+    assert second.values == first.values
+    assert second.computed == 0
 
 
 class Stopping:

@@ -35,14 +35,18 @@ def searched(run: Run, world: World) -> str:
 
 def test_table_and_json(run: Run, searched: str, words: list[str], cwd: Path) -> None:
     shown = run("assess", "latest", *words)
-    assert shown.code == 0 and searched in shown.out
-    assert "mine (perplexity, lower is better)" in shown.out and "PIQA (%, higher is better)" in shown.out
-    assert "4 windows, 60 scored tokens" in shown.out and "4 items, acc_norm" in shown.out
+    assert shown.code == 0
+    assert searched in shown.out
+    assert "mine (perplexity, lower is better)" in shown.out
+    assert "PIQA (%, higher is better)" in shown.out
+    assert "4 windows, 60 scored tokens" in shown.out
+    assert "4 items, acc_norm" in shown.out
     assert "4 numbers computed now" in shown.out
     assert f"lm_eval --include_path {cwd / 'mlruns' / 'tasks'}" in shown.out
     outcome = run("assess", searched, *words, "--json")
     value = json.loads(outcome.out)
-    assert value["computed"] == 0 and len(value["removed"]) == 2
+    assert value["computed"] == 0
+    assert len(value["removed"]) == 2
     mine = value["pruned"]["mine"]
     assert mine["retention"] == pytest.approx(mine["value"] / value["dense"]["mine"]["value"])
     assert (mine["unit"], mine["group"], mine["higher_is_better"]) == ("perplexity", "perplexity", False)
@@ -60,7 +64,8 @@ def test_another_size_of_the_path(run: Run, searched: str, words: list[str]) -> 
     value = json.loads(run("assess", "latest", *words, "--remove", 1, "--json").out)
     assert len(value["removed"]) == 1
     outcome = run("assess", "latest", *words, "--remove", 4)
-    assert outcome.code == 2 and "choose one of: 1, 2" in outcome.err
+    assert outcome.code == 2
+    assert "choose one of: 1, 2" in outcome.err
 
 
 def test_python(searched: str, world: World) -> None:
@@ -151,10 +156,13 @@ def test_mistakes_are_reported_in_a_sentence(
         with subtests.test(message):
             outcome = run("assess", "latest", *words, *changed)
             assert (outcome.code, outcome.out) == (2, "")
-            assert message in outcome.err and outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+            assert message in outcome.err
+            assert outcome.err.startswith("error: ")
+            assert outcome.err.count("\n") == 1
 
 
 @pytest.mark.slow
 def test_a_task_that_lm_eval_does_not_know(run: Run, searched: str, words: list[str]) -> None:
     outcome = run("assess", "latest", *words, "assess.data_dir=null", "assess.tasks=[hellaswagg]")
-    assert outcome.code == 2 and "which lm-eval does not know; did you mean 'hellaswag'?" in outcome.err
+    assert outcome.code == 2
+    assert "which lm-eval does not know; did you mean 'hellaswag'?" in outcome.err

@@ -65,7 +65,8 @@ def test_texts_are_recorded_and_those_of_the_model_without_the_layers(
     assert result.estimate.value == pytest.approx(100 * sum(answer.score.value for answer in scored) / len(scored))
     assert result.items == tuple(100 * answer.score.value / len(scored) for answer in scored)
     assert result.detail["tokens"] == sum(answer.n_tokens for answer in scored) / len(scored)
-    assert result.metric.group == "generation" and result.extent.startswith("6 items")
+    assert result.metric.group == "generation"
+    assert result.extent.startswith("6 items")
 
 
 def test_nothing_is_generated_twice(assess: Assess, words: list[str]) -> None:
@@ -180,7 +181,8 @@ def test_two_replicas_of_ray_read_and_write_the_same(
     ]
     masks = [Mask.of(1), Mask.of(1, 2), MASK]
     inline = assess(masks, *words)
-    assert [*inline.by_mask] == [Mask(), *masks] and inline.computed == 3 * 4
+    assert [*inline.by_mask] == [Mask(), *masks]
+    assert inline.computed == 3 * 4
     assert {metric.name for metric in inline.metrics} >= {"mine", "whole", "apart"}
     with closing(Ledger(tmp_path / "ray" / "ledger.db")) as ledger:
         what = read(words, world.model, ledger.path, ClusterOptions("ray", replicas=2))
@@ -189,4 +191,5 @@ def test_two_replicas_of_ray_read_and_write_the_same(
         {name: result.detail for name, result in assessments.by_mask[MASK].items()} for assessments in (inline, on_ray)
     ]
     assert details[0] == details[1]
-    assert on_ray.values == inline.values and on_ray.computed == inline.computed
+    assert on_ray.values == inline.values
+    assert on_ray.computed == inline.computed

@@ -121,7 +121,8 @@ def test_a_stop_loses_nothing_that_was_done(assess: Assess, world: World, items:
     with pytest.raises(KeyboardInterrupt):
         assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=3))
     assessments = assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=99))
-    assert assessments.computed == 1 and len(done) == len({str(job) for job in done}) == 4
+    assert assessments.computed == 1
+    assert len(done) == len({str(job) for job in done}) == 4
 
 
 TASK = """
@@ -152,7 +153,8 @@ def test_own_task_files_come_first(assess: Assess, items: Path, tmp_path: Path) 
     folder = own_tasks(tmp_path / "own", "mine")
     words = ["assess.tasks=[mine,piqa]", f"assess.task_dir={folder}", f"assess.data_dir={items}"]
     assessments = assess([], *words)
-    assert [*assessments.values[Mask()]] == ["mine", "piqa"] and assessments.computed == 2
+    assert [*assessments.values[Mask()]] == ["mine", "piqa"]
+    assert assessments.computed == 2
     own_tasks(folder, question="the navy")
     assert assess([], *words).computed == 1, "the data next to the file are a part of its name in the ledger"
 
@@ -163,9 +165,8 @@ def test_a_group_has_a_number_where_its_file_says_how(assess: Assess, tmp_path: 
     (folder / "whole.yaml").write_text(f"group: whole\n{parts}aggregate_metric_list: [{{metric: acc}}]\n")
     (folder / "bare.yaml").write_text(f"group: bare\n{parts}")
     results = assess([], "assess.tasks=[first,whole]", f"assess.task_dir={folder}").by_mask[Mask()]
-    assert (
-        results["whole"].estimate.value == results["first"].estimate.value and results["whole"].extent == "2 items, acc"
-    )
+    assert results["whole"].estimate.value == results["first"].estimate.value
+    assert results["whole"].extent == "2 items, acc"
     for name in ("bare", "of_war"):
         message = f"assess.tasks has {name}, which stands for several tasks; name them: first, second"
         with pytest.raises(UserError, match=message):
@@ -220,7 +221,8 @@ def _plain(target: Any) -> Any:
 
 def test_ready_files_are_written_once(items: Path, tmp_path: Path) -> None:
     folder = write_task_files(items, tmp_path)
-    assert folder.is_absolute() and sorted(file.stem for file in folder.glob("*.yaml")) == ready_tasks()
+    assert folder.is_absolute()
+    assert sorted(file.stem for file in folder.glob("*.yaml")) == ready_tasks()
     before = {file: file.stat().st_mtime_ns for file in folder.iterdir() if file.suffix == ".yaml"}
     assert write_task_files(items, tmp_path) == folder
     assert before == {file: file.stat().st_mtime_ns for file in before}

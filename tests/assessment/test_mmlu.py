@@ -24,7 +24,8 @@ def test_each_subject_is_asked_as_lm_eval_asks_it(items: Path, tmp_path: Path) -
     folder = write_task_files(items, tmp_path)
     ours = task_manager(str(folder), "mmlu").load(["mmlu"])["tasks"]
     files = {"test": str(items / "mmlu" / "test.jsonl"), "dev": str(items / "mmlu" / "dev.jsonl")}
-    assert len(SUBJECTS) == 57 and ours.keys() == {f"mmlu::{subject}" for subject in SUBJECTS}
+    assert len(SUBJECTS) == 57
+    assert ours.keys() == {f"mmlu::{subject}" for subject in SUBJECTS}
     for subject in SUBJECTS:
         config = load_yaml(own_files()["mmlu"].with_name(f"mmlu_{subject}.yaml"))
         read: Callable[..., Any] = lambda subject=subject, **_: rows_of_subject(subject, **files)  # noqa: E731

@@ -49,8 +49,11 @@ def test_the_text_is_a_part_of_the_searched_file_that_the_search_has_not_used(ru
     value, messages = assessed(run)
     (name,) = value["pruned"]
     detail = value["pruned"][name]["detail"]
-    assert name == "own" and detail["data"]["path"] == str(world.text) and detail["data"]["part"] == "held_out"
-    assert value["overlaps"] == [] and "warning" not in messages
+    assert name == "own"
+    assert detail["data"]["path"] == str(world.text)
+    assert detail["data"]["part"] == "held_out"
+    assert value["overlaps"] == []
+    assert "warning" not in messages
     assert "the search's own data (perplexity" in run("assess", "latest", *ASSESS).out
 
 
@@ -66,9 +69,11 @@ def test_no_window_has_words_in_a_row_in_common_with_a_sample(part: str, world: 
     used = "\n".join(texts_of(samples, world.model))
     (unused_text,) = plan.texts
     windows = texts_of(unused_text, world.model)
-    assert len(windows) >= 4 and len(used.splitlines()) == 20
+    assert len(windows) >= 4
+    assert len(used.splitlines()) == 20
     runs = [words[at : at + 13] for words in map(str.split, windows) for at in range(len(words) - 12)]
-    assert runs and not [run for run in runs if " ".join(run) in used]
+    assert runs
+    assert not [run for run in runs if " ".join(run) in used]
 
 
 def test_questions_that_were_searched_on_are_left_out(run: Run, world: World, cwd: Path) -> None:
@@ -94,8 +99,10 @@ def test_a_sentence_says_which_text_is_used_if_the_search_used_all(run: Run, wor
     (cwd / "small.txt").write_text(world.text.read_text()[:600])
     search(run, world.search(**{"data.path": "small.txt", "data.samples": "all", "data.sampling": "sequential"}))
     value, messages = assessed(run)
-    assert [*value["pruned"]] == ["sotu"] and np.isfinite(value["pruned"]["sotu"]["value"])
-    assert "the search's own data cannot be assessed" in messages and "is measured on assess.texts.sotu" in messages
+    assert [*value["pruned"]] == ["sotu"]
+    assert np.isfinite(value["pruned"]["sotu"]["value"])
+    assert "the search's own data cannot be assessed" in messages
+    assert "is measured on assess.texts.sotu" in messages
 
 
 def test_addresses_are_assessed_if_they_were_searched_on_or_requested(run: Run, world: World) -> None:
@@ -103,7 +110,8 @@ def test_addresses_are_assessed_if_they_were_searched_on_or_requested(run: Run, 
     assert [*assessed(run, "assess.own_data=false")[0]["pruned"]] == ["sotu"]
     search(run, world.search(data="sotu", **{"data.path": None, "data.part": "rest"}))
     value, _ = assessed(run)
-    assert [*value["pruned"]] == ["sotu"] and value["pruned"]["sotu"]["detail"]["data"]["part"] == "held_out"
+    assert [*value["pruned"]] == ["sotu"]
+    assert value["pruned"]["sotu"]["detail"]["data"]["part"] == "held_out"
 
 
 def test_other_texts_stay_in_addition(run: Run, world: World) -> None:

@@ -67,7 +67,8 @@ def test_is_that_of_a_plain_script(assess: Assess, world: World, text: Path, sam
         kind = "document" if sampling == "whole" else "window"
         assert result.extent.startswith(f"{len(rows)} {kind}s, ")
     retention = assessments.by_mask[MASK]["mine"].retention
-    assert retention and retention.value == pytest.approx(perplexity[MASK] / perplexity[Mask()])
+    assert retention
+    assert retention.value == pytest.approx(perplexity[MASK] / perplexity[Mask()])
 
 
 def test_error_is_carried_over_from_the_loss(assess: Assess, world: World, text: Path) -> None:
@@ -77,7 +78,9 @@ def test_error_is_carried_over_from_the_loss(assess: Assess, world: World, text:
     result = assessments.values[MASK]["mine"]
     assert result.error == pytest.approx(result.value * float(means.std()) / math.sqrt(len(means)), rel=1e-5)
     dense = assessments.by_mask[Mask()]["mine"].retention
-    assert dense and dense.value == 1 and dense.error == 0
+    assert dense
+    assert dense.value == 1
+    assert dense.error == 0
 
 
 def test_a_number_of_samples_is_the_most_that_are_taken(assess: Assess, text: Path) -> None:
@@ -98,7 +101,8 @@ def test_what_is_not_finite_is_null_in_json() -> None:
     metric = Metric("mine", "mine", "perplexity", "perplexity", False)
     broken = Result(metric, Estimate(math.inf), None, "1 window", {"losses": [math.nan, 1.0]})
     value = json.loads(json.dumps(plain(broken), allow_nan=False))
-    assert value["value"] is None and value["detail"] == {"losses": [None, 1.0]}
+    assert value["value"] is None
+    assert value["detail"] == {"losses": [None, 1.0]}
 
 
 def test_a_pool_that_is_offered_is_handed_the_texts_and_stays(assess: Assess, replica: Replica, text: Path) -> None:
@@ -106,4 +110,6 @@ def test_a_pool_that_is_offered_is_handed_the_texts_and_stays(assess: Assess, re
     pool = InlinePool(lambda: replica)
     pool.close = lambda: closed.append(True)  # type: ignore[method-assign]
     assessments = assess([MASK], of_text("mine", text), f"assess.seq_len={SEQ_LEN}", make_pool=lambda: pool)
-    assert assessments.computed == 2 and not closed and len(replica.calibrations) == 1
+    assert assessments.computed == 2
+    assert not closed
+    assert len(replica.calibrations) == 1

@@ -73,7 +73,8 @@ def test_retention_and_change_count_the_items_as_pairs() -> None:
     assert top_1.retention.error == pytest.approx(50 / 3**0.5 / (200 / 3))
     assert (sum(top_1.items), sum(log_p.items)) == pytest.approx((100 / 3, -3.0))
     share = _share(top_1, probe_results(dense, dense)[top_1.metric.name])  # of a recovered model's number
-    assert share is not None and share.error == pytest.approx(top_1.retention.error)
+    assert share is not None
+    assert share.error == pytest.approx(top_1.retention.error)
     assert (log_p.estimate.value, log_p.detail) == (-3.0, {"change": -1.0, "change_error": 0.0})
     assert probe_results(dense, {**dense, "right": [0.0] * 3})["arithmetic_top1"].retention is None
 

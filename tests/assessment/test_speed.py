@@ -37,12 +37,14 @@ def test_dense_and_masks_are_timed_in_turn(replica: Replica, monkeypatch: pytest
     options = dataclasses.replace(OPTIONS, repeats=3)
     summaries = speed.SpeedJob((fewer,), options).run(replica)
     assert turns == [Mask(), fewer] * 5, "one turn to warm up, one for memory, then three"
-    assert summaries[Mask()]["decode_s"] == [5, 7, 9] and summaries[fewer]["decode_s"] == [6, 8, 10]
+    assert summaries[Mask()]["decode_s"] == [5, 7, 9]
+    assert summaries[fewer]["decode_s"] == [6, 8, 10]
     assert summaries[fewer]["decode_tokens_per_s"] == pytest.approx(5 / 8)
     assert summaries[fewer]["prefill_tokens_per_s"] == pytest.approx(8 / 0.5)
     results = speed.speed_results(summaries[fewer])
     retention = results["decode_tokens_per_s"].retention
-    assert retention and retention.value == pytest.approx(7 / 8)
+    assert retention
+    assert retention.value == pytest.approx(7 / 8)
     ratios = [5 / 6, 7 / 8, 9 / 10]
     assert retention.error == pytest.approx(math.sqrt(math.pi / 2) * np.std(ratios, ddof=1) / math.sqrt(3))
     speeds = results["decode_tokens_per_s"].estimate
@@ -88,7 +90,8 @@ def test_weights_of_removed_layers_do_not_count(replica: Replica) -> None:
     assert summaries[Mask()]["weights_bytes"] - summaries[Mask.of(0, 3)]["weights_bytes"] == 2 * layer
     pruned = summaries[Mask.of(0, 3)]
     assert pruned["peak_memory_bytes"] == pruned["weights_bytes"] + pruned["working_bytes"]
-    assert len(pruned["decode_s"]) == 2 and min(pruned["decode_s"] + pruned["prefill_s"]) > 0
+    assert len(pruned["decode_s"]) == 2
+    assert min(pruned["decode_s"] + pruned["prefill_s"]) > 0
 
 
 def test_memory_has_a_fallback_that_says_so(replica: Replica, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
@@ -110,18 +113,19 @@ def test_masks_of_one_size_are_measured_once(assess: Assess, world: World) -> No
     assert assessments.values[Mask.of(0, 2)] == assessments.values[Mask.of(1, 3)]
     assert {metric.unit for metric in assessments.metrics} == {"tokens/s", "bytes"}
     repeated = assess([Mask.of(1, 2)], *WORDS)
-    assert repeated.computed == 0 and repeated.values[Mask.of(1, 2)] == assessments.values[Mask.of(0, 2)]
+    assert repeated.computed == 0
+    assert repeated.values[Mask.of(1, 2)] == assessments.values[Mask.of(0, 2)]
 
 
 def test_speeds_that_stand_side_by_side_are_of_one_run(assess: Assess) -> None:
     first = assess([Mask.of(4)], *WORDS)
     more = assess([Mask.of(4), Mask.of(3, 4)], *WORDS)
-    assert more.computed == 3 and more.values[Mask.of(4)] != first.values[Mask.of(4)]
+    assert more.computed == 3
+    assert more.values[Mask.of(4)] != first.values[Mask.of(4)]
     for results in more.by_mask.values():
         decoding = results["decode_tokens_per_s"]
-        assert decoding.retention and decoding.retention.value == pytest.approx(
-            decoding.estimate.value / decoding.detail["dense"]
-        )
+        assert decoding.retention
+        assert decoding.retention.value == pytest.approx(decoding.estimate.value / decoding.detail["dense"])
 
 
 def test_a_gpu_is_waited_for_and_counts_its_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +142,8 @@ def test_a_gpu_is_waited_for_and_counts_its_memory_once(monkeypatch: pytest.Monk
         monkeypatch.setattr(torch.cuda, name, partial(answer, name))
     clock = speed._Clock(gpu)
     clock.put(torch.tensor([1]))
-    assert calls == ["synchronize"] and len(clock.ticks_s) == 1
+    assert calls == ["synchronize"]
+    assert len(clock.ticks_s) == 1
     memory = speed.PeakMemory.of([gpu] * 3)
     assert calls[1:] == ["synchronize", "reset_peak_memory_stats", "memory_allocated"]
     assert memory.growth() == 250

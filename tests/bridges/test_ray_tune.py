@@ -190,7 +190,8 @@ def test_answers_remarks_and_the_best_mask_are_restored(tmp_path):
 def test_a_concurrency_limiter_works():
     searcher = TuneSearcher(BeamSearcher(1), PROBLEM)
     limited = ConcurrencyLimiter(searcher, max_concurrent=2)
-    assert limited.suggest("0") and limited.suggest("1")
+    assert limited.suggest("0")
+    assert limited.suggest("1")
     assert limited.suggest("2") is None
     limited.on_trial_complete("0", {"loss": 1.0})
     assert limited.suggest("2") == {"removed": [2]}

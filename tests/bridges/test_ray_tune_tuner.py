@@ -53,7 +53,8 @@ def tuner(trainable, searcher, folder, *callbacks):
 def test_a_tuner_finds_what_a_search_finds_and_failed_trials_are_failures(tmp_path):
     searcher = TuneSearcher(GREEDY, PROBLEM)
     results = tuner(frail_toy, searcher, tmp_path).fit()
-    assert len(results) == 6 + 5 and results.num_errors == 2  # {0}, and {0} together with the best layer
+    assert len(results) == 6 + 5
+    assert results.num_errors == 2  # {0}, and {0} together with the best layer
     oracle = ToyOracle(PROBLEM, lambda mask: math.nan if {0, 1} & set(mask) else LOSS(mask))
     assert searcher.found == run_searcher(GREEDY, PROBLEM, 0, oracle)
     succeeded = {Mask.of(*result.config["removed"]) for result in results if not result.error}

@@ -34,7 +34,8 @@ def test_a_slice_of_samples_has_no_padding_that_none_of_them_needs():
 def test_items_are_taken_whole():
     choices = Choices(np.array([0, 1, 1]), np.array([True, False, True]), np.array([1, 2, 3]))
     batch = Batch.of(ROWS, SCORED, choices)
-    assert batch.n_samples == 2 and batch.scored_per_sample.tolist() == [2, 3]
+    assert batch.n_samples == 2
+    assert batch.scored_per_sample.tolist() == [2, 3]
     last = batch.samples(1, 2)
     assert last.choices is not None
     assert last.input_ids.tolist() == [[4, 5, 0, 0], [6, 7, 8, 9]]

@@ -65,7 +65,8 @@ def test_shards_of_items_keep_their_choices_together() -> None:
     assert (first.n_samples, second.n_samples) == (1, 1)
     assert first.input_ids.tolist() == [[1, 2, 3, 0], [1, 2, 4, 5]]
     assert second.choices is not None
-    assert second.choices.item.tolist() == [0, 0, 0] and second.choices.gold.tolist() == [False, True, False]
+    assert second.choices.item.tolist() == [0, 0, 0]
+    assert second.choices.gold.tolist() == [False, True, False]
     assert (calibration.n_samples, calibration.n_tokens, calibration.divisor) == (2, 3 + 5, 2)
     assert build(items(), 1, TaskMarginObjective(items="sum")).divisor == 1
 

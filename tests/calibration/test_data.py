@@ -69,7 +69,9 @@ class TestConf:
         )
         for name in hub:
             rows = choose(name).rows
-            assert rows.split == "train" and rows.path is None and not rows.allow_evaluation_split, name
+            assert rows.split == "train", name
+            assert rows.path is None, name
+            assert not rows.allow_evaluation_split, name
             assert choose(name, path="a.jsonl").rows.describe() == {"source": "file", "path": "a.jsonl"}, name
 
 
@@ -129,7 +131,8 @@ class TestSamples:
         data = choose("file", path=str(tmp_path / "a.txt"), samples=2, seq_len=4, seed=3)
         drawn = data.samples(characters(), Form.TEXT)
         assert sorted(map(bytes, drawn.batch.input_ids.tolist())) == [b"abcd", b"efgh"]
-        assert drawn.batch.scored.tolist() == [[False, True, True, True]] * 2 and drawn.batch.attention_mask is None
+        assert drawn.batch.scored.tolist() == [[False, True, True, True]] * 2
+        assert drawn.batch.attention_mask is None
         assert drawn.description == {
             "source": "file",
             "path": str(tmp_path / "a.txt"),
@@ -175,7 +178,8 @@ class TestSamples:
         ]
         data = choose("chat", path=write(tmp_path / "a.jsonl", rows), samples=3)
         batch = data.samples(characters(template=PLAIN), Form.TEXT).batch
-        assert [chr(token) for token in batch.targets[::2]] == ["a", "b", "c"] and {*batch.targets[1::2]} == {EOS}
+        assert [chr(token) for token in batch.targets[::2]] == ["a", "b", "c"]
+        assert {*batch.targets[1::2]} == {EOS}
 
     def test_from_the_hub(self, tmp_path: Path) -> None:
         pytest.importorskip("datasets")
@@ -186,7 +190,8 @@ class TestSamples:
         write(tmp_path / "train.jsonl", rows)
         data = choose("arc_easy", name=str(tmp_path), config=None, samples=9)
         drawn = data.samples(characters(), Form.CHOICES)
-        assert drawn.batch.n_samples == 9 and drawn.description["source"] == "hub"
+        assert drawn.batch.n_samples == 9
+        assert drawn.description["source"] == "hub"
 
 
 class TestCheck:
@@ -248,22 +253,28 @@ class TestRealData:
             choose(name, path=path, **changes)
         drawn = choose(name, path=path, **changes, allow_evaluation_split=True).samples(smollm2_tokenizer, Form.CHOICES)
         batch = drawn.batch
-        assert drawn.description["evaluation_split"] and drawn.description["truncated"] == 0
-        assert (batch.n_samples, len(batch.input_ids)) == (64, rows) and batch.choices is not None
-        assert batch.choices.gold.sum() == 64 and (batch.scored_per_row > 0).all()
+        assert drawn.description["evaluation_split"]
+        assert drawn.description["truncated"] == 0
+        assert (batch.n_samples, len(batch.input_ids)) == (64, rows)
+        assert batch.choices is not None
+        assert batch.choices.gold.sum() == 64
+        assert (batch.scored_per_row > 0).all()
 
     @pytest.mark.parametrize(("style", "form"), [("text", Form.CHOICES), ("text", Form.TEXT), ("label", Form.PROMPT)])
     def test_commonsense170k(self, data_folder: Path, smollm2_tokenizer: Any, style: str, form: Form) -> None:
         path = str(data_folder / "commonsense170k" / "sample.jsonl")
         drawn = choose("commonsense170k", path=path, style=style).samples(smollm2_tokenizer, form)
-        assert drawn.batch.n_samples == 64 and drawn.description["rows_read"] == 6760
+        assert drawn.batch.n_samples == 64
+        assert drawn.description["rows_read"] == 6760
         assert drawn.description["duplicates"] > 300, "WinoGrande's sizes lie one inside the other"
-        assert len(drawn.description["groups"]) == 6 and set(drawn.description["groups"].values()) == {10, 11}
+        assert len(drawn.description["groups"]) == 6
+        assert set(drawn.description["groups"].values()) == {10, 11}
 
     def test_gsm8k(self, data_folder: Path, smollm2_tokenizer: Any) -> None:
         data = choose("gsm8k", path=str(data_folder / "gsm8k" / "train.jsonl"))
         answers = data.samples(smollm2_tokenizer, Form.PROMPT).batch.answers
-        assert answers and all("#### " in answer.text for answer in answers)
+        assert answers
+        assert all("#### " in answer.text for answer in answers)
 
     def test_c4(self, data_folder: Path, smollm2_tokenizer: Any) -> None:
         path = str(data_folder / "c4" / "calibration.jsonl")

@@ -23,13 +23,15 @@ def answers(text: str, spans: tuple[tuple[int, int], ...]) -> list[str]:
 def test_finds_the_turns_of_the_assistant() -> None:
     text, spans = render(TALK, characters(template=PLAIN), "row 1")
     assert text == "<user>a</s><assistant> b c </s><user>b c</s><assistant>d</s>"
-    assert answers(text, spans) == [" b c </s>", "d</s>"] and text.index(" b c ") == spans[0][0]
+    assert answers(text, spans) == [" b c </s>", "d</s>"]
+    assert text.index(" b c ") == spans[0][0]
 
 
 def test_finds_turns_that_the_template_strips() -> None:
     text, spans = render(TALK, characters(template=STRICT), "row 1")
     assert text == "<s><user>a</s><assistant>b c</s><user>b c</s><assistant>d</s>"
-    assert answers(text, spans) == ["b c</s>", "d</s>"] and spans[0][0] == text.index("b c")
+    assert answers(text, spans) == ["b c</s>", "d</s>"]
+    assert spans[0][0] == text.index("b c")
 
 
 def test_the_same_text_elsewhere_does_not_mislead() -> None:

@@ -42,16 +42,20 @@ def scored(batch: Batch) -> list[str]:
 class TestChoices:
     def test_a_row_a_choice_of_which_the_choice_is_scored(self) -> None:
         batch, truncated = encode(CAT)
-        assert rows(batch) == ["Who? dog", "Who? kitten"] and truncated == 0
+        assert rows(batch) == ["Who? dog", "Who? kitten"]
+        assert truncated == 0
         assert scored(batch) == [" dog", " kitten"]
-        assert batch.choices is not None and batch.answers is None
-        assert batch.choices.item.tolist() == [0, 0] and batch.choices.gold.tolist() == [False, True]
+        assert batch.choices is not None
+        assert batch.answers is None
+        assert batch.choices.item.tolist() == [0, 0]
+        assert batch.choices.gold.tolist() == [False, True]
         assert batch.choices.characters.tolist() == [3, 6]
 
     def test_items_may_have_different_numbers_of_choices(self) -> None:
         batch, _ = encode(CAT, Item("How many?", ("one", "two", "three"), 2))
         assert batch.choices is not None
-        assert batch.choices.item.tolist() == [0, 0, 1, 1, 1] and batch.n_samples == 2
+        assert batch.choices.item.tolist() == [0, 0, 1, 1, 1]
+        assert batch.n_samples == 2
         assert batch.choices.gold.tolist() == [False, True, False, False, True]
 
     def test_spaces_at_the_end_of_a_prompt_are_the_answers(self) -> None:
@@ -61,8 +65,10 @@ class TestChoices:
 
     def test_a_separator_of_ones_own(self) -> None:
         batch, _ = encode(Item("Who?", ("a", "b"), 0, separator=" The "))
-        assert rows(batch)[0] == "Who? The a" and scored(batch)[0] == " The a"
-        assert batch.choices is not None and batch.choices.characters.tolist() == [1, 1]
+        assert rows(batch)[0] == "Who? The a"
+        assert scored(batch)[0] == " The a"
+        assert batch.choices is not None
+        assert batch.choices.characters.tolist() == [1, 1]
 
     def test_whole_texts_but_for_their_first_token(self) -> None:
         whole = Item("", ("It is me.", "It is I."), 0)
@@ -89,13 +95,16 @@ class TestChoices:
         assert tokenizer("a")["input_ids"] == [BOS, ord("a"), EOS]
         for form in Form:
             batch, _ = encode(CAT, form=form, tokenizer=tokenizer)
-            assert (batch.input_ids[:, 0] == BOS).all() and EOS not in batch.input_ids, form
+            assert (batch.input_ids[:, 0] == BOS).all(), form
+            assert EOS not in batch.input_ids, form
 
 
 class TestText:
     def test_scores_the_right_answer(self) -> None:
         batch, _ = encode(CAT, form=Form.TEXT)
-        assert rows(batch) == ["Who? kitten"] and scored(batch) == [" kitten"] and batch.choices is None
+        assert rows(batch) == ["Who? kitten"]
+        assert scored(batch) == [" kitten"]
+        assert batch.choices is None
 
     def test_scores_all(self) -> None:
         assert scored(encode(CAT, form=Form.TEXT, score="all")[0]) == ["ho? kitten"]
@@ -114,7 +123,9 @@ class TestText:
 class TestPrompt:
     def test_goes_on_from_the_prompt(self) -> None:
         batch, _ = encode(CAT, form=Form.PROMPT)
-        assert rows(batch) == ["Who?"] and batch.n_scored == 0 and batch.n_samples == 1
+        assert rows(batch) == ["Who?"]
+        assert batch.n_scored == 0
+        assert batch.n_samples == 1
         assert batch.answers == (Answer("kitten", ("dog", "kitten")),)
 
     def test_an_open_question(self) -> None:
@@ -137,7 +148,8 @@ class TestOrder:
     def test_is_by_length_then_content_whatever_the_order_of_rows(self, form: Form) -> None:
         batch, _ = encode(*self.MANY, form=form)
         turned, _ = encode(*reversed(self.MANY), form=form)
-        assert batch.input_ids.tolist() == turned.input_ids.tolist() and batch.answers == turned.answers
+        assert batch.input_ids.tolist() == turned.input_ids.tolist()
+        assert batch.answers == turned.answers
         assert packed_lengths(batch) == sorted(packed_lengths(batch))
 
     def test_what_choices_share_counts_once(self) -> None:
@@ -157,12 +169,14 @@ class TestTruncation:
     def test_choices_lose_their_beginning_row_by_row(self) -> None:
         batch, truncated = encode(self.LONG, CAT, seq_len=12)
         assert rows(batch) == ["Who? dog", "Who? kitten", "123456789 ab", "0123456789 c"]
-        assert scored(batch)[2:] == [" ab", " c"] and truncated == 1, "an item is counted once"
+        assert scored(batch)[2:] == [" ab", " c"], "an item is counted once"
+        assert truncated == 1, "an item is counted once"
 
     @pytest.mark.parametrize("form", list(Form))
     def test_the_token_that_begins_every_text_stays(self, form: Form) -> None:
         batch, truncated = encode(self.LONG, form=form, tokenizer=characters(bos=True), seq_len=6)
-        assert batch.input_ids[0, 0] == BOS and truncated == 1
+        assert batch.input_ids[0, 0] == BOS
+        assert truncated == 1
         expected = "56789" if form is Form.PROMPT else "89 ab"
         assert rows(batch)[0][1:] == expected
 
@@ -172,17 +186,21 @@ class TestTruncation:
 
     def test_whole_texts_lose_their_end(self) -> None:
         batch, truncated = encode(self.LONG, form=Form.TEXT, seq_len=4, score="all")
-        assert rows(batch) == ["0123"] and scored(batch) == ["123"] and truncated == 1
+        assert rows(batch) == ["0123"]
+        assert scored(batch) == ["123"]
+        assert truncated == 1
 
     def test_a_first_token_left_over_is_not_scored(self) -> None:
         talk = Dialogue((("user", "a"), ("assistant", "bcdefgh"), ("user", "i"), ("assistant", "jk")))
         batch, _ = encode(talk, form=Form.TEXT, template=PLAIN, seq_len=25)
-        assert rows(batch)[0].startswith("gh") and scored(batch) == [f"h{chr(EOS)}jk{chr(EOS)}"]
+        assert rows(batch)[0].startswith("gh")
+        assert scored(batch) == [f"h{chr(EOS)}jk{chr(EOS)}"]
 
     def test_what_follows_the_answer_gives_way_to_it(self) -> None:
         talk = Dialogue((("user", "a"), ("assistant", "bcdef"), ("user", "ghijklmnopq")))
         batch, _ = encode(talk, form=Form.TEXT, template=PLAIN, seq_len=8)
-        assert rows(batch)[0].endswith("bcdef" + chr(EOS)) and scored(batch) == ["bcdef" + chr(EOS)]
+        assert rows(batch)[0].endswith("bcdef" + chr(EOS))
+        assert scored(batch) == ["bcdef" + chr(EOS)]
 
 
 def test_names_the_row_and_the_way_out() -> None:
@@ -240,7 +258,8 @@ class TestWithTheRealTokenizer:
 
     def test_characters_of_several_tokens(self, smollm2_tokenizer: Any) -> None:
         first, second = self.spans(smollm2_tokenizer, Item("Answer:", ("🦊", "é"), 0))
-        assert smollm2_tokenizer.convert_tokens_to_string(first) == " 🦊" and len(first) == 3
+        assert smollm2_tokenizer.convert_tokens_to_string(first) == " 🦊"
+        assert len(first) == 3
         assert smollm2_tokenizer.convert_tokens_to_string(second) == " é"
 
     def test_a_conversation(self, smollm2_tokenizer: Any) -> None:

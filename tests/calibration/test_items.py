@@ -88,7 +88,8 @@ class TestBalance:
 
     def test_equal_but_for_what_is_left(self) -> None:
         drawn = draw(items(a=100, b=10, c=10), 11)
-        assert sorted(drawn.groups.values()) == [3, 4, 4] and self.counts(drawn) == drawn.groups
+        assert sorted(drawn.groups.values()) == [3, 4, 4]
+        assert self.counts(drawn) == drawn.groups
         extra = [
             max(draw(items(a=9, b=9, c=9), 4, seed=seed).groups.items(), key=lambda x: x[1])[0] for seed in range(20)
         ]

@@ -15,7 +15,8 @@ def batch_of(*items, scored_from=2):
 def packed_items(*items, scored_from=2, together=False):
     """Packed, with positions and what each token attends to."""
     packed = pack(batch_of(*items, scored_from=scored_from), together)
-    assert packed.position_ids is not None and packed.attention_mask is not None
+    assert packed.position_ids is not None
+    assert packed.attention_mask is not None
     return packed, packed.position_ids, packed.attention_mask
 
 

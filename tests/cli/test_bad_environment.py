@@ -68,7 +68,8 @@ def test_a_bare_machine(cwd: Path, world: World) -> None:
     searched = alone("search", *world.search(store="日本 é", searcher="one_shot"), **c, **nowhere)
     shown = alone("show", "--store", "日本 é", **c)
     for outcome, fragment in ((searched, "Removed layers (0-based): {"), (shown, "one_shot-m2-")):
-        assert outcome.code == 0 and fragment in outcome.out, outcome.err
+        assert outcome.code == 0, outcome.err
+        assert fragment in outcome.out, outcome.err
         assert "Traceback" not in outcome.err
 
 
@@ -77,7 +78,9 @@ def test_streams_that_are_closed(cwd: Path, rubbish: Path, subtests: pytest.Subt
     for closed in ("2>&-", "<&- >&- 2>&-", "--json | true"):
         with subtests.test(closed):
             done = in_bash(f'"$0" -c "$1" show --store "$2" {closed}', rubbish / "store")
-            assert done.code == 0 and "Traceback" not in done.err and "Exception" not in done.err
+            assert done.code == 0
+            assert "Traceback" not in done.err
+            assert "Exception" not in done.err
 
 
 def in_bash(command: str, *words: str | Path) -> Outcome:

@@ -149,7 +149,8 @@ def test_weights_that_do_not_fit_show_when_they_are_read(run: Run, world: World,
         shutil.copytree(world.model, folder)
         spoil(folder)
         outcome = run("search", *world.search(model=folder))
-        assert outcome.code == 2 and outcome.err.replace(str(folder), "BAD").splitlines()[-1].startswith(fragments)
+        assert outcome.code == 2
+        assert outcome.err.replace(str(folder), "BAD").splitlines()[-1].startswith(fragments)
 
 
 def test_gguf_files_that_cannot_be(

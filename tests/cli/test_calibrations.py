@@ -65,7 +65,8 @@ def test_every_objective_on_items(run, words, objective, readout):
     assert result["layer_tokens"]["packed"] is (True if objective.startswith("task") else None)
     table = run("search", *words(**changes))
     assert result["measure"]["unit"] in table.out
-    assert " 0 computed, " in table.out and "cached, each on" in table.out
+    assert " 0 computed, " in table.out
+    assert "cached, each on" in table.out
 
 
 PARTS = '[{weight: 1, of: "objective=perplexity"}, {weight: 2, of: "objective=task_margin data.samples=4"}]'
@@ -76,12 +77,14 @@ def test_a_weighted_search(run, words):
         weighted = [f"objective.parts={PARTS}", f"objective.normalise={normalise}"]
         result = json_answer(run("search", *words(objective="weighted"), *weighted, "--json"))
         assert result["measure"] == {"unit": "weighted sum", "per": "set", "readout": None}
-        assert result["n_samples"] == 8 + 4 and result["delta_error"] is None
+        assert result["n_samples"] == 8 + 4
+        assert result["delta_error"] is None
     shown = run("show", result["search_id"])
     assert "loss of perplexity on multiple_choice" in " ".join(shown.out.split())
     assert json_answer(run("resume", result["search_id"], "--json"))["removed"] == result["removed"]
     refused = run("show", result["search_id"], "--gap")
-    assert refused.code == 2 and "weighted" in refused.err
+    assert refused.code == 2
+    assert "weighted" in refused.err
 
 
 def test_a_weighted_search_shares_the_ledger_with_its_parts(run, words):
@@ -95,13 +98,20 @@ def test_data_shows_what_the_model_will_see(run, words, items):
     arguments = [word for word in words() if not word.startswith(("tracking", "remove"))]
     out = run("data", *arguments, "--samples", "1").out
     first = json.loads(items.read_text().splitlines()[0])
-    assert "⟦" in out and "[right, " in out and "[wrong, " in out
-    assert "dense margin" in out and "fingerprint" in out and "duplicates" in out
-    assert "evaluated on" in out and "8 items" in out
+    assert "⟦" in out
+    assert "[right, " in out
+    assert "[wrong, " in out
+    assert "dense margin" in out
+    assert "fingerprint" in out
+    assert "duplicates" in out
+    assert "evaluated on" in out
+    assert "8 items" in out
     [inspected] = json.loads(run("data", *arguments, "--json", "--samples", "12", "--no-loss").out)
-    assert inspected["dense_loss"] is None and len(inspected["shown"]) == 8
+    assert inspected["dense_loss"] is None
+    assert len(inspected["shown"]) == 8
     rows = inspected["shown"][0]["rows"]
-    assert [row["gold"] for row in rows].count(True) == 1 and len(rows) == len(first["choices"])
+    assert [row["gold"] for row in rows].count(True) == 1
+    assert len(rows) == len(first["choices"])
     scored = [piece["text"].split() for row in rows for piece in row["spans"] if piece["scored"]]
     assert sorted(map(len, scored)) == [1, 2, 3]
 
@@ -116,10 +126,12 @@ def test_a_sweep_by_answers_shows_diagnostics_of_the_texts_without_each_layer(ru
     arguments = words(objective="generation_accuracy", objective__max_new_tokens=2)
     done = run("sweep", *(word for word in arguments if not word.startswith(("tracking", "remove"))))
     assert done.code == 0, done.err
-    assert "the texts without one layer" in done.out and "cut off (%)" in " ".join(done.out.split())
+    assert "the texts without one layer" in done.out
+    assert "cut off (%)" in " ".join(done.out.split())
     with (cwd / "sweep" / "texts.csv").open(newline="") as file:
         dense, *layers = csv.DictReader(file)
-    assert dense["layer"] == "-1" and len(layers) == N_LAYERS
+    assert dense["layer"] == "-1"
+    assert len(layers) == N_LAYERS
     assert all(float(row["tokens"]) <= 2 and 0 <= float(row["cut_off"]) <= 1 for row in layers)
 
 
@@ -133,7 +145,9 @@ def test_sweep_lays_calibrations_side_by_side(run, cwd, words):
     assert len(swept["agreements"]) == 3
     with (cwd / "sweep" / "sweep.csv").open(newline="") as file:
         header, dense, *layers = csv.reader(file)
-    assert header[1::2] == names and dense[0] == "dense" and len(layers) == N_LAYERS
+    assert header[1::2] == names
+    assert dense[0] == "dense"
+    assert len(layers) == N_LAYERS
     assert (cwd / "sweep" / "sweep.png").stat().st_size > 10_000
     for place, profile in enumerate(swept["calibrations"]):
         assert [float(row[2 * place + 1]) for row in layers] == profile["losses"]
@@ -142,17 +156,20 @@ def test_sweep_lays_calibrations_side_by_side(run, cwd, words):
     assert [score["cached"] for score in json.loads(scored.out)] == [True, True]
     assert [score["loss"] for score in json.loads(scored.out)] == [float(dense[1]), float(layers[3][1])]
     repeated = run("sweep", *arguments, *also)
-    assert "Spearman" in repeated.out and "Wrote sweep/sweep.png" in repeated.out.replace("\n", "")
+    assert "Spearman" in repeated.out
+    assert "Wrote sweep/sweep.png" in repeated.out.replace("\n", "")
 
 
 def test_an_evaluation_split_must_be_allowed_and_is_reported(run, cwd, words, items):
     held_out = cwd / "test.jsonl"
     held_out.write_text(items.read_text())
     refused = run("search", *words(data__path=held_out))
-    assert refused.code == 2 and "data.allow_evaluation_split=true" in refused.err
+    assert refused.code == 2
+    assert "data.allow_evaluation_split=true" in refused.err
     allowed = run("search", *words(data__path=held_out, data__allow_evaluation_split="true"))
     warning = "Warning: these samples are of an evaluation split (data.allow_evaluation_split=true): report no results"
-    assert allowed.code == 0 and warning in allowed.out
+    assert allowed.code == 0
+    assert warning in allowed.out
     assert warning in run("show", "latest").out
 
 
@@ -202,7 +219,8 @@ def test_text_that_is_unknown_to_the_tokenizer_is_reported_once(run, world, cwd)
         ["assess", "latest", "assess=none", text, "assess.seq_len=16", "assess.probe.enabled=false"],
     ):
         done = run(*command)
-        assert done.code == 0 and done.err.count(warning) == 1, (command, done)
+        assert done.code == 0, (command, done)
+        assert done.err.count(warning) == 1, (command, done)
     assert "unknown to the model's" not in run("score", *world.words(), "masks=[[3]]").err
 
 
@@ -211,5 +229,6 @@ def test_a_dtype_without_instructions_is_reported_once(run, world, monkeypatch):
     warning = "warning: this machine's CPU has no instructions for bfloat16 and takes longer than in float32; "
     for command in (world.search(model__dtype="bfloat16"), world.search(model__dtype="bfloat16", searcher="one_shot")):
         done = run("search", *command)
-        assert done.code == 0 and done.err.count(warning) == 1, done
+        assert done.code == 0, done
+        assert done.err.count(warning) == 1, done
     assert "no instructions" not in run("search", *world.search()).err

@@ -14,7 +14,9 @@ def test_a_ledger_is_checked_merged_exported_and_cleaned(run: Run, cwd: Path, wo
     first = json_answer(run("search", *world.search(), "--json"))
     shutil.copytree("mlruns", "other")
     checked = run("ledger", "check")
-    assert checked.code == 0 and "mlruns/ledger.db is whole: " in checked.out and "1 search" in checked.out
+    assert checked.code == 0
+    assert "mlruns/ledger.db is whole: " in checked.out
+    assert "1 search" in checked.out
 
     files = json.loads(run("ledger", "export", "--out", "tables", "--json").out)
     assert {Path(file["path"]).name: file["rows"] for file in files}["searches.csv"] == 1
@@ -26,22 +28,27 @@ def test_a_ledger_is_checked_merged_exported_and_cleaned(run: Run, cwd: Path, wo
     }.items():
         assert sentence in run("ledger", "clean", *options).out
     preview = run("ledger", "clean", "latest")
-    assert f"1 search ({first['search_id']}) with " in preview.out and "delete with --yes" in preview.out
+    assert f"1 search ({first['search_id']}) with " in preview.out
+    assert "delete with --yes" in preview.out
     assert json.loads(run("ledger", "check", "--json").out)["rows"]["searches"] == 1
     assert run("ledger", "clean", "latest", "--yes").code == 0
     rows = json.loads(run("ledger", "check", "--json").out)["rows"]
     assert rows["searches"] == rows["evaluations"] == 0
 
     merged = json.loads(run("ledger", "merge", "other", "--json").out)["rows"]
-    assert merged["searches"] == 1 and merged["evaluations"] > 0
+    assert merged["searches"] == 1
+    assert merged["evaluations"] > 0
     repeated = json_answer(run("search", *world.search(), "--json"))
     assert (repeated["removed"], repeated["evaluations"]["computed"]) == (first["removed"], 0)
 
     with closing(sqlite3.connect(cwd / "mlruns" / "ledger.db")) as connection, connection:
         connection.execute("UPDATE searches SET state = 'running'")
     damaged = run("ledger", "check")
-    assert damaged.code == 1 and f"searches: {first['search_id']}" in damaged.out
+    assert damaged.code == 1
+    assert f"searches: {first['search_id']}" in damaged.out
     itself = run("ledger", "merge", "mlruns")
-    assert itself.code == 2 and "OTHER=mlruns/ledger.db is the ledger that the others are merged into" in itself.err
+    assert itself.code == 2
+    assert "OTHER=mlruns/ledger.db is the ledger that the others are merged into" in itself.err
     refused = run("ledger", "merge", "mlruns", "--store", "other")
-    assert refused.code == 2 and "OTHER=mlruns/ledger.db is damaged (searches: " in refused.err
+    assert refused.code == 2
+    assert "OTHER=mlruns/ledger.db is damaged (searches: " in refused.err

@@ -46,7 +46,8 @@ def searches() -> Iterator[subprocess.Popen[str]]:
 
 def begin(searches: subprocess.Popen[str], words: list[str], stderr: Path, ignored: bool = False) -> int:
     """Begin a search with this standard error, that may ignore hangups, and return the id of its process."""
-    assert searches.stdin is not None and searches.stdout is not None
+    assert searches.stdin is not None
+    assert searches.stdout is not None
     print(json.dumps((["search", *words], str(Path.cwd()), str(stderr), ignored)), file=searches.stdin, flush=True)
     return int(searches.stdout.readline())
 
@@ -61,7 +62,8 @@ def test_a_standard_error_that_cannot_be_written_ends_no_search(
     run: Run, world: World, cwd: Path, searches: subprocess.Popen[str]
 ) -> None:
     begin(searches, [*world.search(tracking__type="none"), "--json"], Path("/dev/full"))
-    assert end(searches) == 0 and '"search_id"' in (cwd / "stdout").read_text()
+    assert end(searches) == 0
+    assert '"search_id"' in (cwd / "stdout").read_text()
     assert run("show", "latest").code == 0
 
 
@@ -87,18 +89,21 @@ def test_a_lost_terminal_stops_a_search_which_prints_how_to_resume(
 ) -> None:
     slow = world.search(tracking__type="none", searcher="exhaustive", remove="2", data__samples=200)
     code, stderr_text = hung_up(searches, slow, ignored=False)
-    assert code == 130 and "raysearch resume" in stderr_text
+    assert code == 130
+    assert "raysearch resume" in stderr_text
     assert "interrupted" in run("show").out
 
 
 def test_nohup_keeps_a_search_from_it(run: Run, world: World, searches: subprocess.Popen[str]) -> None:
     code, _ = hung_up(searches, world.search(tracking__type="none", remove="2"), ignored=True)
-    assert code == 0 and "finished" in run("show").out
+    assert code == 0
+    assert "finished" in run("show").out
 
 
 def test_a_console_spells_commands_and_hides_secrets() -> None:
     file = io.StringIO()
     console = SafeConsole(file=file, force_terminal=True, width=80, highlight=False, _environ={})
     console.print("[bold]a\x1b[2Jb[/] https://me:s3cret@host/x")
-    assert "a\\x1b[2Jb" in file.getvalue() and "s3cret" not in file.getvalue()
+    assert "a\\x1b[2Jb" in file.getvalue()
+    assert "s3cret" not in file.getvalue()
     assert "\x1b[1m" in file.getvalue(), "its own colours stay"

@@ -98,8 +98,10 @@ def test_a_checkpoint_is_sent_private_and_replaced_on_demand(run: Run, world: Wo
     assert run("search", *world.search()).code == 0
     send = ("export", "latest", "--push", "me/small")
     done = run(*send, "--out", "one")
-    assert done.code == 0 and f"Sent to {hub.url}/me/small (private)." in done.out, done.err
-    assert hub.private == {"me/small": True} and hub.tokens - {None} == {"Bearer hf_atokenofatest12345"}
+    assert done.code == 0, done.err
+    assert f"Sent to {hub.url}/me/small (private)." in done.out, done.err
+    assert hub.private == {"me/small": True}
+    assert hub.tokens - {None} == {"Bearer hf_atokenofatest12345"}
     sent = hub.files["me/small"]
     assert {name: content for name, content in sent.items() if name != ".gitattributes"} == {
         file.name: file.read_bytes() for file in (cwd / "one").iterdir()
@@ -109,7 +111,8 @@ def test_a_checkpoint_is_sent_private_and_replaced_on_demand(run: Run, world: Wo
     sent["stale.safetensors"] = b""
     replaced = run(*send, "--out", "two", "--remove", 1, "--overwrite", "--json")
     assert json.loads(replaced.out)["url"] == f"{hub.url}/me/small"
-    assert len(json.loads(sent["raysearch.json"])["mask"]) == 1 and "stale.safetensors" not in sent
+    assert len(json.loads(sent["raysearch.json"])["mask"]) == 1
+    assert "stale.safetensors" not in sent
     refused(run(*send, "--out", "three", "--overwrite", "--public"), "is there already and private; leave out --public")
     hub.files["me/small"] = {"model.safetensors": b"of someone"}
     refused(run(*send, "--out", "three", "--overwrite"), "holds other things than an export; name another repository")
@@ -120,12 +123,15 @@ def test_a_gguf_file_is_sent_with_a_card(run: Run, world: World, cwd: Path, hub:
     model = write_llama(folder / "tiny-llama.gguf")
     assert run("search", *world.search(model=model)).code == 0
     done = run("export", "latest", "--gguf", "small.gguf", "--push", "me/small-gguf", "--public")
-    assert done.code == 0 and f"Sent to {hub.url}/me/small-gguf (public)." in done.out, done.err
+    assert done.code == 0, done.err
+    assert f"Sent to {hub.url}/me/small-gguf (public)." in done.out, done.err
     assert hub.private == {"me/small-gguf": False}
     sent = hub.files["me/small-gguf"]
     assert sent["small.gguf"] == (cwd / "small.gguf").read_bytes()
     card = sent["README.md"].decode()
-    assert "| layers | 4 | 2 |" in card and "| with | |" in card and "layers 0 to 3: █ kept, · removed" in card
+    assert "| layers | 4 | 2 |" in card
+    assert "| with | |" in card
+    assert "layers 0 to 3: █ kept, · removed" in card
     assert len(json.loads(sent["raysearch.json"])["mask"]) == 2
     assert "# tiny-llama without 2 of its 4 layers" in card.replace("\\", "")
     assert not any(b"secret-folder" in sent[name] for name in ("README.md", "raysearch.json")), "nobody else has it"

@@ -46,11 +46,14 @@ def test_a_loss_decides(run: Run, world: World) -> None:
         misses = [["loss"] if rises[size] > most else [] for size in SIZES]
         unsure = [["loss"] if rises[size] <= most < bounds[size] else [] for size in SIZES]
         advice = json_answer(run("recommend", "latest", f"budget.loss={most!r}", "--json"))
-        assert advice["n_removed"] == max(within) and advice["removed"] == path[max(within)]["removed"]
+        assert advice["n_removed"] == max(within)
+        assert advice["removed"] == path[max(within)]["removed"]
         assert [size["misses"] for size in advice["sizes"]] == misses
-        assert [size["unsure"] for size in advice["sizes"]] == unsure and advice["confidence"] == 0.95
+        assert [size["unsure"] for size in advice["sizes"]] == unsure
+        assert advice["confidence"] == 0.95
     outcome = run("recommend", "latest", "budget.loss=0")
-    assert outcome.code == 2 and "has no mask within budget.loss=0; the nearest, of 1 layer" in outcome.err
+    assert outcome.code == 2
+    assert "has no mask within budget.loss=0; the nearest, of 1 layer" in outcome.err
 
 
 def test_a_mask_that_cannot_become_gguf_is_reported(run: Run, world: World, cwd: Path) -> None:
@@ -58,7 +61,9 @@ def test_a_mask_that_cannot_become_gguf_is_reported(run: Run, world: World, cwd:
     write_llama(cwd / "x.gguf", 5, architecture="smollm3")  # which is not read, but has a rule of places
     out = run("recommend", "latest", "budget.loss=1000").out
     (row,) = (line for line in out.splitlines() if "recommended" in line)
-    assert " *" in row and "* export --gguf refuses {" in out and "follows from their places, one in 4" in out
+    assert " *" in row
+    assert "* export --gguf refuses {" in out
+    assert "follows from their places, one in 4" in out
 
 
 def test_a_readout_decides(run: Run, world: World, searched: Mapping[int, Mapping[str, Any]]) -> None:
@@ -85,7 +90,9 @@ def test_a_readout_decides(run: Run, world: World, searched: Mapping[int, Mappin
         "": "the budget is empty",
     }.items():
         outcome = run("recommend", "latest", *words.split())
-        assert outcome.code == 2 and sentence in outcome.err and outcome.err.count("\n") == 1, words
+        assert outcome.code == 2, words
+        assert sentence in outcome.err, words
+        assert outcome.err.count("\n") == 1, words
 
 
 def test_measured_speeds_decide(
@@ -102,11 +109,9 @@ def test_measured_speeds_decide(
     advice = raysearch.open().search().recommend("budget.loss=1000")
     (speed_of_1, speed_of_2, speed_of_3) = (size.speed for size in advice.sizes)
     peak = measured["pruned"]["peak_memory_bytes"]["value"]
-    assert (
-        speed_of_1 is speed_of_3 is None
-        and speed_of_2 is not None
-        and speed_of_2.error == pytest.approx(decoding["retention_error"])
-    )
+    assert speed_of_1 is speed_of_3 is None
+    assert speed_of_2 is not None
+    assert speed_of_2.error == pytest.approx(decoding["retention_error"])
     assert (speed_of_2.speedup, speed_of_2.memory, speed_of_2.memory_bytes) == (decoding["retention"], memory, peak)
     assert raysearch.open().search().recommend(f"budget.memory={memory!r}").n_removed == 2
     absolute = raysearch.open().search().recommend(f"budget.memory={peak / 1e6!r}MB")
@@ -133,7 +138,8 @@ def test_what_is_no_budget_is_refused() -> None:
     signed = "budget.memory=10% has no sign, and less memory is a negative change; write budget.memory=-10%"
     assert_refused(Budget.parse, [(["budget.memory=10%"], signed)])
     assert Budget.parse(["budget.memory=-15%", "budget.loss=.5"]) == Budget(loss=0.5, memory=-0.15)
-    assert Budget.parse(["budget.memory=6GB"]) == Budget(memory=6e9) and str(Budget(memory=6e9)) == "budget.memory=6GB"
+    assert Budget.parse(["budget.memory=6GB"]) == Budget(memory=6e9)
+    assert str(Budget(memory=6e9)) == "budget.memory=6GB"
     assert Budget.parse(["budget.memory=512 MiB"]) == Budget(memory=2.0**29)
 
 

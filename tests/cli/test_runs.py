@@ -27,12 +27,14 @@ def test_resume_takes_up_by_name(run: Run, world: World) -> None:
     result = json_answer(run("search", *world.search(), "--json"))
     for name in ("latest", "greedy", result["search_id"]):
         resumed = json_answer(run("resume", name, "--json"))
-        assert numbers(resumed) == numbers(result) and resumed["evaluations"]["computed"] == 0
+        assert numbers(resumed) == numbers(result)
+        assert resumed["evaluations"]["computed"] == 0
     shown = json_answer(run("show", "latest", "--json"))["result"]
     work = ("evaluations", "layer_forwards", "layer_tokens", "seconds", "ended")
-    assert result["evaluations"]["computed"] and {name: shown[name] == result[name] for name in work} == dict.fromkeys(
-        work, True
-    ), "what the search took stays on record"
+    assert result["evaluations"]["computed"], "what the search took stays on record"
+    assert {name: shown[name] == result[name] for name in work} == dict.fromkeys(work, True), (
+        "what the search took stays on record"
+    )
 
 
 def test_resume_from_another_folder_uses_the_same_ledger(
@@ -43,7 +45,8 @@ def test_resume_from_another_folder_uses_the_same_ledger(
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     resumed = json_answer(run("resume", "latest", "--store", cwd / "mlruns", "--json"))
-    assert resumed["evaluations"]["computed"] == 0 and numbers(resumed) == numbers(result)
+    assert resumed["evaluations"]["computed"] == 0
+    assert numbers(resumed) == numbers(result)
     resumed = json_answer(run("resume", "latest", "--store", cwd / "mlruns" / "ledger.db", "--json"))
     assert resumed["evaluations"]["computed"] == 0
     assert not list(elsewhere.iterdir())
@@ -61,7 +64,8 @@ def test_a_ledger_that_cannot_be_written_is_read_all_the_same(
     reading = ["show latest", "recommend latest budget.loss=9", "export latest --out pruned", "ledger check"]
     for command in [*reading, "ledger export --out tables"]:
         json_answer(run(*command.split(), "--store", "kept", "--json"))
-    assert (cwd / "pruned" / "config.json").exists() and (cwd / "tables" / "trials.csv").exists()
+    assert (cwd / "pruned" / "config.json").exists()
+    assert (cwd / "tables" / "trials.csv").exists()
     writing = {"search": [*world.search(seed=1), "store=kept"], "resume": [result["search_id"], "--store", "kept"]}
     for command, words in writing.items():
         refused(run(command, *words, "--json"), "ledger.db cannot be written", "name another with ledger=")
@@ -80,7 +84,8 @@ def test_a_separate_ledger_is_used_again(run: Run, cwd: Path, world: World, monk
     monkeypatch.chdir(elsewhere)
     for command in "resume", "sync":
         assert not json_answer(run(command, "latest", "--store", cwd / "my own.db", "--json")).get("missing")
-    assert not list(elsewhere.iterdir()) and sorted(cwd.iterdir()) == sorted([*before, elsewhere]), "the same store"
+    assert not list(elsewhere.iterdir()), "the same store"
+    assert sorted(cwd.iterdir()) == sorted([*before, elsewhere]), "the same store"
 
 
 def test_show_lists_searches_and_what_they_saw(run: Run, world: World) -> None:
@@ -94,10 +99,12 @@ def test_show_lists_searches_and_what_they_saw(run: Run, world: World) -> None:
     assert listed[1]["result"] == greedy
     readable = run("show").out
     assert [row[0].strip() for row in table(readable)] == [one_shot["search_id"], greedy["search_id"]]
-    assert world.model.name in readable and str(world.model) not in readable, "a path is long"
+    assert world.model.name in readable, "a path is long"
+    assert str(world.model) not in readable, "a path is long"
 
     whole = json_answer(run("show", greedy["search_id"], "--json"))
-    assert whole["config"]["remove"] == 2 and len(whole["result"]["trials"]) == GREEDY + 1
+    assert whole["config"]["remove"] == 2
+    assert len(whole["result"]["trials"]) == GREEDY + 1
     shown = run("show", greedy["search_id"], "--most", "1").out
     assert f"1 of {GREEDY} masks, those of the most layers first, then by loss" in " ".join(shown.split())
     firsts = [row[0].strip() for row in table(shown)]
@@ -111,8 +118,11 @@ def test_show_lists_searches_and_what_they_saw(run: Run, world: World) -> None:
 def test_an_export_is_what_the_search_judged(run: Run, cwd: Path, world: World) -> None:
     result = json_answer(run("search", *world.search(), "--json"))
     outcome = run("export", "latest", "--out", "pruned model", "--prompt", "the state of")
-    assert outcome.code == 0 and "Wrote" in outcome.out and "3 layers" in outcome.out
-    assert "Before: the state of" in outcome.out and "After:  the state of" in outcome.out
+    assert outcome.code == 0
+    assert "Wrote" in outcome.out
+    assert "3 layers" in outcome.out
+    assert "Before: the state of" in outcome.out
+    assert "After:  the state of" in outcome.out
 
     model = AutoModelForCausalLM.from_pretrained(cwd / "pruned model", dtype=torch.float32).eval()
     assert model.config.num_hidden_layers == 3
@@ -140,4 +150,5 @@ def test_an_export_overwrites_only_what_it_may(run: Run, cwd: Path, world: World
     assert refused.code == 2
     assert refused.err == f"error: --out={cwd}/mine is not empty; name another folder, or replace it with --overwrite\n"
     written = json_answer(run("export", "latest", "--out", "mine", "--overwrite", "--json"))
-    assert written["n_layers"] == 3 and Path(written["out"]) == cwd / "mine"
+    assert written["n_layers"] == 3
+    assert Path(written["out"]) == cwd / "mine"

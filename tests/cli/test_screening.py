@@ -22,7 +22,8 @@ def test_screened_masks_are_recorded_shown_and_completed(run: Run, cwd: Path, wo
     n_screened = first["evaluations"]["screened"]
     assert 0 < n_screened < 9, "of greedy's nine masks"
     lines = run("show", "latest").out
-    assert lines.count("screened: ") == n_screened and "of the shards" in lines
+    assert lines.count("screened: ") == n_screened
+    assert "of the shards" in lines
 
     repeated = run("search", *words)
     assert f"Screened: {n_screened} masks stopped early, with 0.1 confidence" in " ".join(repeated.out.split())
@@ -52,10 +53,12 @@ def test_mlflow_and_reports_contain_screened_masks(run: Run, cwd: Path, world: W
     children = client.search_runs([experiment.experiment_id], "tags.`raysearch.screened` = 'true'")
     assert len(children) == n_screened
     for child in children:
-        assert child.info.status == "FINISHED" and "loss/pruned" not in child.data.metrics
+        assert child.info.status == "FINISHED"
+        assert "loss/pruned" not in child.data.metrics
         low, high = (child.data.metrics[f"screened/{name}"] for name in ("low", "high"))
         assert low <= child.data.metrics["screened/loss"] <= high
     artifact = client.download_artifacts(result["mlflow_run_id"], "trials.csv", str(cwd))
     table = csv.DictReader(Path(artifact).read_text().splitlines())
     rows = [row for row in table if row["screened_loss"]]
-    assert len(rows) == n_screened and not any(row["loss"] for row in rows)
+    assert len(rows) == n_screened
+    assert not any(row["loss"] for row in rows)

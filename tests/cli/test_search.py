@@ -74,7 +74,8 @@ def test_people_get_a_table_and_what_to_type_next(run: Run, world: World) -> Non
     ):
         assert line in outcome.out
     assert "raysearch ui" not in outcome.out, "nothing was recorded that it would show"
-    assert "9 masks in 2 rounds: about 24 layer-forwards" in outcome.err and "round 2 done" in outcome.err
+    assert "9 masks in 2 rounds: about 24 layer-forwards" in outcome.err
+    assert "round 2 done" in outcome.err
 
 
 def table(text: str) -> list[list[str]]:
@@ -96,7 +97,8 @@ def test_a_result_is_complete_with_ray_and_mlflow(recorded: tuple[Path, dict[str
         *TIMES,
         *EFFORT,
     }
-    assert result["n_layers"] == N_LAYERS and len(result["removed"]) == 2
+    assert result["n_layers"] == N_LAYERS
+    assert len(result["removed"]) == 2
     assert result["removed"] == sorted(result["removed"]) == sorted(result["removal_order"])
     assert result["evaluations"] == {"requested": GREEDY, "computed": GREEDY, "cached": 0, "screened": 0}
     forwards = result["layer_forwards"]
@@ -105,9 +107,11 @@ def test_a_result_is_complete_with_ray_and_mlflow(recorded: tuple[Path, dict[str
     assert result["search_id"].startswith("greedy-m2-")
     assert 0 < result["delta_error"] < abs(result["loss"])
     assert result["measure"] == {"unit": "nats per token", "per": "token", "readout": "perplexity"}
-    assert (result["n_tokens"], result["n_samples"]) == (120, 8) and result["layer_tokens"]["packed"] is None
+    assert (result["n_tokens"], result["n_samples"]) == (120, 8)
+    assert result["layer_tokens"]["packed"] is None
     (data,) = result["data"]
-    assert (data["source"], data["samples"], data["n_tokens"]) == ("file", 8, 120) and "evaluation_split" not in data
+    assert (data["source"], data["samples"], data["n_tokens"]) == ("file", 8, 120)
+    assert "evaluation_split" not in data
 
 
 @pytest.mark.slow
@@ -118,13 +122,15 @@ def test_mlflow_holds_all_of_it(recorded: tuple[Path, dict[str, Any]], world: Wo
     client = recorded_there.client
     parent = recorded_there.parent
     assert (parent.info.run_name, parent.info.run_id) == (result["search_id"], result["mlflow_run_id"])
-    assert parent.data.params["model.path"] == str(world.model) and parent.data.params["remove"] == "2"
-    assert parent.data.params["cluster.replicas"] == "2" and parent.data.params["versions.torch"] == torch.__version__
-    assert parent.data.tags["raysearch.searcher"] == "greedy" and parent.data.tags["raysearch.data"] == "file"
+    assert parent.data.params["model.path"] == str(world.model)
+    assert parent.data.params["remove"] == "2"
+    assert parent.data.params["cluster.replicas"] == "2"
+    assert parent.data.params["versions.torch"] == torch.__version__
+    assert parent.data.tags["raysearch.searcher"] == "greedy"
+    assert parent.data.tags["raysearch.data"] == "file"
     assert json.loads(parent.data.tags["raysearch.removal_order"]) == result["removal_order"]
-    assert (
-        parent.data.metrics["loss/pruned"] == result["loss"] and parent.data.metrics["evaluations/computed"] == GREEDY
-    )
+    assert parent.data.metrics["loss/pruned"] == result["loss"]
+    assert parent.data.metrics["evaluations/computed"] == GREEDY
     path = client.get_metric_history(parent.info.run_id, "path/loss")
     assert [(point.step, point.value) for point in path] == [
         (entry["n_removed"], entry["loss"]) for entry in result["path"]
@@ -161,15 +167,18 @@ def test_another_searcher_runs_only_what_nobody_has(run: Run, world: World) -> N
     greedy = json_answer(run("search", *world.search(), "--json"))
     beam = json_answer(run("search", *world.search(searcher="beam", searcher__width=3), "--json"))
     singles_pairs = 5 + 4 + 3 + 2
-    assert beam["evaluations"]["requested"] <= singles_pairs and beam["evaluations"]["cached"] == GREEDY
+    assert beam["evaluations"]["requested"] <= singles_pairs
+    assert beam["evaluations"]["cached"] == GREEDY
     new_pairs = beam["evaluations"]["computed"]
     assert beam["layer_forwards"]["naive_computed"] == new_pairs * (N_LAYERS - 2), "what was known saves nothing here"
     one_shot = json_answer(run("search", *world.search(searcher="one_shot"), "--json"))
     assert one_shot["evaluations"]["cached"] >= N_LAYERS
-    assert beam["removal_order"] is None and one_shot["removal_order"] is None
+    assert beam["removal_order"] is None
+    assert one_shot["removal_order"] is None
     assert beam["loss"] <= one_shot["loss"]
     alone = json_answer(run("search", *world.search(searcher="beam", searcher__width=1), "--json"))
-    assert alone["removal_order"] == greedy["removal_order"] and alone["loss"] == greedy["loss"], "a beam of one"
+    assert alone["removal_order"] == greedy["removal_order"], "a beam of one"
+    assert alone["loss"] == greedy["loss"], "a beam of one"
     assert alone["search_id"].startswith("beam-m2-")
 
 
@@ -187,10 +196,12 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(run: Run, cwd: Path, world:
     expected = json_answer(run("search", *world.search(), "--dry-run", "--json"))
     rounds = expected["rounds"]
     pool = expected["pool"]
-    assert [costs["masks"] for costs in rounds] == [5, 4] and rounds[0]["naive_layer_forwards"] == 20
+    assert [costs["masks"] for costs in rounds] == [5, 4]
+    assert rounds[0]["naive_layer_forwards"] == 20
     assert 0 < expected["seconds"] < 600
     of_file = sum(file.stat().st_size for file in world.model.glob("*.safetensors"))  # beside a header
-    assert 0.8 * of_file < pool["shared_bytes"] <= of_file and pool["n_replicas"] == 1
+    assert 0.8 * of_file < pool["shared_bytes"] <= of_file
+    assert pool["n_replicas"] == 1
     words = ["refine=recover", "refine.steps=7", "refine.recover_with='recovery.max_tokens=32 data.seq_len=32'"]
     refined = run("search", *world.search(), *words, "--dry-run")
     assert refined.code == 0, refined.err
@@ -225,10 +236,12 @@ def test_a_dry_run_refuses_what_the_search_would(changes: dict[str, object], run
     )
     before = sorted(cwd.rglob("*"))
     dry = run("search", *world.search(**changes), "--dry-run")
-    assert dry.code == 2 and dry.err.splitlines()[-1].startswith("error: "), dry
+    assert dry.code == 2, dry
+    assert dry.err.splitlines()[-1].startswith("error: "), dry
     assert sorted(cwd.rglob("*")) == before
     real = run("search", *world.search(**changes))
-    assert real.code == 2 and dry.err.splitlines()[-1] == real.err.splitlines()[-1]
+    assert real.code == 2
+    assert dry.err.splitlines()[-1] == real.err.splitlines()[-1]
 
 
 def test_a_dry_run_loads_no_weights(run: Run, cwd: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,9 +307,8 @@ def test_scores_are_those_of_the_search(run: Run, world: World) -> None:
     result = json_answer(run("search", *world.search(store="one"), "--json"))
     masks = [result["removed"], [], result["removal_order"][:1], []]
     scores = json_answer(run("score", *world.words(store="two", masks=json.dumps(masks).replace(" ", "")), "--json"))
-    assert [score["removed"] for score in scores] == masks and {score["n_tokens"] for score in scores} == {
-        result["n_tokens"]
-    }
+    assert [score["removed"] for score in scores] == masks
+    assert {score["n_tokens"] for score in scores} == {result["n_tokens"]}
     assert (scores[0]["measure"], scores[0]["perplexity"]) == (result["measure"], result["perplexity"])
     assert [scores[0]["loss"], scores[1]["loss"]] == [result["loss"], result["dense_loss"]], "bit for bit"
     assert scores[3] == scores[1]
@@ -356,7 +368,9 @@ def test_a_search_resumes_in_its_dtype_on_a_machine_with_another_default(
     assert "remove 2 of 4 layers (0-based) by perplexity on file, in bfloat16\n" in begun.err, begun.err
     monkeypatch.setattr(source, "has_instructions", lambda _: False)
     resumed = json_answer(run("resume", "latest", "--json"))
-    assert resumed["search_id"] == json_answer(begun)["search_id"] and resumed["evaluations"]["computed"] == 0
+    assert resumed["search_id"] == json_answer(begun)["search_id"]
+    assert resumed["evaluations"]["computed"] == 0
     assert json_answer(run("show", "latest", "--json"))["config"]["model"]["dtype"] == resumed["dtype"] == "bfloat16"
     changed = run(*command)
-    assert ", in float32\n" in changed.err and json_answer(changed)["search_id"] != resumed["search_id"]
+    assert ", in float32\n" in changed.err
+    assert json_answer(changed)["search_id"] != resumed["search_id"]

@@ -26,7 +26,8 @@ def test_mistakes_do_not_repeat_it(run: Run, world: World, subtests: pytest.Subt
     ):
         with subtests.test(words=words):
             outcome = run(*words)
-            assert outcome.code == 2 and outcome.err.startswith("error: ")
+            assert outcome.code == 2
+            assert outcome.err.startswith("error: ")
             assert SECRET not in outcome.out + outcome.err
 
 

@@ -29,9 +29,11 @@ def test_a_range_holds_what_searches_for_each_size_find(run: Run, world: World) 
     for entry in result["path"]:
         alone = json_answer(run("search", *world.search(remove=entry["n_removed"]), "--json"))
         assert (alone["removed"], alone["loss"]) == (entry["removed"], entry["loss"])
-        assert alone["evaluations"]["computed"] == 0 and alone["perplexity"] == entry["perplexity"]
+        assert alone["evaluations"]["computed"] == 0
+        assert alone["perplexity"] == entry["perplexity"]
     resumed = json_answer(run("resume", result["search_id"], "--json"))
-    assert resumed["path"] == result["path"] and resumed["evaluations"]["computed"] == 0
+    assert resumed["path"] == result["path"]
+    assert resumed["evaluations"]["computed"] == 0
 
 
 def test_people_see_the_best_of_each_size(run: Run, world: World) -> None:
@@ -51,7 +53,8 @@ def test_people_see_the_best_of_each_size(run: Run, world: World) -> None:
 
 def test_a_dry_run_forecasts_a_range(run: Run, cwd: Path, world: World) -> None:
     refused = run("search", *world.search(remove="1..3", searcher="one_shot"), "--dry-run")
-    assert refused.code == 2 and "use greedy or beam, or a study with study.grid.remove=[1,2,3]" in refused.err
+    assert refused.code == 2
+    assert "use greedy or beam, or a study with study.grid.remove=[1,2,3]" in refused.err
     assert run("search", *world.search(remove="1..3"), "--dry-run").out.startswith("12 masks in 3 rounds")
     assert not list(cwd.iterdir())
 
@@ -67,7 +70,8 @@ def shown_in_a_notebook(result: SearchResult) -> None:
         result.choices[group] for group in ("searcher", "objective", "data")
     ]
     assert list(trials["mask"]) == [str(trial.mask) for trial in result.trials]
-    assert trials.loc[0, "perplexity"] == result.dense_readout and trials.loss.min() <= result.loss
+    assert trials.loc[0, "perplexity"] == result.dense_readout
+    assert trials.loss.min() <= result.loss
     (table,) = pd.read_html(io.StringIO(result._repr_html_()))
     assert list(table["removed"]) == ["{}", *(str(trial.mask) for trial in result.path)]
 
@@ -75,7 +79,8 @@ def shown_in_a_notebook(result: SearchResult) -> None:
 def test_a_range_in_python(world: World, cwd: Path) -> None:
     result = raysearch.search("data=file", remove="1..2", tracking="none", **settings(world, "mlruns")).result
     shown_in_a_notebook(result)
-    assert len(result.removed) == 2 and [len(trial.mask) for trial in result.path] == [1, 2]
+    assert len(result.removed) == 2
+    assert [len(trial.mask) for trial in result.path] == [1, 2]
     assert result.path[-1].mask == result.mask
 
 
@@ -85,7 +90,8 @@ def test_any_size_can_be_exported(run: Run, cwd: Path, world: World) -> None:
     assert written["n_layers"] == 3
     card = (cwd / "two" / "README.md").read_text()
     assert "- Searcher: greedy(width=1)\n" in card.replace("\\", "")
-    assert f"{result['path'][1]['loss']:.4f}" in card and f"{result['loss']:.4f}" not in card
+    assert f"{result['path'][1]['loss']:.4f}" in card
+    assert f"{result['loss']:.4f}" not in card
     refused = run("export", "latest", "--out", "four", "--remove", 4)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == (
@@ -107,7 +113,8 @@ def test_a_found_mask_is_ranked_once_all_are_known(run: Run, world: World) -> No
         t["loss"] for t in json_answer(run("show", "latest", "--json"))["result"]["trials"] if len(t["mask"]) == 2
     ]
     gap = json_answer(run("show", result["search_id"], "--gap", "--json"))["gap"]
-    assert gap["rank"] == 1 + sum(loss < result["loss"] for loss in losses) and gap["n_masks"] == len(losses) == 6
+    assert gap["rank"] == 1 + sum(loss < result["loss"] for loss in losses)
+    assert gap["n_masks"] == len(losses) == 6
     assert (gap["removed"], gap["best"], gap["best_loss"]) == (result["removed"], best["removed"], best["loss"])
     assert gap["gap"] == result["loss"] - best["loss"]
     row = ["2", f"{{{','.join(map(str, gap['removed']))}}}", str(gap["rank"]), "6", f"{gap['percentile']:.4g}"]
@@ -116,10 +123,13 @@ def test_a_found_mask_is_ranked_once_all_are_known(run: Run, world: World) -> No
 
 def test_what_a_searcher_remarks_is_kept_and_shown(run: Run, world: World) -> None:
     outcome = run("search", *world.search(searcher="block_influence"))
-    assert outcome.code == 0 and "(the searcher itself " in outcome.out and " a mask requested)" in outcome.out
+    assert outcome.code == 0
+    assert "(the searcher itself " in outcome.out
+    assert " a mask requested)" in outcome.out
     record = json.loads(run("show", "latest", "--json").out)["result"]
     (name,) = record["remarks"]
-    assert name == "block_influence" and len(record["remarks"][name]) == 5
+    assert name == "block_influence"
+    assert len(record["remarks"][name]) == 5
     rows = [[str(layer), f"{value:.4g}"] for layer, value in enumerate(record["remarks"][name])]
     assert [row for row in cells(run("show", "latest").out) if len(row) == 2 and row[0].isdigit()] == rows
     assert name not in outcome.out.replace(record["search_id"], ""), "a list is for show"

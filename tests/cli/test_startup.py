@@ -34,7 +34,8 @@ def imported(*commands: Sequence[str]) -> tuple[list[set[str]], str, str]:
     words = [sys.executable, "-c", IMPORTED, json.dumps(commands)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     ends = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("IMPORTED")]
-    assert len(ends) == len(commands) and all(code == "0" for code, *_ in ends), done
+    assert len(ends) == len(commands), done
+    assert all(code == "0" for code, *_ in ends), done
     return [set(modules) for _, *modules in ends], done.stdout, done.stderr
 
 
@@ -45,7 +46,8 @@ def test_help_and_show_import_nothing_heavy(run: Run, world: World) -> None:
     assert {"search", "ledger", "recover"} <= {*names}
     helped = [["--help"], *([name, "--help"] for name in names)]
     modules, printed, stderr_text = imported(*helped, ["show"], ["show", "latest"], ["show", "latest", "--json"])
-    assert stderr_text == "" and not HEAVY & modules[len(names)]
+    assert stderr_text == ""
+    assert not HEAVY & modules[len(names)]
     assert not HEAVY - {"hydra"} & modules[-1]
     for command in ("", *names):
         assert f"Usage: raysearch {command}".rstrip() in printed
@@ -67,7 +69,8 @@ def test_what_the_ledger_answers_needs_neither_torch_nor_transformers(run: Run, 
     assert not {"torch", "transformers", "ray"} & modules[-1]
     answered = json.loads(printed.partition("IMPORTED")[0])
     assert answered["evaluations"]["computed"] == 0
-    assert answered["removed"] == before["removed"] and answered["loss"] == before["loss"]
+    assert answered["removed"] == before["removed"]
+    assert answered["loss"] == before["loss"]
 
 
 def test_search_and_export_of_a_kept_gguf_file_leave_torch_to_the_replica(run: Run, cwd: Path, world: World) -> None:
@@ -76,7 +79,8 @@ def test_search_and_export_of_a_kept_gguf_file_leave_torch_to_the_replica(run: R
     assert run("search", *world.search(**words, data__seed=1)).code == 0  # which keeps it
     repeated = ["search", *world.search(**words, cluster="local", cluster__replicas=1), "--json"]
     (*_, modules), printed, _ = imported(repeated, ["export", "latest", "--gguf", "pruned.gguf"])
-    assert "ray" in modules and not {"torch", "pandas", "datasets", "sklearn"} & modules
+    assert "ray" in modules
+    assert not {"torch", "pandas", "datasets", "sklearn"} & modules
     inline = json_answer(run("search", *world.search(**words, store="elsewhere"), "--json"))
     mapped = json.loads(printed.partition("IMPORTED")[0])
     assert mapped["evaluations"]["computed"] == inline["evaluations"]["computed"]

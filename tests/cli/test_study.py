@@ -80,8 +80,10 @@ def test_a_dry_run_shows_cells_cost_and_time(world: World, run: Run, cwd: Path) 
     assert not (cwd / "mlruns").exists()
     outcome = run("study", *study_words(world), "--dry-run")
     assert "layer-forwards together instead of" in outcome.out
-    assert "of searching; about" in outcome.out and "GB of memory" in outcome.out
-    assert "rehearsal: search 1 of 8" in outcome.err and "on a shard of each calibration" in outcome.err
+    assert "of searching; about" in outcome.out
+    assert "GB of memory" in outcome.out
+    assert "rehearsal: search 1 of 8" in outcome.err
+    assert "on a shard of each calibration" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,8 @@ def test_a_dry_run_refuses_what_the_study_would(mistake: str, world: World, run:
     real = run("study", *words)
     assert dry.code == real.code == 2
     sentence = dry.err.splitlines()[-1]
-    assert sentence.startswith("error: ") and sentence == real.err.splitlines()[-1]
+    assert sentence.startswith("error: ")
+    assert sentence == real.err.splitlines()[-1]
     assert [path.name for path in cwd.iterdir()] == ["file"]
 
 
@@ -115,7 +118,8 @@ def test_a_report_is_written_from_the_ledger_alone(done: tuple[dict[str, Any], P
     assert told_again["cells"] == value["cells"]
     assert (cwd / "again/report.html").is_file()
     by_ledger = json_answer(run("report", "latest", "--store", folder / "mlruns/ledger.db", "--json"))
-    assert by_ledger["report"] == str(folder.resolve() / value["report"]) and not (cwd / "mlruns").exists()
+    assert by_ledger["report"] == str(folder.resolve() / value["report"])
+    assert not (cwd / "mlruns").exists()
     with opened(folder / "mlruns/ledger.db") as ledger:
         assert STUDIES.find(ledger, value["study_id"][:-3]).study_id == value["study_id"]
 
@@ -123,7 +127,8 @@ def test_a_report_is_written_from_the_ledger_alone(done: tuple[dict[str, Any], P
 def test_an_address_of_mlflow_must_be_a_web_address(done: tuple[dict[str, Any], Path], run: Run) -> None:
     _, folder = done
     refused = run("report", "latest", "--store", folder / "mlruns", "--mlflow-url", "javascript:alert(1)")
-    assert refused.code == 2 and "--mlflow-url=javascript:alert(1) is not an address" in refused.err
+    assert refused.code == 2
+    assert "--mlflow-url=javascript:alert(1) is not an address" in refused.err
 
 
 def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Path], world: World, run: Run) -> None:
@@ -138,7 +143,8 @@ def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Pa
     for cell in assessed["cells"]:
         assert cell["assessed"]["prose"]["value"] != dense["prose"]["value"]
     repeated = run(*words[:-1], "--out", "elsewhere")
-    assert repeated.code == 0 and "Report: elsewhere/report.html" in repeated.out
+    assert repeated.code == 0
+    assert "Report: elsewhere/report.html" in repeated.out
     weights = world.model / "model.safetensors"
     before = weights.read_bytes()
     try:
@@ -178,4 +184,5 @@ def test_a_folder_that_tune_cannot_write_to_is_refused(world: World, run: Run, c
     (cwd / "taken").mkdir()
     (cwd / "taken/tune").write_text("a file where a folder should be")
     outcome = run("study", *small_study(world, "searcher=[one_shot]", "remove=[1]"), "store=taken", "ledger=my.db")
-    assert outcome.code == 2 and "error: store=taken/tune is a file; name a folder" in outcome.err
+    assert outcome.code == 2
+    assert "error: store=taken/tune is a file; name a folder" in outcome.err

@@ -61,8 +61,10 @@ def test_without_a_terminal_a_line_is_printed_when_a_search_ends(cells: Any) -> 
     text = shown(console)
     assert text.endswith("speed: 5 models in turn\n"), "it takes minutes"
     assert "my-study-1: 4 searches, of which 1 search done already" in text
-    assert "2 of 4 done  0 s  greedy, M=2" in text and "round 2, 9 masks, best 3.2500" in text
-    assert "failed beam, M=1" in text and "out of [memory]" in text
+    assert "2 of 4 done  0 s  greedy, M=2" in text
+    assert "round 2, 9 masks, best 3.2500" in text
+    assert "failed beam, M=1" in text
+    assert "out of [memory]" in text
     assert "warning: MLflow is down" in text
 
 
@@ -76,7 +78,8 @@ def test_a_long_wait_for_replicas_suggests_a_command(cells: Any, monkeypatch: py
         for awaited in (True, False):
             display.on_event(ReplicasPolled(awaited))
     waiting, running = shown(console).splitlines()[-2:]
-    assert "0 of 4 done" in waiting and "ray status shows what is missing" in waiting
+    assert "0 of 4 done" in waiting
+    assert "ray status shows what is missing" in waiting
     assert "running: " in running
 
 
@@ -89,7 +92,9 @@ def test_on_a_terminal_the_running_searches_are_a_live_table(cells: Any) -> None
         view = Console(file=io.StringIO(), width=160)
         view.print(display._view("perplexity: 12 %"))
     assert "0 of 4 done" in shown(view)
-    assert "running" in shown(view) and "beam, M=2" in shown(view) and "perplexity: 12 %" in shown(view)
+    assert "running" in shown(view)
+    assert "beam, M=2" in shown(view)
+    assert "perplexity: 12 %" in shown(view)
 
 
 def test_the_plan_adds_up(cells: Any) -> None:
@@ -102,7 +107,8 @@ def test_the_plan_adds_up(cells: Any) -> None:
     assert plan_line(replace(plan, trainings=8)).endswith("of searching; then 8 trainings at most")
     console = Console(file=io.StringIO(), width=200, markup=False)
     console.print(plan_table(plan))
-    assert "unpredictable" in shown(console) and "120" in shown(console)
+    assert "unpredictable" in shown(console)
+    assert "120" in shown(console)
     assert plain(plan) == {
         "cells": [
             {**cell.labels, "evaluations": 5, "layer_forwards": {"shared": 8, "separate": 20, "naive": 40}}
@@ -140,7 +146,8 @@ def test_the_closing_table_shows_every_search_and_the_cause_of_failures() -> Non
 def test_the_assessed_numbers_of_a_study_are_a_table_and_the_best_is_exported_next() -> None:
     results: StudyResult = synthetic_study()
     table = assessed_table(results)
-    assert table is not None and results.metrics
+    assert table is not None
+    assert results.metrics
     first = results.metrics[0]
     numbers = {
         cell.search_id: number_cell(cell.outcome.assessed[first.name], first.unit)
@@ -148,7 +155,8 @@ def test_the_assessed_numbers_of_a_study_are_a_table_and_the_best_is_exported_ne
         if cell.outcome is not None and first.name in cell.outcome.assessed
     }
     searches, _, shown, *_ = ([*column.cells] for column in table.columns)
-    assert dict(zip(searches[1:], shown[1:], strict=True)) == numbers and searches[0] == "dense"
+    assert dict(zip(searches[1:], shown[1:], strict=True)) == numbers
+    assert searches[0] == "dense"
     assert shown[0] == number_cell(next(iter(results.dense.values()))[first.name], first.unit), (
         "the dense model is first"
     )
@@ -165,7 +173,8 @@ def test_masks_that_cannot_become_gguf_have_a_mark() -> None:
     for table in (study_table(results), assessed_table(results)):
         assert table is not None
         cells = {cell for column in table.columns for cell in column.cells}
-        assert f"{masks[0]} *" in cells and str(masks[0]) not in cells
+        assert f"{masks[0]} *" in cells
+        assert str(masks[0]) not in cells
     assert f"* export --gguf refuses {masks[0]}: it has windows" in study_lines(results, [Path("r")], "")
 
 

@@ -59,28 +59,31 @@ def test_a_search_that_mlflow_never_saw_is_written_without_its_model(run: Run, c
     result = json_answer(outcome)
     assert [result[key] for key in ("removed", "loss")] == [plain[key] for key in ("removed", "loss")]
     [warning] = [line for line in outcome.err.splitlines() if "warning" in line]
-    assert uri in warning and warning.endswith(f"raysearch sync {result['search_id']}")
+    assert uri in warning
+    assert warning.endswith(f"raysearch sync {result['search_id']}")
     assert result["mlflow_run_id"] is None
 
     shutil.rmtree(movable.model.parent)
     refused = run("sync", "latest")
-    assert refused.code == 2 and refused.err.startswith(f"error: tracking.uri={uri} cannot be written to (")
+    assert refused.code == 2
+    assert refused.err.startswith(f"error: tracking.uri={uri} cannot be written to (")
     synced = json_answer(run("sync", "latest", "tracking.uri=null", "--json"))
     assert synced["missing"] == synced["trials"] == 1 + result["evaluations"]["requested"]
     before = recorded(embedded(cwd / "mlruns"))
     [parent] = of_kind("search", before)
-    assert parent.info.run_id == synced["mlflow_run_id"] and parent.info.status == "FINISHED"
-    assert parent.data.metrics["loss/pruned"] == result["loss"] and parent.data.metrics["progress/rounds"] == 2
-    assert parent.data.params["versions.raysearch"] and parent.data.tags["raysearch.searcher"] == "beam"
+    assert parent.info.run_id == synced["mlflow_run_id"]
+    assert parent.info.status == "FINISHED"
+    assert parent.data.metrics["loss/pruned"] == result["loss"]
+    assert parent.data.metrics["progress/rounds"] == 2
+    assert parent.data.params["versions.raysearch"]
+    assert parent.data.tags["raysearch.searcher"] == "beam"
     assert {child.info.status for child in of_kind("trial", before)} == {"FINISHED"}
     assert [child.data.metrics["loss/pruned"] for child in of_kind("trial", before)] != []
     assert parent.info.start_time <= parent.info.end_time <= parent.info.start_time + 1000 * result["seconds"] + 1
 
     repeated = run("sync", synced["mlflow_run_id"])
-    assert (
-        repeated.code == 0
-        and repeated.out == f"{result['search_id']}: MLflow has all of its {synced['trials']} trials.\n"
-    )
+    assert repeated.code == 0
+    assert repeated.out == f"{result['search_id']}: MLflow has all of its {synced['trials']} trials.\n"
     assert [mlflow_run.to_dictionary() for mlflow_run in recorded(embedded(cwd / "mlruns"))] == [
         mlflow_run.to_dictionary() for mlflow_run in before
     ]
@@ -93,13 +96,15 @@ def test_what_was_recorded_looks_the_same_when_it_is_written_from_the_ledger(run
     synced = json_answer(run("sync", "latest", "tracking.experiment=anew", "--json"))
     old, new = (of_kind("search", recorded(embedded(cwd / "mlruns"), name))[0] for name in ("raysearch", "anew"))
     assert new.info.run_id == synced["mlflow_run_id"]
-    assert new.data.tags.keys() == old.data.tags.keys() and new.data.metrics == old.data.metrics
+    assert new.data.tags.keys() == old.data.tags.keys()
+    assert new.data.metrics == old.data.metrics
     assert {**new.data.params, "tracking.experiment": "raysearch"} == old.data.params
     client = MlflowClient(embedded(cwd / "mlruns"))
     files, new_files = (
         {file.path: file.file_size for file in client.list_artifacts(run_of.info.run_id)} for run_of in (old, new)
     )
-    assert files.keys() == new_files.keys() and files["trials.csv"] == new_files["trials.csv"]
+    assert files.keys() == new_files.keys()
+    assert files["trials.csv"] == new_files["trials.csv"]
 
 
 @pytest.mark.usefixtures("blank_figures")
@@ -113,7 +118,8 @@ def test_a_search_that_was_stopped_is_found_by_its_run_and_has_nothing_to_sync_y
         patch.setattr(search_run, "run_rounds", stop)
         assert run("search", *world.search(tracking="mlflow")).code == 130
     outcome = run("sync", "latest")
-    assert outcome.code == 2 and outcome.err.startswith("error: SEARCH=greedy-m2-")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: SEARCH=greedy-m2-")
     assert "is interrupted, so there is nothing to sync yet; raysearch resume greedy-m2-" in outcome.err
     (listed,) = raysearch.open().records()
     assert listed.mlflow_run_id is not None
@@ -142,7 +148,9 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, cwd
         assert run("assess", "latest", "assess=none", text, "assess.seq_len=16", "cluster=inline").code == 0
     study = json_answer(run("study", *words, text, "assess.seq_len=16", "--json"))
     synced = json_answer(run("sync", "late", "tracking=mlflow", "--json"))
-    assert synced["study_id"] == study["study_id"] and synced["report"] and synced["unfinished"] == []
+    assert synced["study_id"] == study["study_id"]
+    assert synced["report"]
+    assert synced["unfinished"] == []
     before = recorded(embedded(cwd / "mlruns"))
     [parent] = of_kind("study", before)
     assert (parent.info.run_id, parent.info.status) == (synced["mlflow_run_id"], "FINISHED")

@@ -87,7 +87,8 @@ def test_the_closing_table_names_the_unit_and_the_readout(
 @EVERY_MEASURE
 def test_paths_and_trials_are_shown_in_the_same_way(measure: Measure, columns: list[str], cells: list[str]) -> None:
     path = path_table(measure, [Trial(0, 1, Mask.of(4), 0.575, 0.1, None, cached=False)])
-    assert headers(path) == ["layers", "removed", *columns] and rows(path) == [["1", "{4}", *cells]]
+    assert headers(path) == ["layers", "removed", *columns]
+    assert rows(path) == [["1", "{4}", *cells]]
     trial = Trial(0, 1, Mask.of(4), 0.575, 0.1, None, cached=False)
     failed = replace(trial, loss=None, delta=None, failure="out of memory")
     table = trials_table(measure, [failed, trial, replace(trial, index=1, round=2)], 20)
@@ -118,14 +119,16 @@ def test_large_perplexities_are_rounded() -> None:
 @pytest.mark.parametrize("measure", [PERPLEXITY, ACCURACY], ids=["perplexity", "accuracy"])
 def test_a_score_is_json_that_names_its_readout(measure: Measure) -> None:
     value = plain(Score(Mask.of(4), measure, 0.5, 1203, 64, cached=True))
-    assert Measure(**value["measure"]) == measure and value[str(measure.readout)] == measure.read(0.5)
+    assert Measure(**value["measure"]) == measure
+    assert value[str(measure.readout)] == measure.read(0.5)
     assert (value["n_tokens"], value["n_samples"]) == (1203, 64)
     assert plain(Score(Mask(), PERPLEXITY, 800.0, 1, 1, cached=True))["perplexity"] is None, "JSON has no infinity"
 
 
 def test_gaps_are_in_the_unit_of_the_loss() -> None:
     table = gap_table(ACCURACY, Gap(Mask.of(4), 0.5, 6, 2, 100 * 5 / 6, Mask.of(3), 0.25))
-    assert headers(table)[-1] == "gap (errors per item)" and rows(table)[0][-1] == "0.2500"
+    assert headers(table)[-1] == "gap (errors per item)"
+    assert rows(table)[0][-1] == "0.2500"
 
 
 def notes(result: SearchResult) -> list[str]:
@@ -166,11 +169,14 @@ def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
     gap = Gap(result.mask, result.loss, 56, 1, 100.0, result.mask, result.loss)
     parts = recorded_tables(recorded(result), 2, gap)
     facts, closing, path, ablation, trials, ranked = (part for part in parts if isinstance(part, Table))
-    assert dict(rows(facts))["objective"] == "x" and dict(rows(facts))["evaluated on"].startswith("64 items")
+    assert dict(rows(facts))["objective"] == "x"
+    assert dict(rows(facts))["evaluated on"].startswith("64 items")
     assert dict(rows(facts))["dtype"] == "bfloat16"
     assert rows(closing)[0][1:] == [f"{result.dense_loss:.4f}", f"{result.loss:.4f}"], "the dense loss, too"
-    assert rows(path)[-1][-1] == f"{1 - result.loss:.4f}" and headers(ablation)[0] == "layer"
-    assert headers(trials)[1:3] == ["loss (errors per item)", "accuracy"] and len(rows(trials)) == 2
+    assert rows(path)[-1][-1] == f"{1 - result.loss:.4f}"
+    assert headers(ablation)[0] == "layer"
+    assert headers(trials)[1:3] == ["loss (errors per item)", "accuracy"]
+    assert len(rows(trials)) == 2
     assert headers(ranked)[-1] == "gap (errors per item)"
     counted = len({trial.mask for trial in result.trials if trial.mask})
     assert str(trials.title).startswith(f"2 of {counted} masks"), "the dense model is none of them"
@@ -193,20 +199,25 @@ def test_a_search_shows_its_confidence_and_warns_of_a_mask_that_seems_better_tha
         "Not significantly worse than this mask on these 16 samples (95% confidence): 11 of the 26 other masks of 3 "
         "layers; about 1,200 samples would separate the best from the next"
     )
-    assert note in notes(result) and not any("Warning" in note for note in notes(result))
+    assert note in notes(result)
+    assert not any("Warning" in note for note in notes(result))
     better = replace(result, loss=result.dense_loss - 0.5, choices={**result.choices, "objective": "task_margin"})
     (warning,) = better.warnings
     removed = ",".join(map(str, result.removed))
-    assert warning in notes(better) and warning.startswith(
+    assert warning in notes(better)
+    assert warning.startswith(
         f"Warning: without {result.mask} the loss is lower than the dense model's, within noise; these samples do not "
     )
     assert warning.endswith(
         "take more samples (data.samples), and compare perplexities: raysearch score model=tiny "
         f"'masks=[[],[{removed}]]'"
     )
-    assert note in str(better) and warning in str(better) and len(str(better)) < 800
+    assert note in str(better)
+    assert warning in str(better)
+    assert len(str(better)) < 800
     beyond = replace(better, separation=replace(separation, below_dense="beyond noise"))
-    assert ", beyond noise; " in beyond.warnings[0] and "more samples" not in beyond.warnings[0]
+    assert ", beyond noise; " in beyond.warnings[0]
+    assert "more samples" not in beyond.warnings[0]
     assert "lower than the dense model's; these samples" in replace(better, separation=None).warnings[0]
 
 
@@ -235,12 +246,12 @@ def test_a_narrow_terminal_cuts_no_mask_and_no_number(width: int) -> None:
         assert isinstance(console.file, io.StringIO)
         lines = console.file.getvalue().splitlines()
         cells = {cell.strip() for line in lines for cell in line.split("│")}
-        assert {str(size.mask) for size in sizes} < cells and not any("…" in line for line in lines)
+        assert {str(size.mask) for size in sizes} < cells
+        assert not any("…" in line for line in lines)
         assert {cell for cell in cells if cell.startswith("+0")} <= {"+0.2500 ± 0.1000", "+19.2% ± 5.3%"}
         assert width < 80 or max(map(len, lines)) <= width
-    assert ("+0.2500 ± 0.1000" in rows(budget_table(advice).fitted(80))[1]) and "left" not in str(
-        path.fitted(80).caption
-    )
+    assert "+0.2500 ± 0.1000" in rows(budget_table(advice).fitted(80))[1]
+    assert "left" not in str(path.fitted(80).caption)
 
 
 def test_masks_that_export_refuses_as_gguf_have_a_mark(tmp_path: Path) -> None:
@@ -260,10 +271,12 @@ def test_masks_that_export_refuses_as_gguf_have_a_mark(tmp_path: Path) -> None:
 def test_the_lines_of_a_gguf_file_name_the_build_that_reads_it() -> None:
     done = GGUFExport(Path("p.gguf"), Path("d.gguf"), 7, 8, 10, "gemma3", "greedy-m1-00000000")
     *_, llama, ollama = gguf_lines(done, Path("p.gguf"), public=False)
-    assert llama == "llama.cpp: llama-cli -m p.gguf" and ollama.startswith("Ollama: echo 'FROM ./p.gguf'")
+    assert llama == "llama.cpp: llama-cli -m p.gguf"
+    assert ollama.startswith("Ollama: echo 'FROM ./p.gguf'")
     *_, llama, ollama = gguf_lines(replace(done, build=11040), Path("p.gguf"), public=False)
     assert llama == "llama.cpp (build b11040 or newer): llama-cli -m p.gguf"
-    assert ollama.startswith("Older builds, and engines of Ollama, ") and "Ollama: " not in ollama
+    assert ollama.startswith("Older builds, and engines of Ollama, ")
+    assert "Ollama: " not in ollama
 
 
 def test_assessed_bytes_are_shown_as_a_size() -> None:

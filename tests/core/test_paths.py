@@ -19,4 +19,5 @@ def test_a_file_is_replaced_by_a_whole_one_or_stays(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), atomic_file(file) as unfinished:
         unfinished.write_text("half")
         raise KeyboardInterrupt
-    assert file.read_text() == "two" and [*tmp_path.iterdir()] == [file]
+    assert file.read_text() == "two"
+    assert [*tmp_path.iterdir()] == [file]

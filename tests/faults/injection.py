@@ -160,7 +160,8 @@ def mounted(path: Path, size: str) -> Iterator[Disk]:
     script = 'mount -t tmpfs -o "size=$1" tmpfs "$0" && echo mounted && exec sleep 1000'
     with subprocess.Popen([*words, script, path, size], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as holder:
         try:
-            assert holder.stdout is not None and holder.stderr is not None
+            assert holder.stdout is not None
+            assert holder.stderr is not None
             if holder.stdout.readline() != b"mounted\n":
                 pytest.skip(f"no mount namespace can be made here: {holder.stderr.read().decode().strip()}")
             yield Disk(path, holder.pid)
@@ -214,9 +215,11 @@ def _type_in(
 
 def refused(outcome: Outcome, *parts: str) -> None:
     """Asserts that a command ended with one sentence, which contains these parts."""
-    assert (outcome.code, outcome.out) == (2, "") and "Traceback" not in outcome.err, outcome
+    assert (outcome.code, outcome.out) == (2, ""), outcome
+    assert "Traceback" not in outcome.err, outcome
     sentence = outcome.err.splitlines()[-1]
-    assert sentence.startswith("error: ") and outcome.err.count("\nerror: ") <= 1, outcome.err
+    assert sentence.startswith("error: "), outcome.err
+    assert outcome.err.count("\nerror: ") <= 1, outcome.err
     for part in parts:
         assert part in sentence, sentence
 
@@ -226,9 +229,11 @@ def kill_ray(command: Command, part: int) -> None:
     os.kill(part, signal.SIGKILL)
     outcome = command.finish()
     assert (outcome.code, outcome.out) == (1, ""), outcome
-    assert "Traceback" not in outcome.err and "state-dump" not in outcome.err, outcome.err
+    assert "Traceback" not in outcome.err, outcome.err
+    assert "state-dump" not in outcome.err, outcome.err
     *_, last = [line for line in outcome.err.splitlines() if not _LOGGED_BY_RAY.match(line)]
-    assert last.startswith("failed: Ray's ") and last.endswith("the same command goes on from there"), outcome.err
+    assert last.startswith("failed: Ray's "), outcome.err
+    assert last.endswith("the same command goes on from there"), outcome.err
 
 
 def state(store: str) -> str:

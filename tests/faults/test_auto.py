@@ -29,7 +29,8 @@ def test_killed_among_masks_and_among_speeds_ends_the_same(cwd: Path, world: Wor
 
     kill_at(words, "killed", len(undisturbed) - SHARDS)
     before_kill = evaluations("killed")
-    assert before_kill.items() <= undisturbed.items() and before_kill != undisturbed
+    assert before_kill.items() <= undisturbed.items()
+    assert before_kill != undisturbed
     at_speeds = start(*words, "store=killed")
     at_speeds.until(lambda: speeds("killed"), every_s=0.002)
     at_speeds.kill()
@@ -37,7 +38,8 @@ def test_killed_among_masks_and_among_speeds_ends_the_same(cwd: Path, world: Wor
     assert evaluations("killed") == undisturbed
 
     again = json_answer(do(*words, "store=killed"))
-    assert same(again, result) and evaluations("killed") == undisturbed
+    assert same(again, result)
+    assert evaluations("killed") == undisturbed
     assert again["evaluations"]["computed"] == 0, "all masks were known"
     assert measured.items() <= speeds("killed").items(), "no speed is measured twice"
     assert without_speeds(again) == without_speeds(result)

@@ -65,10 +65,12 @@ def test_a_damaged_ledger_is_refused_until_a_copy_is_put_back(
             else:
                 refused(shown_search, *sentence)
             checked = run("ledger", "check")
-            assert checked.code in (1, 2) and "Traceback" not in checked.err, checked
+            assert checked.code in (1, 2), checked
+            assert "Traceback" not in checked.err, checked
         shutil.copy("copy.db", "mlruns/ledger.db")
         again = json_answer(run(*command))
-        assert same(again, result) and again["evaluations"]["computed"] == 0
+        assert same(again, result)
+        assert again["evaluations"]["computed"] == 0
         shutil.copy("copy.db", "mlruns/ledger.db")
 
 
@@ -130,7 +132,8 @@ def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
 
     earlier_evaluations = evaluations("mlruns")
     resumed: dict[str, Any] = json_answer(run("resume", "latest", "--json"))
-    assert same(resumed, undisturbed) and resumed["evaluations"]["cached"] > 0
+    assert same(resumed, undisturbed)
+    assert resumed["evaluations"]["cached"] > 0
     remade(world, folder, seed=1)
     speed = ["assess=none", "assess.speed.enabled=true", "assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
     for words in ["export", "latest", "--out", "pruned"], ["assess", "latest", "cluster=inline", *speed]:

@@ -50,7 +50,8 @@ def test_a_search_whose_disk_is_full_goes_on_once_there_is_space(
     refused(do(*command, "store=disk", disk=disk), "ledger=disk/ledger.db cannot be used (", "; free some space")
     disk.remount("size=64m")
     again = json_answer(do(*command, "store=disk", disk=disk))
-    assert same(again, undisturbed) and losses_on(disk) == evaluations("undisturbed")
+    assert same(again, undisturbed)
+    assert losses_on(disk) == evaluations("undisturbed")
     assert earlier.items() <= evaluations("undisturbed").items()
 
 
@@ -63,8 +64,10 @@ def test_a_full_disk_of_mlflow_stops_nothing_and_is_one_sentence(
     outcome = do(*words, "store=disk", "ledger=ledger.db", disk=disk)
     assert same(json_answer(outcome), undisturbed)
     [warning] = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
-    assert "is full" in warning and "by: raysearch sync beam-m3-" in warning
-    assert "Traceback" not in outcome.err and "ERROR" not in outcome.err, outcome.err
+    assert "is full" in warning
+    assert "by: raysearch sync beam-m3-" in warning
+    assert "Traceback" not in outcome.err, outcome.err
+    assert "ERROR" not in outcome.err, outcome.err
     sync = ["sync", "latest", "--store", "ledger.db", "--json"]
     refused(do(*sync, disk=disk), "cannot be written to (", "sync again once it can be, or name another")
     disk.remount("size=64m")
@@ -115,4 +118,5 @@ def test_what_cannot_be_written_is_said(disk: Disk, world: World, run: Run) -> N
     disk.remount("rw")
     assert content(disk.mounted_path) == earlier
     again = json_answer(do(*search, "store=disk", disk=disk))
-    assert same(again, result) and again["evaluations"]["computed"] == 0
+    assert same(again, result)
+    assert again["evaluations"]["computed"] == 0

@@ -79,7 +79,8 @@ def test_killed_again_and_again(cwd: Path, world: World, searcher: str, kills: i
     missing = undisturbed.keys() - evaluations("killed").keys()
     remaining = {subject for _, subject, _ in missing if subject.startswith("{")} - {DENSE}
     again = json_answer(do(*words, "store=killed", mark=mark))
-    assert same(again, result) and evaluations("killed") == undisturbed
+    assert same(again, result)
+    assert evaluations("killed") == undisturbed
     assert again["evaluations"]["computed"] == len(remaining), "only what was in flight is computed again"
     assert state("killed") == "finished"
     assert not list(Path("killed").glob("ledger.db.?*.lock")), "the locks of the dead are gone"
@@ -124,7 +125,8 @@ def test_show_tells_a_killed_search_from_one_that_runs(run: Run, command: list[s
     os.kill(searching.pid, signal.SIGSTOP)
     assert states() == ["running"] * 2
     searching.kill()
-    assert states() == ["interrupted"] * 2 and state("mlruns") == "running", "nothing was written"
+    assert states() == ["interrupted"] * 2, "nothing was written"
+    assert state("mlruns") == "running", "nothing was written"
     refused = run("export", "latest", "--out", "x").err
     assert "is interrupted, so nothing is found yet; first: raysearch resume" in refused
     json_answer(run("resume", "latest", "--json"))
@@ -144,14 +146,17 @@ def test_stopped(run: Run, command: list[str], undisturbed: dict[str, Any], endi
         started.process.terminate()  # as a scheduler does
     outcome = started.finish(30)
 
-    assert outcome.code == 130 and outcome.out == ""
-    assert "Traceback" not in outcome.err and "SIGTERM received" not in outcome.err, "Ray's handler would abort it soon"
+    assert outcome.code == 130
+    assert outcome.out == ""
+    assert "Traceback" not in outcome.err, "Ray's handler would abort it soon"
+    assert "SIGTERM received" not in outcome.err, "Ray's handler would abort it soon"
     advice = f"raysearch resume {undisturbed['search_id']} --store 'my store'"
     assert outcome.err.splitlines()[-1] == f"stopped; the same command again resumes from here, and so does: {advice}"
     assert_all_gone(mark, within_s=20)
     assert state("my store") == "interrupted"
     result = json_answer(run(*command, "store=my store"))
-    assert same(result, undisturbed) and result["evaluations"]["cached"] > 0
+    assert same(result, undisturbed)
+    assert result["evaluations"]["cached"] > 0
 
 
 def test_stopped_before_there_is_anything_to_go_on_from(cwd: Path, command: list[str]) -> None:
@@ -159,7 +164,9 @@ def test_stopped_before_there_is_anything_to_go_on_from(cwd: Path, command: list
     wait_for(lambda: catches(process.pid, signal.SIGTERM), 60, every_s=0.01)
     os.killpg(process.pid, signal.SIGINT)
     outcome = finish(process, 30)
-    assert outcome.code == 130 and "Traceback" not in outcome.err and "resume" not in outcome.err
+    assert outcome.code == 130
+    assert "Traceback" not in outcome.err
+    assert "resume" not in outcome.err
 
 
 def catches(process: int, number: signal.Signals) -> bool:
@@ -214,7 +221,8 @@ def test_a_finished_search_stays_found(
         patch.setattr(search_run, "run_rounds", stop)
         assert run(*command).code == 130
     listed = json.loads(run("show", "latest", "--json").out)
-    assert listed["state"] == "interrupted" and same(listed["result"], undisturbed)
+    assert listed["state"] == "interrupted"
+    assert same(listed["result"], undisturbed)
 
 
 def stop(*_: object) -> None:
@@ -237,8 +245,10 @@ def test_a_failure_is_one_sentence_and_not_the_end(
         outcome = run(*command)
     assert (outcome.code, outcome.out) == (1, "")
     cause = "failed: 6 mask(s) on shard 9 failed 3 times; the last cause: RuntimeError: is full"
-    assert outcome.err.splitlines()[-1] == cause and "Traceback" not in outcome.err
-    assert state("mlruns") == "failed" and len(evaluations("mlruns")) == 9 * 6
+    assert outcome.err.splitlines()[-1] == cause
+    assert "Traceback" not in outcome.err
+    assert state("mlruns") == "failed"
+    assert len(evaluations("mlruns")) == 9 * 6
     assert same(json_answer(run(*command)), undisturbed)
 
 

@@ -75,7 +75,8 @@ def test_while_a_mask_is_assessed(run: Run, world: World, cwd: Path, kind: str) 
     outcome = with_a_node_lost(3, *words, "assess.limit=8", "--store", "disturbed")
     assert (outcome.code, outcome.out) == (0, undisturbed.out), outcome
     assert evaluations("disturbed") == evaluations("undisturbed") != earlier_evaluations
-    assert texts("disturbed") == texts("undisturbed") and bool(texts("disturbed")) == (kind == "generation")
+    assert texts("disturbed") == texts("undisturbed")
+    assert bool(texts("disturbed")) == (kind == "generation")
 
 
 def test_while_the_dense_model_answers(run: Run, world: World, cwd: Path) -> None:
@@ -111,7 +112,8 @@ def test_while_several_processes_train(run: Run, world: World, cwd: Path) -> Non
         command.until(lambda: [*saved.glob("*/checkpoints/checkpoint-2")])
         lost.kill()
         outcome = command.finish()
-        assert (outcome.code, outcome.out) == (1, "") and "Traceback" not in outcome.err, outcome
+        assert (outcome.code, outcome.out) == (1, ""), outcome
+        assert "Traceback" not in outcome.err, outcome
         assert "a worker of recovery.workers=2 has died" in outcome.err.splitlines()[-1], outcome.err
         ray_cluster.add(1)
         result = json_answer(alone(*words, "--store", "disturbed", "--out", "healed", "--json"))
@@ -141,9 +143,12 @@ def test_the_driver_is_lost_and_another_machine_has_its_disk(run: Run, world: Wo
     for command in (search, ["show"]):
         refused = run(*command, *(["--store", "disturbed"] if command == ["show"] else ["store=disturbed"]))
         assert (refused.code, refused.out) == (2, ""), refused
-        assert "is in use on another machine, node-b" in refused.err and refused.err.count("\n") == 1, refused.err
+        assert "is in use on another machine, node-b" in refused.err, refused.err
+        assert refused.err.count("\n") == 1, refused.err
     lost.kill()
     earlier_evaluations = evaluations("disturbed")
     result = json_answer(run(*search, "store=disturbed"))
-    assert same(result, undisturbed) and result["evaluations"]["cached"] > 0 and earlier_evaluations
+    assert same(result, undisturbed)
+    assert result["evaluations"]["cached"] > 0
+    assert earlier_evaluations
     assert evaluations("disturbed") == evaluations("undisturbed")

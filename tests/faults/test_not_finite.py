@@ -84,9 +84,11 @@ def test_a_mask_that_gives_nan_has_failed(
             for trial in trials:
                 assert trial["failure"] == ("the loss is nan" if overflows(trial["mask"]) else None)
                 assert (trial["loss"] is None) == overflows(trial["mask"])
-            assert evaluated_masks and not [mask for mask in evaluated_masks if overflows(mask)]
+            assert evaluated_masks
+            assert not [mask for mask in evaluated_masks if overflows(mask)]
 
 
 def test_score_ends_with_the_cause(run: Run, fragile: World) -> None:
     outcome = run("score", "masks=[[1]]", *fragile.words(), "--json")
-    assert (outcome.code, outcome.out) == (1, "") and "mask {1}: the loss is nan" in outcome.err
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "mask {1}: the loss is nan" in outcome.err

@@ -79,7 +79,8 @@ def test_ray_itself_is_killed(world: World, cwd: Path) -> None:
     wait_for_rows(process, "mlruns", 1, "assessments")
     kill_ray(process, raylet)
     again = do(*command)
-    assert again.code == 0 and (cwd / "healed/config.json").is_file(), again
+    assert again.code == 0, again
+    assert (cwd / "healed/config.json").is_file(), again
 
 
 def test_ray_itself_is_killed_under_a_study(world: World, cwd: Path) -> None:

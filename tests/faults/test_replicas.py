@@ -59,7 +59,8 @@ def test_every_replica_of_a_search_is_ended(
             os.kill(replica, ending)
         ended |= new
     result = json_answer(command.finish())
-    assert same(result, undisturbed) and evaluations("ended") == evaluations("undisturbed")
+    assert same(result, undisturbed)
+    assert evaluations("ended") == evaluations("undisturbed")
     assert len(ended) == 2 * times
     assert result["pool"]["units_redone"] >= 1
     wait_for(lambda: not any(map(psutil.pid_exists, ended)), 20, lambda: "they still hold memory of their device")

@@ -75,7 +75,8 @@ class RecordedSearch:
         """Assert that MLflow has all of it once, and return the seconds that it took."""
         recorded = Recorded(self.server.url, self.experiment, search_id or self.undisturbed["search_id"])
         recorded.assert_complete(TRIALS)
-        assert recorded.steps("progress/round_best_loss") == [1, 2, 3] and len(recorded.steps("loss/pruned")) == 1
+        assert recorded.steps("progress/round_best_loss") == [1, 2, 3]
+        assert len(recorded.steps("loss/pruned")) == 1
         seconds: float = recorded.parent.data.metrics["cost/seconds"]
         return seconds
 
@@ -95,7 +96,8 @@ def test_a_server_that_is_killed_and_back_later(search: RecordedSearch, killed_a
     server = search.server
     server.start()
     [warning] = warnings(search.disturb(killed_after, partial(server.send, signal.SIGKILL)))
-    assert server.url in warning and warning.endswith(f"raysearch sync {search.undisturbed['search_id']}")
+    assert server.url in warning
+    assert warning.endswith(f"raysearch sync {search.undisturbed['search_id']}")
     server.start()
     again = [*search.words, f"tracking.uri={server.url}"] if repair == "search" else [repair, "latest", "--json"]
     assert json_answer(search.run(*again))["mlflow_run_id"] is not None

@@ -49,7 +49,8 @@ def test_mask_map_takes_long_searches_of_deep_models():
     rounds = [[Mask.of(n % 80, (n + 7) % 80)] for n in range(300)]
     figure = picture("mask_map.png", search_of(rounds, simulate_losses(80), 80, 2, "long").plot)
     width, height = figure.get_size_inches()
-    assert width <= 16 and height <= 11
+    assert width <= 16
+    assert height <= 11
     draw(figure)
 
 
@@ -106,7 +107,8 @@ def test_the_right_hand_scale_is_the_readout(name, measure):
 @scaled
 def test_a_loss_without_a_readout_has_no_right_hand_scale(name):
     (axes,) = picture(name, greedy_search(12, 3, measure=KL).plot).axes
-    assert axes.get_ylabel() == "loss (nats per token)" and not axes.child_axes
+    assert axes.get_ylabel() == "loss (nats per token)"
+    assert not axes.child_axes
     assert not axes.spines["right"].get_visible()
 
 
@@ -126,13 +128,15 @@ def test_a_result_draws_figures_that_notebooks_show():
         assert axes.figure is pyplot.gcf(), "a notebook shows the figures of pyplot"
         assert axes.get_xlabel() == "layers removed"
         rounds, final = search.plot.masks()
-        assert rounds.get_ylabel() == "round" and final.get_xlabel().startswith("layer")
+        assert rounds.get_ylabel() == "round"
+        assert final.get_xlabel().startswith("layer")
         assert search.plot.progress().get_title(loc="left") == "Best loss so far, removing 3 layers"
         assert len(pyplot.get_fignums()) == 3
         parts: Any = Figure(layout="constrained").subfigures(1, 2)
         left_part, right_part = parts
         assert search.plot.trials(left_part).get_title(loc="left") == f"All {len(search.trials)} masks that were scored"
-        assert search.plot.path(right_part).figure is right_part and len(pyplot.get_fignums()) == 3
+        assert search.plot.path(right_part).figure is right_part
+        assert len(pyplot.get_fignums()) == 3
         draw(left_part.figure)
     finally:
         pyplot.close("all")

@@ -20,7 +20,8 @@ def measured(ledger: Ledger) -> Ledger:
 
 def test_results_are_found_by_a_key_that_they_contain(measured: Ledger) -> None:
     results = assessments_with(measured, "model", "decode_s")
-    assert dict(results) == {Mask.of(3): {"decode_s": [1.0]}, Mask(): {"decode_s": [2.0]}} and len(results) == 2
+    assert dict(results) == {Mask.of(3): {"decode_s": [1.0]}, Mask(): {"decode_s": [2.0]}}
+    assert len(results) == 2
 
 
 def test_a_result_that_was_changed_is_refused(measured: Ledger) -> None:

@@ -59,7 +59,8 @@ def test_a_dead_process_loses_its_claims(ledger):
 def test_a_stopped_process_is_named_and_loses_its_claims(ledger):
     command = claiming(ledger, "print('taken', flush=True); sys.stdin.read()")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdin is not None
         assert process.stdout.readline() == b"taken\n"
         try:
             with closing(Claims(ledger)) as claims:

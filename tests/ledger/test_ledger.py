@@ -134,7 +134,8 @@ def test_a_lock_names_its_owner_and_its_file_is_removed_at_the_end(ledger):
         with pytest.raises(UserError, match=rf"SEARCH=a is already being run by process {os.getpid()} on "):
             locked(ledger, "a", "SEARCH").__enter__()
         assert not remove_if_stale(lock)
-    assert not lock.exists() and remove_if_stale(lock)
+    assert not lock.exists()
+    assert remove_if_stale(lock)
 
 
 def test_a_ledger_of_an_older_format_is_upgraded_completely_or_not_at_all(tmp_path, monkeypatch):

@@ -31,7 +31,8 @@ def test_a_users_file_in_the_place_of_a_lock_is_not_changed(tmp_path: Path, name
     except UserError as error:
         assert "ledger.db cannot be used (" in str(error)
     else:
-        assert name == "ledger.db.lock" and kind != "link", "only this file is locked without reading or writing it"
+        assert name == "ledger.db.lock", "only this file is locked without reading or writing it"
+        assert kind != "link", "only this file is locked without reading or writing it"
     assert users_file.read_text() == lock.read_text() == TEXT
 
 

@@ -94,9 +94,11 @@ def test_ledgers_are_merged_bit_for_bit(ledger, other_ledger):
     assert read_assessments(ledger, "model", "0b2", [A])[A]["seconds"] == 1.0, (
         "times differ, and those of the ledger stay"
     )
-    assert SEARCHES.find(ledger, "both").finished_result.removed and SEARCHES.find(ledger, "theirs").state == "running"
+    assert SEARCHES.find(ledger, "both").finished_result.removed
+    assert SEARCHES.find(ledger, "theirs").state == "running"
     assert STUDIES.find(ledger, "s").facts == {"machine": "theirs"}
-    assert check_ledger(ledger, RECORDS).is_whole and other_ledger.path.read_bytes() == before
+    assert check_ledger(ledger, RECORDS).is_whole
+    assert other_ledger.path.read_bytes() == before
     assert not any(merge_ledgers(ledger, [other_ledger.path], RECORDS).rows.values()), "nothing twice"
 
 
@@ -181,7 +183,8 @@ def test_searches_are_deleted_with_the_evaluations_that_no_other_search_has(ledg
     assert (preview.searches, preview.rows, preview.done) == (["a", "b"], {"evaluations": 50, "texts": 0}, False)
     assert len(SEARCHES.all(ledger)) == 3
     done = clean(ledger, ["a", "b"], really=True)
-    assert done.rows == preview.rows and ledger.path.stat().st_size == done.size_bytes[1] < 0.8 * done.size_bytes[0]
+    assert done.rows == preview.rows
+    assert ledger.path.stat().st_size == done.size_bytes[1] < 0.8 * done.size_bytes[0]
     assert [record.search_id for record in SEARCHES.all(ledger)] == ["c"]
     assert not ledger.evaluations("one", [A]) and len(ledger.evaluations("two", [A])[A]) == 50
     assert check_ledger(ledger, RECORDS).is_whole
@@ -224,7 +227,8 @@ def test_tables_hold_every_number(ledger, tmp_path, form):
     evaluations = read(tmp_path / "out" / f"evaluations.{form}")
     searches = read(tmp_path / "out" / f"searches.{form}")
     assert evaluations["loss"].tolist() == losses.tolist(), "to the last bit"
-    assert list(searches["search_id"]) == ["b", "a"] and searches["loss"].notna().tolist() == [False, True]
+    assert list(searches["search_id"]) == ["b", "a"]
+    assert searches["loss"].notna().tolist() == [False, True]
     assert searches["model"][1] == ("'=m" if form == "csv" else "=m"), "a spreadsheet computes nothing"
     with pytest.raises(UserError, match="--format=excel is unknown"):
         export_frames(ledger, tmp_path / "out", "excel")

@@ -33,7 +33,8 @@ def filled(ledger):
 def test_a_record_comes_back_as_it_was_written(filled):
     assert SEARCHES.all(filled) == [NEW, OLD], "the newest first"
     assert SEARCHES.by_ids(filled, ["greedy-m5-aa", "nobody"]) == {"greedy-m5-aa": OLD}
-    assert SEARCHES.get(filled, "greedy-m5-ab") == NEW and SEARCHES.get(filled, "nobody") is None
+    assert SEARCHES.get(filled, "greedy-m5-ab") == NEW
+    assert SEARCHES.get(filled, "nobody") is None
 
 
 def test_a_record_is_found_by_name_prefix_mlflow_id_and_latest(filled):

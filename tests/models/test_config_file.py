@@ -116,7 +116,8 @@ def test_the_number_of_layers_keeps_the_name_of_the_source(tmp_path: Path) -> No
     gpt2 = {"n_layer": N_LAYERS, "n_embd": 32, "n_head": 4, "vocab_size": 128, "n_positions": 64}
     for kind, settings, name in (("gpt2", gpt2, "n_layer"), ("llama", _WIDTHS, "num_hidden_layers")):
         written = config_of(tmp_path, kind, settings, {})
-        assert written[name] == N_LAYERS - 1 and {"n_layer", "num_hidden_layers"} & {*written} == {name}
+        assert written[name] == N_LAYERS - 1
+        assert {"n_layer", "num_hidden_layers"} & {*written} == {name}
         assert AutoConfig.from_pretrained(tmp_path / "pruned").num_hidden_layers == N_LAYERS - 1
 
 

@@ -62,7 +62,8 @@ def test_decoders_with_their_own_key_for_the_number_of_layers_are_exported(tmp_p
     def check(family: str) -> None:
         out = tmp_path / family / "pruned"
         report = exported(dense(family, tmp_path / family), Mask.of(1), out)
-        assert report.max_logit_difference <= 1e-5 and report.n_layers == N_LAYERS - 1
+        assert report.max_logit_difference <= 1e-5
+        assert report.n_layers == N_LAYERS - 1
         model: Any = AutoModelForCausalLM.from_pretrained(out)
         assert report.parameters == model.num_parameters()
         if family in ("bart", "blenderbot"):
@@ -260,14 +261,18 @@ def test_a_prompt_may_use_all_positions(tmp_path: Path) -> None:
     spec = speaking("gpt2", tmp_path)
     for n_tokens, most_words in ((60, 5), (64, 1)):
         report = exported(spec, Mask.of(1), tmp_path / "out", overwrite=True, prompt="w3 " * n_tokens)
-        assert report.after and len(report.after.split()) <= most_words
+        assert report.after
+        assert len(report.after.split()) <= most_words
 
 
 def test_the_tokenizer_is_exported_and_both_models_generate(tmp_path: Path) -> None:
     spec = speaking("llama", tmp_path)
     report = exported(spec, Mask.of(1), tmp_path / "pruned", prompt="w3 w4 w5")
-    assert report.before and report.after and report.before != report.after
-    assert report.before.startswith(" w") and report.after.startswith(" w"), "the continuation begins after the prompt"
+    assert report.before
+    assert report.after
+    assert report.before != report.after
+    assert report.before.startswith(" w"), "the continuation begins after the prompt"
+    assert report.after.startswith(" w"), "the continuation begins after the prompt"
     assert AutoTokenizer.from_pretrained(tmp_path / "pruned")("w7 w9")["input_ids"] == [7, 9]
     assert "AutoTokenizer.from_pretrained" in (tmp_path / "pruned" / "README.md").read_text()
     for out, prompt, message in (
@@ -323,7 +328,9 @@ def test_the_demo_model_generates_without_three_layers(tmp_path: Path, smollm2_f
     report = exported(spec, Mask.of(21, 22, 25), tmp_path / "pruned", prompt=prompt)
     assert (report.n_layers, report.parameters) == (27, 123_894_720)
     assert report.max_logit_difference <= 1e-5
-    assert report.before and "Paris" in report.before and report.after
+    assert report.before
+    assert "Paris" in report.before
+    assert report.after
     tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "pruned")
     model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "pruned")
     tokens = model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=24, do_sample=False)
@@ -339,9 +346,11 @@ def test_the_next_export_repairs_what_a_killed_export_left(tmp_path: Path) -> No
     replaced.mkdir()
     (replaced / "before").touch()
     with pytest.raises(KeyboardInterrupt), export.replacing(out) as folder:
-        assert [*folder.iterdir()] == [] and (out / "before").exists(), "the replaced folder is put back"
+        assert [*folder.iterdir()] == [], "the replaced folder is put back"
+        assert (out / "before").exists(), "the replaced folder is put back"
         raise KeyboardInterrupt
-    assert [file.name for file in tmp_path.iterdir()] == ["pruned"] and (out / "before").exists()
+    assert [file.name for file in tmp_path.iterdir()] == ["pruned"]
+    assert (out / "before").exists()
     with export.replacing(out) as folder:
         (folder / "after").touch()
     assert [file.name for file in tmp_path.rglob("*")] == ["pruned", "after"]

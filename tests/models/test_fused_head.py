@@ -51,7 +51,9 @@ class LigerDouble(ModuleType):
         self.off = 0.0  # what it adds by mistake
 
     def liger_fused_linear_cross_entropy(self, states, weight, tokens, bias, *, reduction, softcap, chunk_mem_const):
-        assert reduction == "none" and chunk_mem_const >= 1 and not torch.is_grad_enabled()
+        assert reduction == "none"
+        assert chunk_mem_const >= 1
+        assert not torch.is_grad_enabled()
         self.n_tokens.append(len(tokens))
         logits = nn.functional.linear(states, weight, bias).float()
         logits = logits if softcap is None else softcap * (logits / softcap).tanh()
@@ -73,7 +75,8 @@ def compare(model: PreTrainedModel) -> None:
     verify(fused)
     states = predicting(plain.walk(plain.capture(BATCH.inputs), Mask.of(1)), BATCH.inputs)
     log_probs = token_log_probs(states, BATCH, fused)
-    assert log_probs.dtype == torch.float64 and torch.equal(log_probs, token_log_probs(states, BATCH, fused))
+    assert log_probs.dtype == torch.float64
+    assert torch.equal(log_probs, token_log_probs(states, BATCH, fused))
     assert relative_gap(log_probs, token_log_probs(states, BATCH, plain)) <= 1e-6
 
 

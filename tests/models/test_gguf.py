@@ -57,7 +57,8 @@ def test_fast_reading_gives_the_same_values(tmp_path: Path) -> None:
         for name, field in plain.fields.items():
             assert (fast.fields[name].types, fast.fields[name].data) == (field.types, field.data), name
             for fast_part, part in zip(fast.fields[name].parts, field.parts, strict=True):
-                assert fast_part.dtype == part.dtype and fast_part.tolist() == part.tolist(), name
+                assert fast_part.dtype == part.dtype, name
+                assert fast_part.tolist() == part.tolist(), name
 
 
 def sum_of_weights(file: Path, cache: Path) -> float:
@@ -94,7 +95,8 @@ def test_a_file_is_read_once_and_its_copy_is_the_same_model(gguf: Path, tmp_path
     assert same(copy, dense)
     assert copy.config.to_dict() | changed_by_saving == dense.config.to_dict() | changed_by_saving
     for model in (dense, copy):
-        assert model.generation_config is not None and model.generation_config.eos_token_id == dense.config.eos_token_id
+        assert model.generation_config is not None
+        assert model.generation_config.eos_token_id == dense.config.eos_token_id
     assert tokenizer_fingerprint(load_tokenizer(located_copy)) == tokenizer_fingerprint(tokenizer)
     assert fingerprint(located_copy) == fingerprint(plain)
     assert replace(describe(spec(gguf, cache)), model=plain) == replace(sizes, model=plain)
@@ -129,7 +131,8 @@ def test_an_incomplete_copy_of_a_killed_process_is_not_used(gguf: Path, tmp_path
     unfinished = folder.rename(folder.with_name(f"{folder.name}.unfinished"))
     (unfinished / "model.safetensors").write_bytes(b"half")
     assert same(load_model(model_of(gguf, tmp_path)), dense)
-    assert is_whole(folder, FileCache(None)) and not unfinished.exists()
+    assert is_whole(folder, FileCache(None))
+    assert not unfinished.exists()
 
 
 def test_two_processes_read_the_same_model_at_once(gguf: Path, tmp_path: Path) -> None:
@@ -148,7 +151,9 @@ def test_the_last_used_copies_stay(gguf: Path, tmp_path: Path) -> None:
         load_model(model_of(file, tmp_path))
         load_model(model_of(files[0], tmp_path))
     has_copy = [model_of(file, tmp_path).gguf is None for file in files]
-    assert sum(has_copy) == MAX_COPIES and has_copy[0] and not has_copy[1]
+    assert sum(has_copy) == MAX_COPIES
+    assert has_copy[0]
+    assert not has_copy[1]
 
 
 def test_the_file_is_read_if_no_copy_can_be_written(gguf: Path, tmp_path: Path, monkeypatch: Any) -> None:

@@ -117,7 +117,8 @@ def test_four_bits_stay_four_bits(tmp_path: Path) -> None:
     source = load_file(tmp_path / "dense" / "model.safetensors")
     written = load_file(tmp_path / "pruned" / "model.safetensors")
     last = "model.layers.{}.mlp.down_proj.weight"
-    assert torch.equal(written[last.format(1)], source[last.format(3)]) and written[last.format(1)].dtype == torch.uint8
+    assert torch.equal(written[last.format(1)], source[last.format(3)])
+    assert written[last.format(1)].dtype == torch.uint8
 
 
 def test_an_error_of_writing_becomes_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,4 +157,5 @@ def test_a_quantisation_that_cannot_be_written_is_known_before_a_search(tmp_path
     info = describe(ModelSpec("tiny", str(tmp_path)))
     for unwritable in (None, "quanto"):
         warn_of_export(replace(info, unwritable=unwritable), Listener())
-    assert len(messages) == 1 and "quantised by quanto, so the result of this search cannot be exported" in messages[0]
+    assert len(messages) == 1
+    assert "quantised by quanto, so the result of this search cannot be exported" in messages[0]

@@ -57,4 +57,5 @@ def test_a_model_of_own_code_goes_to_a_process_that_has_not_loaded_it(tmp_path: 
     for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
         del sys.modules[name]
     rebuilt = attach(*detached)
-    assert type(rebuilt).__name__ == "Own" and type(rebuilt) is not type(model), "its class was imported again"
+    assert type(rebuilt).__name__ == "Own", "its class was imported again"
+    assert type(rebuilt) is not type(model), "its class was imported again"

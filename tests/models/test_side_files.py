@@ -53,10 +53,12 @@ def test_names_of_transformers_5_are_replaced(tmp_path: Path) -> None:
     added = [AddedToken("w5", special=True), "w6"]
     PreTrainedTokenizerFast(tokenizer_object=backend, extra_special_tokens=added).save_pretrained(spec.path)
     written = json.loads((Path(spec.path) / "tokenizer_config.json").read_text())
-    assert written["tokenizer_class"] == "TokenizersBackend" and len(written["extra_special_tokens"]) == 2
+    assert written["tokenizer_class"] == "TokenizersBackend"
+    assert len(written["extra_special_tokens"]) == 2
     exported(spec, Mask.of(1), tmp_path / "pruned")
     config = json.loads((tmp_path / "pruned" / "tokenizer_config.json").read_text())
-    assert config["tokenizer_class"] == "PreTrainedTokenizerFast" and "extra_special_tokens" not in config
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert "extra_special_tokens" not in config
     before, after = (AutoTokenizer.from_pretrained(place) for place in (spec.path, tmp_path / "pruned"))
     assert before.extra_special_tokens == after.extra_special_tokens == ["w5", "w6"]
     assert before("w5 w9", return_tensors=None) == after("w5 w9", return_tensors=None)
@@ -67,7 +69,8 @@ def test_the_tokenizer_of_a_gguf_file_is_written_for_transformers_4(gguf: Path, 
     config = json.loads((tmp_path / "pruned" / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] != "TokenizersBackend"
     config = json.loads((tmp_path / "pruned" / "config.json").read_text())
-    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] and config["torch_dtype"] == "float32"
+    assert config["rope_theta"] == config["rope_parameters"]["rope_theta"]
+    assert config["torch_dtype"] == "float32"
 
 
 def test_a_model_of_the_hub_is_exported_with_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +95,8 @@ def test_code_is_copied_if_it_may_run_and_is_not_named_otherwise(tmp_path: Path)
     (folder / "parts" / "more.py").write_text("")
     pruned = tmp_path / "pruned"
     exported(replace(spec, trust_remote_code=True), Mask.of(1), pruned)
-    assert (pruned / "code.py").is_file() and (pruned / "parts" / "more.py").is_file()
+    assert (pruned / "code.py").is_file()
+    assert (pruned / "parts" / "more.py").is_file()
     model = AutoModelForCausalLM.from_pretrained(pruned, trust_remote_code=True)
     assert (type(model).__name__, model.config.num_hidden_layers) == ("Own", N_LAYERS - 1)
     # Now the model is of a kind for which transformers has a class, too, as Phi-3.

@@ -140,7 +140,8 @@ def test_answers_of_a_teacher(gpus: SimulatedGpus, place: Place) -> None:
     cpu_answers = job.run(Replica(LayerStack(FAMILIES["llama"]())))
     answers = job.run(Replica(LayerStack(place(FAMILIES["llama"]()))))
     for answer, expected in zip(answers, cpu_answers, strict=True):
-        assert np.array_equal(answer.ids, expected.ids) and np.allclose(answer.log_p, expected.log_p, atol=1e-3)
+        assert np.array_equal(answer.ids, expected.ids)
+        assert np.allclose(answer.log_p, expected.log_p, atol=1e-3)
 
 
 def test_speeds(gpus: SimulatedGpus, place: Place) -> None:
@@ -148,4 +149,5 @@ def test_speeds(gpus: SimulatedGpus, place: Place) -> None:
     job = SpeedJob((Mask.of(1),), SpeedOptions(context_tokens=8, new_tokens=4, repeats=1))
     result = job.run(Replica(LayerStack(model)))[Mask.of(1)]
     n_gpus = len({parameter.device for parameter in model.parameters()})
-    assert result["working_bytes"] == 500 * n_gpus and result["machine"].endswith("simulated")
+    assert result["working_bytes"] == 500 * n_gpus
+    assert result["machine"].endswith("simulated")

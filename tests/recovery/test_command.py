@@ -55,7 +55,8 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     command = ["recover", *words, f"data.path={other_text}", "--out", "healed"]
     shown = run(*command)
     assert shown.code == 0, shown.err
-    assert "recovered" in shown.out and "mine (perplexity, lower is better)" in shown.out
+    assert "recovered" in shown.out
+    assert "mine (perplexity, lower is better)" in shown.out
     healed = AutoModelForCausalLM.from_pretrained(cwd / "healed")
     assert healed.config.num_hidden_layers == 3
     (folder,) = (cwd / "mlruns/recoveries").iterdir()
@@ -63,7 +64,8 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     raysearch.open().search().export("pruned")
     pruned = AutoModelForCausalLM.from_pretrained(cwd / "pruned")
     PeftModel.from_pretrained(pruned, str(cwd / "healed/adapter"))
-    assert f"Left on the disk: {folder} (" in shown.out and "Next: convert_hf_to_gguf.py healed" in shown.out
+    assert f"Left on the disk: {folder} (" in shown.out
+    assert "Next: convert_hf_to_gguf.py healed" in shown.out
     targets = json.loads((cwd / "healed/adapter/adapter_config.json").read_text())["target_modules"]
     assert targets == sorted(targets), "the same bytes in every process"
     card = json.loads((folder / "rows.json").read_text())
@@ -73,9 +75,12 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     (record,) = raysearch.open().search().recoveries()
     table, *_ = recovery_parts(record, "of-another")
     title = str(getattr(table, "title", ""))
-    assert title.endswith(f"as {record.search_id} found it") and "found it" not in printed
+    assert title.endswith(f"as {record.search_id} found it")
+    assert "found it" not in printed
     (three,) = record.numbers
-    assert three.metric.name == "mine" and three.regained is not None and three.regained.error is not None
+    assert three.metric.name == "mine"
+    assert three.regained is not None
+    assert three.regained.error is not None
     assert three.regained.value == pytest.approx(three.recovered.value / three.dense.value)
     assert {f"assess/mine/{model}" for model in ("dense", "pruned", "recovered")} <= record.named.keys()
     assert not raysearch.open().search().assessed(), "the search has the numbers of its own assessment alone"
@@ -103,11 +108,13 @@ def test_a_model_may_be_recovered_without_being_assessed(
 ) -> None:
     command = ["recover", *words, f"data.path={other_text}", "assess=none", "assess.texts.mine=null"]
     value = done(run, *command, "--out", "healed")
-    assert value["training"]["steps"] > 0 and (value["dense"], value["recovered"]) == ({}, {})
+    assert value["training"]["steps"] > 0
+    assert (value["dense"], value["recovered"]) == ({}, {})
     assert (cwd / "healed" / "model.safetensors").is_file()
     assert not [line for line in run(*command, "--out", "healed", "--overwrite").out.splitlines() if "nan" in line]
     refused = run("assess", "latest", "assess=none")
-    assert refused.code == 2 and "assess measures nothing; name texts or tasks" in refused.err
+    assert refused.code == 2
+    assert "assess measures nothing; name texts or tasks" in refused.err
 
 
 def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: World) -> None:
@@ -140,8 +147,10 @@ def test_a_dry_run_times_the_loss_that_is_trained(
     outcome = run("recover", *words, f"data.path={other_text}", "--dry-run")
     assert outcome.code == 0, outcome.err
     assert "Not in that time: answers and logits of the dense model" in outcome.out
-    assert "drawing the data" in outcome.err and "memory does not hold so many rows at once; 2 of them" in outcome.err
-    assert calls and np.isfinite(calls).all(), "recovery.loss=distill is the default"
+    assert "drawing the data" in outcome.err
+    assert "memory does not hold so many rows at once; 2 of them" in outcome.err
+    assert calls, "recovery.loss=distill is the default"
+    assert np.isfinite(calls).all(), "recovery.loss=distill is the default"
     assert at_once == [4, 2], "where memory is short, half as many rows at once, as in the training"
 
 
@@ -155,7 +164,8 @@ def test_the_dense_model_answers_prompts_once(
     overrides += ["recovery.loss=tokens"]
     overrides += ["recovery.max_new_tokens=40", "recovery.max_tokens=60", "recovery.temperature=1.0"]
     value = done(run, "recover", *overrides, "--out", "healed")
-    assert value["answers_written"] == 40 and value["rows"] >= 2
+    assert value["answers_written"] == 40
+    assert value["rows"] >= 2
     from raysearch.recovery import responses
 
     monkeypatch.setattr(responses.AnswerJob, "run", pytest.fail)
@@ -180,7 +190,8 @@ def test_a_dry_run_counts_prompts_that_leave_an_answer_no_room(run: Run, words: 
     before = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for responses in ("self", "data"):
         cost = done(run, "recover", *overrides, f"recovery.responses={responses}", "--dry-run")
-        assert cost["rows"] == 20 and cost["left_out"] == {"too long": 20}
+        assert cost["rows"] == 20
+        assert cost["left_out"] == {"too long": 20}
         assert 2**26 < cost["memory_bytes"] < before - 2**29
 
 

@@ -32,7 +32,8 @@ def test_the_rest_of_the_searched_text_is_trained_on_and_a_tenth_assessed(
 ) -> None:
     outcome = run("recover", *words, "--out", "healed")
     assert outcome.code == 0, outcome.err
-    assert "warning" not in outcome.err and "the search's own data (perplexity" in outcome.out
+    assert "warning" not in outcome.err
+    assert "the search's own data (perplexity" in outcome.out
     (folder,) = (cwd / "mlruns/recoveries").iterdir()
     card = json.loads((folder / "rows.json").read_text())
     assert card["data"] == {"source": "file", "path": world.text.name, "part": "rest", "responses": None}
@@ -92,5 +93,6 @@ def test_a_short_recovery_in_a_search_is_on_its_own_data_too(world: World, cwd: 
     assert (rows.path, rows.part, draw.at_most, draw.seq_len) == (str(world.text), "rest", 512, 128)
     addresses = build.search_spec([word for word in words if not word.startswith("data")]).refiner
     chosen = build.search_spec([*words, "refine.recover_with=data=sotu data.samples=512 data.seq_len=128"]).refiner
-    assert isinstance(addresses, RecoveryRefiner) and isinstance(chosen, RecoveryRefiner)
+    assert isinstance(addresses, RecoveryRefiner)
+    assert isinstance(chosen, RecoveryRefiner)
     assert addresses.spec.data.rows.path is chosen.spec.data.rows.path is None

@@ -98,9 +98,12 @@ def test_measured_text_is_detected() -> None:
     seen = measured([SPEECH, "Question: how many apples are there?\nAnswer: 4. Please continue"], Joined())
     assert seen.shared("it says: " + SPEECH[7:85] + " and so on"), "thirteen words in a row"
     assert not seen.shared(SPEECH[:40] + " something else " + SPEECH[60:]), "no thirteen words in a row"
-    assert seen.shared("How many apples are there?") and seen.shared(SPEECH.upper())
-    assert not seen.shared("How many pears are there?") and not seen.shared("")
-    assert not seen.shared("Continue") and not seen.shared("we continue the union"), "everyday words"
+    assert seen.shared("How many apples are there?")
+    assert seen.shared(SPEECH.upper())
+    assert not seen.shared("How many pears are there?")
+    assert not seen.shared("")
+    assert not seen.shared("Continue"), "everyday words"
+    assert not seen.shared("we continue the union"), "everyday words"
 
 
 SUM = "a farmer has {} sheep and buys three more of them each year so how many are there then"
@@ -132,7 +135,8 @@ def test_a_question_that_was_measured_is_left_out_in_other_words_around_it(tmp_p
     rows += [[("system", SPEECH), ("user", f"{word} {fresh}"), ("assistant", "x")] for word in ("say", "so", "and", "")]
     for responses, overlapping in (("data", 4), ("self", 3)):
         prompts = draw(chats(tmp_path, *rows), measured_texts, responses=responses)
-        assert prompts.left_out == {"overlapping": overlapping} and len(prompts.questions) == 8 - overlapping
+        assert prompts.left_out == {"overlapping": overlapping}
+        assert len(prompts.questions) == 8 - overlapping
     rows = [[("user", f"{SPEECH} {n}"), ("assistant", "x")] for n in range(5)]
     prompts = draw(chats(tmp_path, *rows), measured_texts)
     assert len(prompts.questions) == 5, "the words of most rows are their template's"
@@ -147,14 +151,16 @@ def test_a_template_with_an_opening_that_many_share_is_no_overlap(tmp_path: Path
     for template in (wrapped, "{}", "first {}", "{} then think"):
         rows = [[("user", template.format(text)), ("assistant", "x")] for text in [*planted, *fresh]]
         prompts = draw(chats(tmp_path, *rows), measured_texts)
-        assert prompts.left_out == {"overlapping": 3} and len(prompts.questions) == 20
+        assert prompts.left_out == {"overlapping": 3}
+        assert len(prompts.questions) == 20
 
 
 def test_a_short_question_is_compared_with_its_template(tmp_path: Path) -> None:
     template = "Please tell me in a single number and nothing else at all how much is {}"
     rows = [[("user", template.format(f"{n} + 3")), ("assistant", "x")] for n in range(6)]
     prompts = draw(chats(tmp_path, *rows), [template.format("2 + 3")])
-    assert prompts.left_out == {"overlapping": 1} and len(prompts.questions) == 5
+    assert prompts.left_out == {"overlapping": 1}
+    assert len(prompts.questions) == 5
 
 
 def test_refuses_options_out_of_range() -> None:
@@ -199,9 +205,8 @@ def test_a_template_without_system_prompts_gets_them_before_the_question(tmp_pat
     prompts = draw(chats(tmp_path, *wrong, *talks, unusable="skip"), **options)
     assert prompts.left_out == {"unusable": 2}
     row = row_of(prompts.questions[0], "yes", False, RecoveryOptions(), tokenizer)
-    assert isinstance(row, Row) and "".join(tokenizer.convert_ids_to_tokens(row.ids)) == (
-        "<s><user>be good\n\na</s><assistant>yes</s>"
-    )
+    assert isinstance(row, Row)
+    assert "".join(tokenizer.convert_ids_to_tokens(row.ids)) == ("<s><user>be good\n\na</s><assistant>yes</s>")
     assert "".join(tokenizer.convert_ids_to_tokens(row.ids[row.n_prompt :])) == "yes</s>"
     with pytest.raises(UserError, match="row 1 .*does not fit the model's chat template"):
         draw(chats(tmp_path, *wrong, *talks), **options)

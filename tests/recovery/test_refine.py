@@ -68,17 +68,20 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     result = done(run, *words)
     assert result["search_id"] != plain["search_id"]
     masks = result["refinement"]["masks"]
-    assert masks[0]["mask"] == plain["removed"] and len(masks) == 3, "the best mask before is that of the plain search"
+    assert masks[0]["mask"] == plain["removed"], "the best mask before is that of the plain search"
+    assert len(masks) == 3, "the best mask before is that of the plain search"
     assert [mask["loss"] for mask in masks] == sorted(mask["loss"] for mask in masks)
     best = min(masks, key=lambda mask: mask["recovered_loss"])
-    assert result["removed"] == best["mask"] and result["loss"] == best["loss"] != best["recovered_loss"]
+    assert result["removed"] == best["mask"]
+    assert result["loss"] == best["loss"] != best["recovered_loss"]
     assert all(mask["steps"] == 3 and mask["tokens"] == masks[0]["tokens"] > 0 for mask in masks)
     assert -1 <= result["refinement"]["rank_correlation"] <= 1
     shown = run("show", result["search_id"]).out
     assert "best after" in shown and "rank correlation" in shown and result["refinement"]["refinement_id"] in shown
     assert raysearch.open().search(result["search_id"]).result.to_frame().loc[0, "mask"] == "{}"
     (folder,) = (cwd / "mlruns/recoveries").glob("refine-*")
-    assert not (folder / "teacher").exists() and (folder / "rows.jsonl").is_file(), "the rows are shared"
+    assert not (folder / "teacher").exists(), "the rows are shared"
+    assert (folder / "rows.jsonl").is_file(), "the rows are shared"
     folders = {entry.name for entry in (cwd / "mlruns/recoveries").glob("recover-*/*") if entry.is_dir()}
     assert folders == {"trained"}, "of a recovered model its adapter is kept"
     (folder / "teacher").mkdir()
@@ -91,7 +94,8 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
         raysearch.search(*words[1:], observer=(listening := Listening()))
     assert not (folder / "teacher").exists(), "left by one that was killed"
     assert len({*listening.names}) == 3, "trackers are told of each training, also by a search that trains nothing"
-    assert repeated["refinement"] == result["refinement"] and repeated["removed"] == result["removed"]
+    assert repeated["refinement"] == result["refinement"]
+    assert repeated["removed"] == result["removed"]
     assert done(run, "resume", result["search_id"])["refinement"] == result["refinement"]
     shutil.copy(store_with_tables, cwd / "mlruns")
     synced = done(run, "sync", result["search_id"], "tracking=mlflow")

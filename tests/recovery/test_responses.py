@@ -39,8 +39,10 @@ def test_memory_that_does_not_hold_the_rows_gets_half_of_them(monkeypatch: pytes
         return go_on(model, texts, *how)
 
     monkeypatch.setattr(decoding, "_continue", short)
-    assert job.run(replica) == expected and tried[:3] == [9, 4, 2]
-    assert job.run(replica) == expected and tried.count(9) == 1, "the number is remembered"
+    assert job.run(replica) == expected
+    assert tried[:3] == [9, 4, 2]
+    assert job.run(replica) == expected, "the number is remembered"
+    assert tried.count(9) == 1, "the number is remembered"
     fits = 0
     with pytest.raises(UserError, match=r"recovery.max_new_tokens=4 after a prompt of 2 tokens is more than memory"):
         job.run(replica)
@@ -64,7 +66,9 @@ def test_equal_prompts_are_answered_once(tmp_path: Path) -> None:
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         replicas: Any = lambda: pool  # noqa: E731
         answers, n_written = write_answers(questions, RecoveryOptions(), what, ledger, replicas, lambda line: None)
-    assert len(answers) == 64 and len(pool.done) == 1 and n_written == 32, "two jobs of 32 equal prompts are one"
+    assert len(answers) == 64, "two jobs of 32 equal prompts are one"
+    assert len(pool.done) == 1, "two jobs of 32 equal prompts are one"
+    assert n_written == 32, "two jobs of 32 equal prompts are one"
 
 
 def test_a_gpu_gets_many_prompts_and_many_replicas_get_some() -> None:

@@ -53,9 +53,11 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
     assert number["dense"] == number["pruned"] != number["recovered"]
     report = Path(value["report"])
     page = report.read_text(encoding="utf-8")
-    assert "What training gave back" in page and "loss by tokens of training" in page
+    assert "What training gave back" in page
+    assert "loss by tokens of training" in page
     costs = (report.parent / "tables/recovery_costs.csv").read_text().splitlines()
-    assert len(costs) == 1 + len(recovered) and "Tokens" in costs[0]
+    assert len(costs) == 1 + len(recovered)
+    assert "Tokens" in costs[0]
     models = [folder for folder in (cwd / "mlruns/recoveries").glob("*/*") if folder.name in ("pruned", "recovered")]
     assert models == [], "a study keeps no models"
     leftover = cwd / "mlruns/recoveries" / control["recovery_id"] / "recovered"
@@ -77,5 +79,6 @@ def test_rows_longer_than_the_model_takes_are_refused_before_any_search(run: Run
         *("remove=2", f"study.recover_with={with_long_rows}", "study.recover.plain=recovery.method=lora"),
     ]
     refused = run("study", *words)
-    assert refused.code == 2 and "recovery.max_tokens=1024 is longer than the 64 positions of the model" in refused.err
+    assert refused.code == 2
+    assert "recovery.max_tokens=1024 is longer than the 64 positions of the model" in refused.err
     assert not (cwd / "mlruns/ledger.db").exists()

@@ -30,7 +30,8 @@ def taught(tmp_path: Path) -> Iterator[Taught]:
 
 def assert_same(actual: list[TopLogits], expected: list[TopLogits]) -> None:
     for actual_row, expected_row in zip(actual, expected, strict=True):
-        assert np.array_equal(actual_row.ids, expected_row.ids) and np.array_equal(actual_row.log_p, expected_row.log_p)
+        assert np.array_equal(actual_row.ids, expected_row.ids)
+        assert np.array_equal(actual_row.log_p, expected_row.log_p)
 
 
 def test_what_is_kept_of_each_token_and_no_more_than_there_are(taught: Taught, monkeypatch: pytest.MonkeyPatch) -> None:

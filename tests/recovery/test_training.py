@@ -260,7 +260,8 @@ def test_a_killed_training_resumes_to_the_same_bytes(
         run(checkpoint, data, options, tmp_path / "killed", stop_at(5))
     (tmp_path / "killed/checkpoints/checkpoint-6").mkdir()  # begun, and not written to its end
     last = last_checkpoint(tmp_path / "killed/checkpoints")
-    assert last is not None and last.endswith("checkpoint-4")
+    assert last is not None
+    assert last.endswith("checkpoint-4")
     for file in Path(last).iterdir():
         copy = tmp_path / "killed/checkpoints/checkpoint-6" / file.name
         for content in damaged(file) if file.suffix not in (".bin", ".jinja", ".md") else ():
@@ -286,7 +287,8 @@ def test_a_training_that_is_killed_at_its_end_trains_no_further(
             patch.setattr(owner, name, lambda *arguments: interrupt())
             run(checkpoint, data, options, tmp_path / "killed")
     whole, resumed = (run(checkpoint, data, options, tmp_path / name) for name in ("whole", "killed"))
-    assert replace(resumed, seconds=whole.seconds) == whole and whole.steps < 24
+    assert replace(resumed, seconds=whole.seconds) == whole
+    assert whole.steps < 24
     assert len({*adapters(tmp_path)}) == 1
 
 
@@ -305,7 +307,8 @@ def test_two_workers_have_the_losses_of_one_and_resume_after_a_kill(
     alone = run(checkpoint, data, options, tmp_path / "alone")
     options = replace(options, workers=2)
     together = run(checkpoint, data, options, tmp_path / "together")
-    assert alone.steps == together.steps == 4 and alone.tokens == together.tokens
+    assert alone.steps == together.steps == 4
+    assert alone.tokens == together.tokens
     assert [(point.step, point.tokens) for point in together.points] == [
         (point.step, point.tokens) for point in alone.points
     ]
@@ -315,7 +318,8 @@ def test_two_workers_have_the_losses_of_one_and_resume_after_a_kill(
     process = multiprocessing.get_context("spawn").Process(target=run_to_step, args=arguments)
     process.start()
     process.join()
-    assert process.exitcode == -signal.SIGKILL and last_checkpoint(tmp_path / "killed/checkpoints", 2)
+    assert process.exitcode == -signal.SIGKILL
+    assert last_checkpoint(tmp_path / "killed/checkpoints", 2)
     assert run(checkpoint, data, options, tmp_path / "killed").points == together.points
 
 
@@ -360,7 +364,9 @@ def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
         trained = run(checkpoint, data, OPTIONS, tmp_path / "ours")
     finally:
         gc.enable()
-    assert sizes == [2, 1] and trained.micro_batch_size == 1 and trained.steps == 3
+    assert sizes == [2, 1]
+    assert trained.micro_batch_size == 1
+    assert trained.steps == 3
     assert references[1]() is None, "what was trained is gone before others need the device"
 
 

@@ -45,7 +45,9 @@ def test_what_would_be_missed_is_the_least_of_the_rivals_in_its_unit() -> None:
     ]
     comparison = compared(*losses)
     _, second, third = (rival.detectable for rival in comparison.rivals)
-    assert second is not None and third is not None and comparison.detectable == second < third
+    assert second is not None
+    assert third is not None
+    assert comparison.detectable == second < third
     margins = [
         cell(name, outcome(loss, delta_error=0.2, measure=MARGIN), "questions")
         for name, loss in (("a", -1.0), ("b", -1.1))
@@ -72,7 +74,8 @@ def test_a_contrast_is_by_calibration_loss_where_one_side_has_no_held_out_loss()
     mine = [cell("a", outcome(1.0), draw=draw, held_out=1.1, held_out_by_draw={"2": 1.1}) for draw in "01"]
     theirs = [cell("b", outcome(1.5 + 0.01 * int(draw)), draw=draw) for draw in "01"]
     (contrast,) = analyse(replace(study(*mine, *theirs), contrasts=["a - b"])).contrasts
-    assert contrast.quantity.key == "loss" and contrast.gain == pytest.approx(0.505)
+    assert contrast.quantity.key == "loss"
+    assert contrast.gain == pytest.approx(0.505)
 
 
 def test_a_searcher_without_held_out_losses_is_compared_all_the_same() -> None:
@@ -224,7 +227,9 @@ def test_findings_about_calibrations_are_the_rows_of_the_table() -> None:
     analysis = analyse(study(*cells, metrics=(PERPLEXITY_METRIC,)))
     (finding,) = (candidate for candidate in findings(analysis) if candidate.question == "Which calibration?")
     table = effect_table(analysis.effects)
-    assert table is not None and finding.sure == "clear in part" and finding.leads
+    assert table is not None
+    assert finding.sure == "clear in part"
+    assert finding.leads
     places = {column.title: place for place, column in enumerate(table.columns)}
     rows = {row[places["M"]].text: {title: row[place] for title, place in places.items()} for row in table.rows}
     assert [rows[size]["Better calibration"].best for size in "23"] == [False, True]

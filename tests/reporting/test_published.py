@@ -29,7 +29,8 @@ def published() -> Analysis:
 def test_every_combination_is_there_once() -> None:
     rows = assessed()
     assert rows.shape == (2 * 3 * (1 + 2 * 7), len(PERPLEXITIES) + len(ACCURACIES) + 2)
-    assert rows.index.is_unique and rows.notna().all(axis=None)
+    assert rows.index.is_unique
+    assert rows.notna().all(axis=None)
 
 
 def test_dense_models_are_the_same_by_both_calibrations() -> None:

@@ -64,7 +64,8 @@ def test_three_models_stand_side_by_side_with_ranks_and_costs() -> None:
 def test_losses_are_drawn_by_tokens() -> None:
     (picture,) = recovery_pictures(results(), study_palette(results()))
     course = np.asarray(picture.figure.axes[0].get_lines()[1].get_xydata())
-    assert course[0, 1] == 2.5 and course[-1].tolist() == [200, 2.25]
+    assert course[0, 1] == 2.5
+    assert course[-1].tolist() == [200, 2.25]
     assert "distilled" in svg(picture.figure, picture.name)
 
 
@@ -85,5 +86,6 @@ def test_what_describes_texts_has_no_best_mask_and_no_number_is_a_dash():
     records = [(mask, replace(mask.record, numbers=(*mask.record.numbers, unknown))) for mask in results().recovered]
     whole = replace(results(), recovered=[replace(mask, record=record) for mask, record in records])
     tables = {table.name: as_csv(table) for table in recovery_tables(whole)}
-    assert "length" in tables["recovery"] and "nan" not in tables["recovery"]
+    assert "length" in tables["recovery"]
+    assert "nan" not in tables["recovery"]
     assert "length" not in tables["recovery_ranks"]

@@ -153,9 +153,8 @@ def test_over_settings_searchers_that_are_alike_rarely_differ_significantly(
         of_draws = rng.normal(size=shape[1:] if quantity == CALIBRATION_LOSS else (*shape[1:3], 1))
         values = of_draws + 0.3 * rng.normal(size=shape)
         ranked = ranking(frame.assign(**{quantity.key: values.ravel()}), quantity)
-        assert ranked is not None and ranked.n_sets == len(calibrations) * (
-            draws if quantity == CALIBRATION_LOSS else 1
-        )
+        assert ranked is not None
+        assert ranked.n_sets == len(calibrations) * (draws if quantity == CALIBRATION_LOSS else 1)
         return any(pair.significant for pair in ranked.pairs)
 
     assert rate(rejects) <= MOST

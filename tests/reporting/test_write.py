@@ -134,12 +134,14 @@ def test_only_the_script_that_sorts_may_run(source: str) -> None:
     assert script == ["\n" + (files("raysearch.reporting") / "page.js").read_text(encoding="utf-8")]
     digest = b64encode(sha256(script[0].encode()).digest()).decode()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', source)
-    assert "default-src 'none'" in policy and f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert f"script-src 'sha256-{digest}'" in policy
 
 
 def test_words_of_figures_are_text(source: str) -> None:
     drawn = [unescape(text) for text in re.findall(r"<text[^>]*>([^<]+)</text>", source)]
-    assert "M = 7" in drawn and any("average perplexity" in text for text in drawn)
+    assert "M = 7" in drawn
+    assert any("average perplexity" in text for text in drawn)
 
 
 @pytest.mark.usefixtures("no_png")
@@ -161,9 +163,11 @@ def test_no_two_searchers_look_alike() -> None:
 def test_the_leaderboard_has_every_searcher_in_every_setting() -> None:
     results = replace(synthetic_study(flaws=False), searchers={"greedy": {"type": "beam", "width": 1}})
     (table,) = leaderboard_tables(cells_frame(results), results.searchers)
-    assert len(table.columns) == 3 + 4 and len(table.rows) == 7
+    assert len(table.columns) == 3 + 4
+    assert len(table.rows) == 7
     ranks = [float(row[1].value or 0) for row in table.rows]
-    assert ranks == sorted(ranks) and sum(ranks) == pytest.approx(sum(range(1, 8)))
+    assert ranks == sorted(ranks)
+    assert sum(ranks) == pytest.approx(sum(range(1, 8)))
     (greedy,) = (row for row in table.rows if row[0].text == "greedy")
     assert greedy[0].small == "width=1"
     for place in range(2, 6):
@@ -188,7 +192,8 @@ def test_errors_keep_their_zeros_and_zero_has_no_sign() -> None:
 
 def test_ruined_models_do_not_flatten_the_others() -> None:
     low, high = axis_limits([3.0, 3.1, 3.2, 3.4, 3.3, 40.0])
-    assert low < 3.0 and 3.4 < high < 4
+    assert low < 3.0
+    assert 3.4 < high < 4
     assert axis_limits([1.0, 1.0]) == pytest.approx((0.9984, 1.0016))
     assert axis_limits([3.0, 3.1, 3.2, 3.9])[1] > 3.9
     assert axis_limits([0.189, 0.189, 0.213])[1] > 0.213, "12 % worse than two searchers with one mask is not ruined"
@@ -292,7 +297,8 @@ def test_markdown_has_the_same_tables(folder: Path, page: Page) -> None:
     assert {"script", "b"}.isdisjoint(drawn.tags)
     assert TASK in drawn.text
     images = re.findall(r"!\[[^\]]*\]\((figures/[^)]+)\)", text)
-    assert images and all((folder / image).is_file() for image in images)
+    assert images
+    assert all((folder / image).is_file() for image in images)
     rows = text.split("**What the whole study ran**")[1].splitlines()[2:6]
     assert len({len(re.split(r"(?<!\\)\|", row)) for row in rows}) == 1
 
@@ -301,7 +307,8 @@ def test_best_is_bold_and_dense_stands_on_top() -> None:
     results = synthetic_study(flaws=False)
     tables = {table.title: table for table in result_tables(analyse(results))}
     table = tables[f"smollm2-135m, calibrated by {PPL}: assessed checkpoints"]
-    assert table.has_dense and table.rows[0][1].text == "Dense"
+    assert table.has_dense
+    assert table.rows[0][1].text == "Dense"
     for place, column in enumerate(table.columns):
         if column.title[-1] in "↑↓":
             for remove in (5, 7):
@@ -371,7 +378,8 @@ def test_findings_say_what_differs_and_how_sure() -> None:
     every_finding = findings(analyse(synthetic_study()))
     over = next(finding for finding in every_finding if finding.question == "Searchers over all settings")
     assert over.verdict.startswith("Beam width=5 has the best mean rank by calibration loss")
-    assert over.sure == "measured" and over.verdict.endswith("over 2 sets of samples, which are too few for a test.")
+    assert over.sure == "measured"
+    assert over.verdict.endswith("over 2 sets of samples, which are too few for a test.")
     titles = " ".join(finding.verdict for finding in every_finding)
     assert "By average perplexity, perplexity on C4 gives better checkpoints than" in titles
     assert "2 of 44 searches are not finished" in titles
@@ -406,7 +414,8 @@ def test_contrasts_are_answered_first() -> None:
     assert [finding.question for finding in every_finding[:2]] == ["greedy - one_shot"] * 2
     assert "With one draw this is of these masks, not of other samples." in every_finding[0].verdict
     table = contrast_table(analysis.contrasts)
-    assert table is not None and {row[0].text for row in table.rows} == {"greedy - one_shot"}
+    assert table is not None
+    assert {row[0].text for row in table.rows} == {"greedy - one_shot"}
 
 
 def test_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:

@@ -53,4 +53,5 @@ def test_a_searcher_computes_in_one_thread() -> None:
         run_searcher(Looking(), problem, 0, ToyOracle(problem, additive_loss(problem, 0)))
         look()
     first, second, after = map(set, seen)
-    assert first == second == {1} and after == {2}
+    assert first == second == {1}
+    assert after == {2}

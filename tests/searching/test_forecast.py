@@ -51,7 +51,8 @@ def test_a_search_that_was_rehearsed_is_not_rehearsed_again() -> None:
     first = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], cached)
     second = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], cached)
     assert first == Forecaster().forecast(searcher.searcher, PROBLEM, 0, objectives[0])
-    assert second is not None and not any(cost.layer_forwards for cost in second)
+    assert second is not None
+    assert not any(cost.layer_forwards for cost in second)
     assert len(searcher.starts) == 1
     forecaster.forecast(searcher, PROBLEM, 1, objectives[0])
     forecaster.forecast(searcher, Problem.create(n_layers=12, remove=4), 0, objectives[0])

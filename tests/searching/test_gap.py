@@ -50,7 +50,8 @@ def test_a_mask_is_ranked_among_all_of_its_size(ledger, removed, rank, percentil
     record(ledger, [*PAIRS, Mask(), Mask.of(0, 3), Mask.of(0, 1, 2)])
     record(ledger, [Mask.of(1, 2)], calibration="elsewhere")
     ranked = gap_of(search_of(*removed), ledger)
-    assert (ranked.rank, ranked.gap) == (rank, gap) and ranked.percentile == pytest.approx(percentile)
+    assert (ranked.rank, ranked.gap) == (rank, gap)
+    assert ranked.percentile == pytest.approx(percentile)
     assert (ranked.n_masks, ranked.best) == (6, Mask.of(0, 1))
     assert plain(ranked) | {"percentile": None} == {
         **{"n_removed": 2, "removed": list(removed), "loss": 0.5 + gap, "n_masks": 6},

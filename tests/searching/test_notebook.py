@@ -40,11 +40,14 @@ def test_a_search_shows_a_moving_bar_and_then_its_result(cwd: Path, world: World
     book.cells[-1].metadata["tags"] = ["raises-exception"]
     Watched(book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(cwd)}}).execute()
     kinds = [kind for kind, html in shown if "<progress" in html]
-    assert kinds[0] == "display_data" and kinds.count("update_display_data") >= 3, "one bar is updated"
+    assert kinds[0] == "display_data", "one bar is updated"
+    assert kinds.count("update_display_data") >= 3, "one bar is updated"
     running, table, plot, refused = book.cells
-    assert 'value="1.000"' in html_of(running) and "removed {" in html_of(running), "the last state stays"
+    assert 'value="1.000"' in html_of(running), "the last state stays"
+    assert "removed {" in html_of(running), "the last state stays"
     assert html_of(running).count("<progress") == 1
-    assert "loss over dense" in html_of(table) and "<table>" in html_of(table)
+    assert "loss over dense" in html_of(table)
+    assert "<table>" in html_of(table)
     assert any("image/png" in output.get("data", {}) for output in plot.outputs)
     assert refused.outputs[-1]["ename"] == "UserError"
 

@@ -38,8 +38,11 @@ def test_a_recommendation_is_a_sentence_and_a_table_in_a_notebook(ledger: Ledger
         ("loss",),
         ("loss",),
     )
-    assert str(recommendation).startswith(f"{search.search_id}, budget.loss=") and len(str(recommendation)) < 400
+    assert str(recommendation).startswith(f"{search.search_id}, budget.loss=")
+    assert len(str(recommendation)) < 400
     assert "with 2 it keeps to budget.loss, but not beyond the error: the loss rises by" in str(recommendation)
     assert str(recommendation).endswith("take more samples (data.samples)")
     html = recommendation._repr_html_()
-    assert f"<td>1</td><td>{recommendation.removed}</td>" in html and "recommended" in html and "not loss" in html
+    assert f"<td>1</td><td>{recommendation.removed}</td>" in html
+    assert "recommended" in html
+    assert "not loss" in html

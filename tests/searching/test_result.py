@@ -47,11 +47,15 @@ def test_infinite_numbers_are_read_as_nan() -> None:
         )
     )
     assert read.by_round == (((*search.trials[:-1], failed), summary),)
-    assert read.removal_order is None and read.remarks["solver"] == "proven"
+    assert read.removal_order is None
+    assert read.remarks["solver"] == "proven"
     gap = read.remarks["gap"]
     numbers = read.remarks["by layer"]
-    assert isinstance(gap, float) and math.isnan(gap)
-    assert isinstance(numbers, list) and numbers[0] == 1.0 and math.isnan(numbers[1])
+    assert isinstance(gap, float)
+    assert math.isnan(gap)
+    assert isinstance(numbers, list)
+    assert numbers[0] == 1.0
+    assert math.isnan(numbers[1])
 
 
 def test_a_result_in_brief_is_valid_json_without_trials_and_configuration() -> None:
@@ -62,8 +66,10 @@ def test_a_result_in_brief_is_valid_json_without_trials_and_configuration() -> N
     assert value["loss"] is value["perplexity"] is None
     assert value["remarks"] == {"gap": None, "scores": [1.0, None], "why": "so"}
     assert [entry["n_removed"] for entry in value["path"]] == [1, 2, 3]
-    assert value["path"][-1]["removed"] == list(result.removed) and value["path"][-1]["loss"] == result.loss
-    assert value["searcher_seconds"] == 0.25 and value["fingerprints"]["model"] == "m" * 16
+    assert value["path"][-1]["removed"] == list(result.removed)
+    assert value["path"][-1]["loss"] == result.loss
+    assert value["searcher_seconds"] == 0.25
+    assert value["fingerprints"]["model"] == "m" * 16
 
 
 @pytest.mark.parametrize("measure", [PERPLEXITY, MARGIN, ACCURACY, KL], ids=lambda measure: str(measure.readout))
@@ -89,7 +95,10 @@ def test_the_best_trial_of_the_results_size_is_that_of_the_result() -> None:
     worse = next(trial for trial in search.trials if len(trial.mask) == 3 and trial.mask != search.mask)
     result = replace(search, removed=worse.mask.layers)
     best = result.best_by_size
-    assert [*best] == [1, 2, 3] and best[3] == worse and best[2] == search.path[1]
-    assert result.path[-1] == worse and in_brief(result)["path"][-1]["removed"] == list(worse.mask)
+    assert [*best] == [1, 2, 3]
+    assert best[3] == worse
+    assert best[2] == search.path[1]
+    assert result.path[-1] == worse
+    assert in_brief(result)["path"][-1]["removed"] == list(worse.mask)
     result.plot.masks(figure := Figure(layout="constrained"))
     assert f"{worse.loss:.3f}" in texts_of(figure)

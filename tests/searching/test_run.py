@@ -50,7 +50,9 @@ def test_rounds_are_yielded_one_by_one_and_the_result_is_recorded(spec: SearchSp
             result = end.value
     assert [summary.round for summary in rounds] == [1, 2]
     assert all(isinstance(summary, RoundSummary) for summary in rounds)
-    assert len(result.removed) == 2 and result.loss > 0 and result.complete
+    assert len(result.removed) == 2
+    assert result.loss > 0
+    assert result.complete
     record = last_record(spec)
     assert (record.state, record.search_id) == ("finished", result.search_id)
     assert record.fingerprints.keys() == {"calibration", "model", "text"}
@@ -59,14 +61,18 @@ def test_rounds_are_yielded_one_by_one_and_the_result_is_recorded(spec: SearchSp
 def test_a_result_and_its_repetition_have_the_same_separation(spec: SearchSpec, world: World) -> None:
     result = run_search(spec, Observer(), Tracker())
     separation = result.separation
-    assert separation is not None and (separation.reference, separation.by_layer) == (result.mask, False)
+    assert separation is not None
+    assert (separation.reference, separation.by_layer) == (result.mask, False)
     assert separation.n_others == 3 >= separation.n_not_worse, "greedy tries four masks of two of five layers"
-    assert separation.n_samples == result.n_samples and str(separation) in str(result)
+    assert separation.n_samples == result.n_samples
+    assert str(separation) in str(result)
     assert (
         last_record(spec).finished_result.separation == separation == run_search(spec, Observer(), Tracker()).separation
     )
     alone = run_search(build.search_spec(world.search(searcher="one_shot")), Observer(), Tracker()).separation
-    assert alone is not None and alone.by_layer and alone.n_others == 3, "of five layers, two are removed"
+    assert alone is not None, "of five layers, two are removed"
+    assert alone.by_layer, "of five layers, two are removed"
+    assert alone.n_others == 3, "of five layers, two are removed"
 
 
 def test_data_that_are_deleted_during_a_search_do_not_undo_it(world: World, cwd: Path) -> None:
@@ -101,7 +107,8 @@ def test_a_search_that_is_closed_early_is_stopped_with_the_best_mask_so_far(spec
     next(steps), next(steps)
     steps.close()
     record = last_record(spec)
-    assert (record.state, record.failure) == ("stopped", None) and record.result is not None
+    assert (record.state, record.failure) == ("stopped", None)
+    assert record.result is not None
 
 
 def test_a_failure_and_an_interrupt_are_recorded(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,13 +119,15 @@ def test_a_failure_and_an_interrupt_are_recorded(spec: SearchSpec, monkeypatch: 
         patch.setattr(Replica, "evaluate", fails)
         with pytest.raises(EvaluationError, match="out of luck"):
             run_search(spec, Observer(), Tracker())
-    assert last_record(spec).state == "failed" and "out of luck" in str(last_record(spec).failure)
+    assert last_record(spec).state == "failed"
+    assert "out of luck" in str(last_record(spec).failure)
     with monkeypatch.context() as patch:
         patch.setattr(Replica, "evaluate", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run_search(spec, Observer(), Tracker())
     assert (last_record(spec).state, last_record(spec).failure) == ("interrupted", None)
-    assert run_search(spec, Observer(), Tracker()).complete and last_record(spec).state == "finished"
+    assert run_search(spec, Observer(), Tracker()).complete
+    assert last_record(spec).state == "finished"
 
 
 def test_the_recorded_failure_is_a_sentence(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:

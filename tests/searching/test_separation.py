@@ -67,7 +67,8 @@ def test_masks_are_counted_by_paired_tests(ledger: Ledger) -> None:
         rivals = [mask for mask in (BEST, *OTHERS) if mask != best]
         separation = separate(ledger, losses, best)
         probabilities = [ttest_rel(losses[mask], losses[best], alternative="greater").pvalue for mask in rivals]
-        assert separation is not None and separation.n_others == len(rivals) == 10
+        assert separation is not None
+        assert separation.n_others == len(rivals) == 10
         assert separation.n_not_worse == sum(probability >= 0.05 / 11 for probability in probabilities)
         assert (separation.reference, separation.by_layer, separation.below_dense) == (best, False, None)
 
@@ -77,7 +78,8 @@ def test_about_samples_needed_separate_the_best_from_the_next(ledger: Ledger) ->
     needed = []
     for seed in range(40):
         separation = separate(ledger, draw_losses(np.random.default_rng(seed), 64, effects))
-        assert separation is not None and 64 not in (separation.samples_needed, separation.n_samples + 1)
+        assert separation is not None
+        assert 64 not in (separation.samples_needed, separation.n_samples + 1)
         if separation.n_not_worse and separation.samples_needed:
             needed.append(separation.samples_needed)
     middle = 4 * round(float(np.median(needed)) / 4)
@@ -92,7 +94,8 @@ def test_screened_masks_are_compared_on_their_evaluated_samples(ledger: Ledger) 
     later = [4 * shard + place for shard in shard_order(calibration_of(64, 0))[4:] for place in range(4)]
     losses[OTHERS[0]][later] = 0.0  # the search has not evaluated these
     separation = separate(ledger, losses, screened=screened)
-    assert separation is not None and (separation.n_others, separation.n_not_worse) == (2, 0)
+    assert separation is not None
+    assert (separation.n_others, separation.n_not_worse) == (2, 0)
     assert separation.samples_needed is None
     assert str(separation) == (
         "Not significantly worse than this mask on these 64 samples (95% confidence): none of the 2 other masks of 2 "
@@ -103,8 +106,11 @@ def test_screened_masks_are_compared_on_their_evaluated_samples(ledger: Ledger) 
 def test_without_another_mask_of_its_size_layers_are_compared(ledger: Ledger) -> None:
     effects = {DENSE: -2.0, **{Mask.of(layer): 0.01 * layer + (layer > 6) for layer in range(12)}, BEST: 1.0}
     separation = separate(ledger, draw_losses(np.random.default_rng(0), 64, effects, noise=0.5))
-    assert separation is not None and separation.by_layer and len(separation.reference) == 1
-    assert separation.n_others == 10 and separation.n_not_worse == 5
+    assert separation is not None
+    assert separation.by_layer
+    assert len(separation.reference) == 1
+    assert separation.n_others == 10
+    assert separation.n_not_worse == 5
     worst = separation.reference.layers[0]
     assert str(separation).startswith(
         f"Each alone, not significantly costlier than layer {worst}, the costliest of those removed, on these 64 "
@@ -120,4 +126,5 @@ def test_a_loss_below_the_dense_models_is_compared_with_noise(
     losses = dict(draw_losses(np.random.default_rng(0), 64, {DENSE: 0.0, BEST: 0.0, OTHERS[0]: 3.0}))
     losses[BEST] += gain - (losses[BEST] - losses[DENSE]).mean()
     separation = separate(ledger, losses)
-    assert separation is not None and separation.below_dense == below_dense
+    assert separation is not None
+    assert separation.below_dense == below_dense

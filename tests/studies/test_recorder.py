@@ -68,4 +68,5 @@ def test_new_assessed_numbers_are_added_and_replace_old_ones():
     assert extended.metrics == (a, b)
     assert extended.of(Mask.of(1)) == {"a": Estimate(2.0), "b": Estimate(3.0)}
     replaced = before.updated(AssessedMasks((a,), {"{}": {"a": Estimate(9.0)}}))
-    assert replaced.of(Mask()) == {"a": Estimate(9.0)} and replaced.metrics == (a,)
+    assert replaced.of(Mask()) == {"a": Estimate(9.0)}
+    assert replaced.metrics == (a,)

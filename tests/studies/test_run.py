@@ -75,7 +75,8 @@ def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, m
     several = [UserError("data=x is wrong"), EvaluationError("out of luck")]
     monkeypatch.setattr(running, "run_study", lambda *args: (run_study(*args)[0], several))
     outcome = run("study", *words, "--json")
-    assert outcome.code == 2 and f"error: data=x is wrong (and 1 failure more); all else is in {report}" in outcome.err
+    assert outcome.code == 2
+    assert f"error: data=x is wrong (and 1 failure more); all else is in {report}" in outcome.err
 
 
 class _OneStage(_StudyWork):

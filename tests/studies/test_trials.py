@@ -48,8 +48,11 @@ def test_a_search_that_cannot_be_recorded_fails_and_one_with_an_evaluation_error
     trackers = {7: lambda warn: Tracker(), 8: without_luck, 9: killed}
     tasks = {cell: TrialTask(search, context, nobody, tracker) for cell, tracker in trackers.items()}
     failed = run_trials(tasks, spec.options.stop, 1, 1, cwd / "tune", Observer())
-    assert failed.keys() == {7, 8, 9} and "ledger=" in failed[7] and "cannot be used" in failed[7]
-    assert failed[8] == "out of luck" and (cwd / "tries").read_text() == 2 * "once\n"
+    assert failed.keys() == {7, 8, 9}
+    assert "ledger=" in failed[7]
+    assert "cannot be used" in failed[7]
+    assert failed[8] == "out of luck"
+    assert (cwd / "tries").read_text() == 2 * "once\n"
 
 
 def test_a_budget_ends_searches_with_the_best_mask_so_far_or_a_failure_if_there_is_none(world: World, run: Run) -> None:
@@ -58,7 +61,8 @@ def test_a_budget_ends_searches_with_the_best_mask_so_far_or_a_failure_if_there_
     value = json_answer(run("study", *words, "--json"))
     bayesian, greedy = value["cells"]
     assert (bayesian["state"], bayesian["evaluations"], len(bayesian["removed"])) == ("stopped", 9, 3)
-    assert greedy["state"] == "stopped" and "removed" not in greedy, "5 and 4 masks, and 3 to go"
+    assert greedy["state"] == "stopped", "5 and 4 masks, and 3 to go"
+    assert "removed" not in greedy, "5 and 4 masks, and 3 to go"
     assert greedy["failure"] == "its budget was spent before a mask of 3 layers was scored"
     repeated = json_answer(run("study", *words, "--json"))
     assert repeated["cells"] == value["cells"]

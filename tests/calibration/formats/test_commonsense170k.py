@@ -59,7 +59,9 @@ def test_every_shape_as_labels() -> None:
     for task, (instruction, answer, *_, gold) in SHAPES.items():
         item = Commonsense170kFormat(style="label").read({"instruction": instruction, "answer": answer}, WHERE)
         assert item.prompt == f"{instruction}\nthe correct answer is"
-        assert item.choices[gold] == answer and item.gold == gold and item.group == task
+        assert item.choices[gold] == answer
+        assert item.gold == gold
+        assert item.group == task
 
 
 def test_winogrande_fills_in_the_blank() -> None:
@@ -119,7 +121,8 @@ def test_reads_every_row_of_the_sample(data_folder: Path) -> None:
         row = json.loads(line)
         item = Commonsense170kFormat().read(row, WHERE)
         label = Commonsense170kFormat(style="label").read(row, WHERE)
-        assert item.gold == label.gold and label.choices[label.gold] == row["answer"]
+        assert item.gold == label.gold
+        assert label.choices[label.gold] == row["answer"]
         assert all(choice.strip() == choice != "" for choice in item.choices)
         counts[row["source_task"].partition("_")[0], item.group] += 1
     assert counts.total() == 6760
@@ -128,4 +131,5 @@ def test_reads_every_row_of_the_sample(data_folder: Path) -> None:
         "ARC-Easy": "arc_or_obqa", "ARC-Challenge": "arc_or_obqa", "openbookqa": "arc_or_obqa",
     }.items():  # fmt: skip
         n_wrong = sum(n for (source, read_as), n in counts.items() if source == task and read_as != group)
-        assert counts[task, group] >= 599 and n_wrong <= 1, f"{task}: only a three-choice item of ARC may be misread"
+        assert counts[task, group] >= 599, f"{task}: only a three-choice item of ARC may be misread"
+        assert n_wrong <= 1, f"{task}: only a three-choice item of ARC may be misread"

@@ -93,13 +93,15 @@ class TestItem:
         for n in range(10):
             item = ask(" ".join(f"{sentence} {refrain}" for sentence in numbered(20, f"Text {n}")))
             assert len(set(item.choices)) == 4
-            assert refrain not in wrong(item) and refrain.upper() not in wrong(item)
+            assert refrain not in wrong(item)
+            assert refrain.upper() not in wrong(item)
 
     def test_the_prompt_may_begin_in_another_paragraph_but_the_answer_goes_on_in_its_own(self) -> None:
         sentences = numbered(40)
         pairs = "\n".join(" ".join(sentences[place : place + 2]) for place in range(0, 40, 2))
         item = ask(pairs)
-        assert sentences.index(gold(item)) % 2 == 1 and item.prompt.count(".") == 3
+        assert sentences.index(gold(item)) % 2 == 1
+        assert item.prompt.count(".") == 3
         assert read("\n".join(sentences)) is None
 
 
@@ -156,7 +158,8 @@ class TestData:
     def test_short_documents_are_skipped_and_counted(self, tmp_path: Path) -> None:
         documents = ["", *self.DOCUMENTS, RAIN, self.DOCUMENTS[0]]
         drawn = data_of(tmp_path / "a.jsonl", documents, "data.samples=8").samples(characters(), Form.CHOICES)
-        assert drawn.batch.n_samples == 8 and len(drawn.batch.input_ids) == 32
+        assert drawn.batch.n_samples == 8
+        assert len(drawn.batch.input_ids) == 32
         counts = {key: drawn.description[key] for key in ("rows_read", "duplicates", "skipped", "truncated")}
         assert counts == {"rows_read": 11, "duplicates": 1, "skipped": 2, "truncated": 0}
         none = data_of(tmp_path / "b.jsonl", [*self.DOCUMENTS], "data.samples=8").samples(characters(), Form.CHOICES)
@@ -197,7 +200,8 @@ class TestRealData:
         data = build_data(compose("evaluation", ["calibration=offline_margin"])["data"])
         drawn = data.samples(smollm2_tokenizer, Form.CHOICES)
         assert (drawn.batch.n_samples, len(drawn.batch.input_ids)) == (64, 256)
-        assert drawn.description["rows_read"] == 237 and "skipped" not in drawn.description
+        assert drawn.description["rows_read"] == 237
+        assert "skipped" not in drawn.description
         assert drawn.description["duplicates"] == drawn.description["truncated"] == 0
         assert len({tuple(row) for row in drawn.batch.input_ids.tolist()}) == 256
 
@@ -209,4 +213,5 @@ class TestRealData:
         assert sum(differences) / len(differences) < 0.04
         longest = sum(all(len(choice) < len(gold(item)) for choice in wrong(item)) for item in items)
         shortest = sum(all(len(choice) > len(gold(item)) for choice in wrong(item)) for item in items)
-        assert longest < 237 / 4 and shortest < 237 / 4
+        assert longest < 237 / 4
+        assert shortest < 237 / 4

@@ -84,7 +84,8 @@ def test_an_item_without_probabilities_is_neither_right_nor_wrong():
     broken = STATES.clone()
     broken[0] = math.nan
     losses = TaskAccuracyObjective().losses(broken, ITEMS, HEAD, None).tolist()
-    assert math.isnan(losses[0]) and losses[1] == 1
+    assert math.isnan(losses[0])
+    assert losses[1] == 1
 
 
 TEXT = Batch.of([[0, 1, 2], [0, 0]], [[False, True, True], [False, True]])

@@ -88,7 +88,8 @@ def test_seeds_that_draws_share_are_separate_noise():
         return compared(*fixed, *cells).rivals[1]
 
     apart = beside([[0], [1], [2], [3]])
-    assert apart.p == pytest.approx(stats.ttest_rel(a, b[:, 0]).pvalue) and apart.tied is False
+    assert apart.p == pytest.approx(stats.ttest_rel(a, b[:, 0]).pvalue)
+    assert apart.tied is False
     assert beside([[0]] * 4).tied is None, "nobody knows what another seed would have found"
     by_draw = (b.mean(axis=1) - a).var(ddof=1) / 4
     by_seed = b.mean(axis=0).var(ddof=1) / 3
@@ -104,7 +105,8 @@ def test_rounding_is_no_noise():
     cells += [cell("c", outcome(loss + 0.01 * i), draw=str(i)) for i, loss in enumerate(losses)]
     comparison = compared(*cells)
     assert [(rival.searcher, rival.noise) for rival in comparison.rivals[:2]] == [("a", 0.0), ("b", 0.0)]
-    assert comparison.detectable == comparison.rivals[2].detectable and comparison.detectable
+    assert comparison.detectable == comparison.rivals[2].detectable
+    assert comparison.detectable
 
 
 def test_the_error_of_a_loss_is_that_over_the_dense_model():
@@ -142,7 +144,8 @@ def test_an_unfinished_study_compares_on_the_draws_that_both_have():
     assert [(rival.searcher, rival.mean) for rival in comparison.rivals] == [("a", 1.0), ("b", 1.005)], (
         "b is not better by 1.4"
     )
-    assert comparison.rivals[1].behind == pytest.approx(0.005) and comparison.rivals[1].tied
+    assert comparison.rivals[1].behind == pytest.approx(0.005)
+    assert comparison.rivals[1].tied
     assert compared(*whole, cell("b", outcome(9.0, delta_error=0.01), draw="3")).rivals[1].tied is None
 
 

@@ -64,7 +64,8 @@ def test_searchers_with_a_mask_in_common_are_tested_by_permuting_masks():
     ]
     results = study(*cells, metrics=(PERPLEXITY_METRIC,))
     (correlation,) = correlations(cells_frame(results), [CALIBRATION_LOSS, *averages(results)])
-    assert correlation.n == 4 and correlation.rho == pytest.approx(rhos[0])
+    assert correlation.n == 4
+    assert correlation.rho == pytest.approx(rhos[0])
     expected = np.mean(np.abs(rhos) >= abs(rhos[0]) - 1e-9)
     assert correlation.p == pytest.approx(expected, abs=0.02)
     assert expected == pytest.approx(2 * permutation_p(np.array(x), np.array(y(log_perplexities))))

@@ -88,8 +88,10 @@ def test_draws_that_agree_by_chance_do_not_differ_significantly_within_the_noise
     result = effect(results)
     items = frame["items"].map(lambda contributions: contributions["assessed.acc"][0])
     sides = [np.mean([*items[frame["calibration"] == calibration]], 0) for calibration in "xy"]
-    assert result.p is not None and result.p >= stats.ttest_rel(*sides).pvalue > 0.05
-    assert result.low is not None and result.low < 0
+    assert result.p is not None
+    assert result.p >= stats.ttest_rel(*sides).pvalue > 0.05
+    assert result.low is not None
+    assert result.low < 0
     without = frame.assign(items=[{}] * len(frame), accuracy_average_error=0.0)
     assert [pair_effect.clear for pair_effect in calibration_effects(without, *averages(results))] == [True], (
         "by draws alone"
@@ -114,7 +116,8 @@ def test_the_noise_of_items_is_that_of_the_gain_however_many_seeds_a_searcher_ha
         return effect(study(*cells, metrics=(ACCURACY,))).p
 
     one_seed = p_with(1)
-    assert one_seed is not None and one_seed > 0.05
+    assert one_seed is not None
+    assert one_seed > 0.05
     assert p_with(9) == pytest.approx(one_seed)
 
 

@@ -104,7 +104,8 @@ def test_draws_are_nested_in_their_calibration():
     means = data.groupby(["calibration", "draw"])["value"].mean()
     pairs = [stats.ttest_ind(means[a], means[b], equal_var=False).pvalue for a, b in ("xy", "xz", "yz")]
     assert result.p["calibration"] == pytest.approx(min(1, 3 * min(pairs)))  # the calibration against its draws
-    assert result.drawn and result.n_draws == 12
+    assert result.drawn
+    assert result.n_draws == 12
     places = data.pivot(index=["calibration", "draw"], columns="searcher", values="value")
     within = stats.permutation_test(
         places.to_numpy().T, lambda *samples: np.var(np.mean(samples, axis=1)),
