@@ -35,6 +35,7 @@ from raysearch.core.formatting import as_typed, count
 from raysearch.core.options import checked
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path, option_of
 from raysearch.errors import EvaluationError, UserError
+from raysearch.searching.events import StudyReported
 from raysearch.searching.notebook import NotebookProgress, in_notebook
 from raysearch.searching.observer import Observer, Observers, Tracker
 from raysearch.searching.progress_lines import ProgressLines
@@ -1074,8 +1075,9 @@ def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:
 def _tracking_options(record: SearchRecord | StudyRecord, store: PathLike, ledger: Ledger) -> TrackingOptions:
     """Return the tracking options of a recorded search or study."""
     from raysearch.configuration import build
+    from raysearch.configuration.compose import with_tracking
 
-    return build.tracking_options({**record.config, **_current_paths(record, store, ledger)})
+    return build.tracking_options({**with_tracking(record.config, ()), **_current_paths(record, store, ledger)})
 
 
 def _tracker(tracking: TrackingOptions, observer: Observer) -> Tracker:
@@ -1110,7 +1112,7 @@ def _write_report(
     top_entries = sorted({folder / file.relative_to(folder).parts[0] for file in files})
     ended = has_ended(results, ledger)
     tracked_observer = _tracked_observer(tracking, observer)
-    tracked_observer.study_reported(record.mlflow_run_id, results.totals, top_entries, ended)
+    tracked_observer.on_event(StudyReported(record.mlflow_run_id, results.totals, top_entries, ended))
     return results, files
 
 

@@ -40,8 +40,8 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "ledger, reads": [(Ledger, "known")],
     "plans": [(evaluator, "planned_passes"), (evaluator, "units_of")],
     "screening": [(Screener, name) for name in ("contest", "see", "screened")] + [(Contest, "decide")],
-    "display": [(SearchDisplay, "round_done"), (SearchDisplay, "progress")],
-    "tracking": [(MlflowTracker, "trial"), (MlflowTracker, "round_done")],
+    "display": [(SearchDisplay, "on_round_ended"), (SearchDisplay, "on_round_progressed")],
+    "tracking": [(MlflowTracker, "on_trial_scored"), (MlflowTracker, "on_round_ended")],
     "fleet": [(Fleet, "sync")],
 }
 REST = "searcher, messages and the rest"

@@ -13,6 +13,7 @@ from raysearch.core.mask import Mask
 from raysearch.generation.examples import examples
 from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
+from raysearch.searching.events import AnswersGenerated, MasksAssessed
 from raysearch.searching.observer import Observer
 from raysearch.searching.record import SearchRecord
 
@@ -44,7 +45,8 @@ def record_assessments(
     for search in searches:
         _add(ledger, search, _ANSWERS, _answers(assessments, search.finished_result.mask), _Answers)
     record_numbers(ledger, [(search, assessments.named(search.finished_result.mask)) for search in searches], observer)
-    observer.answered([(search, answers) for search in searches if (answers := recorded_answers(ledger, search))])
+    answers_by_search = [(search, answers) for search in searches if (answers := recorded_answers(ledger, search))]
+    observer.on_event(AnswersGenerated(answers_by_search))
 
 
 def record_numbers(
@@ -59,7 +61,7 @@ def record_numbers(
     """
     for search, numbers in numbers_by_search:
         _add(ledger, search, _NUMBERS, numbers, Number)
-    observer.assessed(numbers_by_search)
+    observer.on_event(MasksAssessed(numbers_by_search))
 
 
 def recorded_assessments(ledger: Ledger, search: SearchRecord) -> dict[str, float]:

@@ -6,7 +6,6 @@ It is printed on standard error, so that standard output holds only results.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group, RenderableType
@@ -16,32 +15,42 @@ from rich.table import Table
 from typing_extensions import override
 
 from raysearch.cli.output import say
-from raysearch.core.formatting import count, duration, listed, remaining, short_duration, size, written
+from raysearch.core.formatting import count, duration, listed, short_duration, size, written
 from raysearch.core.paths import option_of
 from raysearch.core.problem import AUTO
-from raysearch.searching.forecast import SearchForecast
-from raysearch.searching.observer import Observer, StudyHeader
+from raysearch.searching.events import (
+    AssessmentProgressed,
+    CellEnded,
+    CellProgressed,
+    CellStarted,
+    ReadingStarted,
+    RecordingProgressed,
+    ReplicasPolled,
+    RoundEnded,
+    RoundProgressed,
+    SearchStarted,
+    StudyStarted,
+    WarningRaised,
+)
+from raysearch.searching.live_progress import ProgressObserver
 
 if TYPE_CHECKING:  # slow to import, and a command that stops early does not need them
-    from raysearch.evaluation.progress import Progress
-    from raysearch.searching.result import RoundSummary, SearchHeader
+    from raysearch.searching.forecast import SearchForecast
 
 _SECONDS_BETWEEN_LINES = 15
 _SECONDS_BETWEEN_EQUAL_LINES = 120
-#: After this time without a replica, the display suggests a command for diagnosis.
-_LONG_WAIT_S = 60.0
 
 
-class Display(Observer):
+class Display(ProgressObserver):
     """Shows the progress of an assessment, and warnings, on the console of standard error."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__()
         self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._line = ""  # the last line that was printed
         self._line_time = time.monotonic()  # when it was printed
         self._stage = ""
-        self._waiting_since: float | None = None  # the time since which there is no replica
 
     def __enter__(self) -> Self:
         if self._live:
@@ -54,29 +63,21 @@ class Display(Observer):
             self._live.stop()
 
     @override
-    def assessing(self, line: str) -> None:
-        self._show(escape(line), line.partition(":")[0])
+    def on_assessment_progressed(self, event: AssessmentProgressed) -> None:
+        self._show(escape(event.line), event.line.partition(":")[0])
 
     @override
-    def recording(self, line: str) -> None:
-        self._show(escape(line))
+    def on_recording_progressed(self, event: RecordingProgressed) -> None:
+        self._show(escape(event.line))
 
     @override
-    def reading(self, line: str) -> None:
-        self._say(escape(line))
+    def on_reading_started(self, event: ReadingStarted) -> None:
+        self._say(escape(event.line))
 
     @override
-    def warn(self, message: str) -> None:
+    def on_warning_raised(self, event: WarningRaised) -> None:
         self._line_time = time.monotonic()
-        say(self._console, "[yellow]warning:[/]", message)
-
-    def _waiting(self) -> str:
-        """Return the line for a time without replicas; after a while, with a command for diagnosis."""
-        self._waiting_since = self._waiting_since or time.monotonic()
-        waited_s = time.monotonic() - self._waiting_since
-        if waited_s < _LONG_WAIT_S:
-            return "waiting for replicas to load"
-        return f"no replica is ready after {duration(waited_s)}; on a cluster, ray status shows what is missing"
+        say(self._console, "[yellow]warning:[/]", event.message)
 
     def _show(self, line: str, stage: str = "") -> None:
         """Show the current line."""
@@ -104,23 +105,9 @@ class Display(Observer):
 class SearchDisplay(Display):
     """Shows the progress of a search: one live line on a terminal, plain lines elsewhere."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self.header: SearchHeader | None = None  # of the search, once it has started
-        self._expected = SearchForecast(None)
-        self._round = 1
-        self._best = ""
-        # all costs are in layer-forwards
-        self._cost_done = 0.0  # of all units that are finished
-        self._reported_cost = 0.0  # of the current round or stage, at the last call
-        self._cost_before_round = 0.0  # of all finished rounds
-        self._cost_share = 1.0  # the real cost of a round as a share of the expected one; screening makes it smaller
-        self._seconds_computing = 0.0  # of an average replica, without its start
-
     @override
-    def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
-        self.header = header
-        self._expected = expected or self._expected
+    def on_search_started(self, event: SearchStarted) -> None:
+        header = event.header
         remove = header.config["remove"]
         layers = f"{remove} of {header.n_layers} layers"
         if remove == AUTO:
@@ -128,148 +115,116 @@ class SearchDisplay(Display):
         calibration = f"{header.choices['objective']} on {header.choices['data']}"
         dtype = f", in {header.dtype}" if header.dtype else ""
         self._say(f"[bold]{escape(header.search_id)}[/]: remove {layers} (0-based) by {escape(calibration)}{dtype}")
-        self._say(forecast_line(self._expected))
+        if event.expected is not None:
+            self._say(forecast_line(event.expected))
 
     @override
-    def progress(self, progress: Progress) -> None:
+    def on_round_progressed(self, event: RoundProgressed) -> None:
+        progress = event.progress
         if progress.waiting:
             return self._show(escape(progress.waiting), progress.loading)
         if not progress.n_replicas:
-            return self._show(self._waiting())
-        self._waiting_since = None
-        head_cost = self._expected.head_cost
-        cost = progress.layer_forwards + head_cost * progress.head_forwards
-        planned = progress.layer_forwards_planned + head_cost * progress.head_forwards_planned
-        if cost:  # 0 at the beginning of a round
-            self._cost_done += cost - self._reported_cost
-        self._reported_cost = cost
-        self._seconds_computing = progress.computing_s / max(1, progress.n_replicas)
-        n_expected = len(self._expected.rounds or [])
-        most = " at most" if self._expected.by_budget else ""
-        rounds = f"/{n_expected}{most}" if self._round <= n_expected else ""
-        seconds_left = self._seconds_left(max(planned - cost, self._cost_of_later_stages(progress)))
+            return self._show(str(self.search.wait))
+        search = self.search
+        at_most = " at most" if search.by_budget else ""
+        rounds = f"/{search.n_expected}{at_most}" if search.round <= search.n_expected else ""
         stage = f"  stage {progress.stage}/{progress.stages}" if progress.stage else ""
+        masks = count(progress.masks_planned, "mask")
+        best = ""
+        if search.last_round is not None and search.last_round.best_of_round:
+            best = f"best of round {search.last_round.round}: {search.last_round.best_of_round}  "
         self._show(
-            f"round {self._round}{rounds}{stage}  {cost / max(1.0, planned):.0%} of "
-            f"{count(progress.masks_planned, 'mask')}  {self._best}left {duration(seconds_left)}{most}  "
+            f"round {search.round}{rounds}{stage}  {search.share:.0%} of {masks}  {best}"
+            f"left {duration(search.seconds_left)}{at_most}  "
             f"replicas {progress.n_replicas}{written(progress.tokens_per_s)}"
         )
 
     @override
-    def round_done(self, summary: RoundSummary) -> None:
-        best = summary.best_of_round
-        self._best = f"best of round {summary.round}: {best}  " if best else ""  # shown in the next round's line
-        seconds_left = self._seconds_left(0.0)
-        about = "at most " if self._expected.by_budget else "about "
+    def on_round_ended(self, event: RoundEnded) -> None:
+        summary = event.summary
+        best = f"best of the round {summary.best_of_round}  " if summary.best_of_round else ""
+        seconds_left = self.search.seconds_left
+        left = ""
+        if seconds_left is not None and seconds_left >= 1:
+            left = f"  left {'at most' if self.search.by_budget else 'about'} {duration(seconds_left)}"
         self._say(
-            f"round {summary.round} done  {f'best of the round {best}  ' if best else ''}"
-            f"{summary.n_computed} computed, {summary.n_cached} cached  {duration(summary.seconds)}"
-            + (f"  left {about}{duration(seconds_left)}" if seconds_left and seconds_left >= 1 else "")
+            f"round {summary.round} done  {best}{summary.n_computed} computed, {summary.n_cached} cached  "
+            f"{duration(summary.seconds)}{left}"
         )
-        if not summary.n_cached and (expected_cost := self._expected_cost(self._round)):
-            self._cost_share = min(1.0, (self._cost_done - self._cost_before_round) / expected_cost)
-        self._cost_before_round = self._cost_done
-        self._round = summary.round + 1
-
-    def _expected_cost(self, number: int) -> float:
-        """Return the cost of a round without screening, in layer-forwards; 0 if unknown."""
-        rounds = self._expected.rounds or []
-        if number > len(rounds):
-            return 0.0
-        return rounds[number - 1].layer_forwards + self._expected.head_cost * rounds[number - 1].head_forwards
-
-    def _cost_of_later_stages(self, progress: Progress) -> float:
-        """Return the remaining cost of a screened round, assuming that screening saves as much as in the last round."""
-        if not progress.stage or progress.stage == progress.stages:
-            return 0.0
-        return self._cost_share * self._expected_cost(self._round) - (self._cost_done - self._cost_before_round)
-
-    def _seconds_left(self, round_cost_left: float) -> float | None:
-        """Return the remaining seconds of the search, from the remaining cost of this round; None without a speed."""
-        if not self._cost_done:
-            return None
-        later_rounds = range(self._round + 1, len(self._expected.rounds or []) + 1)
-        cost_left = round_cost_left + self._cost_share * sum(map(self._expected_cost, later_rounds))
-        return cost_left * self._seconds_computing / self._cost_done
 
 
 class StudyDisplay(Display):
-    """Shows the progress of a study: a live table on a terminal; elsewhere, a line when a search ends."""
+    """Shows the progress of a study: a live table on a terminal; elsewhere, a line when a search ends.
+
+    Attributes:
+        in_ledger: The option that names the study's ledger for a later command.
+    """
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._cells: Sequence[str] = ()
-        self._running: dict[int, str] = {}  # the progress of each running search
-        self._done: set[int] = set()
-        self._failed: dict[int, str] = {}
-        self._started = time.monotonic()
-        self._n_done_before = 0  # the number of searches that were done at the start
-        self.in_ledger = ""  # the option that names the study's ledger for a later command
+        self._shows_wait = False
+        self.in_ledger = ""
 
     @override
-    def study_started(self, header: StudyHeader) -> None:
-        self._cells = header.cells
-        self._done = set(header.done)
-        self._started = time.monotonic()
-        self._n_done_before = len(self._done)
+    def on_study_started(self, event: StudyStarted) -> None:
+        header = event.header
         self.in_ledger = option_of(header.config)
         done = f", of which {count(len(header.done), 'search', 'searches')} done already" if header.done else ""
         self._say(f"[bold]{escape(header.study_id)}[/]: {count(len(header.cells), 'search', 'searches')}{done}")
 
     @override
-    def replicas_awaited(self, awaited: bool) -> None:
-        if awaited:
-            self._show_all(self._waiting())
-        elif self._waiting_since is not None:
-            self._waiting_since = None
+    def on_replicas_polled(self, event: ReplicasPolled) -> None:
+        if event.awaited:
+            self._show_all(str(self.study.wait))
+        elif self._shows_wait:
             self._show_all()
+        self._shows_wait = event.awaited
 
     @override
-    def cell_started(self, cell: int) -> None:
-        self._running[cell] = "starts"
-        self._failed.pop(cell, None)
+    def on_cell_started(self, event: CellStarted) -> None:
         self._show_all()
 
     @override
-    def cell_updated(self, cell: int, n_rounds: int, n_requested: int, best_loss: float | None) -> None:
-        best = "" if best_loss is None else f", best {best_loss:.4f}"
-        self._running[cell] = f"round {n_rounds}, {count(n_requested, 'mask')}{best}"
+    def on_cell_progressed(self, event: CellProgressed) -> None:
         self._show_all()
 
     @override
-    def cell_ended(self, cell: int, failure: str | None) -> None:
-        progress = self._running.pop(cell, "starts")
-        if failure is not None:
-            self._failed[cell] = failure
-            self._say(f"[red]failed[/] {escape(self._cells[cell])}: {escape(failure)}")
+    def on_cell_ended(self, event: CellEnded) -> None:
+        name = escape(self.study.cells[event.cell])
+        if event.failure is not None:
+            self._say(f"[red]failed[/] {name}: {escape(event.failure)}")
         else:
-            self._done.add(cell)
-            self._say(f"{self._tally()}  {escape(self._cells[cell])}  {escape(progress)}")
+            self._say(f"{self._tally()}  {name}  {escape(self._progress_of(event.cell))}")
         self._show_all()
 
     @override
-    def assessing(self, line: str) -> None:
-        self._show_all(line)
+    def on_assessment_progressed(self, event: AssessmentProgressed) -> None:
+        self._show_all(event.line)
+
+    def _progress_of(self, cell: int) -> str:
+        """Return the last round of a search as text."""
+        last_round = self.study.last_rounds.get(cell)
+        if last_round is None:
+            return "starts"
+        best = "" if last_round.best_loss is None else f", best {last_round.best_loss:.4f}"
+        return f"round {last_round.n_rounds}, {count(last_round.n_requested, 'mask')}{best}"
 
     def _tally(self) -> str:
-        failed = f", {len(self._failed)} failed" if self._failed else ""
-        elapsed_s = time.monotonic() - self._started
-        n_ended = len(self._done | self._failed.keys()) - self._n_done_before
-        n_to_run = len(self._cells) - self._n_done_before
-        time_left = ""
-        if elapsed_s >= 1 and 0 < n_ended < n_to_run:
-            time_left = f"  left about {remaining(elapsed_s, n_ended, n_to_run)}"
-        return f"{len(self._done)} of {len(self._cells)} done{failed}  {duration(elapsed_s)}{time_left}"
+        study = self.study
+        failed = f", {len(study.failed)} failed" if study.failed else ""
+        time_left = f"  left about {study.time_left}" if study.time_left else ""
+        return f"{len(study.done)} of {len(study.cells)} done{failed}  {duration(study.elapsed_s)}{time_left}"
 
     def _show_all(self, line: str = "") -> None:
-        running = listed([f"{self._cells[cell]} ({progress})" for cell, progress in self._running.items()], most=3)
+        study = self.study
+        running = listed([f"{study.cells[cell]} ({self._progress_of(cell)})" for cell in study.running], most=3)
         plain_line = escape(f"{self._tally()}  {line or f'running: {running}'}")
         self._update(self._view(line), plain_line, line.partition(":")[0] or "running")
 
     def _view(self, line: str) -> RenderableType:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        for cell, progress in sorted(self._running.items()):
-            table.add_row("[cyan]running[/]", escape(self._cells[cell]), escape(progress))
+        for cell in sorted(self.study.running):
+            table.add_row("[cyan]running[/]", escape(self.study.cells[cell]), escape(self._progress_of(cell)))
         return Group(f"[bold]{self._tally()}[/]", table, escape(line))
 
 

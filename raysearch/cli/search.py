@@ -119,8 +119,8 @@ def _follow(out: Output, run: Callable[..., SearchResult]) -> None:
         try:
             result = run(observer=live)
         except KeyboardInterrupt:
-            if live.header is not None:
-                in_ledger, _ = places(live.header.config)
-                out.when_stopped += f", and so does: raysearch resume {live.header.search_id}{in_ledger}"
+            if (header := live.search.header) is not None:
+                in_ledger, _ = places(header.config)
+                out.when_stopped += f", and so does: raysearch resume {header.search_id}{in_ledger}"
             raise
     out.answer(in_brief(result), *search_tables(result))

@@ -223,7 +223,8 @@ def with_tracking(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
             raise UserError(
                 f"{override} cannot be changed in a recorded search or study; leave it out, or give tracking.…="
             )
-    tracking = config["tracking"]
+    # Earlier versions had a limit of the number of child runs.
+    tracking = {key: value for key, value in config["tracking"].items() if key != "max_child_runs"}
     if overrides:
-        tracking = compose("search", with_section("tracking", config, overrides))["tracking"]
+        tracking = compose("search", with_section("tracking", {"tracking": tracking}, overrides))["tracking"]
     return {**config, "tracking": tracking}

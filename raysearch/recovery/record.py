@@ -13,7 +13,7 @@ from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
-from raysearch.searching.observer import LossPoint, RecoveryHeader
+from raysearch.searching.events import LossPoint, MaskRecovered, RecoveryHeader
 from raysearch.searching.record import SearchRecord
 
 _RECOVERIES = "recoveries"  # the name of these entries in the ledger; other entries are named by a fingerprint
@@ -115,10 +115,10 @@ class RecoveryRecord:
                 named |= named_estimate(numbers.metric.name, model, getattr(numbers, model))
         return named
 
-    @property
-    def for_trackers(self) -> tuple[RecoveryHeader, Sequence[LossPoint], Mapping[str, float]]:
-        """The header, the losses and the numbers for trackers."""
-        return RecoveryHeader(self.recovery_id, self.mask, self.way, self.settings), self.training.points, self.named
+    def event(self, search: SearchRecord) -> MaskRecovered:
+        """Return the event of this recovery; `search` is the search of its mask."""
+        header = RecoveryHeader(self.recovery_id, self.mask, self.way, self.settings)
+        return MaskRecovered(search, header, self.training.points, self.named)
 
 
 def side_by_side(

@@ -158,7 +158,7 @@ def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer)
 def _record(recovery: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
     record = replace(result.record(way), asked=recovery.required_numbers, settings=recovery.spec.settings)
     written = write_recovery(recovery.ledger, recovery.assessment.fingerprint, record)
-    observer.recovered(recovery.record, *written.for_trackers)
+    observer.on_event(written.event(recovery.record))
     return written
 
 

@@ -31,7 +31,8 @@ from raysearch.recovery.prompts import check_rows
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.searchers.base import Round
-from raysearch.searching.observer import LossPoint, Observer, Prefixed, RecoveryHeader
+from raysearch.searching.events import MaskRecovered, RecoveryHeader
+from raysearch.searching.observer import Observer, Prefixed
 from raysearch.searching.record import SearchRecord
 from raysearch.searching.result import RefinedMask, Refinement
 from raysearch.searching.spec import SearchSpec
@@ -149,8 +150,8 @@ class RecoveryRefiner(Options):
             ledger: The ledger.
             observer: The observer.
         """
-        for recovered in recorded_refinement(ledger, record):
-            observer.recovered(record, *recovered)
+        for event in recorded_refinement(ledger, record):
+            observer.on_event(event)
 
     def _recover(
         self, record: SearchRecord, search: SearchSpec, session: EvaluationSession, shared: Path, observer: Observer
@@ -177,10 +178,8 @@ class RecoveryRefiner(Options):
         )
 
 
-def recorded_refinement(
-    ledger: Ledger, record: SearchRecord
-) -> Iterator[tuple[RecoveryHeader, Sequence[LossPoint], Mapping[str, float]]]:
-    """Yield the header, the losses and the numbers of each recovery of a search's refinement, for trackers.
+def recorded_refinement(ledger: Ledger, record: SearchRecord) -> Iterator[MaskRecovered]:
+    """Yield the event of each recovery of a search's refinement.
 
     Args:
         ledger: The ledger.
@@ -192,7 +191,8 @@ def recorded_refinement(
     model = record.finished_result.fingerprints["model"]
     for mask, refined in read_assessments(ledger, model, refinement.refinement_id, losses, _Refined).items():
         numbers = {"recovery/rows": refined.rows, "recovery/steps": refined.training.steps, "loss": losses[mask]}
-        yield RecoveryHeader(refined.recovery_id, mask, "", refined.settings), refined.training.points, numbers
+        header = RecoveryHeader(refined.recovery_id, mask, "", refined.settings)
+        yield MaskRecovered(record, header, refined.training.points, numbers)
 
 
 @contextmanager

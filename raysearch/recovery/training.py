@@ -34,7 +34,7 @@ from raysearch.recovery.trainer import (
     make_trainer,
     naming_bitsandbytes,
 )
-from raysearch.searching.observer import LossPoint
+from raysearch.searching.events import LossPoint
 
 T = TypeVar("T")
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
 from raysearch.core.formatting import count, duration
-from raysearch.searching.observer import Observer, StudyHeader
-
-if TYPE_CHECKING:  # imports that an observer does not need
-    from raysearch.evaluation.progress import Progress
-    from raysearch.searching.forecast import SearchForecast
-    from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult
+from raysearch.searching.events import (
+    AssessmentProgressed,
+    CellEnded,
+    RoundEnded,
+    RoundProgressed,
+    SearchEnded,
+    SearchStarted,
+    StudyStarted,
+)
+from raysearch.searching.live_progress import ProgressObserver
 
 _S_BETWEEN_UPDATES = 0.2
 
@@ -26,79 +30,75 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-class NotebookProgress(Observer):
+class NotebookProgress(ProgressObserver):
     """Shows the progress of a search, a study or an assessment below the cell; the last state stays in the notebook."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._handle: Any = None
-        self._name = self._best = ""
-        self._round = 1
-        self._of_rounds = ""  # `` of 5``: the expected number of rounds
-        self._done = self._cells = 0
-        self._shown = 0.0
+        self._shown_at_s = 0.0
 
     @override
-    def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
-        self._name = header.search_id
-        if expected and expected.rounds:
-            limit = "at most " if expected.by_budget else ""
-            self._of_rounds = f" of {limit}{len(expected.rounds)}"
+    def on_search_started(self, event: SearchStarted) -> None:
         self._show(0.0, "starts", now=True)
 
     @override
-    def progress(self, progress: Progress) -> None:
+    def on_round_progressed(self, event: RoundProgressed) -> None:
+        progress = event.progress
         if progress.waiting:
             return self._show(0.0, progress.waiting)
-        share = progress.masks_done / progress.masks_planned if progress.masks_planned else 0.0
-        waiting = "" if progress.n_replicas else ", waiting for replicas to load"
+        search = self.search
         masks = count(progress.masks_planned, "mask")
-        self._show(share, f"round {self._round}{self._of_rounds}, {share:.0%} of {masks}{self._best}{waiting}")
+        waiting = "" if progress.n_replicas else f", {search.wait}"
+        rounds = f"round {search.round}{search.of_rounds}"
+        self._show(search.share, f"{rounds}, {search.share:.0%} of {masks}{search.best}{waiting}")
 
     @override
-    def round_done(self, summary: RoundSummary) -> None:
-        self._best = f", best {summary.best_of_round}" if summary.best_of_round else ""
-        self._round = summary.round + 1
-        done = f"round {summary.round}{self._of_rounds} done{self._best}, {duration(summary.seconds)}"
+    def on_round_ended(self, event: RoundEnded) -> None:
+        summary = event.summary
+        search = self.search
+        done = f"round {summary.round}{search.of_rounds} done{search.best}, {duration(summary.seconds)}"
         self._show(1.0, done, now=True)
 
     @override
-    def search_ended(self, result: SearchResult | None, failure: str | None = None, stopped: bool = False) -> None:
-        if result is not None:
+    def on_search_ended(self, event: SearchEnded) -> None:
+        if event.result is not None:
+            result = event.result
             removed = f"removed {result.mask} of {result.n_layers} layers (0-based)"
             loss = f"loss {result.loss:.4f} {result.measure.unit}"
             self._show(1.0, f"{removed}, {loss}, {duration(result.seconds)}", now=True)
+        elif event.stopped or event.failure is None:
+            self._show(0.0, "stopped", now=True)
         else:
-            self._show(0.0, "stopped" if stopped or failure is None else f"failed: {failure}", now=True)
+            self._show(0.0, f"failed: {event.failure}", now=True)
 
     @override
-    def study_started(self, header: StudyHeader) -> None:
-        self._name = header.study_id
-        self._cells = len(header.cells)
-        self._done = len(header.done)
+    def on_study_started(self, event: StudyStarted) -> None:
         self._show_study()
 
     @override
-    def cell_ended(self, cell: int, failure: str | None) -> None:
-        self._done += 1
+    def on_cell_ended(self, event: CellEnded) -> None:
         self._show_study()
 
     @override
-    def assessing(self, line: str) -> None:
-        self._show(1.0, line)
+    def on_assessment_progressed(self, event: AssessmentProgressed) -> None:
+        self._show(1.0, event.line)
 
     def _show_study(self) -> None:
-        searches = count(self._cells, "search", "searches")
-        self._show(self._done / max(1, self._cells), f"{self._done} of {searches} done", now=True)
+        n_cells = len(self.study.cells)
+        searches = count(n_cells, "search", "searches")
+        self._show(self.study.n_ended / max(1, n_cells), f"{self.study.n_ended} of {searches} done", now=True)
 
     def _show(self, share: float, text: str, now: bool = False) -> None:
         """Show a bar with a text; unless `now`, only if the last update was some time ago."""
-        if not now and time.monotonic() - self._shown < _S_BETWEEN_UPDATES:
+        if not now and time.monotonic() - self._shown_at_s < _S_BETWEEN_UPDATES:
             return
         from IPython.display import HTML, display
 
-        self._shown = time.monotonic()
-        name = f"<b>{escape(self._name)}</b> " if self._name else ""
-        bar = HTML(f'<progress value="{share:.3f}" max="1"></progress> {name}{escape(text)}')
+        self._shown_at_s = time.monotonic()
+        name = self.search.name or self.study.study_id
+        bold_name = f"<b>{escape(name)}</b> " if name else ""
+        bar = HTML(f'<progress value="{share:.3f}" max="1"></progress> {bold_name}{escape(text)}')
         if self._handle is None:
             self._handle = display(bar, display_id=True)
         else:

@@ -1,14 +1,13 @@
-"""The base class of all that watch searches and studies: the terminal's display, trackers, and users' observers."""
+"""The base classes of all that watch searches and studies: displays, trackers, and observers of users."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, assert_never, final
 
 from typing_extensions import override
 
@@ -17,191 +16,182 @@ from raysearch.core.hub import is_asked
 from raysearch.models.devices import has_instructions
 from raysearch.models.loading import describe
 from raysearch.models.source import is_hub_id
+from raysearch.searching.events import (
+    AnswersGenerated,
+    AssessmentProgressed,
+    CellEnded,
+    CellProgressed,
+    CellStarted,
+    Event,
+    MaskRecovered,
+    MasksAssessed,
+    ReadingStarted,
+    RecordingProgressed,
+    ReplicasPolled,
+    RoundEnded,
+    RoundProgressed,
+    SearchEnded,
+    SearchStarted,
+    StudyReported,
+    StudyStarted,
+    StudyStopped,
+    TrialScored,
+    WarningRaised,
+)
 
 if TYPE_CHECKING:  # imports that an observer does not need
     from raysearch.calibration.calibration import Calibration
-    from raysearch.core.mask import Mask
     from raysearch.evaluation.progress import Progress
     from raysearch.evaluation.spec import EvaluationSpec
     from raysearch.models.spec import ModelInfo, ModelSpec
-    from raysearch.searching.forecast import SearchForecast
-    from raysearch.searching.record import SearchRecord
-    from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult
-    from raysearch.searching.trial import Trial
+    from raysearch.searching.result import SearchResult
 
 _LARGE = 10**7  # bytes; a file of this size takes some seconds to read
 
 
-@dataclass(frozen=True)
-class StudyHeader:
-    """The facts of a study before its first search.
-
-    Args:
-        study_id: The id of the study; the same command gives the same id.
-        config: The resolved configuration, plain values only.
-        cells: A description of each search, in order.
-        done: The numbers of the searches that are done already, 0-based.
-        recorded: The labels of each search that is done, by the tracker's id of the search.
-    """
-
-    study_id: str
-    config: Mapping[str, Any]
-    cells: Sequence[str]
-    done: Sequence[int] = ()
-    recorded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class RecoveryHeader:
-    """The facts of a recovery.
-
-    Args:
-        recovery_id: The id of the recovery; the same command gives the same id.
-        mask: The removed layers; none for a dense model that was trained as a control.
-        way: The study's label of the recovery method; empty if there is none.
-        settings: The data and the options of the training, by dotted key of the configuration.
-    """
-
-    recovery_id: str
-    mask: Mask
-    way: str
-    settings: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class LossPoint:
-    """The loss of a training at one step.
-
-    Args:
-        step: The number of the step.
-        tokens: The number of tokens that the model was trained on so far.
-        loss: The loss on the rows of the step, in nats per token; None if only held-out rows were measured.
-        held_out: The loss on the held-out rows, in nats per token; None if they were not measured.
-    """
-
-    step: int
-    tokens: int
-    loss: float | None
-    held_out: float | None
-
-
 class Observer:
-    """Watches a search or a study. Every method except `warn` does nothing; a subclass overrides the methods it needs.
+    """Watches a search or a study: it gets every event. A subclass overrides the ``on_…`` methods that it needs.
 
-    A search calls `search_started` once, then for each round `progress`, a `trial` for each mask and one `round_done`,
-    then `search_ended`. A resumed search repeats all earlier calls. The searches of a study run in other processes, so
-    the observer of a study gets `cell_started`, `cell_updated` and `cell_ended` instead. Losses are in the unit of the
-    header's measure, seconds are wall-clock, layers and cells are numbered from 0.
+    A search sends one `SearchStarted`, then for each round `RoundProgressed`, a `TrialScored` for each mask and one
+    `RoundEnded`, then `SearchEnded`. A resumed search sends all earlier events again. The searches of a study run in
+    other processes, so the observer of a study gets `CellStarted`, `CellProgressed` and `CellEnded` instead.
+
+    Events come one after another, except warnings: a tracker sends these from its own thread. An observer must not
+    change what an event contains.
     """
 
-    def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
-        """A search starts, or is resumed under the same `header.search_id`.
+    def on_event(self, event: Event) -> None:
+        """Pass an event to the method of its class. Override it to handle all events alike.
 
         Args:
-            header: The facts of the search.
-            expected: The forecast of its cost; None in a study, which has a forecast for all searches.
+            event: The event.
         """
+        match event:
+            case SearchStarted():
+                self.on_search_started(event)
+            case ReadingStarted():
+                self.on_reading_started(event)
+            case RoundProgressed():
+                self.on_round_progressed(event)
+            case TrialScored():
+                self.on_trial_scored(event)
+            case RoundEnded():
+                self.on_round_ended(event)
+            case SearchEnded():
+                self.on_search_ended(event)
+            case StudyStarted():
+                self.on_study_started(event)
+            case CellStarted():
+                self.on_cell_started(event)
+            case CellProgressed():
+                self.on_cell_progressed(event)
+            case CellEnded():
+                self.on_cell_ended(event)
+            case ReplicasPolled():
+                self.on_replicas_polled(event)
+            case AssessmentProgressed():
+                self.on_assessment_progressed(event)
+            case MasksAssessed():
+                self.on_masks_assessed(event)
+            case AnswersGenerated():
+                self.on_answers_generated(event)
+            case MaskRecovered():
+                self.on_mask_recovered(event)
+            case StudyStopped():
+                self.on_study_stopped(event)
+            case StudyReported():
+                self.on_study_reported(event)
+            case RecordingProgressed():
+                self.on_recording_progressed(event)
+            case WarningRaised():
+                self.on_warning_raised(event)
+            case _:
+                assert_never(event)
 
-    def reading(self, line: str) -> None:
-        """Data that take some time to read are read before the search; the line describes them."""
+    def on_search_started(self, event: SearchStarted) -> None:
+        """Handle the start of a search."""
 
-    def progress(self, progress: Progress) -> None:
-        """A unit of the current round is done."""
+    def on_reading_started(self, event: ReadingStarted) -> None:
+        """Handle that data are read which take some time."""
 
-    def trial(self, trial: Trial) -> None:
-        """A mask was scored."""
+    def on_round_progressed(self, event: RoundProgressed) -> None:
+        """Handle the progress of a round."""
 
-    def round_done(self, summary: RoundSummary) -> None:
-        """A round is complete."""
+    def on_trial_scored(self, event: TrialScored) -> None:
+        """Handle a scored mask."""
 
-    def search_ended(self, result: SearchResult | None, failure: str | None = None, stopped: bool = False) -> None:
-        """The search has ended: with a result, with a failure, or (with neither) by an interrupt of the user.
+    def on_round_ended(self, event: RoundEnded) -> None:
+        """Handle the end of a round."""
 
-        Args:
-            result: The result, if there is one.
-            failure: The cause of a failure.
-            stopped: Whether its budget was spent before it had a result, which is not a failure.
-        """
+    def on_search_ended(self, event: SearchEnded) -> None:
+        """Handle the end of a search."""
 
-    def study_started(self, header: StudyHeader) -> None:
-        """A study starts, or is resumed under the same `header.study_id`."""
+    def on_study_started(self, event: StudyStarted) -> None:
+        """Handle the start of a study."""
 
-    def cell_started(self, cell: int) -> None:
-        """A search of the study starts, or starts again."""
+    def on_cell_started(self, event: CellStarted) -> None:
+        """Handle the start of a search of a study."""
 
-    def cell_updated(self, cell: int, n_rounds: int, n_requested: int, best_loss: float | None) -> None:
-        """A search of the study has finished a round.
+    def on_cell_progressed(self, event: CellProgressed) -> None:
+        """Handle a finished round of a search of a study."""
 
-        Args:
-            cell: The number of the search.
-            n_rounds: The number of rounds so far.
-            n_requested: The number of masks that the searcher has requested so far.
-            best_loss: The lowest loss so far of a mask of the final size; None if there is none.
-        """
+    def on_cell_ended(self, event: CellEnded) -> None:
+        """Handle the end of a search of a study."""
 
-    def cell_ended(self, cell: int, failure: str | None) -> None:
-        """A search of the study has ended.
+    def on_replicas_polled(self, event: ReplicasPolled) -> None:
+        """Handle whether the searches of a study wait for replicas."""
 
-        Args:
-            cell: The number of the search.
-            failure: The cause, if it failed for good; else None.
-        """
+    def on_assessment_progressed(self, event: AssessmentProgressed) -> None:
+        """Handle the progress of an assessment, a timing or a recovery."""
 
-    def replicas_awaited(self, awaited: bool) -> None:
-        """Every second while searches of a study run: whether they have work and no replica is ready."""
+    def on_masks_assessed(self, event: MasksAssessed) -> None:
+        """Handle the numbers of assessed masks."""
 
-    def assessing(self, line: str) -> None:
-        """An assessment has progressed; the line describes its progress."""
+    def on_answers_generated(self, event: AnswersGenerated) -> None:
+        """Handle generated answers."""
 
-    def assessed(self, assessments: Sequence[tuple[SearchRecord, Mapping[str, float]]]) -> None:
-        """The masks of searches were assessed. Each search comes with its numbers by name: ``assess/piqa/dense``."""
+    def on_mask_recovered(self, event: MaskRecovered) -> None:
+        """Handle the end of a recovery."""
 
-    def answered(self, answers: Sequence[tuple[SearchRecord, Mapping[str, str]]]) -> None:
-        """The masks of searches have generated answers.
+    def on_study_stopped(self, event: StudyStopped) -> None:
+        """Handle that a study was stopped."""
 
-        Args:
-            answers: The searches; each with JSON Lines by task, a line for each item, which has the answers of the
-                pruned and the dense model.
-        """
+    def on_study_reported(self, event: StudyReported) -> None:
+        """Handle the report of a study."""
 
-    def recovered(
-        self, search: SearchRecord, header: RecoveryHeader, points: Sequence[LossPoint], numbers: Mapping[str, float]
-    ) -> None:
-        """A pruned model of a search was recovered.
+    def on_recording_progressed(self, event: RecordingProgressed) -> None:
+        """Handle the progress of a tracker for which the program waits."""
 
-        Args:
-            search: The search.
-            header: The facts of the recovery.
-            points: The losses of the training, in order.
-            numbers: The costs of the training and the assessed numbers, by name.
-        """
+    def on_warning_raised(self, event: WarningRaised) -> None:
+        """Handle a warning: by default, issue a Python warning."""
+        warnings.warn(event.message, stacklevel=4)  # the caller of `warn`
 
-    def study_stopped(self, run_id: str | None, search_ids: Sequence[str]) -> None:
-        """The user, or the death of Ray, stopped a study.
+    # Short forms for those who send the events that many functions send.
 
-        Args:
-            run_id: The tracker's id of the study, if it has one.
-            search_ids: The searches of the study that have stopped with it.
-        """
-
-    def study_reported(
-        self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path], ended: bool
-    ) -> None:
-        """The report of a study was written.
-
-        Args:
-            run_id: The tracker's id of the study, if it has one.
-            totals: The numbers of the study as a whole, by name.
-            files: The files and folders of the report.
-            ended: Whether the study has ended.
-        """
-
-    def recording(self, line: str) -> None:
-        """The program waits for a tracker, which has progressed; the line describes its progress."""
-
+    @final
     def warn(self, message: str) -> None:
-        """A problem that stops nothing, as a sentence. This method issues a Python warning, unless it is overridden."""
-        warnings.warn(message, stacklevel=2)
+        """Send `WarningRaised`."""
+        self.on_event(WarningRaised(message))
+
+    @final
+    def reading(self, line: str) -> None:
+        """Send `ReadingStarted`."""
+        self.on_event(ReadingStarted(line))
+
+    @final
+    def progress(self, progress: Progress) -> None:
+        """Send `RoundProgressed`."""
+        self.on_event(RoundProgressed(progress))
+
+    @final
+    def assessing(self, line: str) -> None:
+        """Send `AssessmentProgressed`."""
+        self.on_event(AssessmentProgressed(line))
+
+    @final
+    def recording(self, line: str) -> None:
+        """Send `RecordingProgressed`."""
+        self.on_event(RecordingProgressed(line))
 
 
 class Tracker(Observer):
@@ -220,11 +210,11 @@ class Tracker(Observer):
     receipt: str | None = None
 
     @override
-    def warn(self, message: str) -> None:
-        """Do nothing: warnings go to other observers."""
+    def on_warning_raised(self, event: WarningRaised) -> None:
+        """Do nothing: warnings are for other observers."""
 
     def resume(self, run_id: str, receipt: str) -> None:
-        """Adopt the id and the receipt of an earlier record of this search; called before `search_started`.
+        """Adopt the id and the receipt of an earlier record of this search; called before it starts.
 
         A search that ends with the same receipt needs no writing.
 
@@ -239,23 +229,23 @@ class Tracker(Observer):
 
 
 class Observers(Observer):
-    """Passes every call to several observers, in order.
+    """Passes every event to several observers, in order.
 
     Args:
         observers: The observers.
     """
 
     def __init__(self, *observers: Observer) -> None:
-        def pass_on(event: str, *args: Any) -> None:
-            for observer in observers:
-                getattr(observer, event)(*args)
+        self._observers = observers
 
-        for event in (name for name in vars(Observer) if not name.startswith("_")):
-            setattr(self, event, partial(pass_on, event))
+    @override
+    def on_event(self, event: Event) -> None:
+        for observer in self._observers:
+            observer.on_event(event)
 
 
-class Prefixed(Observers):
-    """Passes every call to an observer, with a prefix before warnings and lines on assessments.
+class Prefixed(Observer):
+    """Passes every event to an observer, with a prefix before warnings and lines on assessments.
 
     Args:
         prefix: The prefix, which shows whom the line is about.
@@ -263,12 +253,17 @@ class Prefixed(Observers):
     """
 
     def __init__(self, prefix: str, observer: Observer) -> None:
-        def pass_on(event: str, line: str) -> None:
-            getattr(observer, event)(prefix + line)
+        self._prefix = prefix
+        self._observer = observer
 
-        super().__init__(observer)
-        for event in ("assessing", "warn"):
-            setattr(self, event, partial(pass_on, event))
+    @override
+    def on_event(self, event: Event) -> None:
+        match event:
+            case AssessmentProgressed(line):
+                event = replace(event, line=self._prefix + line)
+            case WarningRaised(message):
+                event = replace(event, message=self._prefix + message)
+        self._observer.on_event(event)
 
 
 def describe_model(model: ModelSpec, observer: Observer) -> ModelInfo:
@@ -348,17 +343,17 @@ def warn_of_export(info: ModelInfo, observer: Observer) -> None:
 
 
 def repeat(result: SearchResult, observer: Observer, rounds: int | None = None) -> None:
-    """Repeat the calls of a finished search to an observer.
+    """Send the events of a finished search again.
 
     Args:
         result: The search.
         observer: The observer.
         rounds: How many rounds are repeated; None for all rounds and the end.
     """
-    observer.search_started(result)
+    observer.on_event(SearchStarted(result))
     for trials, summary in result.by_round[:rounds]:
         for trial in trials:
-            observer.trial(trial)
-        observer.round_done(summary)
+            observer.on_event(TrialScored(trial))
+        observer.on_event(RoundEnded(summary))
     if rounds is None:
-        observer.search_ended(result)
+        observer.on_event(SearchEnded(result))

@@ -1,4 +1,4 @@
-"""The recorder of a search: it answers the searcher's requests, keeps all trials, and calls observers."""
+"""The recorder of a search: it answers the searcher's requests, keeps all trials, and sends events."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from raysearch.evaluation.evaluator import Evaluation, Evaluator, scores_of
 from raysearch.evaluation.prefix import naive_layer_forwards
 from raysearch.searchers.base import Remark, Round, Scores
 from raysearch.searching.driver import Oracle
+from raysearch.searching.events import RoundEnded, TrialScored
 from raysearch.searching.observer import Observer
 from raysearch.searching.result import RemarkValue, RoundSummary
 from raysearch.searching.trial import Trial
@@ -26,7 +27,7 @@ from raysearch.searching.trial import Trial
 
 @dataclass
 class SearchRecorder(Oracle):
-    """Answers the searcher's requests, keeps all trials, and calls an observer.
+    """Answers the searcher's requests, keeps all trials, and sends events to an observer.
 
     The dense model is added to the first round, where it costs only about one layer-forward. It is trial 0. It counts
     neither as requested nor in the naive cost, even if the searcher requests it.
@@ -193,7 +194,7 @@ class SearchRecorder(Oracle):
                 round_best=round_best,
             )
         )
-        self.observer.round_done(self.summaries[-1])
+        self.observer.on_event(RoundEnded(self.summaries[-1]))
         return scores
 
     def removal_order(self) -> tuple[int, ...] | None:
@@ -239,4 +240,4 @@ class SearchRecorder(Oracle):
             parts={name: loss for name, loss in parts if loss is not None},
         )
         self.trials.append(trial)
-        self.observer.trial(trial)
+        self.observer.on_event(TrialScored(trial))

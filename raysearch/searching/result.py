@@ -349,24 +349,8 @@ class SearchResult(SearchHeader):
         return tuple((tuple(trials[summary.round]), summary) for summary in self.rounds)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the trials as a table, a row for each mask in the order of proposal; the dense model comes first.
-
-        The columns are the fields of `Trial`, the number of removed layers, the readout under its name, and the loss on
-        each calibration if there are several. A failed mask has no loss. A screened mask has no loss, but an estimate
-        with bounds.
-        """
-        import pandas as pd
-
-        rows = []
-        for trial in self.trials:
-            readout = {} if trial.loss is None else named_readout(self.measure, trial.loss)
-            fields = {name: value for name, value in vars(trial).items() if name not in ("parts", "screened", "mask")}
-            bounds = {} if trial.screened is None else vars(trial.screened)
-            row = {"mask": str(trial.mask), "n_removed": len(trial.mask), **fields, **readout}
-            row |= {"screened": bool(bounds)} | {f"screened_{name}": value for name, value in bounds.items()}
-            row |= {f"loss on {name}": loss for name, loss in trial.parts.items()}
-            rows.append(row)
-        return pd.DataFrame(rows).set_index("index")
+        """Return the trials as a table (`trials_frame`)."""
+        return trials_frame(self.trials, self.measure)
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: the mask of the search, and a table of the best mask of each number of layers."""
@@ -442,6 +426,31 @@ def in_brief(result: SearchResult) -> dict[str, Any]:
     """Return a result as ``--json`` prints it, without its configuration, trials and rounds."""
     long = ("config", "choices", "trials", "rounds")
     return {name: value for name, value in plain(replace(result, config={})).items() if name not in long}
+
+
+def trials_frame(trials: Iterable[Trial], measure: Measure) -> pd.DataFrame:
+    """Return trials as a table, a row for each mask in the order of proposal; the dense model comes first.
+
+    The columns are the fields of `Trial`, the number of removed layers, the readout under its name, and the loss on
+    each calibration if there are several. A failed mask has no loss. A screened mask has no loss, but an estimate with
+    bounds.
+
+    Args:
+        trials: The trials of a search; at least one.
+        measure: The unit of their losses.
+    """
+    import pandas as pd
+
+    rows = []
+    for trial in trials:
+        readout = {} if trial.loss is None else named_readout(measure, trial.loss)
+        fields = {name: value for name, value in vars(trial).items() if name not in ("parts", "screened", "mask")}
+        bounds = {} if trial.screened is None else vars(trial.screened)
+        row = {"mask": str(trial.mask), "n_removed": len(trial.mask), **fields, **readout}
+        row |= {"screened": bool(bounds)} | {f"screened_{name}": value for name, value in bounds.items()}
+        row |= {f"loss on {name}": loss for name, loss in trial.parts.items()}
+        rows.append(row)
+    return pd.DataFrame(rows).set_index("index")
 
 
 def named_readout(measure: Measure, loss: float, name: str = "{}") -> dict[str, float]:

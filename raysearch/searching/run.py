@@ -22,6 +22,7 @@ from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.ledger.locks import locked
 from raysearch.models.spec import ModelInfo
 from raysearch.searching.driver import exhaust, run_rounds
+from raysearch.searching.events import SearchEnded, SearchStarted
 from raysearch.searching.forecast import Forecaster, SearchForecast
 from raysearch.searching.gguf_masks import warn_of_refused_masks
 from raysearch.searching.observer import (
@@ -195,7 +196,7 @@ def search_rounds(
             recorder = SearchRecorder(problem, session.evaluator, observers, started, _part_names(spec))
             search = _Search(spec, session, header, recorder, observers, tracker)
             try:
-                observers.search_started(header, expected)
+                observers.on_event(SearchStarted(header, expected))
                 if is_alone:
                     warn_of_unknown(session.calibrations, observer)
                     warn_of_dtype(info, observer)
@@ -250,7 +251,7 @@ class _Search:
         result = replace(result, separation=self._separation(result))
         # Written before the tracker ends: a search that is interrupted while it waits for the tracker has finished.
         self._write(state, result)
-        self.observer.search_ended(result)
+        self.observer.on_event(SearchEnded(result))
         result = replace(result, mlflow_run_id=self.tracker.close(), mlflow_receipt=self.tracker.receipt)
         ledger = self.session.ledger
         search_id = result.search_id
@@ -279,7 +280,7 @@ class _Search:
 
     def _end_without_result(self, failure: str | None, stopped: bool = False) -> None:
         """Call the observers, close the tracker, and record the id of the tracker."""
-        self.observer.search_ended(None, failure, stopped)
+        self.observer.on_event(SearchEnded(None, failure, stopped))
         with suppress(UserError):
             record_mlflow_run(self.session.ledger, self.header.search_id, self.tracker.close())
 

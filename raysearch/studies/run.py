@@ -18,11 +18,11 @@ from raysearch.core.paths import as_folder
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_locked, locked
+from raysearch.searching.events import MasksAssessed, StudyHeader, StudyStarted, StudyStopped
 from raysearch.searching.observer import (
     Observer,
     Observers,
     Prefixed,
-    StudyHeader,
     Tracker,
     warn_of_dtype,
     warn_of_unknown,
@@ -76,7 +76,7 @@ def run_study(
     ledger = Ledger(spec.ledger)
     with closing(ledger), locked(ledger, spec.study_id, "STUDY"):
         observer = Observers(tracker, observer)
-        observer.study_started(_header(spec, search_ids, ledger))
+        observer.on_event(StudyStarted(_header(spec, search_ids, ledger)))
         draws_notes = [note for group in model_groups for draws in draws_of(group) for note in notes_on(draws)]
         plan_notes = [note for plan in plans for note in plan.notes]
         for note in (*spec.notes, *draws_notes, *plan_notes):
@@ -198,9 +198,8 @@ class _StudyWork:
             evaluate_held_out(draws, masks, model_group.info, self.ledger, lambda: _pool(replicas()))
         self.record({})
         cells = STUDIES.find(self.ledger, self.spec.study_id).cells
-        self.observer.assessed(
-            [(record, metrics) for number, record in records.items() if (metrics := cells[number].named)]
-        )
+        held_out = [(record, metrics) for number, record in records.items() if (metrics := cells[number].named)]
+        self.observer.on_event(MasksAssessed(held_out))
 
     def _assess(self, plan: AssessmentPlan | None, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
         """Assess the masks that the searches of a model have found, if the study has an assessment."""
@@ -279,7 +278,7 @@ class _StudyWork:
             ended = self._ended()
             with suppress(UserError):  # if the ledger failed, the error that stopped the study reports it
                 self.record({})
-            self.observer.study_stopped(self.parent, ended)
+            self.observer.on_event(StudyStopped(self.parent, ended))
             raise
 
     def _ended(self) -> list[str]:

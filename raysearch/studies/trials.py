@@ -26,6 +26,7 @@ from raysearch.cluster.connection import this_node
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.cluster.scheduler import SYNC_S
 from raysearch.errors import EvaluationError, UserError
+from raysearch.searching.events import CellEnded, CellProgressed, CellStarted, ReplicasPolled, WarningRaised
 from raysearch.searching.observer import Observer, Tracker
 from raysearch.searching.result import RoundSummary, SearchResult
 from raysearch.searching.run import StudyContext, search_rounds
@@ -218,11 +219,11 @@ class _Callback(tune.Callback):
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         if time.monotonic() - self._polled_at_s >= SYNC_S:
             self._polled_at_s = time.monotonic()
-            self._observer.replicas_awaited(self._replicas.fleet.is_awaited())
+            self._observer.on_event(ReplicasPolled(self._replicas.fleet.is_awaited()))
 
     @override
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._observer.cell_started(trial.config[_CELL])
+        self._observer.on_event(CellStarted(trial.config[_CELL]))
 
     @override
     def on_trial_result(
@@ -232,17 +233,22 @@ class _Callback(tune.Callback):
             if message not in self._warned:
                 self._warned.add(message)
                 self._observer.warn(message)
-        self._observer.cell_updated(
-            trial.config[_CELL], result["round"], result["evaluations"], result.get("best_loss")
+        self._observer.on_event(
+            CellProgressed(
+                cell=trial.config[_CELL],
+                n_rounds=result["round"],
+                n_requested=result["evaluations"],
+                best_loss=result.get("best_loss"),
+            )
         )
 
     @override
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._observer.cell_ended(trial.config[_CELL], trial.last_result.get(_FAILURE))
+        self._observer.on_event(CellEnded(trial.config[_CELL], trial.last_result.get(_FAILURE)))
 
     @override
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._observer.cell_ended(trial.config[_CELL], _cause(trial.get_error()))
+        self._observer.on_event(CellEnded(trial.config[_CELL], _cause(trial.get_error())))
 
 
 @dataclass
@@ -252,8 +258,8 @@ class _Warnings(Observer):
     warnings: list[str] = field(default_factory=list)
 
     @override
-    def warn(self, message: str) -> None:
-        self.warnings.append(message)
+    def on_warning_raised(self, event: WarningRaised) -> None:
+        self.warnings.append(event.message)
 
 
 @contextlib.contextmanager

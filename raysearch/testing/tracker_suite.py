@@ -13,12 +13,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.searching.observer import StudyHeader, Tracker, repeat
+from raysearch.searching.events import (
+    RoundEnded,
+    SearchEnded,
+    SearchStarted,
+    StudyHeader,
+    StudyReported,
+    StudyStarted,
+    StudyStopped,
+    TrialScored,
+)
+from raysearch.searching.observer import Tracker, repeat
 from raysearch.searching.result import (
     EvaluationCounts,
     LayerForwards,
@@ -157,7 +168,7 @@ class TrackerSuite(ABC):
         search = small_search()
         first = self.make_tracker(tmp_path, warnings.append)
         repeat(search, first, rounds=1)
-        first.search_ended(None, failure)
+        first.on_event(SearchEnded(None, failure))
         name = first.close()
         second = self.make_tracker(tmp_path, warnings.append)
         repeat(search, second)
@@ -170,11 +181,11 @@ class TrackerSuite(ABC):
         warnings: list[str] = []
         search = small_search(measure=measure)
         tracker = self.make_tracker(tmp_path, warnings.append)
-        tracker.search_started(search)
+        tracker.on_event(SearchStarted(search))
         for trial in search.trials:
-            tracker.trial(replace(trial, parts={"perplexity on c4": 2.5, "a@b " * 100: -0.5}))
-        tracker.round_done(search.rounds[-1])
-        tracker.search_ended(search)
+            tracker.on_event(TrialScored(replace(trial, parts={"perplexity on c4": 2.5, "a@b " * 100: -0.5})))
+        tracker.on_event(RoundEnded(search.rounds[-1]))
+        tracker.on_event(SearchEnded(search))
         tracker.close()
         assert warnings == [], warnings
 
@@ -183,20 +194,23 @@ class TrackerSuite(ABC):
         warnings: list[str] = []
         search = small_search()
         tracker = self.make_tracker(tmp_path, warnings.append)
-        tracker.search_started(
-            replace(search, config={"text": "x" * 10_000, "none": None, "list": [1, 2], "empty": {}, "a@b": "é"})
+        config: dict[str, Any] = {"text": "x" * 10_000, "none": None, "list": [1, 2], "empty": {}, "a@b": "é"}
+        tracker.on_event(SearchStarted(replace(search, config=config)))
+        tracker.on_event(TrialScored(Trial(0, 0, Mask(), 2.8, 0.0, None, cached=True)))
+        tracker.on_event(TrialScored(Trial(1, 1, Mask.of(0), float("inf"), float("inf"), None, cached=False)))
+        tracker.on_event(
+            TrialScored(Trial(2, 1, Mask.of(1), None, None, "the replica died 3 times: " + "x" * 10_000, cached=False))
         )
-        tracker.trial(Trial(0, 0, Mask(), 2.8, 0.0, None, cached=True))
-        tracker.trial(Trial(1, 1, Mask.of(0), float("inf"), float("inf"), None, cached=False))
-        tracker.trial(Trial(2, 1, Mask.of(1), None, None, "the replica died 3 times: " + "x" * 10_000, cached=False))
-        tracker.round_done(RoundSummary(1, 3, 2, None, None, 0.0, 0.0, 0.0, 0.0))
+        tracker.on_event(RoundEnded(RoundSummary(1, 3, 2, None, None, 0.0, 0.0, 0.0, 0.0)))
         remarks: dict[str, RemarkValue] = {
             "gap": float("nan"),
             "a@b" * 100: "x" * 10_000,
             "list": [1.0, float("inf")] * 1000,
             "none": [],
         }
-        tracker.search_ended(replace(search, removal_order=None, loss=float("inf"), trials=(), remarks=remarks))
+        tracker.on_event(
+            SearchEnded(replace(search, removal_order=None, loss=float("inf"), trials=(), remarks=remarks))
+        )
         tracker.close()
         assert warnings == [], warnings
 
@@ -209,14 +223,14 @@ class TrackerSuite(ABC):
         warnings: list[str] = []
         for ended in (False, True):
             tracker = self.make_tracker(tmp_path, warnings.append)
-            tracker.study_started(header)
+            tracker.on_event(StudyStarted(header))
             name = tracker.run_id
             search = self.make_tracker(tmp_path, warnings.append)
             repeat(replace(small_search(), parent=name or ""), search)
             search.close()
-            tracker.study_reported(name, {"searches/done": 1.0}, files, ended)
+            tracker.on_event(StudyReported(name, {"searches/done": 1.0}, files, ended))
             if not ended:
-                tracker.study_stopped(name, [])
+                tracker.on_event(StudyStopped(name, []))
             assert tracker.close() == name
         assert warnings == [], warnings
 

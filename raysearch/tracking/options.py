@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 from filelock import FileLock
-from pydantic import NonNegativeInt
 
 from raysearch.errors import UserError
 from raysearch.text.redaction import HIDDEN, redact
@@ -133,7 +132,8 @@ class TrackingOptions:
         experiment: The MLflow experiment of the searches.
         folder: The folder of the embedded store and its artifacts.
         ledger: The ledger that records the searches; None for the ledger in the folder.
-        max_child_runs: The maximum number of trials of a search that have child runs. All trials are in its table.
+        child_runs: Which trials of a search have child runs in MLflow: ``best``, for the best mask of each number of
+            layers; ``all``; or ``none``. All trials are in its table, and their losses are in its chart.
 
     Raises:
         UserError: MLflow does not support the URI, or the experiment has no name.
@@ -144,7 +144,7 @@ class TrackingOptions:
     experiment: str
     folder: Path
     ledger: Path | None = None
-    max_child_runs: NonNegativeInt = 2000
+    child_runs: Literal["best", "all", "none"] = "best"
 
     def __post_init__(self) -> None:
         Store.locate(self.uri, self.folder)

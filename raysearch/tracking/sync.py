@@ -26,6 +26,7 @@ from raysearch.tracking.mlflow.assessments import record_answers, record_assessm
 from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
 from raysearch.tracking.mlflow.study import begin_study, end_failed, open_runs, record_report
 from raysearch.tracking.options import Store, TrackingOptions
+from raysearch.tracking.state import SearchState
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def _sync_search(
         if cell is not None:
             result = replace(result, labels=cell_labels(cell, record.config["remove"], cell.seed), parent=parent)
         with _writing(tracking):
-            synced = _write_search(tracking, result)
+            synced = _publish(tracking, result)
             _write_assessments(tracking.store, synced.mlflow_run_id, record, ledger)
             if cell is not None:
                 record_assessments(tracking.store, {synced.mlflow_run_id: cell.named})
@@ -179,24 +180,20 @@ def _write_assessments(store: Store, run_id: str, record: SearchRecord, ledger: 
     masks = {trial.mask for trial in result.trials} | {result.mask}
     for recovery in recoveries_of(ledger, result.fingerprints["model"], masks):
         if recovery.search_id == record.search_id:
-            record_recovery(store, run_id, *recovery.for_trackers)
-    for refined in recorded_refinement(ledger, record):
-        record_recovery(store, run_id, *refined)
+            record_recovery(store, run_id, recovery.event(record))
+    for event in recorded_refinement(ledger, record):
+        record_recovery(store, run_id, event)
 
 
-def _write_search(tracking: TrackingOptions, result: SearchResult) -> SyncedSearch:
-    """Write the events of a search again, each with its own time."""
-    from raysearch.tracking.mlflow.writer import MlflowWriter
+def _publish(tracking: TrackingOptions, result: SearchResult) -> SyncedSearch:
+    """Write all parts of a search that its run does not have."""
+    from raysearch.tracking.mlflow.publisher import SearchPublisher
 
-    writer = MlflowWriter(tracking, result, int(1000 * result.began), 0.0)
-    writer.open_run()
-    for trials, summary in result.by_round:
-        round_end_ms = int(1000 * (result.began + summary.seconds))
-        for trial in trials:
-            writer.trial(trial, round_end_ms)
-        writer.round_done(summary, round_end_ms)
-    writer.finish(result, None, int(1000 * result.ended))
-    return SyncedSearch(result.search_id, writer.run_id, len(result.trials), writer.written)
+    state = SearchState.of(result)
+    publisher = SearchPublisher(tracking, state, seconds_before=0.0)
+    publisher.publish(state)
+    n_missing = publisher.count_missing(result.trials)
+    return SyncedSearch(result.search_id, publisher.run_id, len(result.trials), n_missing)
 
 
 def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -> SyncedStudy:
@@ -233,7 +230,7 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
 
 def _section(config: Mapping[str, Any], tracking: TrackingOptions) -> dict[str, Any]:
     """Return the section ``tracking`` of a recorded configuration with the current options."""
-    current = {key: getattr(tracking, key) for key in ("type", "uri", "experiment", "max_child_runs")}
+    current = {key: getattr(tracking, key) for key in ("type", "uri", "experiment", "child_runs")}
     section: dict[str, Any] = redacted({**config["tracking"], **current})
     return section
 

@@ -11,6 +11,7 @@ import pytest
 
 from raysearch import api
 from raysearch.assessment.results import SearchAssessment
+from raysearch.searching.events import AssessmentProgressed, MasksAssessed
 from raysearch.searching.observer import Observer
 from raysearch.tracking.mlflow.tracker import open_tracker
 from raysearch.tracking.options import TrackingOptions
@@ -66,8 +67,8 @@ def test_python(searched: str, world: World) -> None:
     lines: list[str] = []
 
     class Lines(Observer):
-        def assessing(self, line: str) -> None:
-            lines.append(line)
+        def on_assessment_progressed(self, event: AssessmentProgressed) -> None:
+            lines.append(event.line)
 
     text = of_text("mine", world.text)
     how = {"seq_len": 16, "limit": 2}
@@ -105,7 +106,7 @@ def test_mlflow_that_cannot_be_reached_only_warns(tmp_path: Path) -> None:
     warnings: list[str] = []
     options = TrackingOptions("mlflow", f"http://127.0.0.1:{closed_port()}", "tests", tmp_path)
     search: Any = SimpleNamespace(mlflow_run_id="x")
-    open_tracker(options, warnings.append).assessed([(search, {"assess.a": 1.0})])
+    open_tracker(options, warnings.append).on_event(MasksAssessed([(search, {"assess.a": 1.0})]))
     assert len(warnings) == 1 and warnings[0].startswith("the assessment is not recorded in MLflow")
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from raysearch.cli.displays import SearchDisplay
 from raysearch.core.mask import Mask
 from raysearch.evaluation.progress import Progress
+from raysearch.searching.events import RoundEnded
 from raysearch.searching.forecast import RoundCost, SearchForecast
 from raysearch.testing.tracker_suite import MARGIN
 from tests.tracking.simulated import greedy_search
@@ -29,7 +30,7 @@ def stderr_text() -> io.StringIO:
 def display(stderr_text: io.StringIO) -> SearchDisplay:
     """Return the display of a search after its first round: 20 layer-forwards in 10 s of two replicas."""
     shown = SearchDisplay(Console(file=stderr_text, width=200))
-    shown._expected = EXPECTED
+    shown.search.expected = EXPECTED
     shown.progress(Progress(0, 20, 0, 8, 0, 8, n_replicas=2))
     shown.progress(Progress(20, 20, 8, 8, 8, 8, n_replicas=2, computing_s=10.0))
     return shown
@@ -37,7 +38,7 @@ def display(stderr_text: io.StringIO) -> SearchDisplay:
 
 def test_a_finished_round_shows_the_time_left(display: SearchDisplay, stderr_text: io.StringIO) -> None:
     summary = SEARCH.rounds[0]
-    display.round_done(summary)  # left are 100 + 300 layer-forwards, at 0.5 s each on two replicas
+    display.on_event(RoundEnded(summary))  # left are 100 + 300 layer-forwards, at 0.5 s each on two replicas
     assert stderr_text.getvalue().endswith("left about 1 min 40 s\n") and stderr_text.getvalue().count("\n") == 1
 
 
@@ -49,7 +50,7 @@ def test_how_fast_answers_are_written_is_shown(display: SearchDisplay, stderr_te
 
 def test_the_last_round_leaves_nothing(display: SearchDisplay, stderr_text: io.StringIO) -> None:
     for summary in SEARCH.rounds:
-        display.round_done(summary)
+        display.on_event(RoundEnded(summary))
     assert [line.rpartition("  ")[2] for line in stderr_text.getvalue().splitlines()] == [
         "left about 1 min 40 s",
         "left about 1 min 15 s",
@@ -58,8 +59,8 @@ def test_the_last_round_leaves_nothing(display: SearchDisplay, stderr_text: io.S
 
 
 def test_a_search_without_a_forecast_shows_no_time(display: SearchDisplay, stderr_text: io.StringIO) -> None:
-    display._expected = SearchForecast(None)
-    display.round_done(SEARCH.rounds[0])
+    display.search.expected = SearchForecast(None)
+    display.on_event(RoundEnded(SEARCH.rounds[0]))
     assert "left" not in stderr_text.getvalue()
 
 
@@ -80,9 +81,9 @@ def test_each_stage_of_an_assessment_is_printed_when_it_begins(
 def test_the_best_of_a_round_is_a_bare_number(display: SearchDisplay, stderr_text: io.StringIO) -> None:
     summary = greedy_search(measure=MARGIN).rounds[0]
     assert summary.round_best_loss is not None and summary.round_best_loss < 0
-    display.round_done(replace(summary, round_best=Mask.of(4)))
+    display.on_event(RoundEnded(replace(summary, round_best=Mask.of(4))))
     assert f"round 1 done  best of the round {{4}} {summary.round_best_loss:.4f}  9 computed" in stderr_text.getvalue()
-    display.round_done(replace(summary, round=2, round_best_loss=None))  # screening dropped all masks
+    display.on_event(RoundEnded(replace(summary, round=2, round_best_loss=None)))  # screening dropped all masks
     assert "round 2 done  9 computed" in stderr_text.getvalue(), "not the best of the round before"
 
 
@@ -90,14 +91,14 @@ def test_a_long_wait_for_replicas_suggests_a_command(
     display: SearchDisplay, stderr_text: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for least, expected in ((60.0, "waiting for replicas to load"), (0.0, "ray status shows what is missing")):
-        monkeypatch.setattr("raysearch.cli.displays._LONG_WAIT_S", least)
+        monkeypatch.setattr("raysearch.searching.live_progress._LONG_WAIT_S", least)
         display._line_time -= 60
         display.progress(Progress(n_replicas=0))
         assert expected in stderr_text.getvalue().splitlines()[-1]
 
 
 def test_the_live_line_names_the_round_of_the_best(display: SearchDisplay, stderr_text: io.StringIO) -> None:
-    display.round_done(replace(SEARCH.rounds[0], round_best=Mask.of(4)))
+    display.on_event(RoundEnded(replace(SEARCH.rounds[0], round_best=Mask.of(4))))
     display._line_time -= 60
     display.progress(Progress(10, 100, 0, 7, 0, 7, n_replicas=2, computing_s=15.0))
     line = stderr_text.getvalue().splitlines()[-1]
@@ -105,8 +106,8 @@ def test_the_live_line_names_the_round_of_the_best(display: SearchDisplay, stder
 
 
 def test_a_search_by_budget_shows_the_maximum_time_left(display: SearchDisplay, stderr_text: io.StringIO) -> None:
-    display._expected = replace(EXPECTED, by_budget=True)
-    display.round_done(SEARCH.rounds[0])
+    display.search.expected = replace(EXPECTED, by_budget=True)
+    display.on_event(RoundEnded(SEARCH.rounds[0]))
     assert stderr_text.getvalue().endswith("left at most 1 min 40 s\n")
     display._line_time -= 60
     display.progress(Progress(0, 100, 0, 7, 0, 7, n_replicas=2, computing_s=10.0))

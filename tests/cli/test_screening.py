@@ -44,7 +44,7 @@ def test_screened_masks_are_recorded_shown_and_completed(run: Run, cwd: Path, wo
 @pytest.mark.usefixtures("tables")
 def test_mlflow_and_reports_contain_screened_masks(run: Run, cwd: Path, world: World) -> None:
     words = world.words(searcher="greedy", remove=2, **SCREENED)
-    result = json_answer(run("search", *words, "--json"))
+    result = json_answer(run("search", *words, "tracking.child_runs=all", "--json"))
     n_screened = result["evaluations"]["screened"]
     client = MlflowClient(f"sqlite:///{cwd / 'mlruns' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("raysearch")

@@ -12,6 +12,7 @@ import raysearch
 from raysearch.core.json import plain
 from raysearch.ledger.ledger import opened
 from raysearch.searching import observer
+from raysearch.searching.events import WarningRaised
 from raysearch.searching.observer import Observer
 from raysearch.searching.record import SEARCHES
 from raysearch.studies.record import STUDIES
@@ -29,8 +30,8 @@ def done(world: World, tmp_path_factory: pytest.TempPathFactory, one_ray: None) 
 
     class Warned(Observer):
         @override
-        def warn(self, message: str) -> None:
-            warned.append(message)
+        def on_warning_raised(self, event: WarningRaised) -> None:
+            warned.append(event.message)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

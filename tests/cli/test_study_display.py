@@ -24,7 +24,7 @@ from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.reporting.checkpoints import checkpoint_findings
 from raysearch.reporting.stats.analysis import analyse
-from raysearch.searching.observer import StudyHeader
+from raysearch.searching.events import CellEnded, CellProgressed, CellStarted, ReplicasPolled, StudyHeader, StudyStarted
 from raysearch.studies.plan import CellPlan, StudyPlan
 from raysearch.studies.result import StudyResult
 from tests.cli.conftest import World
@@ -44,12 +44,12 @@ def shown(console: Console) -> str:
 
 
 def tell(display: StudyDisplay, cells: Any) -> None:
-    display.study_started(StudyHeader("my-study-1", {}, [*map(str, cells)], done=[0]))
-    display.cell_started(1)
-    display.cell_updated(1, 2, 9, 3.25)
-    display.cell_ended(1, None)
-    display.cell_started(2)
-    display.cell_ended(2, "out of [memory]")
+    display.on_event(StudyStarted(StudyHeader("my-study-1", {}, [*map(str, cells)], done=[0])))
+    display.on_event(CellStarted(1))
+    display.on_event(CellProgressed(1, n_rounds=2, n_requested=9, best_loss=3.25))
+    display.on_event(CellEnded(1, None))
+    display.on_event(CellStarted(2))
+    display.on_event(CellEnded(2, "out of [memory]"))
     display.warn("MLflow is down")
 
 
@@ -67,14 +67,14 @@ def test_without_a_terminal_a_line_is_printed_when_a_search_ends(cells: Any) -> 
 
 
 def test_a_long_wait_for_replicas_suggests_a_command(cells: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysearch.cli.displays._LONG_WAIT_S", 0.0)
+    monkeypatch.setattr("raysearch.searching.live_progress._LONG_WAIT_S", 0.0)
     console = Console(file=io.StringIO(), width=200)
     with StudyDisplay(console) as display:
-        display.study_started(StudyHeader("my-study-1", {}, [*map(str, cells)]))
-        display.cell_started(1)
+        display.on_event(StudyStarted(StudyHeader("my-study-1", {}, [*map(str, cells)])))
+        display.on_event(CellStarted(1))
         display._line_time -= 60
         for awaited in (True, False):
-            display.replicas_awaited(awaited)
+            display.on_event(ReplicasPolled(awaited))
     waiting, running = shown(console).splitlines()[-2:]
     assert "0 of 4 done" in waiting and "ray status shows what is missing" in waiting
     assert "running: " in running
@@ -83,8 +83,8 @@ def test_a_long_wait_for_replicas_suggests_a_command(cells: Any, monkeypatch: py
 def test_on_a_terminal_the_running_searches_are_a_live_table(cells: Any) -> None:
     console = Console(file=io.StringIO(), width=160, force_terminal=True)
     with StudyDisplay(console) as display:
-        display.study_started(StudyHeader("my-study-1", {}, [*map(str, cells)]))
-        display.cell_started(3)
+        display.on_event(StudyStarted(StudyHeader("my-study-1", {}, [*map(str, cells)])))
+        display.on_event(CellStarted(3))
         display.assessing("perplexity: 12 %")
         view = Console(file=io.StringIO(), width=160)
         view.print(display._view("perplexity: 12 %"))
@@ -173,6 +173,6 @@ def test_a_study_shows_the_time_left(cells: Any, monkeypatch: pytest.MonkeyPatch
     console = Console(file=io.StringIO(), width=200)
     with StudyDisplay(console) as display:
         tell(display, cells)
-        display._started -= 60
-        display.cell_started(2)
+        display.study._started_s -= 60
+        display.on_event(CellStarted(2))
         assert "2 of 4 done  1 min 00 s  left about 2 min 00 s" in display._tally()

@@ -74,6 +74,7 @@ def test_a_search_that_mlflow_never_saw_is_written_without_its_model(run: Run, c
     assert parent.data.metrics["loss/pruned"] == result["loss"] and parent.data.metrics["progress/rounds"] == 2
     assert parent.data.params["versions.raysearch"] and parent.data.tags["raysearch.searcher"] == "beam"
     assert {child.info.status for child in of_kind("trial", before)} == {"FINISHED"}
+    assert [child.data.metrics["loss/pruned"] for child in of_kind("trial", before)] != []
     assert parent.info.start_time <= parent.info.end_time <= parent.info.start_time + 1000 * result["seconds"] + 1
 
     repeated = run("sync", synced["mlflow_run_id"])

@@ -21,10 +21,10 @@ from raysearch.cluster.actor import Recipe, installed_versions
 from raysearch.cluster.fleet import Needs, shared_fleet
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.core.mask import Mask
-from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.unit import MaskUnit, UnitResult
+from raysearch.searching.events import RoundEnded, RoundProgressed
 from raysearch.searching.observer import Observer
-from raysearch.searching.result import RoundSummary, in_brief
+from raysearch.searching.result import in_brief
 from tests.cli.answers import evaluations, json_answer, same
 from tests.cli.conftest import Run, World
 from tests.faults.clusters import ROOT, RayCluster, free_port, listens, start
@@ -81,12 +81,12 @@ class Watcher(Observer):
         self.nodes: list[int] = []  # each number that there has been, in turn
         self.grown = False
 
-    def progress(self, progress: Progress) -> None:
-        if progress.layer_forwards and not self.grown:
+    def on_round_progressed(self, event: RoundProgressed) -> None:
+        if event.progress.layer_forwards and not self.grown:
             wait_for(lambda: self.look() == 3, 60, lambda: self.nodes)
             self.grown = True
 
-    def round_done(self, summary: RoundSummary) -> None:
+    def on_round_ended(self, event: RoundEnded) -> None:
         wait_for(lambda: self.look() == 1, 60, lambda: self.nodes)
         self.grown = False
 

@@ -17,6 +17,7 @@ from raysearch.configuration import merge
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.searching import run as search_run
+from raysearch.searching.events import SearchEnded
 from raysearch.searching.observer import Tracker
 from raysearch.tracking.mlflow import tracker
 from tests.cli.answers import evaluations, json_answer, same
@@ -194,7 +195,7 @@ def test_stopped_while_the_tracker_says_its_last_word(
     run: Run, command: list[str], undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slow(Tracker):
-        def search_ended(self, *_: object) -> None:
+        def on_search_ended(self, event: SearchEnded) -> None:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

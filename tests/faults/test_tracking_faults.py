@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from raysearch.cli.displays import SearchDisplay
+from raysearch.searching.events import RoundEnded
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from tests.cli.answers import json_answer
 from tests.cli.conftest import Outcome, Run, World
@@ -57,14 +58,15 @@ class RecordedSearch:
 
     def disturb(self, after_round: int, act: Callable[[], object]) -> Outcome:
         """Run the search, do something once after a round, and assert that it finds the same."""
-        usual, left = SearchDisplay.round_done, [act]
+        usual = SearchDisplay.on_round_ended
+        left = [act]
 
-        def round_done(display: SearchDisplay, summary: Any) -> None:
-            usual(display, summary)
-            if summary.round == after_round and left:
+        def on_round_ended(display: SearchDisplay, event: RoundEnded) -> None:
+            usual(display, event)
+            if event.summary.round == after_round and left:
                 left.pop()()
 
-        self.patch.setattr(SearchDisplay, "round_done", round_done)
+        self.patch.setattr(SearchDisplay, "on_round_ended", on_round_ended)
         outcome = self.run(*self.words, f"tracking.uri={self.server.url}")
         assert same(json_answer(outcome), self.undisturbed)
         return outcome

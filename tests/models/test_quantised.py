@@ -18,6 +18,7 @@ from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
+from raysearch.searching.events import WarningRaised
 from raysearch.searching.observer import Observer, warn_of_export
 from tests.cases import assert_each
 from tests.models.families import _EXPERTS, _HEAD, _MLA, _ROUTED, _WIDTHS, N_LAYERS, tiny
@@ -148,8 +149,8 @@ def test_a_quantisation_that_cannot_be_written_is_known_before_a_search(tmp_path
     messages: list[str] = []
 
     class Listener(Observer):
-        def warn(self, message: str) -> None:
-            messages.append(message)
+        def on_warning_raised(self, event: WarningRaised) -> None:
+            messages.append(event.message)
 
     (tmp_path / "config.json").write_text(json.dumps(config))
     info = describe(ModelSpec("tiny", str(tmp_path)))

@@ -11,6 +11,7 @@ import raysearch
 from raysearch.configuration import build
 from raysearch.recovery import recover
 from raysearch.recovery.refine import RecoveryRefiner
+from raysearch.searching.events import WarningRaised
 from raysearch.searching.observer import Observer
 from tests.cli.conftest import Run, World
 from tests.recovery.conftest import assert_refused, done
@@ -51,8 +52,8 @@ def test_a_warning_names_the_data_if_the_search_left_too_little(
     warnings = list[str]()
 
     class Recorder(Observer):
-        def warn(self, message: str) -> None:
-            warnings.append(message)
+        def on_warning_raised(self, event: WarningRaised) -> None:
+            warnings.append(event.message)
 
     monkeypatch.setattr(recover, "_time_step", lambda *args: (1.0, 1))
     cost = raysearch.recovery_cost(*words, observer=Recorder())

@@ -19,6 +19,7 @@ from raysearch.ledger.locks import locked
 from raysearch.recovery import steps, training
 from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.searching import run as search_run
+from raysearch.searching.events import MaskRecovered
 from raysearch.searching.observer import Observer
 from raysearch.searching.record import SEARCHES
 from tests.cli.conftest import Run, World
@@ -56,8 +57,8 @@ class Listening(Observer):
         self.names: list[str] = []
 
     @override
-    def recovered(self, search: Any, header: Any, points: Any, numbers: Any) -> None:
-        self.names.append(header.recovery_id)
+    def on_mask_recovered(self, event: MaskRecovered) -> None:
+        self.names.append(event.header.recovery_id)
 
 
 def test_the_best_mask_after_a_short_recovery_is_the_result(

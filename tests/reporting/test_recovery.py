@@ -13,7 +13,7 @@ from raysearch.reporting.figures.courses import recovery_pictures
 from raysearch.reporting.figures.picture import Palette, svg
 from raysearch.reporting.tables.recovery import recovery_tables
 from raysearch.reporting.tables.table import as_csv
-from raysearch.searching.observer import LossPoint
+from raysearch.searching.events import LossPoint
 from raysearch.studies.result import RecoveredMask, StudyResult
 from tests.reporting.cells import cell, outcome, study
 

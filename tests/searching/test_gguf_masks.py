@@ -10,6 +10,7 @@ from typing_extensions import override
 import raysearch
 from raysearch.core.problem import Problem
 from raysearch.models.spec import ModelSpec
+from raysearch.searching.events import WarningRaised
 from raysearch.searching.gguf_masks import warn_of_refused_masks
 from raysearch.searching.observer import Observer
 from tests.models.conftest import write_llama
@@ -20,8 +21,8 @@ class Listener(Observer):
         self.warnings: list[str] = []
 
     @override
-    def warn(self, message: str) -> None:
-        self.warnings.append(message)
+    def on_warning_raised(self, event: WarningRaised) -> None:
+        self.warnings.append(event.message)
 
 
 def warnings_of(path: Path | str, remove: int | str, n_remove: int) -> list[str]:

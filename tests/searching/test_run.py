@@ -14,6 +14,7 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.replica import Replica
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching import run as search_run
+from raysearch.searching.events import Event, RoundEnded, SearchEnded
 from raysearch.searching.observer import Observer, Tracker
 from raysearch.searching.record import SEARCHES, SearchRecord
 from raysearch.searching.result import RoundSummary
@@ -74,7 +75,7 @@ def test_data_that_are_deleted_during_a_search_do_not_undo_it(world: World, cwd:
     spec = build.search_spec(world.search(data__path=text))
 
     class Deleting(Observer):
-        def round_done(self, summary: RoundSummary) -> None:
+        def on_round_ended(self, event: RoundEnded) -> None:
             text.unlink(missing_ok=True)
 
     result = run_search(spec, Deleting(), Tracker())
@@ -83,13 +84,18 @@ def test_data_that_are_deleted_during_a_search_do_not_undo_it(world: World, cwd:
 
 
 def test_a_search_that_is_closed_early_is_stopped_with_the_best_mask_so_far(spec: SearchSpec) -> None:
-    observer = Mock(spec=Observer)
-    steps = search_rounds(spec, observer, Tracker())
+    events: list[Event] = []
+
+    class Listener(Observer):
+        def on_event(self, event: Event) -> None:
+            events.append(event)
+
+    steps = search_rounds(spec, Listener(), Tracker())
     next(steps)
     steps.close()
     record = last_record(spec)
     assert record.state == "stopped" and record.failure is not None
-    observer.search_ended.assert_called_once_with(None, record.failure, True)
+    assert events[-1] == SearchEnded(None, record.failure, stopped=True)
     assert "budget was spent before a mask of 2 layers was scored" in record.failure
     steps = search_rounds(spec, Observer(), Tracker())
     next(steps), next(steps)

@@ -19,6 +19,7 @@ from raysearch.cluster.pool import Replicas
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import locked
+from raysearch.searching.events import StudyStopped
 from raysearch.searching.observer import Tracker
 from raysearch.searching.record import SEARCHES, with_current_states, write_search
 from raysearch.studies import assess as assessing
@@ -144,7 +145,7 @@ def test_a_stopped_study_waits_for_its_ending_searches_but_not_for_those_of_othe
             ending.join()
             states = {record.search_id: record.state for record in with_current_states(ledger, SEARCHES.all(ledger))}
     assert states == {"killed": "interrupted", "ends": "failed", "another's": "running"}
-    observer.study_stopped.assert_called_once_with("parent", ["killed", "ends", "not begun"])
+    observer.on_event.assert_called_once_with(StudyStopped("parent", ["killed", "ends", "not begun"]))
 
 
 def test_an_error_during_the_run_ends_the_study_even_if_the_ledger_fails(
@@ -157,7 +158,7 @@ def test_an_error_during_the_run_ends_the_study_even_if_the_ledger_fails(
             run = study_run(_StudyWork, ledger, observer := Mock(), [name])
             with pytest.raises(UserError, match="lacks 3 of its weights"), run.interruptible():
                 raise UserError("model=x lacks 3 of its weights")
-            observer.study_stopped.assert_called_once_with("parent", [name])
+            observer.on_event.assert_called_once_with(StudyStopped("parent", [name]))
 
 
 @pytest.mark.slow
@@ -165,7 +166,7 @@ def test_an_error_during_the_run_ends_the_study_even_if_the_ledger_fails(
 def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answered(
     world: World, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tracker, "assessed", assessed := Mock())
+    monkeypatch.setattr(Tracker, "on_masks_assessed", assessed := Mock())
     words = small_study(world, "searcher=[one_shot,greedy]", "remove=[2]", "draw=[0,1]")
     outcome = run("study", *words, "study.contrasts=[greedy - one_shot]")
     assert outcome.code == 0, outcome.err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -10,11 +12,19 @@ from mlflow.entities import Run
 from raysearch.tracking.options import Store
 
 #: The files of a search.
-ARTIFACTS = {"config.yaml", "data.json", "trials.csv", "mask_map.png", "best_so_far.png", "loss_by_size.png"}
+ARTIFACTS = {
+    "config.yaml",
+    "data.json",
+    "trials.json",
+    "trials.csv",
+    "mask_map.png",
+    "best_so_far.png",
+    "loss_by_size.png",
+}
 
 
 class Recorded:
-    """The run of a search, and the runs of its trials; each must exist once.
+    """The run of a search, and the child runs of its trials; each must exist once.
 
     The place is MLflow's URI, or the folder of an embedded store. Without `search_id`, the store must contain only one
     search.
@@ -37,13 +47,40 @@ class Recorded:
         """The steps at which the search has a metric."""
         return [point.step for point in self.client.get_metric_history(self.parent.info.run_id, metric)]
 
+    def losses(self) -> dict[int, float]:
+        """The loss of each trial that has one, by its index; each must be written once."""
+        points = self.client.get_metric_history(self.parent.info.run_id, "trial/loss")
+        losses = {point.step: point.value for point in points}
+        assert len(losses) == len(points), "a loss was written twice"
+        return losses
+
+    def table(self) -> list[dict[str, Any]]:
+        """The rows of the table of trials, which MLflow's pages list as a table."""
+        run = self.parent
+        assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "trials.json", "type": "table"}]
+        table = json.loads(Path(self.client.download_artifacts(run.info.run_id, "trials.json")).read_text())
+        return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+
     def artifacts(self) -> set[str]:
         """The names of its files."""
         return {file.path for file in self.client.list_artifacts(self.parent.info.run_id)}
 
+    def everything(self) -> list[Any]:
+        """All that MLflow has of the search and its trials: its runs, and each value of each metric."""
+        runs = [self.parent, *(child for _, child in sorted(self.children.items()))]
+        return [
+            (
+                run.to_dictionary(),
+                {name: self.client.get_metric_history(run.info.run_id, name) for name in sorted(run.data.metrics)},
+            )
+            for run in runs
+        ]
+
     def assert_complete(self, trials: int) -> None:
-        """Assert that the search and so many trials have finished, with the loss of each trial written once."""
-        assert sorted(self.children) == list(range(trials))
+        """Assert that the search and its child runs have finished, and that the loss of each trial is written once."""
+        assert sorted(self.losses()) == list(range(trials))
+        assert [row["index"] for row in self.table()] == list(range(trials))
+        assert self.children, "at least those of the best masks"
         for run in (self.parent, *self.children.values()):
             assert run.info.status == "FINISHED" and "raysearch.failure" not in run.data.tags
             assert run.data.params and "loss/pruned" in run.data.metrics

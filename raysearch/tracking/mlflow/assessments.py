@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from raysearch.searching.observer import LossPoint, RecoveryHeader
+from raysearch.searching.events import MaskRecovered
 from raysearch.tracking.mlflow import records
-from raysearch.tracking.mlflow.client import client_of, log, only_one
+from raysearch.tracking.mlflow.client import Point, client_of, log, only_one
 from raysearch.tracking.options import Store
 
 
-def record_recovery(
-    store: Store, search_run: str, header: RecoveryHeader, points: Sequence[LossPoint], numbers: Mapping[str, float]
-) -> None:
+def record_recovery(store: Store, search_run: str, event: MaskRecovered) -> None:
     """Write a recovery to a separate run, a child of the search's run.
 
     The run of a dense model's recovery is a child of the study's run instead, if there is a study.
@@ -20,10 +18,9 @@ def record_recovery(
     Args:
         store: The store of MLflow.
         search_run: The id of the search's run.
-        header: The recovery.
-        points: Its losses during training; they are written once, with the number of tokens as their step.
-        numbers: Its costs and assessed numbers, by name.
+        event: The recovery. The losses of its training are written once, with the number of tokens as their step.
     """
+    header = event.header
     client = client_of(store)
     search = client.get_run(search_run)
     experiment = search.info.experiment_id
@@ -36,14 +33,14 @@ def record_recovery(
     log(client, run.info.run_id, params=missing_params, tags=tags)
     if run.info.status != "FINISHED":
         metrics = [
-            (f"recovery/{name}", value, point.tokens)
-            for point in points
+            Point(f"recovery/{name}", value, point.tokens)
+            for point in event.points
             for name, value in (("loss", point.loss), ("held_out_loss", point.held_out), ("step", point.step))
             if value is not None
         ]
         log(client, run.info.run_id, metrics)
         client.set_terminated(run.info.run_id)
-    record_assessments(store, {run.info.run_id: numbers})
+    record_assessments(store, {run.info.run_id: event.numbers})
 
 
 def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]]) -> None:
@@ -57,7 +54,7 @@ def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]])
     for run_id, values in metrics.items():
         recorded = client.get_run(run_id).data.metrics
         by_key = {records.key_of(name): value for name, value in values.items()}
-        log(client, run_id, [(key, value, 0) for key, value in by_key.items() if recorded.get(key) != value])
+        log(client, run_id, [Point(key, value, 0) for key, value in by_key.items() if recorded.get(key) != value])
 
 
 def record_answers(store: Store, answers: Mapping[str, Mapping[str, str]]) -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from raysearch.core.paths import atomic_file
@@ -70,35 +70,54 @@ def client_of(store: Store) -> MlflowClient:
     return MlflowClient(store.uri)
 
 
-def now_ms() -> int:
-    """Return the time in milliseconds since the epoch, MLflow's unit."""
-    return time.time_ns() // 1_000_000
+def in_ms(seconds: float) -> int:
+    """Return a time in seconds since the epoch in milliseconds, MLflow's unit."""
+    return int(1000 * seconds)
+
+
+@dataclass(frozen=True)
+class Point:
+    """The value of a metric at a step.
+
+    Args:
+        name: The name of the metric.
+        value: Its value.
+        step: Its step.
+        at_ms: Its time, in milliseconds since the epoch; None for now.
+    """
+
+    name: str
+    value: float
+    step: int
+    at_ms: int | None = None
 
 
 def log(
     client: MlflowClient,
     run_id: str,
-    points: Iterable[tuple[str, float, int]] = (),
-    at: int | None = None,
+    points: Iterable[Point] = (),
     params: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> None:
-    """Write metrics, params and tags to a run, in one request.
+    """Write metrics, params and tags to a run, in one request per 1,000 of them.
 
     Args:
         client: A client of the store.
         run_id: The id of the run.
-        points: The metrics as name, value and step; values that are not finite are left out.
-        at: The time of the metrics, in milliseconds since the epoch; None for now.
+        points: The metrics; values that are not finite are left out.
         params: The params.
         tags: The tags.
     """
     from mlflow.entities import Metric, Param, RunTag
 
-    at = now_ms() if at is None else at
+    now_ms = in_ms(time.time())
     client.log_batch(
         run_id,
-        [Metric(name, float(value), at, step) for name, value, step in points if math.isfinite(value)],
+        [
+            Metric(point.name, float(point.value), now_ms if point.at_ms is None else point.at_ms, point.step)
+            for point in points
+            if math.isfinite(point.value)
+        ],
         [Param(*param) for param in (params or {}).items()],
         [RunTag(*tag) for tag in (tags or {}).items()],
     )

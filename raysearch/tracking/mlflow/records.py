@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysearch.core.measure import Measure
 from raysearch.core.problem import AUTO
-from raysearch.searching.observer import RecoveryHeader
+from raysearch.searching.events import RecoveryHeader
 from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult, named_readout, uses_evaluation_split
 from raysearch.searching.trial import Trial
 
@@ -269,23 +268,13 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
     return series
 
 
-def result_tags(result: SearchResult, max_child_runs: int = sys.maxsize) -> dict[str, str]:
-    """Return the tags of the parent run at the end of the search; MLflow shows the note as the run's description.
-
-    Args:
-        result: The result of the search.
-        max_child_runs: The maximum number of trials that have child runs.
-    """
+def result_tags(result: SearchResult) -> dict[str, str]:
+    """Return the tags of the parent run at the end of the search; MLflow shows the note as the run's description."""
     read_as = result.measure.readout or f"loss ({result.measure.unit})"
     note = (
         f"Without layers {result.mask} of {result.n_layers}, the {read_as} of {result.model} is "
         f"{result.readout:.4g}, where the dense model's is {result.dense_readout:.4g}."
     )
-    if len(result.trials) > max_child_runs:
-        note += (
-            f" The first {max_child_runs:,} of its {len(result.trials):,} trials have child runs "
-            "(tracking.max_child_runs); all of them are rows of the artifact trials.csv."
-        )
     tags = {
         "raysearch.removed": str(result.mask),
         "mlflow.note.content": note,

@@ -130,6 +130,4 @@ def open_runs(store: Store, parent: str) -> Sequence[Run]:
     """
     client = client_of(store)
     experiment = client.get_run(parent).info.experiment_id
-    condition = f"{study_condition(parent)} and attributes.status = 'RUNNING'"
-    runs: Sequence[Run] = client.search_runs([experiment], condition, max_results=1000)
-    return runs
+    return list(search_all(client, experiment, f"{study_condition(parent)} and attributes.status = 'RUNNING'"))

@@ -2,43 +2,57 @@
 
 A write takes 3-50 ms and the import of MLflow takes seconds, so the thread of a search writes nothing:
 
-    search thread    search_started  trial  trial  round_done …  close      each only adds an event to a list
-    tracker thread   import mlflow │ MlflowWriter writes the events in order
+    search thread    SearchStarted  TrialScored … RoundEnded …  SearchEnded  close     each only changes the state
+    tracker thread   import mlflow │ SearchPublisher publishes the latest state, until there is no newer one
 
-If the tracker thread fails, it warns once and starts again after a while: the writer looks up the recorded parts and
-adds the missing ones. Parts that are missing at the end are written from the ledger by `raysearch.tracking.sync`, or
-when the same search is repeated. A study records little, so its parts are written at once; the study waits for them.
+If the tracker thread fails, it warns once and publishes the latest state after a while. Parts that are missing at the
+end are written from the ledger by `raysearch.tracking.sync`, or when the same search is repeated. A study records
+little, so its parts are written at once; the study waits for them.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import override
 
 from raysearch.core.digest import digest
 from raysearch.core.paths import option_for
-from raysearch.searching.forecast import SearchForecast
-from raysearch.searching.observer import LossPoint, RecoveryHeader, StudyHeader, Tracker
+from raysearch.searching.events import (
+    AnswersGenerated,
+    MaskRecovered,
+    MasksAssessed,
+    RoundEnded,
+    SearchEnded,
+    SearchStarted,
+    StudyReported,
+    StudyStarted,
+    StudyStopped,
+    TrialScored,
+)
+from raysearch.searching.observer import Tracker
 from raysearch.searching.record import SearchRecord
 from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult
 from raysearch.searching.trial import Trial
 from raysearch.tracking.mlflow.assessments import record_answers, record_assessments, record_recovery
-from raysearch.tracking.mlflow.client import attempt, cause_of, now_ms, quiet
+from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
 from raysearch.tracking.mlflow.study import adopt, begin_study, record_report, stop_study
 from raysearch.tracking.options import Store, TrackingOptions
+from raysearch.tracking.state import SearchState
 
 if TYPE_CHECKING:
-    from raysearch.tracking.mlflow.writer import MlflowWriter
+    from raysearch.tracking.mlflow.publisher import SearchPublisher
 
-Event = Callable[["MlflowWriter", int], None]  # its arguments are the writer and the time, in ms since the epoch
 _T = TypeVar("_T")
 _SHOW_INTERVAL_S = 0.5
-_IMPORT_DELAY_S = 10.0  # the longest wait for the first event before MLflow is imported
+_IMPORT_DELAY_S = 10.0  # the longest wait for the first round before MLflow is imported
+
+
+class _TooLateError(Exception):
+    """Nobody waits any more for what is written."""
 
 
 def open_tracker(
@@ -55,7 +69,7 @@ def open_tracker(
 
 
 class MlflowTracker(Tracker):
-    """Writes a search as a parent run with a child run for each trial, or a study as the parent run of its searches.
+    """Writes a search as a run of MLflow, or a study as the parent run of its searches.
 
     A tracker records one search or one study, and is then closed.
 
@@ -84,17 +98,24 @@ class MlflowTracker(Tracker):
         self._show = show
         self._timeout_s = timeout_s
         self._retry_s = retry_s
-        self._events: list[tuple[Event, int]] = []
-        self._changed = threading.Condition()
+        self._old_receipt: str | None = None
+        self._sync_arguments = ""
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()  # guards all attributes below
+        self._header: SearchHeader | None = None
+        self._began = 0.0
+        self._trials: list[Trial] = []
+        self._rounds: list[RoundSummary] = []
+        self._round_ends: list[float] = []
+        self._end: SearchEnded | None = None
+        self._ended: float | None = None
+        self._version = 0  # of the state; increases with each round
+        self._published = 0  # the version of the last state that was published
         self._closing = False
         self._gave_up = False
         self._warned = False
-        self._thread: threading.Thread | None = None
-        self._n_written = 0
+        self._line = "opening the store"  # the last progress
         self._progress_at_s = 0.0
-        self._sync_arguments = ""
-        self._old_receipt: str | None = None
-        self._result: SearchResult | None = None
         self._seconds_before: float | None = None
 
     @override
@@ -103,35 +124,49 @@ class MlflowTracker(Tracker):
         self._old_receipt = receipt
 
     @override
-    def search_started(self, header: SearchHeader, expected: SearchForecast | None = None) -> None:
+    def on_search_started(self, event: SearchStarted) -> None:
+        header = event.header
         # A study shows equal warnings once, so its searches must give the same warning.
         self._sync_arguments = "with the study's id" if header.labels else header.search_id + self._store_option
-        arguments = (header, now_ms())
-        self._thread = threading.Thread(target=self._run_thread, args=arguments, name="mlflow-tracker", daemon=True)
+        with self._changed:
+            self._header = header
+            self._began = time.time()
+            self._version += 1
+        self._thread = threading.Thread(target=self._run_thread, name="mlflow-tracker", daemon=True)
         if self._old_receipt is None:
             self._begin()
 
     @override
-    def trial(self, trial: Trial) -> None:
-        if not trial.cached:
+    def on_trial_scored(self, event: TrialScored) -> None:
+        if not event.trial.cached:
             self._begin()
-        self._add(lambda writer, now: writer.trial(trial, now))
+        with self._changed:
+            self._trials.append(event.trial)
 
     @override
-    def round_done(self, summary: RoundSummary) -> None:
-        self._add(lambda writer, now: writer.round_done(summary, now))
+    def on_round_ended(self, event: RoundEnded) -> None:
+        with self._changed:
+            self._rounds.append(event.summary)
+            self._round_ends.append(time.time())
+            self._version += 1
+            self._changed.notify_all()
 
     @override
-    def search_ended(self, result: SearchResult | None, failure: str | None = None, stopped: bool = False) -> None:
-        self._result = result
-        if self._old_receipt is not None and self._old_receipt == self._receipt_of_result() and not self._has_begun:
+    def on_search_ended(self, event: SearchEnded) -> None:
+        is_recorded = self._old_receipt is not None and self._old_receipt == self._receipt_of(event.result)
+        if is_recorded and not self._has_begun:
             self.receipt = self._old_receipt
             return
+        with self._changed:
+            self._end = event
+            self._ended = time.time()
+            self._version += 1
+            self._changed.notify_all()
         self._begin()
-        self._add(lambda writer, now: writer.finish(result, failure, now, stopped))
 
     @override
-    def study_started(self, header: StudyHeader) -> None:
+    def on_study_started(self, event: StudyStarted) -> None:
+        header = event.header
         remedy = "the study continues; record it later by: raysearch sync"
         study_remedy = f"{remedy} {header.study_id}{self._store_option}"
         study = self._options.experiment, header.study_id, header.config
@@ -141,34 +176,30 @@ class MlflowTracker(Tracker):
             self._attempt("the study's earlier searches are", adopt_remedy, adopt, self.run_id, header.recorded)
 
     @override
-    def assessed(self, assessments: Sequence[tuple[SearchRecord, Mapping[str, float]]]) -> None:
-        self._record_for_searches("the assessment is", assessments, record_assessments)
+    def on_masks_assessed(self, event: MasksAssessed) -> None:
+        self._record_for_searches("the assessment is", event.assessments, record_assessments)
 
     @override
-    def answered(self, answers: Sequence[tuple[SearchRecord, Mapping[str, str]]]) -> None:
-        self._record_for_searches("answers are", answers, record_answers)
+    def on_answers_generated(self, event: AnswersGenerated) -> None:
+        self._record_for_searches("answers are", event.answers, record_answers)
 
     @override
-    def recovered(
-        self, search: SearchRecord, header: RecoveryHeader, points: Sequence[LossPoint], numbers: Mapping[str, float]
-    ) -> None:
-        if (run_id := search.mlflow_run_id) is not None:
-            remedy = "repeat the same command later"
-            self._attempt("the recovery is", remedy, record_recovery, run_id, header, points, numbers)
+    def on_mask_recovered(self, event: MaskRecovered) -> None:
+        if (run_id := event.search.mlflow_run_id) is not None:
+            self._attempt("the recovery is", "repeat the same command later", record_recovery, run_id, event)
 
     @override
-    def study_stopped(self, run_id: str | None, search_ids: Sequence[str]) -> None:
-        if run_id is not None:
+    def on_study_stopped(self, event: StudyStopped) -> None:
+        if event.run_id is not None:
             remedy = "it stays RUNNING there until the same command ends"
-            self._attempt("the stop of the study is", remedy, stop_study, run_id, search_ids)
+            self._attempt("the stop of the study is", remedy, stop_study, event.run_id, event.search_ids)
 
     @override
-    def study_reported(
-        self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path], ended: bool
-    ) -> None:
-        if run_id is not None:
+    def on_study_reported(self, event: StudyReported) -> None:
+        if event.run_id is not None:
             remedy = "record it later by: raysearch sync, with the study's id"
-            self._attempt("the report is", remedy, record_report, run_id, totals, files, ended)
+            report = event.run_id, event.totals, event.files, event.ended
+            self._attempt("the report is", remedy, record_report, *report)
 
     @override
     def close(self) -> str | None:
@@ -176,14 +207,13 @@ class MlflowTracker(Tracker):
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        n_shown = -1
         began_s = time.monotonic()
+        shown = ""
         while self._thread is not None and self._thread.is_alive() and not self._gave_up:
-            if n_shown != self._n_written:
-                n_shown = self._n_written
-                n_events = len(self._events)
+            if shown != self._line:
+                shown = self._line
                 if self._show is not None:
-                    self._show(f"recording in MLflow: {min(n_shown, n_events):,} of {n_events:,} events")
+                    self._show(f"recording in MLflow: {shown}")
             elif time.monotonic() - max(began_s, self._progress_at_s) >= self._timeout_s:
                 self._gave_up = True
                 self._warn_once(f"nothing was written for {self._timeout_s:g} s")
@@ -215,12 +245,12 @@ class MlflowTracker(Tracker):
         if self._thread is not None and not self._has_begun:
             self._thread.start()
 
-    def _receipt_of_result(self) -> str | None:
+    def _receipt_of(self, result: SearchResult | None) -> str | None:
         """Return the receipt of a completely recorded search; None if there is no result, or no database.
 
         The receipt changes if the result or the place of the record changes.
         """
-        if (result := self._result) is None:
+        if result is None:
             return None
         place: dict[str, Any] = {"uri": self._store.uri, "experiment": self._options.experiment}
         if (file := self._store.file) is not None:
@@ -228,59 +258,69 @@ class MlflowTracker(Tracker):
                 return None
             place["file"] = file.stat().st_ino
         trials = [(trial.round, str(trial.mask), trial.loss, trial.failure) for trial in result.trials]
-        return digest([place, self._options.max_child_runs, trials, result.removed, result.complete], 32)
+        return digest([place, self._options.child_runs, trials, result.removed, result.complete], 32)
 
-    def _add(self, event: Event) -> None:
-        with self._changed:
-            self._events.append((event, now_ms()))
-            self._changed.notify_all()
-
-    def _run_thread(self, header: SearchHeader, now: int) -> None:
+    def _run_thread(self) -> None:
+        """Publish the latest state until the tracker is closed and there is no newer state."""
         with self._changed:  # MLflow's import takes two seconds of processor time, so the first evaluation goes first
-            self._changed.wait_for(lambda: self._events or self._closing, _IMPORT_DELAY_S)
-        is_last_try = False
-        while not is_last_try:
+            self._changed.wait_for(lambda: self._version > 1 or self._closing, _IMPORT_DELAY_S)
+        quiet()
+        publisher: SearchPublisher | None = None
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._version > self._published or self._closing)
+                if self._version == self._published:
+                    break
+                version = self._version
+                is_last_try = self._closing
+                state = self._state()
             try:
-                quiet()
-                self._write(header, now)
-                if not self._gave_up:
-                    self.receipt = self._receipt_of_result()
+                publisher = publisher or self._open(state)
+                publisher.publish(state)
+                self._published = version
+            except _TooLateError:
                 return
             except Exception as error:  # a tracker never stops a search, whatever MLflow, a disk or a network throws
-                is_last_try = self._closing
                 self._warn_once(cause_of(error))
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing, self._retry_s)
+                if is_last_try:
+                    return
+                publisher = None
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing, self._retry_s)
+        self.receipt = self._receipt_of(None if self._end is None else self._end.result)
 
-    def _write(self, header: SearchHeader, now: int) -> None:
-        """Write all events from the first one, including those that are added meanwhile."""
-        from raysearch.tracking.mlflow.writer import MlflowWriter
+    def _state(self) -> SearchState:
+        assert self._header is not None, "the search has started"
+        return SearchState(
+            header=self._header,
+            began=self._began,
+            trials=tuple(self._trials),
+            rounds=tuple(self._rounds),
+            round_ends=tuple(self._round_ends),
+            end=self._end,
+            ended=self._ended,
+        )
 
-        writer = MlflowWriter(self._options, header, now, self._seconds_before, self._note_progress)
-        if self._gave_up:  # the server answered so late that nobody waits for it any more
-            return
-        self.run_id = writer.run_id
-        self._seconds_before = writer.seconds_before
-        writer.open_run()
-        self._note_progress()
-        place = 0
-        while (next_event := self._next(place)) is not None and not self._gave_up:
-            event, at = next_event
-            event(writer, at)
-            self._n_written += 1
-            self._note_progress()
-            place += 1
-            if place == len(self._events):  # no other event is waiting, so write the collected child runs
-                writer.flush()
+    def _open(self, state: SearchState) -> SearchPublisher:
+        """Return a publisher, which knows what is recorded at this moment."""
+        from raysearch.tracking.mlflow.publisher import SearchPublisher
 
-    def _note_progress(self) -> None:
+        publisher = SearchPublisher(self._options, state, self._seconds_before, self._note_progress)
+        self._note_progress(self._line)
+        self.run_id = publisher.run_id
+        self._seconds_before = publisher.seconds_before
+        return publisher
+
+    def _note_progress(self, line: str) -> None:
+        """Note that something was written.
+
+        Raises:
+            _TooLateError: The server answered so late that nobody waits for it any more.
+        """
+        if self._gave_up:
+            raise _TooLateError
+        self._line = line
         self._progress_at_s = time.monotonic()
-
-    def _next(self, place: int) -> tuple[Event, int] | None:
-        """Wait for the event at a place, and return it with its time; None after the last event."""
-        with self._changed:
-            self._changed.wait_for(lambda: place < len(self._events) or self._closing)
-            return self._events[place] if place < len(self._events) else None
 
     def _warn_once(self, cause: str) -> None:
         with self._changed:

@@ -15,7 +15,17 @@ from mlflow import MlflowClient
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import locked
-from raysearch.searching.observer import LossPoint, RecoveryHeader, StudyHeader, repeat
+from raysearch.searching.events import (
+    LossPoint,
+    MaskRecovered,
+    MasksAssessed,
+    RecoveryHeader,
+    StudyHeader,
+    StudyReported,
+    StudyStarted,
+    StudyStopped,
+)
+from raysearch.searching.observer import repeat
 from raysearch.searching.record import SearchRecord, write_search
 from raysearch.studies.record import CellRecord, StudyRecord
 from raysearch.tracking.mlflow.client import attempt
@@ -40,7 +50,7 @@ def fail(message: str) -> None:
 def begin(options: TrackingOptions, header: StudyHeader, warn: Callable[[str], None] = fail) -> str:
     """Begin a study, and return MLflow's id of it; empty if there is none."""
     tracker = open_tracker(options, warn)
-    tracker.study_started(header)
+    tracker.on_event(StudyStarted(header))
     return tracker.close() or ""
 
 
@@ -86,7 +96,7 @@ def test_a_recovery_has_its_settings_and_that_of_a_dense_model_belongs_to_the_st
         name = f"recover-m{len(mask)}-1"
         for way in "", "distilled":  # by a separate command, and then by a study
             header = RecoveryHeader(name, mask, way, {"choices.data": "sotu", "recovery.loss": "distill"})
-            tracker.recovered(search, header, [LossPoint(1, 100, 3.0, 2.5)], {"recovery/rows": 20})
+            tracker.on_event(MaskRecovered(search, header, [LossPoint(1, 100, 3.0, 2.5)], {"recovery/rows": 20}))
         client = MlflowClient(options.store.uri)
         experiment = client.get_run(parent).info.experiment_id
         (run,) = client.search_runs([experiment], f"tags.`raysearch.recovery` = '{name}'")
@@ -104,10 +114,10 @@ def test_the_report_and_numbers_are_written_to_the_run(options: TrackingOptions,
     (tmp_path / "report/figures/map.svg").write_text("<svg/>")
     files = [tmp_path / "report/report.html", tmp_path / "report/figures"]
     client = MlflowClient(options.store.uri)
-    open_tracker(options, fail).study_reported(parent, {"searches/done": 1.0}, files, False)
+    open_tracker(options, fail).on_event(StudyReported(parent, {"searches/done": 1.0}, files, False))
     assert client.get_run(parent).info.status == "RUNNING", "a report may be written before the study ends"
     numbers = {"layer_forwards_shared": 12.0, "nothing": float("nan")}
-    open_tracker(options, fail).study_reported(parent, numbers, files, True)
+    open_tracker(options, fail).on_event(StudyReported(parent, numbers, files, True))
     run = client.get_run(parent)
     assert (run.info.status, run.data.metrics["layer_forwards_shared"]) == ("FINISHED", 12.0)
     assert "nothing" not in run.data.metrics
@@ -131,7 +141,7 @@ def test_a_study_does_not_wait_for_a_server_that_hangs(tmp_path: Path, monkeypat
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and answers nothing
         options = TrackingOptions("mlflow", f"http://127.0.0.1:{silent.getsockname()[1]}", "tests", tmp_path)
         assert not begin(options, EMPTY_STUDY, warnings.append)
-        open_tracker(options, warnings.append).study_reported("abc", {}, [], True)
+        open_tracker(options, warnings.append).on_event(StudyReported("abc", {}, [], True))
     assert len(warnings) == 2 and all("(TimeoutError: no answer in 1 s); " in sentence for sentence in warnings)
 
 
@@ -139,8 +149,8 @@ def test_nothing_is_recorded_without_a_tracker(tmp_path: Path) -> None:
     options = TrackingOptions("none", None, "tests", tmp_path / "none")
     assert not begin(options, EMPTY_STUDY)
     tracker = open_tracker(options, fail)
-    tracker.study_reported(None, {}, [], True)
-    tracker.assessed([])
+    tracker.on_event(StudyReported(None, {}, [], True))
+    tracker.on_event(MasksAssessed([]))
     assert options.link(None) is None
     assert not (tmp_path / "none").exists()
 
@@ -150,7 +160,7 @@ def test_a_stopped_study_is_killed_with_its_running_searches(options: TrackingOp
     parent = begin(options, header)
     client = MlflowClient(options.store.uri)
     runs = open_searches(client, parent)
-    open_tracker(options, fail).study_stopped(parent, ["greedy"])
+    open_tracker(options, fail).on_event(StudyStopped(parent, ["greedy"]))
     states = [client.get_run(run_id).info.status for run_id in (parent, runs["greedy"], runs["beam"])]
     assert states == ["KILLED", "KILLED", "RUNNING"], "another process runs beam"
     assert begin(options, header) == parent and client.get_run(parent).info.status == "RUNNING"
@@ -192,5 +202,8 @@ def test_two_threads_that_sync_a_study_at_once_write_each_trial_once(options: Tr
     assert sum(synced.missing for future in futures for synced in future.result().searches) == len(search.trials)
     client = MlflowClient(options.store.uri)
     runs = client.search_runs([client.get_run(parent).info.experiment_id], max_results=1000)
-    assert len(runs) == 2 + len(search.trials)
+    assert len(runs) == 2 + len(search.path), "the study, its search and the best mask of each number of layers"
+    (run_id,) = [run.info.run_id for run in runs if run.data.tags["raysearch.kind"] == "search"]
+    losses = client.get_metric_history(run_id, "trial/loss")
+    assert sorted(point.step for point in losses) == list(range(len(search.trials)))
     assert [run.data.metrics["loss/held_out"] for run in runs if "loss/held_out" in run.data.metrics] == [3.5]

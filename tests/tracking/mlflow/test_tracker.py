@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from raysearch.core.mask import Mask
+from raysearch.searching.events import RoundEnded, SearchEnded, SearchStarted, TrialScored
 from raysearch.searching.observer import Tracker, repeat
 from raysearch.searching.result import SearchResult
 from raysearch.searching.trial import Trial
 from raysearch.testing.tracker_suite import TrackerSuite
-from raysearch.tracking.mlflow.client import connect
+from raysearch.tracking.mlflow.publisher import SearchPublisher
 from raysearch.tracking.mlflow.tracker import MlflowTracker
-from raysearch.tracking.options import Store, TrackingOptions
+from raysearch.tracking.options import TrackingOptions
+from raysearch.tracking.state import SearchState
 from tests.tracking.conftest import closed_port, start_python
 from tests.tracking.recorded import ARTIFACTS, Recorded
 from tests.tracking.simulated import greedy_search
@@ -42,7 +44,8 @@ for child_id in child_ids:
     if os.fork() == 0:
         search_id = child_id
         break
-tracker = MlflowTracker(TrackingOptions("mlflow", uri or None, "raysearch", Path.cwd()), print, timeout_s=300)
+options = TrackingOptions("mlflow", uri or None, "raysearch", Path.cwd(), child_runs="all")
+tracker = MlflowTracker(options, print, timeout_s=300)
 repeat(greedy_search(n_layers=5, search_id=search_id), tracker)
 tracker.close()
 """
@@ -141,9 +144,11 @@ def test_a_search_is_written_completely(tmp_path):
     files = folder / "artifacts" / run_id / "artifacts"
     assert (files / "trials.csv").is_file()
     assert json.loads((files / "data.json").read_text()) == search.data
-    assert sorted(recorded.children) == [trial.index for trial in search.trials]
-    trial = search.trials[-1]
-    child = recorded.children[len(search.trials) - 1]
+    assert recorded.losses() == {trial.index: trial.loss for trial in search.trials}
+    assert [row["mask"] for row in recorded.table()] == [str(trial.mask) for trial in search.trials]
+    assert sorted(recorded.children) == [trial.index for trial in search.path], "the best mask of each size"
+    trial = search.path[-1]
+    child = recorded.children[trial.index]
     assert child.info.status == "FINISHED"
     assert child.data.params == {"removed": str(trial.mask), "n_removed": "3", "round": "3"}
     assert child.data.metrics["loss/delta"] == pytest.approx(trial.delta)
@@ -151,18 +156,20 @@ def test_a_search_is_written_completely(tmp_path):
 
 
 def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):
-    tracker = patient(place(tmp_path))
-    tracker.search_started(SEARCH)
-    tracker.trial(Trial(0, 1, Mask.of(0), None, None, "out of memory", cached=False))
-    tracker.trial(Trial(1, 1, Mask.of(1), float("inf"), float("inf"), None, cached=False))
-    tracker.trial(Trial(2, 1, Mask.of(2), 800.0, 797.2, None, cached=True))
-    tracker.search_ended(None, "every replica died")
+    tracker = patient(place(tmp_path, child_runs="all"))
+    tracker.on_event(SearchStarted(SEARCH))
+    tracker.on_event(TrialScored(Trial(0, 1, Mask.of(0), None, None, "out of memory", cached=False)))
+    tracker.on_event(TrialScored(Trial(1, 1, Mask.of(1), float("inf"), float("inf"), None, cached=False)))
+    tracker.on_event(TrialScored(Trial(2, 1, Mask.of(2), 800.0, 797.2, None, cached=True)))
+    tracker.on_event(SearchEnded(None, "every replica died"))
     tracker.close()
     recorded = Recorded(tmp_path)
     failed, infinite, huge = (recorded.children[index] for index in range(3))
     assert (failed.info.status, failed.data.tags["raysearch.failure"]) == ("FAILED", "out of memory")
     assert failed.data.metrics == {} == infinite.data.metrics
     assert set(huge.data.metrics) == {"loss/pruned", "loss/delta"}
+    assert recorded.losses() == {2: 800.0}
+    assert [row["failure"] for row in recorded.table()] == ["out of memory", None, None]
     assert recorded.parent.info.status == "FAILED"
     assert recorded.parent.data.tags["raysearch.failure"] == "every replica died"
 
@@ -171,7 +178,7 @@ def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):
 def test_a_search_whose_budget_was_spent_too_early_is_stopped_and_can_be_resumed(tmp_path):
     first = patient(place(tmp_path))
     repeat(SEARCH, first, rounds=1)
-    first.search_ended(None, "its budget was spent", stopped=True)
+    first.on_event(SearchEnded(None, "its budget was spent", stopped=True))
     first.close()
     run = Recorded(tmp_path).parent
     assert (run.info.status, run.data.tags["raysearch.complete"]) == ("FINISHED", "false")
@@ -195,21 +202,21 @@ def test_unusual_remarks_break_no_chart(tmp_path):
 @pytest.mark.usefixtures("blank_figures")
 @pytest.mark.parametrize(("failure", "status"), [(None, "KILLED"), ("no replica left", "FAILED")])
 def test_a_resumed_search_writes_the_missing_parts(tmp_path, failure, status):
-    first = patient(place(tmp_path))
+    first = patient(place(tmp_path, child_runs="all"))
     repeat(SEARCH, first, rounds=2)
-    first.trial(replace(SEARCH.by_round[2][0][0], loss=None, delta=None, failure="a replica died"))
-    first.search_ended(None, failure)
+    first.on_event(TrialScored(replace(SEARCH.by_round[2][0][0], loss=None, delta=None, failure="a replica died")))
+    first.on_event(SearchEnded(None, failure))
     run_id = first.close()
     before = Recorded(tmp_path)
     assert before.parent.info.status == status
 
-    record_search(tmp_path, rounds=2)
+    record_search(tmp_path, rounds=2, child_runs="all")
     reopened = Recorded(tmp_path)
     assert reopened.parent.info.status == "RUNNING"
     assert "raysearch.failure" not in reopened.parent.data.tags
 
-    assert record_search(tmp_path) == run_id
-    check_complete(tmp_path)
+    assert record_search(tmp_path, child_runs="all") == run_id
+    check_complete(tmp_path, child_runs="all")
     after = Recorded(tmp_path)
     assert after.parent.data.metrics["cost/seconds"] == 5.0 + 7.5, "the seconds of both processes"
     for index, child in before.children.items():
@@ -242,7 +249,7 @@ def test_repeating_a_finished_search_changes_nothing(tmp_path):
     assert len(Recorded(tmp_path).steps("loss/pruned")) == 1
     interrupted = patient(place(tmp_path))
     repeat(SEARCH, interrupted, rounds=1)
-    interrupted.search_ended(None)
+    interrupted.on_event(SearchEnded(None))
     interrupted.close()
     check_complete(tmp_path)
 
@@ -263,10 +270,13 @@ def test_a_search_that_its_budget_stopped_is_not_finished(tmp_path):
     assert len(Recorded(tmp_path).steps("loss/pruned")) == 2, "nothing is written twice"
 
 
-def check_complete(folder: Path | str) -> None:
+def check_complete(folder: Path | str, child_runs: str = "best") -> None:
     recorded = Recorded(folder)
     recorded.assert_complete(len(SEARCH.trials))
-    for trial in SEARCH.trials:
+    assert recorded.losses() == {trial.index: trial.loss for trial in SEARCH.trials}
+    trials = SEARCH.path if child_runs == "best" else SEARCH.trials
+    assert sorted(recorded.children) == [trial.index for trial in trials]
+    for trial in trials:
         assert recorded.children[trial.index].data.metrics["loss/pruned"] == pytest.approx(trial.loss)
     for metric in ("progress/round_best_loss", "evaluations/computed"):
         assert recorded.steps(metric) == [1, 2, 3]
@@ -277,28 +287,23 @@ def check_complete(folder: Path | str) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("at_a_server", [False, True])
 def test_a_resume_after_kill_9_writes_all_missing_parts(tmp_path, request, at_a_server):
-    # The process ends after some child runs; with a server, between the creation of a child run and its metrics.
+    # The process ends between the creation of the sixth child run and its metrics.
     dying_script = """
 import os
-import sys
 from mlflow import MlflowClient
-from raysearch.tracking.mlflow import bulk, writer
+from raysearch.tracking.mlflow import child_runs
 
-def dies(work):
-    calls = []
-    def wrapped(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == 9:
-            os._exit(9)
-        return work(*args, **kwargs)
-    return wrapped
+log_batch = MlflowClient.log_batch
+calls = []
 
-writer._BATCH = 1
-bulk._THREADS = 1
-if sys.argv[1]:
-    MlflowClient.log_batch = dies(MlflowClient.log_batch)
-else:
-    writer.make_children = dies(writer.make_children)
+def dies(*args, **kwargs):
+    calls.append(args)
+    if len(calls) == 9:
+        os._exit(9)
+    return log_batch(*args, **kwargs)
+
+child_runs._THREADS = 1
+MlflowClient.log_batch = dies
 """
     uri = request.getfixturevalue("served").url if at_a_server else None
     place = tmp_path if uri is None else uri
@@ -309,49 +314,57 @@ else:
     killed = Recorded(place)
     assert killed.parent.info.status == "RUNNING"
     assert 0 < len(killed.children) < len(SEARCH.trials)
-    assert sum(child.info.status == "RUNNING" for child in killed.children.values()) == at_a_server
-    assert record_search(tmp_path, uri=uri) == killed.parent.info.run_id
-    check_complete(place)
+    assert [child.info.status for child in killed.children.values()].count("RUNNING") == 1
+    assert record_search(tmp_path, uri=uri, child_runs="all") == killed.parent.info.run_id
+    check_complete(place, child_runs="all")
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_trials_beyond_the_number_of_child_runs_are_only_in_the_table(tmp_path):
+@pytest.mark.parametrize("child_runs", ["best", "all", "none"])
+def test_publishing_twice_writes_nothing_twice(tmp_path, child_runs):
+    options = place(tmp_path, child_runs=child_runs)
+    state = SearchState.of(SEARCH)
+    for n_rounds in (0, 1, 3):  # a search is killed twice, and then continues to its end
+        SearchPublisher(options, until(state, n_rounds), None).publish(until(state, n_rounds))
+    publisher = SearchPublisher(options, state, None)
+    publisher.publish(state)
+    assert publisher.count_missing(state.trials) == 0, "the third process has written all rounds"
+    before = Recorded(tmp_path)
+    publisher.publish(state)
+    SearchPublisher(options, state, None).publish(state)
+    after = Recorded(tmp_path)
+    assert after.everything() == before.everything()
+    assert [row["index"] for row in after.table()] == [trial.index for trial in SEARCH.trials]
+    expected = {"best": SEARCH.path, "all": SEARCH.trials, "none": ()}[child_runs]
+    assert sorted(after.children) == [trial.index for trial in expected]
+
+
+def until(state: SearchState, n_rounds: int) -> SearchState:
+    """The state of a search after some rounds, while it runs."""
+    trials = tuple(trial for trial in state.trials if trial.round <= n_rounds) if n_rounds else ()
+    rounds = state.rounds[:n_rounds]
+    return replace(state, trials=trials, rounds=rounds, round_ends=state.round_ends[:n_rounds], end=None, ended=None)
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_child_runs_that_exist_stay_as_they_are(tmp_path):
+    record_search(tmp_path, child_runs="all")
+    before = Recorded(tmp_path).everything()
+    for child_runs in ("best", "none"):
+        record_search(tmp_path, child_runs=child_runs)
+    assert Recorded(tmp_path).everything() == before
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_child_runs_can_be_added_to_a_finished_search(tmp_path):
     lines: list[str] = []
-    tracker = MlflowTracker(place(tmp_path, max_child_runs=3), pytest.fail, lines.append)
+    record_search(tmp_path, child_runs="none")
+    assert not Recorded(tmp_path).children
+    tracker = MlflowTracker(place(tmp_path, child_runs="all"), pytest.fail, lines.append)
     repeat(SEARCH, tracker)
-    run_id = tracker.close()
-    assert lines and lines[0].startswith("recording in MLflow: ")
-    recorded = Recorded(tmp_path)
-    assert sorted(recorded.children) == [0, 1, 2]
-    note = recorded.parent.data.tags["mlflow.note.content"]
-    assert note.endswith(
-        f"The first 3 of its {len(SEARCH.trials)} trials have child runs (tracking.max_child_runs); all of them are "
-        "rows of the artifact trials.csv."
-    )
-    table = (tmp_path / "artifacts" / str(run_id) / "artifacts" / "trials.csv").read_text().splitlines()
-    assert len(table) == 1 + len(SEARCH.trials)
-
-
-def test_rows_of_a_database_and_calls_of_a_client_make_the_same_run(tmp_path):
-    from raysearch.tracking.mlflow.bulk import Child, complete, make_children  # its import warns
-
-    client, experiment = connect(Store.locate(None, tmp_path), "raysearch")
-    child = Child("r01 {3}", 5, 7, "FAILED", {"raysearch.kind": "trial"}, {"round": "1"}, {"loss/pruned": 2.5})
-    make_children(client, experiment, [child])
-    run_id = client.create_run(experiment, child.began, dict(child.tags), child.name).info.run_id
-    complete(client, run_id, child)
-    from_database, from_client = (
-        {
-            "info": {**dict(run.info), "run_id": "", "run_uuid": "", "artifact_uri": len(run.info.artifact_uri)},
-            "data": run.data.to_dictionary(),
-            "points": [
-                (point.value, point.timestamp, point.step)
-                for point in client.get_metric_history(run.info.run_id, "loss/pruned")
-            ],
-        }
-        for run in client.search_runs([experiment])
-    )
-    assert from_database == from_client
+    tracker.close()
+    check_complete(tmp_path, child_runs="all")
+    assert lines and all(line.startswith("recording in MLflow: ") for line in lines)
 
 
 @pytest.mark.slow
@@ -376,20 +389,43 @@ def test_a_tracker_gives_up_if_mlflow_never_answers(tmp_path):
         assert sentence.endswith(f"raysearch sync greedy-m3-00000000 --store {ledger}")
 
 
-def test_a_tracker_waits_for_a_long_event_while_something_is_written(tmp_path: Path) -> None:
+def test_a_tracker_waits_for_a_long_publication_while_something_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tracker = MlflowTracker(place(tmp_path), pytest.fail, timeout_s=2.0)
     began = threading.Event()
 
-    def write_slowly(writer: Any, now: int) -> None:
+    def publish_slowly(publisher: SearchPublisher, state: SearchState) -> None:
         began.set()
-        for _ in range(5):
+        for number in range(5):
             time.sleep(0.6)
-            writer._on_progress()
+            publisher._on_progress(f"part {number}")
 
-    tracker.search_started(SEARCH)
-    tracker._add(write_slowly)
+    monkeypatch.setattr(SearchPublisher, "publish", publish_slowly)
+    repeat(SEARCH, tracker, rounds=1)
     assert began.wait(60)
     assert tracker.close() == tracker.run_id
+
+
+def test_a_slow_store_gets_the_latest_state_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published: list[int] = []
+    is_first = threading.Event()
+    may_continue = threading.Event()
+
+    def publish(publisher: SearchPublisher, state: SearchState) -> None:
+        published.append(len(state.rounds))
+        is_first.set()
+        assert may_continue.wait(60)
+
+    monkeypatch.setattr(SearchPublisher, "publish", publish)
+    tracker = patient(place(tmp_path))
+    repeat(SEARCH, tracker, rounds=1)
+    assert is_first.wait(60)
+    for _, summary in SEARCH.by_round[1:]:
+        tracker.on_event(RoundEnded(summary))
+    may_continue.set()
+    tracker.close()
+    assert published == [1, 3]
 
 
 @pytest.mark.usefixtures("blank_figures")
@@ -409,21 +445,21 @@ def test_a_store_that_can_be_written_again_gets_all_parts_while_the_search_runs(
         time.sleep(0.05)
     assert tracker.run_id is not None, "before the search has ended"
     for trial in SEARCH.by_round[2][0]:
-        tracker.trial(trial)
-    tracker.round_done(SEARCH.rounds[2])
-    tracker.search_ended(SEARCH)
+        tracker.on_event(TrialScored(trial))
+    tracker.on_event(RoundEnded(SEARCH.rounds[2]))
+    tracker.on_event(SearchEnded(SEARCH))
     assert tracker.close() == tracker.run_id
     assert len(warnings) == 1
     check_complete(blocked)
 
 
-def test_nothing_is_written_before_the_first_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    began: list[str] = []
-    monkeypatch.setattr(MlflowTracker, "_write", lambda self, header, now: began.append(header.search_id))
+def test_nothing_is_written_before_the_first_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published: list[int] = []
+    monkeypatch.setattr(SearchPublisher, "publish", lambda self, state: published.append(len(state.rounds)))
     tracker = patient(place(tmp_path))
-    tracker.search_started(SEARCH)
+    tracker.on_event(SearchStarted(SEARCH))
     time.sleep(0.2)
-    assert not began
-    tracker.trial(SEARCH.trials[0])
+    assert not published
+    tracker.on_event(RoundEnded(SEARCH.rounds[0]))
     tracker.close()
-    assert began == [SEARCH.search_id]
+    assert published == [1]
