@@ -53,6 +53,9 @@ EDGES = {
     "datasets": ("assessment/subjects.py", "calibration/rows.py", "recovery/trainer.py"),
 }
 
+#: The modules of MLflow whose names do not change without notice.
+PUBLIC_MLFLOW = ("mlflow.MlflowClient", "mlflow.entities", "mlflow.exceptions")
+
 #: What is pure: it must run, and be tested, without any of these.
 PURE = ("text/", "errors.py", "core/", "searchers/", "evaluation/prefix.py")
 HEAVY = {"torch", "ray", "mlflow", "transformers"}
@@ -146,6 +149,16 @@ def test_edges_are_each_in_one_place() -> None:
         if (allowed := EDGES.get(module.partition(".")[0])) and not place(file).startswith(allowed)
     ]
     assert not wrong, "\n".join(["see EDGES:", *wrong])
+
+
+def test_only_public_modules_of_mlflow_are_imported() -> None:
+    wrong = [
+        f"{place(file)} imports {module}"
+        for file in FILES
+        for module in imports(file)
+        if module.startswith("mlflow.") and not any(module.startswith(public) for public in PUBLIC_MLFLOW)
+    ]
+    assert not wrong, "\n".join(["see PUBLIC_MLFLOW:", *wrong])
 
 
 def test_searchers_and_masks_are_pure() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from raysearch.configuration.compose import compose, with_tracking
 from raysearch.errors import UserError
 from raysearch.text.redaction import redact
 from raysearch.tracking.options import Store, TrackingOptions
@@ -58,3 +59,10 @@ def test_only_web_addresses_are_links(tmp_path: Path) -> None:
         "databricks://profile": None,
     }
     assert {uri: TrackingOptions("mlflow", uri, "x", tmp_path).link("abc") for uri in links} == links
+
+
+def test_a_record_of_an_earlier_version_is_read_without_its_limit_of_child_runs() -> None:
+    config = compose("search", ["tracking=mlflow"])
+    old = {**config, "tracking": {**config["tracking"], "max_child_runs": 2000}}
+    assert with_tracking(old, ())["tracking"] == config["tracking"]
+    assert with_tracking(old, ["tracking.experiment=x"])["tracking"] == {**config["tracking"], "experiment": "x"}

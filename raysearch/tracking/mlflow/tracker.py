@@ -114,7 +114,7 @@ class MlflowTracker(Tracker):
         self._closing = False
         self._gave_up = False
         self._warned = False
-        self._line = "opening the store"  # the last progress
+        self._line = "importing MLflow"  # the last progress
         self._progress_at_s = 0.0
         self._seconds_before: float | None = None
 
@@ -305,8 +305,9 @@ class MlflowTracker(Tracker):
         """Return a publisher, which knows what is recorded at this moment."""
         from raysearch.tracking.mlflow.publisher import SearchPublisher
 
+        self._note_progress("opening the store")
         publisher = SearchPublisher(self._options, state, self._seconds_before, self._note_progress)
-        self._note_progress(self._line)
+        self._note_progress("writing the search")
         self.run_id = publisher.run_id
         self._seconds_before = publisher.seconds_before
         return publisher

@@ -29,6 +29,7 @@ from raysearch.searching.observer import repeat
 from raysearch.searching.record import SearchRecord, write_search
 from raysearch.studies.record import CellRecord, StudyRecord
 from raysearch.tracking.mlflow.client import attempt
+from raysearch.tracking.mlflow.study import open_runs
 from raysearch.tracking.mlflow.tracker import open_tracker
 from raysearch.tracking.options import TrackingOptions
 from raysearch.tracking.sync import SyncedSearch, SyncedStudy, complete_killed_searches, sync
@@ -164,6 +165,15 @@ def test_a_stopped_study_is_killed_with_its_running_searches(options: TrackingOp
     states = [client.get_run(run_id).info.status for run_id in (parent, runs["greedy"], runs["beam"])]
     assert states == ["KILLED", "KILLED", "RUNNING"], "another process runs beam"
     assert begin(options, header) == parent and client.get_run(parent).info.status == "RUNNING"
+
+
+def test_more_running_searches_than_a_page_of_mlflow_are_found(
+    options: TrackingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysearch.tracking.mlflow.client._PAGE", 1)
+    parent = begin(options, StudyHeader("my-study-6", {"study": {}}, ["greedy", "beam"]))
+    runs = open_searches(MlflowClient(options.store.uri), parent)
+    assert {run.info.run_id for run in open_runs(options.store, parent)} == set(runs.values())
 
 
 def test_a_search_whose_process_died_is_marked_as_failed(options: TrackingOptions, tmp_path: Path) -> None:
