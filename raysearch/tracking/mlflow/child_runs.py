@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ class ChildRuns:
         self._client = client
         self._experiment = experiment
         self._parent = parent
-        self._n_threads = _THREADS if at_server else 1
+        self._at_server = at_server
         self._runs = self.find()  # by the index of the trial
         self._written: set[int] = set()  # the indices of the trials that this object has written
 
@@ -56,8 +57,8 @@ class ChildRuns:
             on_progress: It is called with a line after each child run.
         """
         missing = [trial for trial in trials if not self._is_complete(trial)]
-        with ThreadPoolExecutor(self._n_threads) as threads:
-            for number, trial in enumerate(threads.map(partial(self._write, state=state), missing), start=1):
+        with closing(self._write_all(missing, state)) as written:
+            for number, trial in enumerate(written, start=1):
                 self._written.add(trial.index)
                 on_progress(f"{number:,} of {len(missing):,} child runs")
 
@@ -68,6 +69,18 @@ class ChildRuns:
         run = self._runs.get(trial.index)
         status = None if run is None else run.info.status
         return status == "FINISHED" or (status == "FAILED" and trial.failure is not None)
+
+    def _write_all(self, trials: Iterable[Trial], state: SearchState) -> Generator[Trial, None, None]:
+        """Write the runs of trials, and yield each trial once its run is complete. Closing it ends the writing."""
+        write = partial(self._write, state=state)
+        if not self._at_server:
+            yield from map(write, trials)
+            return
+        threads = ThreadPoolExecutor(_THREADS)
+        try:
+            yield from threads.map(write, trials)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _write(self, trial: Trial, state: SearchState) -> Trial:
         """Write the run of a trial, its status last, and return the trial."""

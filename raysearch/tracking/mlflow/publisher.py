@@ -115,7 +115,7 @@ class SearchPublisher:
         log(self._client, self.run_id, params=self._missing(records.search_params(header)), tags=tags)
         if header.labels:
             self._client.update_run(self.run_id, name=records.search_name(header.search_id, header.labels))
-        if self._n_rounds_before:
+        if _TRIAL_LOSS in run.data.metrics:
             history = self._client.get_metric_history(self.run_id, _TRIAL_LOSS)
             self._recorded_trials = {point.step for point in history}
         if self._which_children != "none":

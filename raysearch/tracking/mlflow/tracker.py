@@ -101,7 +101,7 @@ class MlflowTracker(Tracker):
         self._old_receipt: str | None = None
         self._sync_arguments = ""
         self._thread: threading.Thread | None = None
-        self._changed = threading.Condition()  # guards all attributes below
+        self._changed = threading.Condition()  # notified when the state or `_closing` changes
         self._header: SearchHeader | None = None
         self._began = 0.0
         self._trials: list[Trial] = []
