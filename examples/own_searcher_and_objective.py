@@ -2,9 +2,9 @@
 
     python examples/own_searcher_and_objective.py
 
-Both are dataclasses: their fields are their options, which are recorded. `raysearch.resume` and similar functions find
-the classes if their module is imported. To use them on the command line, name the module in an entry point
-of your package, and write a file for `--config-dir` (docs/searchers.md).
+Both are dataclasses: their fields are their options, which are recorded. The methods of a recorded search, such as
+`resume`, find the classes if their module is imported. To use them on the command line, name the module in an entry
+point of your package, and write a file for `--config-dir` (docs/searchers.md).
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class Bits(StateObjective):
 
 
 if __name__ == "__main__":
-    result = raysearch.search(searcher=Annealing(steps=20), objective=Bits(), remove=3, data={"samples": 8})
+    result = raysearch.search(searcher=Annealing(steps=20), objective=Bits(), remove=3, data={"samples": 8}).result
     print(f"{result.removed}: {result.loss:.4f} bits per token, {result.dense_loss:.4f} without a cut")
-    compared, _ = raysearch.study(
+    study = raysearch.study(
         study={"name": "annealing", "grid": {"searcher": {"annealing": Annealing(), "greedy": "searcher=greedy"}}},
         remove=3,
         objective=Bits(),
         data={"samples": 8},
         assess="none",
     )
-    for cell in compared.cells:
+    for cell in study.result.cells:
         if cell.outcome is not None:
             print(f"{cell.searcher}: {cell.outcome.removed}, {cell.outcome.loss:.4f}")

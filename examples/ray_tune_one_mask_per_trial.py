@@ -98,7 +98,7 @@ def main() -> None:
     print(f"Tuner: {searcher.found} after {len(results)} trials of {seconds / len(results):.2f} s")
     ray.get(evaluation.close.remote())
 
-    result = raysearch.search(*words)
+    result = raysearch.search(*words).result
     counts = result.evaluations
     print(f"raysearch search: {result.mask}; of {counts.requested} evaluations the ledger had {counts.cached}")
     if searcher.found != Mask.of(*result.removed):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import raysearch
-from raysearch import api
 from raysearch.configuration import build
 from raysearch.configuration import compose as config
 from raysearch.configuration.overrides import as_overrides
@@ -54,14 +53,16 @@ def settings(world: World, store: str | Path) -> dict[str, Any]:
 def test_a_search_finds_what_the_command_line_finds(run: Run, world: World) -> None:
     printed = json_answer(run("search", *world.search(protect="[0]"), "--json"))
     values = settings(world, "mlruns")
-    result = raysearch.search("data=file", remove=2, protect=(0,), tracking="none", **values)
+    search = raysearch.search("data=file", remove=2, protect=(0,), tracking="none", **values)
+    result = search.result
     assert (result.search_id, result.loss, list(result.removed)) == (
         printed["search_id"],
         printed["loss"],
         printed["removed"],
     )
     assert result.evaluations.computed == 0 and result.trials[0].mask == Mask()
-    assert raysearch.resume("latest", tracking={"experiment": "another"}).config["tracking"]["experiment"] == "another"
+    resumed = search.resume(tracking={"experiment": "another"})
+    assert resumed.result.config["tracking"]["experiment"] == "another"
     scores = raysearch.score("data=file", masks=[result.mask, np.arange(2), {3}, []], **values)
     assert [list(score.mask) for score in scores] == [printed["removed"], [0, 1], [3], []]
     assert [scores[0].loss, scores[3].loss] == [printed["loss"], printed["dense_loss"]]
@@ -123,6 +124,9 @@ def test_a_name_that_fits_a_search_and_a_study_is_refused(tmp_path: Path) -> Non
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         write_search(ledger, "greedy-m5-1", {}, "running")
         STUDIES.write(ledger, StudyRecord("greedy-or-one-shot-1", {}, (), {}, {}, "now"))
-        assert isinstance(api._search_or_study(ledger, "greedy-o"), StudyRecord)
-        with pytest.raises(UserError, match="'greedy' fits greedy-or-one-shot-1, greedy-m5-1; give more of the name"):
-            api._search_or_study(ledger, "greedy")
+    store = raysearch.open(tmp_path)
+    study = store.search_or_study("greedy-o")
+    assert isinstance(study, raysearch.Study)
+    assert study.study_id == "greedy-or-one-shot-1"
+    with pytest.raises(UserError, match="'greedy' fits greedy-or-one-shot-1, greedy-m5-1; give more of the name"):
+        store.search_or_study("greedy")

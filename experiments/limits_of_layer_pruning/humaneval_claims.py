@@ -46,7 +46,7 @@ def main() -> None:
 
 def answers_of(store: Path) -> pd.DataFrame:
     """Return every answer of the store's ledger, and the searchers that found its mask."""
-    found = raysearch.searches(store=store)
+    found = raysearch.open(store).to_frame()
     rows = []
     with opened(store / "ledger.db") as ledger:
         written = {one for (one,) in ledger.read("SELECT DISTINCT calibration FROM texts")}

@@ -90,7 +90,7 @@ def run(name: str, data: dict, remove: int, store: Path) -> dict:
     kept = store / "rows" / f"{remove} {name}.json"
     if not kept.exists():
         options = {"searcher": name.partition(",")[0], **SEARCHERS.get(name, {}), "remove": remove, "store": store}
-        result = raysearch.search(*words({"model": store / "model"}, MODEL, data, options))
+        result = raysearch.search(*words({"model": store / "model"}, MODEL, data, options)).result
         evaluations, forwards = result.evaluations, result.layer_forwards
         counts = {"requested": evaluations.requested, "computed": evaluations.computed, "cached": evaluations.cached}
         costs = {"layer_forwards_computed": forwards.computed, "layer_forwards_naive": forwards.naive}

@@ -14,7 +14,9 @@ from raysearch.core.versions import VERSION
 def _check_overrides(context: typer.Context, overrides: list[str]) -> list[str]:
     """Refuse ``store=…`` in commands on recorded searches, which have the option ``--store``."""
     for override in overrides:
-        if override.startswith("store=") and any(parameter.name == "store" for parameter in context.command.params):
+        if override.startswith("store=") and any(
+            parameter.name == "store_path" for parameter in context.command.params
+        ):
             store = shlex.quote(override.removeprefix("store="))
             raise typer.BadParameter(f"write --store {store} instead of {override}")
     return overrides
@@ -34,16 +36,19 @@ Also = Annotated[
     list[str],
     typer.Option(metavar="OVERRIDES", help="Another calibration: the keys that differ from the first.", **_NONE),
 ]
-_SEARCH = "A search id, the start of one, an MLflow run id, or latest."
-Search = Annotated[str, typer.Argument(metavar="SEARCH", help=_SEARCH)]
-SearchOrStudy = Annotated[
+SearchName = Annotated[
+    str, typer.Argument(metavar="SEARCH", help="A search id, the start of one, an MLflow run id, or latest.")
+]
+SearchOrStudyName = Annotated[
     str,
     typer.Argument(
         metavar="SEARCH|STUDY",
         help="The id of a search or a study, the start of one, an MLflow run id, or latest, the last search.",
     ),
 ]
-Store = Annotated[Path, typer.Option(help="The folder of the ledger (store= of the search), or a ledger's file.")]
+StorePath = Annotated[
+    Path, typer.Option("--store", help="The folder of the ledger (store= of the search), or a ledger's file.")
+]
 Remove = Annotated[int | None, typer.Option(help="Use the best mask of this many layers instead of the result.")]
 
 app = typer.Typer(

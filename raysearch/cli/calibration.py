@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from raysearch import api
+from raysearch.api import functions
 from raysearch.cli.app import Also, ConfigDir, Json, Overrides, app
 from raysearch.cli.output import RESUMABLE, output
 from raysearch.core.json import plain
@@ -34,7 +34,7 @@ def data(
         from raysearch.cli.displays import SearchDisplay
 
         with SearchDisplay(answers.err) as live:
-            calibrations = api.inspect(
+            calibrations = functions.inspect(
                 *overrides, also=also, config_dir=config_dir, samples=samples, loss=loss, observer=live
             )
         answers.answer(calibrations, *inspections(calibrations))
@@ -62,7 +62,9 @@ def sweep(
 
         answers.when_stopped = RESUMABLE
         with SearchDisplay(answers.err) as live:
-            result = api.sweep(*overrides, also=also, out=out, remove=remove, config_dir=config_dir, observer=live)
+            result = functions.sweep(
+                *overrides, also=also, out=out, remove=remove, config_dir=config_dir, observer=live
+            )
         agreements = result.agreements(remove)
         value = {**plain(result), "agreements": agreements}
         answers.answer(value, *sweep_tables(result, agreements), f"Wrote {', '.join(map(str, result.files))}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysearch import api
-from raysearch.cli.app import Json, Store, app
+from raysearch.api.store import open_store
+from raysearch.cli.app import Json, StorePath, app
 from raysearch.cli.output import output
 from raysearch.core.formatting import count, size
 
@@ -21,7 +21,7 @@ app.add_typer(ledger_app, name="ledger")
 
 
 @ledger_app.command()
-def check(store: Store = Path("mlruns"), as_json: Json = False) -> None:
+def check(store_path: StorePath = Path("mlruns"), as_json: Json = False) -> None:
     """Read every row of a ledger and compare it with its checksum; exit code 1 if something is damaged.
 
     \b
@@ -29,7 +29,7 @@ def check(store: Store = Path("mlruns"), as_json: Json = False) -> None:
     raysearch ledger check --store other-machine
     """
     with output(as_json) as out:
-        result = api.check_ledger(store=store)
+        result = open_store(store_path).check()
         rows = _row_counts(result.rows)
         if result.is_whole:
             out.answer(result, f"{result.path} is whole: {size(result.size_bytes)}, {rows or 'empty'}.")
@@ -42,7 +42,7 @@ def check(store: Store = Path("mlruns"), as_json: Json = False) -> None:
 @ledger_app.command()
 def merge(
     other_ledgers: Annotated[list[Path], typer.Argument(metavar="OTHER...", help="Other ledgers, or their stores.")],
-    store: Store = Path("mlruns"),
+    store_path: StorePath = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
     """Copy the rows of other ledgers that this one lacks. Each ledger is merged completely, or not at all.
@@ -52,7 +52,7 @@ def merge(
     raysearch ledger merge one two three --store all
     """
     with output(as_json) as out:
-        merged = api.merge_ledgers(*other_ledgers, store=store)
+        merged = open_store(store_path).merge(*other_ledgers)
         rows = _row_counts(merged.rows)
         out.answer(merged, f"Merged {rows} into {merged.path}." if rows else f"{merged.path} has all of it already.")
 
@@ -63,7 +63,7 @@ def clean(
         list[str] | None, typer.Argument(metavar="[SEARCH]...", help="Searches to delete, as for resume.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete; otherwise only show what would be deleted.")] = False,
-    store: Store = Path("mlruns"),
+    store_path: StorePath = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
     """Delete searches, and the evaluations that no other search uses, and shrink the file.
@@ -76,7 +76,7 @@ def clean(
     A later command that needs the deleted evaluations computes them again.
     """
     with output(as_json) as out:
-        cleaned = api.clean_ledger(*searches or [], yes=yes, store=store)
+        cleaned = open_store(store_path).clean(*searches or [], yes=yes)
         lines = [_cleaning_line(cleaned)]
         if cleaned.studies:
             studies = ", ".join(cleaned.studies)
@@ -88,7 +88,7 @@ def clean(
 def export(
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     form: Annotated[str, typer.Option("--format", help="csv, parquet or jsonl.")] = "csv",
-    store: Store = Path("mlruns"),
+    store_path: StorePath = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
     """Write the searches, their trials and all evaluations as tables for pandas, R or a spreadsheet.
@@ -98,7 +98,7 @@ def export(
     raysearch ledger export --out tables --format parquet
     """
     with output(as_json) as answers:
-        written = api.export_ledger(out=out, format=form, store=store)
+        written = open_store(store_path).export_tables(out, format=form)
         files = [{"path": str(file), "rows": rows} for file, rows in written.items()]
         answers.answer(files, *(f"{file}: {count(rows, 'row')}" for file, rows in written.items()))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from raysearch import api
-from raysearch.cli.app import Json, Remove, Search, SearchOrStudy, Store, Tracking, app
-from raysearch.cli.output import output
+from raysearch.api.store import Store, open_store
+from raysearch.cli.app import Json, Remove, SearchName, SearchOrStudyName, StorePath, Tracking, app
+from raysearch.cli.output import Output, output
 from raysearch.core.formatting import count
 from raysearch.core.json import plain
 from raysearch.errors import UserError
@@ -18,12 +18,12 @@ from raysearch.searching.result import in_brief
 
 @app.command(short_help="List the searches, or show the result of one.")
 def show(
-    search: Annotated[
+    name: Annotated[
         str | None, typer.Argument(metavar="[SEARCH]", help="A search, as for resume; default: all of them.")
     ] = None,
     most: Annotated[int, typer.Option(min=1, help="Maximum number of masks to list.")] = 20,
     gap: Annotated[bool, typer.Option("--gap", help="Rank the result among all masks of its size.")] = False,
-    store: Store = Path("mlruns"),
+    store_path: StorePath = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
     """List the searches of a ledger, or show the result and the masks of one.
@@ -34,48 +34,75 @@ def show(
     raysearch show latest --gap
     """
     with output(as_json) as out:
-        from raysearch.cli import tables
-        from raysearch.cli.recovery_tables import recovery_parts
-
-        shown = api.show(search, gap=gap, store=store)
-        if search is None:
-            listing = [
-                {
-                    "search_id": record.search_id,
-                    "state": record.state,
-                    "study": tables.place_in_study(shown.cells.get(record.search_id)),
-                    "result": record.result and in_brief(record.result),
-                }
-                for record in shown.records
-            ]
-            out.answer(listing, tables.searches_table(shown.records, shown.cells))
+        store = open_store(store_path)
+        if name is not None:
+            _show_search(out, store, name, most, gap)
+        elif gap:
+            raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
         else:
-            (record,) = shown.records
-            cell = shown.cells.get(record.search_id)
-            value = {**plain(record), "study": tables.place_in_study(cell), "command": shown.command}
-            parts = tables.recorded_tables(record, most, shown.gap, cell)
-            if shown.evaluated is not None:
-                value["evaluated"] = shown.evaluated
-                parts.append(f"Evaluated so far: {count(shown.evaluated, 'mask')}")
-            if shown.gap is not None:
-                value["gap"] = plain(shown.gap)
-            if shown.assessed:
-                value["assessed"] = shown.assessed
-                parts.append(tables.assessed_numbers(shown.assessed))
-            if shown.recoveries:
-                value["recoveries"] = [plain(recovery) for recovery in shown.recoveries]
-                for recovery in shown.recoveries:
-                    parts += recovery_parts(recovery, record.search_id)
-            out.answer(value, *parts, f"Repeat: {shown.command}")
+            _list_searches(out, store)
+
+
+def _list_searches(out: Output, store: Store) -> None:
+    """Print all searches of a store."""
+    from raysearch.cli import tables
+
+    records = store.records()
+    cells = store.cells_by_search()
+    listing = [
+        {
+            "search_id": record.search_id,
+            "state": record.state,
+            "study": tables.place_in_study(cells.get(record.search_id)),
+            "result": record.result and in_brief(record.result),
+        }
+        for record in records
+    ]
+    out.answer(listing, tables.searches_table(records, cells))
+
+
+def _show_search(out: Output, store: Store, name: str, most: int, ranked: bool) -> None:
+    """Print all that is recorded of a search.
+
+    Args:
+        out: The output of the command.
+        store: The store that contains it.
+        name: Its name.
+        most: The maximum number of masks to list.
+        ranked: Whether to rank the result among all masks of its size.
+    """
+    from raysearch.cli import tables
+    from raysearch.cli.recovery_tables import recovery_parts
+
+    search = store.search(name)
+    record = search.record
+    cell = store.cells_by_search().get(record.search_id)
+    gap = search.gap() if ranked else None
+    command = search.command()
+    value = {**plain(record), "study": tables.place_in_study(cell), "command": command}
+    parts = tables.recorded_tables(record, most, gap, cell)
+    if record.result is None:
+        value["evaluated"] = search.evaluated()
+        parts.append(f"Evaluated so far: {count(value['evaluated'], 'mask')}")
+    if gap is not None:
+        value["gap"] = plain(gap)
+    if assessed := search.assessed():
+        value["assessed"] = assessed
+        parts.append(tables.assessed_numbers(assessed))
+    if record.result is not None and (recoveries := search.recoveries()):
+        value["recoveries"] = [plain(recovery) for recovery in recoveries]
+        for recovery in recoveries:
+            parts += recovery_parts(recovery, record.search_id)
+    out.answer(value, *parts, f"Repeat: {command}")
 
 
 @app.command(short_help="Recommend how many layers to remove within a budget.")
 def recommend(
-    search: Search,
+    name: SearchName,
     budget: Annotated[
         list[str] | None, typer.Argument(metavar="BUDGET.KEY=VALUE", help="loss, readout, speedup or memory.")
     ] = None,
-    store: Store = Path("mlruns"),
+    store_path: StorePath = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
     """Recommend how many layers to remove within a budget, from the results of a search and its assessments.
@@ -94,16 +121,17 @@ def recommend(
         from raysearch.cli.tables import budget_table, sentence
         from raysearch.searching.gguf_masks import refused_masks_of_record
 
-        recommendation = api.recommend(search, *budget or [], store=store)
-        (record,) = api.show(recommendation.search_id, store=store).records
-        refused = refused_masks_of_record(record.config, [size.mask for size in recommendation.sizes])
+        search = open_store(store_path).search(name)
+        recommendation = search.recommend(*budget or [])
+        masks = [size.mask for size in recommendation.sizes]
+        refused = refused_masks_of_record(search.record.config, masks)
         parts = budget_table(recommendation, refused), sentence(recommendation.reason)
         out.answer(recommendation, *parts, *refusal_notes(refused, recommendation.removed))
 
 
 @app.command(short_help="Write the pruned model as a checkpoint or a GGUF file.")
 def export(
-    search: Search,
+    name: SearchName,
     out: Annotated[Path | None, typer.Option(help="The folder to write a checkpoint to.")] = None,
     gguf: Annotated[Path | None, typer.Option(help="The GGUF file to write; no layer is quantised again.")] = None,
     source: Annotated[
@@ -118,7 +146,7 @@ def export(
         typer.Option(metavar="OWNER/NAME", help="Also upload it to this repository on the Hugging Face Hub."),
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="With --push: make the repository public.")] = False,
-    store: Store = Path("mlruns"),
+    store_path: StorePath = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
     """Write the pruned model as a checkpoint that plain transformers, vLLM and llama.cpp load.
@@ -141,33 +169,30 @@ def export(
             raise UserError("--prompt is for a checkpoint; leave it out with --gguf")
         if source is not None and gguf is None:
             raise UserError(f"--from={source} is for a GGUF export; name the file to write with --gguf")
-        common: dict[str, Any] = {"remove": remove, "overwrite": overwrite, "store": store}
-        if recovered:
-            if prompt is not None:
-                raise UserError("--prompt is not offered with --recovered; leave it out")
-            if push is not None and gguf is not None:
-                raise UserError("--push is not offered with --recovered; leave it out")
-            if gguf is not None:
-                healed = api.export_recovered_gguf(search, out=gguf, source=source, **common)
-                answers.answer(healed, *tables.healed_lines(healed, gguf))
-            elif out is not None:
-                copied = api.export_recovered(search, out=out, push=push, public=public, **common)
-                answers.answer(copied, *tables.recovered_lines(copied, out, public))
-            return
-        common |= {"push": push, "public": public}
-        if gguf is not None:
-            file = api.export_gguf(search, out=gguf, source=source, **common)
+        if recovered and prompt is not None:
+            raise UserError("--prompt is not offered with --recovered; leave it out")
+        if recovered and push is not None and gguf is not None:
+            raise UserError("--push is not offered with --recovered; leave it out")
+        search = open_store(store_path).search(name)
+        if recovered and gguf is not None:
+            healed = search.export_recovered_gguf(gguf, source=source, remove=remove, overwrite=overwrite)
+            answers.answer(healed, *tables.healed_lines(healed, gguf))
+        elif recovered and out is not None:
+            copied = search.export_recovered(out, remove=remove, overwrite=overwrite, push=push, public=public)
+            answers.answer(copied, *tables.recovered_lines(copied, out, public))
+        elif gguf is not None:
+            file = search.export_gguf(gguf, source=source, remove=remove, overwrite=overwrite, push=push, public=public)
             answers.answer(file, *tables.gguf_lines(file, gguf, public))
         elif out is not None:
-            done = api.export(search, out=out, prompt=prompt, **common)
+            done = search.export(out, remove=remove, overwrite=overwrite, prompt=prompt, push=push, public=public)
             answers.answer(done, *tables.export_lines(done, out, prompt, public))
 
 
 @app.command(short_help="Upload the missing runs and metrics of a search or a study to MLflow.")
 def sync(
-    name: SearchOrStudy,
+    name: SearchOrStudyName,
     overrides: Tracking,
-    store: Store = Path("mlruns"),
+    store_path: StorePath = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
     """Upload the missing runs and metrics of a search or a study to MLflow, from the ledger, without model or data.
@@ -182,13 +207,13 @@ def sync(
     with output(as_json) as out:
         from raysearch.cli import tables
 
-        synced = api.sync(name, *overrides, store=store)
+        synced = open_store(store_path).search_or_study(name).sync(*overrides)
         out.answer(synced, *tables.synced_lines(synced))
 
 
 @app.command()
 def ui(
-    store: Store = Path("mlruns"),
+    store_path: StorePath = Path("mlruns"),
     uri: Annotated[str | None, typer.Option(help="A tracking URI; default: that of the store.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on.")] = 5000,
@@ -200,4 +225,4 @@ def ui(
     raysearch ui --port 5001
     """
     with output(as_json=False):
-        api.ui(store, uri, host, port)
+        open_store(store_path).ui(uri, host=host, port=port)

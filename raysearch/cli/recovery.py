@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from raysearch import api
-from raysearch.cli.app import ConfigDir, Json, Overrides, Remove, Search, Store, app
+from raysearch.api.store import open_store
+from raysearch.cli.app import ConfigDir, Json, Overrides, Remove, SearchName, StorePath, app
 from raysearch.cli.output import RESUMABLE, output
 from raysearch.errors import UserError
 
 
 @app.command(short_help="Train the pruned model to regain the lost quality.")
 def recover(
-    search: Search,
+    name: SearchName,
     overrides: Overrides,
     out: Annotated[Path | None, typer.Option(help="The folder to write to.")] = None,
     remove: Remove = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")] = False,
     config_dir: ConfigDir = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the expected cost and stop.")] = False,
-    store: Store = Path("mlruns"),
+    store_path: StorePath = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
     """Train the pruned model to regain the lost quality, write it as a checkpoint, and assess it.
@@ -38,16 +38,19 @@ def recover(
         from raysearch.cli.displays import Display
         from raysearch.cli.recovery_tables import closing_lines, cost_lines, recovery_parts
 
-        common: dict[str, Any] = {"remove": remove, "config_dir": config_dir, "store": store}
         if dry_run:
+            search = open_store(store_path).search(name)
             with Display(answers.err) as live:
-                cost = api.recovery_cost(search, *overrides, observer=live, **common)
+                cost = search.recovery_cost(*overrides, remove=remove, config_dir=config_dir, observer=live)
             answers.answer(cost, *cost_lines(cost))
             return
         if out is None:
             raise UserError("--out has no value; name the folder of the recovered checkpoint")
         answers.when_stopped = RESUMABLE
+        search = open_store(store_path).search(name)
         with Display(answers.err) as live:
-            done = api.recover(search, *overrides, out=out, overwrite=overwrite, observer=live, **common)
+            done = search.recover(
+                out, *overrides, remove=remove, overwrite=overwrite, config_dir=config_dir, observer=live
+            )
         parts = recovery_parts(done.record(""))
-        answers.answer(done, *parts, *closing_lines(done, out, store))
+        answers.answer(done, *parts, *closing_lines(done, out, store_path))

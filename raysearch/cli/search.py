@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from raysearch import api
-from raysearch.cli.app import ConfigDir, Json, Overrides, Search, Store, Tracking, app
+from raysearch.api import functions
+from raysearch.api.search_handle import Search
+from raysearch.api.store import open_store
+from raysearch.cli.app import ConfigDir, Json, Overrides, SearchName, StorePath, Tracking, app
 from raysearch.cli.output import RESUMABLE, Output, output
 from raysearch.searching.result import in_brief
-
-if TYPE_CHECKING:
-    from raysearch.searching.result import SearchResult
 
 _SEARCH_HELP = """Find which layers of a model to remove, and record the evidence.
 
@@ -48,17 +47,17 @@ def search(
             from raysearch.cli.displays import Display, forecast_line, resource_lines
 
             with Display(out.err) as live:
-                expected = api.forecast(*overrides, config_dir=config_dir, observer=live)
+                expected = functions.forecast(*overrides, config_dir=config_dir, observer=live)
             out.answer(expected, forecast_line(expected), *resource_lines(expected))
         else:
-            _follow(out, partial(api.search, *overrides, config_dir=config_dir))
+            _follow(out, partial(functions.search, *overrides, config_dir=config_dir))
 
 
 @app.command(short_help="Print a command's configuration, and the origin of each value.")
 def config(
     overrides: Overrides,
     config_dir: ConfigDir = None,
-    command: Annotated[api.Command, typer.Option("--of", help="The command to print it for.")] = "search",
+    command: Annotated[functions.Command, typer.Option("--of", help="The command to print it for.")] = "search",
     as_json: Json = False,
 ) -> None:
     """Print the resolved configuration of a command, each value with its origin, and stop.
@@ -70,7 +69,7 @@ def config(
     with output(as_json) as out:
         from raysearch.cli.tables import settings_table
 
-        settings = api.config(*overrides, of=command, config_dir=config_dir)
+        settings = functions.config(*overrides, command=command, config_dir=config_dir)
         out.answer(settings, settings_table(settings))
 
 
@@ -88,15 +87,15 @@ def score(overrides: Overrides, config_dir: ConfigDir = None, as_json: Json = Fa
 
         out.when_stopped = RESUMABLE
         with SearchDisplay(out.err) as live:
-            scores = api.score(*overrides, config_dir=config_dir, observer=live)
+            scores = functions.score(*overrides, config_dir=config_dir, observer=live)
         out.answer(scores, score_table(scores))
 
 
 @app.command(short_help="Continue a search that was stopped.")
 def resume(
-    search: Search,
+    name: SearchName,
     overrides: Tracking,
-    store: Store = Path("mlruns"),
+    store_path: StorePath = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
     """Continue a search that was stopped. Its earlier evaluations are read from the ledger.
@@ -106,10 +105,10 @@ def resume(
     raysearch resume latest
     """
     with output(as_json) as out:
-        _follow(out, partial(api.resume, search, *overrides, store=store))
+        _follow(out, partial(open_store(store_path).search(name).resume, *overrides))
 
 
-def _follow(out: Output, run: Callable[..., SearchResult]) -> None:
+def _follow(out: Output, run: Callable[..., Search]) -> None:
     """Run a search with a live display, and print its closing table."""
     from raysearch.cli.displays import SearchDisplay
     from raysearch.cli.tables import places, search_tables
@@ -117,7 +116,7 @@ def _follow(out: Output, run: Callable[..., SearchResult]) -> None:
     out.when_stopped = RESUMABLE
     with SearchDisplay(out.err) as live:
         try:
-            result = run(observer=live)
+            result = run(observer=live).result
         except KeyboardInterrupt:
             if live.header is not None:
                 in_ledger, _ = places(live.header.config)

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysearch import api
-from raysearch.cli.app import ConfigDir, Json, Overrides, Remove, SearchOrStudy, Store, app
+from raysearch.api import functions
+from raysearch.api.store import open_store
+from raysearch.api.study_handle import Study
+from raysearch.cli.app import ConfigDir, Json, Overrides, Remove, SearchOrStudyName, StorePath, app
 from raysearch.cli.output import RESUMABLE, Output, output
 from raysearch.core.json import plain
 from raysearch.core.paths import option_for
-from raysearch.errors import EvaluationError
+from raysearch.errors import EvaluationError, UserError
 
 if TYPE_CHECKING:
     from raysearch.studies.result import StudyResult
 
-Study = Annotated[
+StudyName = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study's id, the start of one, its MLflow run id, or latest.")
 ]
 Out = Annotated[Path | None, typer.Option(help="The folder of the report; default: reports/<study> in the store.")]
@@ -50,21 +52,21 @@ def study(
 
         if dry_run:
             with Display(answers.err) as live:
-                plan = api.plan(*overrides, config_dir=config_dir, observer=live)
+                plan = functions.plan(*overrides, config_dir=config_dir, observer=live)
             answers.answer(plan, plan_table(plan), plan_line(plan), *assessment_lines(plan), *plan.notes)
             return
         answers.when_stopped = RESUMABLE
         with StudyDisplay(answers.err) as following:
-            done = api.study(*overrides, config_dir=config_dir, out=out, observer=following)
-        _answer(answers, *done, following.in_ledger)
+            done = functions.study(*overrides, config_dir=config_dir, out=out, observer=following)
+        _answer(answers, done.result, done.files, following.in_ledger)
 
 
 @app.command(short_help="Write the report of a study from its current results.")
 def report(
-    study: Study = "latest",
+    name: StudyName = "latest",
     out: Out = None,
     mlflow_url: MlflowUrl = None,
-    store: Store = Path("mlruns"),
+    store_path: StorePath = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
     """Write the report of a study from its current results: one page that needs no network, tables and figures.
@@ -77,19 +79,20 @@ def report(
     with output(as_json) as answers:
         from raysearch.cli.displays import Display
 
+        study = open_store(store_path).study(name)
         with Display(answers.err) as live:
-            done = api.report(study, store=store, out=out, mlflow_url=mlflow_url, observer=live)
-        _answer(answers, *done, option_for(store))
+            written = study.report(out, mlflow_url=mlflow_url, observer=live)
+        _answer(answers, written.result, written.files, option_for(store_path))
 
 
 @app.command(short_help="Measure the pruned and the dense model side by side.")
 def assess(
-    name: SearchOrStudy,
+    name: SearchOrStudyName,
     overrides: Overrides,
     remove: Remove = None,
     config_dir: ConfigDir = None,
     out: Out = None,
-    store: Store = Path("mlruns"),
+    store_path: StorePath = Path("mlruns"),
     as_json: Json = False,
 ) -> None:
     """Measure the pruned and the dense model: held-out perplexity, lm-eval's accuracies, speed.
@@ -104,14 +107,19 @@ def assess(
         from raysearch.cli.study_tables import assessment_tables
 
         answers.when_stopped = RESUMABLE
-        with Display(answers.err) as live:
-            done = api.assess(
-                name, *overrides, remove=remove, config_dir=config_dir, out=out, store=store, observer=live
-            )
-        if isinstance(done, tuple):
-            _answer(answers, *done, option_for(store))
+        assessed = open_store(store_path).search_or_study(name)
+        if isinstance(assessed, Study):
+            if remove is not None:
+                raise UserError(f"--remove={remove} is of one search; leave it out for a study, or name the search")
+            with Display(answers.err) as live:
+                written = assessed.assess(*overrides, config_dir=config_dir, out=out, observer=live)
+            _answer(answers, written.result, written.files, option_for(store_path))
         else:
-            answers.answer(done, *assessment_tables(done))
+            if out is not None:
+                raise UserError(f"--out={out} is of a study, which has a report; leave it out for one search")
+            with Display(answers.err) as live:
+                assessment = assessed.assess(*overrides, remove=remove, config_dir=config_dir, observer=live)
+            answers.answer(assessment, *assessment_tables(assessment))
 
 
 def _answer(answers: Output, results: StudyResult, files: Sequence[Path], in_ledger: str) -> None:

@@ -85,14 +85,11 @@ class SyncedStudy:
         return tuple(sentences)
 
 
-def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingOptions) -> SyncedSearch | SyncedStudy:
-    """Write all parts of a search or a study that are missing in MLflow.
-
-    The record in the ledger then names the MLflow run and its place. A study's parts are its run, its searches as child
-    runs, and its report if that was written.
+def sync_search(record: SearchRecord, ledger: Ledger, tracking: TrackingOptions) -> SyncedSearch:
+    """Write all parts of a search that are missing in MLflow. The record then names the MLflow run and its place.
 
     Args:
-        record: The recorded search or study.
+        record: The recorded search.
         ledger: The ledger with the record.
         tracking: Where to write.
 
@@ -100,8 +97,23 @@ def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingO
         UserError: The search has not ended, another process runs it, or MLflow cannot be written to.
     """
     tracking.store.check()
-    if isinstance(record, SearchRecord):
-        return _sync_search(record, ledger, tracking)
+    return _sync_search(record, ledger, tracking)
+
+
+def sync_study(record: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -> SyncedStudy:
+    """Write all parts of a study that are missing in MLflow. The record then names the MLflow run and its place.
+
+    The parts are the study's run, its searches as child runs, and its report if that was written.
+
+    Args:
+        record: The recorded study.
+        ledger: The ledger with the record.
+        tracking: Where to write.
+
+    Raises:
+        UserError: MLflow cannot be written to.
+    """
+    tracking.store.check()
     return _sync_study(record, ledger, tracking)
 
 

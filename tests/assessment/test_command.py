@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raysearch import api
+import raysearch
 from raysearch.assessment.results import SearchAssessment
 from raysearch.searching.observer import Observer
 from raysearch.tracking.mlflow.tracker import open_tracker
@@ -71,11 +71,12 @@ def test_python(searched: str, world: World) -> None:
 
     text = of_text("mine", world.text)
     how = {"seq_len": 16, "limit": 2}
-    done = api.assess(searched, "assess=none", text, assess=how, observer=Lines())
+    search = raysearch.open().search(searched)
+    done = search.assess("assess=none", text, assess=how, observer=Lines())
     assert isinstance(done, SearchAssessment) and done.search_id == searched
     assert done.assessments.computed == 2 and lines
     assert done.pruned["mine"].estimate.value > 0 and done.dense["mine"].detail["n_samples"] == 2
-    second = api.assess(searched, "assess=none", assess={**how, "texts": {"mine": text.partition("=")[2]}})
+    second = search.assess("assess=none", assess={**how, "texts": {"mine": text.partition("=")[2]}})
     assert isinstance(second, SearchAssessment) and second.assessments.computed == 0
 
 

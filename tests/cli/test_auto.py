@@ -81,7 +81,7 @@ def test_the_largest_number_within_a_loss_is_found(
     assert resumed["evaluations"]["computed"] == 0 and resumed["recommendation"] == advice
     shown = run("recommend", "latest").out
     assert "recommended" in shown and ("misses loss" in shown or "loss within error" in shown)
-    assert raysearch.recommend("latest", "budget.loss=9").sizes[0].speed is not None
+    assert raysearch.open().search().recommend("budget.loss=9").sizes[0].speed is not None
     exported = json_answer(run("export", "latest", "--out", "pruned", "--json"))
     assert exported["n_layers"] == 5 - result["n_remove"]
 
@@ -91,12 +91,13 @@ def test_another_budget_or_searcher_is_another_search(cwd: Path, world: World, m
     ids = set()
     store = "~/mlruns"
     for searcher, budget in (("greedy", {"readout": "1000%"}), ("greedy", {"loss": 9}), ("beam", {"loss": 9})):
-        result = raysearch.search(
+        search = raysearch.search(
             *words(world, searcher=searcher, store=store), budget=budget, speed={"enabled": False}
         )
+        result = search.result
         assert result.recommendation is not None and result.n_remove == 4, "this model loses little"
         assert all(size.speed is None for size in result.recommendation.sizes)
-        assert "largest number that was searched" in raysearch.recommend("latest", store=store).reason
+        assert "largest number that was searched" in search.recommend().reason
         ids.add(result.search_id)
     assert len(ids) == 3 == len([*cwd.glob("home/mlruns/reports/*/knee.png")])
 

@@ -68,7 +68,7 @@ def test_a_readout_decides(run: Run, world: World, searched: Mapping[int, Mappin
         assert size["delta_error"] == alone["delta_error"] > 0
     shown = run("recommend", "latest", "budget.loss=1000").out
     assert "recommended" in shown and "3 layers can go: the loss falls by 0.1980" in shown
-    advice = raysearch.recommend("latest", "budget.readout=1000%")
+    advice = raysearch.open().search().recommend("budget.readout=1000%")
     assert advice.n_removed == 3 and advice.budget.readout == 10
     for size in advice.sizes:
         assert size.readout_change == pytest.approx(size.readout / advice.dense_readout - 1)
@@ -99,7 +99,7 @@ def test_measured_speeds_decide(
     )
     decoding = measured["pruned"]["decode_tokens_per_s"]
     memory = measured["pruned"]["peak_memory_bytes"]["retention"] - 1
-    advice = raysearch.recommend("latest", "budget.loss=1000")
+    advice = raysearch.open().search().recommend("budget.loss=1000")
     (speed_of_1, speed_of_2, speed_of_3) = (size.speed for size in advice.sizes)
     peak = measured["pruned"]["peak_memory_bytes"]["value"]
     assert (
@@ -108,17 +108,17 @@ def test_measured_speeds_decide(
         and speed_of_2.error == pytest.approx(decoding["retention_error"])
     )
     assert (speed_of_2.speedup, speed_of_2.memory, speed_of_2.memory_bytes) == (decoding["retention"], memory, peak)
-    assert raysearch.recommend("latest", f"budget.memory={memory!r}").n_removed == 2
-    absolute = raysearch.recommend("latest", f"budget.memory={peak / 1e6!r}MB")
+    assert raysearch.open().search().recommend(f"budget.memory={memory!r}").n_removed == 2
+    absolute = raysearch.open().search().recommend(f"budget.memory={peak / 1e6!r}MB")
     assert absolute.n_removed == 2 and f", memory {size_text(peak)}; " in absolute.reason
     with pytest.raises(UserError, match=r"has no mask within budget\.memory=1e-06GB; .* ± \S+, memory \S+ k?M?B; "):
-        raysearch.recommend("latest", "budget.memory=1000")
+        raysearch.open().search().recommend("budget.memory=1000")
     with pytest.raises(UserError, match=r"budget\.memory=6GB is no less than the dense model needs, .*B, so no layer"):
-        raysearch.recommend("latest", "budget.memory=6GB")
-    assert raysearch.recommend("latest", "budget.memory=6GB", "budget.loss=1000").n_removed == 2
-    assert raysearch.recommend("latest", budget={"memory": "6GB", "loss": 1000}).n_removed == 2
+        raysearch.open().search().recommend("budget.memory=6GB")
+    assert raysearch.open().search().recommend("budget.memory=6GB", "budget.loss=1000").n_removed == 2
+    assert raysearch.open().search().recommend(budget={"memory": "6GB", "loss": 1000}).n_removed == 2
     with pytest.raises(UserError, match=r"has no mask within budget\.speedup=1000; the nearest, of 2 layers, misses"):
-        raysearch.recommend("latest", "budget.speedup=1000")
+        raysearch.open().search().recommend("budget.speedup=1000")
 
 
 def test_what_is_no_budget_is_refused() -> None:

@@ -49,8 +49,8 @@ def recorded(
     shutil.copy(store_with_tables, folder / "mlruns")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        result = raysearch.search(*world.words(**SHARDS, remove=2, cluster="local", cluster__replicas=2))
-    return folder, in_brief(result)
+        search = raysearch.search(*world.words(**SHARDS, remove=2, cluster="local", cluster__replicas=2))
+    return folder, in_brief(search.result)
 
 
 def test_people_get_a_table_and_what_to_type_next(run: Run, world: World) -> None:

@@ -57,10 +57,11 @@ def test_a_dry_run_forecasts_a_range(run: Run, cwd: Path, world: World) -> None:
 
 
 def shown_in_a_notebook(result: SearchResult) -> None:
-    loaded = raysearch.load()
-    all_searches = raysearch.searches()
+    loaded = raysearch.open().search()
+    all_searches = raysearch.open().to_frame()
     trials = result.to_frame()
-    assert loaded.trials == result.trials and loaded._repr_html_() == result._repr_html_()
+    assert loaded.result.trials == result.trials
+    assert loaded._repr_html_() == result._repr_html_()
     assert list(all_searches.index) == [result.search_id] and all_searches.loss[result.search_id] == result.loss
     assert all_searches.loc[result.search_id, ["searcher", "objective", "data"]].to_list() == [
         result.choices[group] for group in ("searcher", "objective", "data")
@@ -72,7 +73,7 @@ def shown_in_a_notebook(result: SearchResult) -> None:
 
 
 def test_a_range_in_python(world: World, cwd: Path) -> None:
-    result = raysearch.search("data=file", remove="1..2", tracking="none", **settings(world, "mlruns"))
+    result = raysearch.search("data=file", remove="1..2", tracking="none", **settings(world, "mlruns")).result
     shown_in_a_notebook(result)
     assert len(result.removed) == 2 and [len(trial.mask) for trial in result.path] == [1, 2]
     assert result.path[-1].mask == result.mask

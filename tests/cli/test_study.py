@@ -35,8 +35,8 @@ def done(world: World, tmp_path_factory: pytest.TempPathFactory, one_ray: None) 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(observer, "has_instructions", lambda dtype: dtype != "float32")
-        result, (page, *_) = raysearch.study(*study_words(world), observer=Warned())
-    return {**plain(result), "report": str(page), "warned": warned}, folder
+        study = raysearch.study(*study_words(world), observer=Warned())
+    return {**plain(study.result), "report": str(study.files[0]), "warned": warned}, folder
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from mlflow import MlflowClient
 from mlflow.entities import Run as MlflowRun
 
 import raysearch
-from raysearch import api
 from raysearch.ledger.ledger import opened
 from raysearch.ledger.locks import locked
 from raysearch.searching import run as search_run
@@ -115,15 +114,15 @@ def test_a_search_that_was_stopped_is_found_by_its_run_and_has_nothing_to_sync_y
     outcome = run("sync", "latest")
     assert outcome.code == 2 and outcome.err.startswith("error: SEARCH=greedy-m2-")
     assert "is interrupted, so there is nothing to sync yet; raysearch resume greedy-m2-" in outcome.err
-    (listed,) = api.show()[0]
+    (listed,) = raysearch.open().records()
     assert listed.mlflow_run_id is not None
     assert json_answer(run("resume", listed.mlflow_run_id, "--json"))["mlflow_run_id"] == listed.mlflow_run_id
 
 
 def test_mistakes_are_refused_in_one_sentence(run: Run, world: World, subtests: pytest.Subtests) -> None:
-    json_answer(run("search", *world.search(), "--json"))
+    search_id = json_answer(run("search", *world.search(), "--json"))["search_id"]
     for words, sentence in [
-        ([], "SEARCH=latest was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"),
+        ([], f"SEARCH={search_id} was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"),
         (["remove=3"], "remove=3 cannot be changed in a recorded search or study; leave it out, or give tracking.…="),
         (["tracking.urk=x"], "tracking.urk is not a key of this configuration; did you mean 'tracking.uri'?"),
     ]:
@@ -154,7 +153,7 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, cwd
     assert {search.data.params["study.searcher"] for search in searches} == {"one_shot", "greedy"}
     assert all("assess/mine/pruned" in search.data.metrics for search in searches)
 
-    assert getattr(raysearch.sync("late", store="mlruns"), "study_id", None) == study["study_id"]
+    assert raysearch.open("mlruns").study("late").sync().study_id == study["study_id"]
     repeated = json_answer(run("sync", "late", "--json"))
     assert all(synced["missing"] == 0 for synced in repeated["searches"])
     assert [mlflow_run.to_dictionary() for mlflow_run in recorded(embedded(cwd / "mlruns"))] == [

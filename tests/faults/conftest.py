@@ -153,7 +153,7 @@ def searched(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
-            result = raysearch.search(*world.search(**BEAM))
+            result = raysearch.search(*world.search(**BEAM)).result
         (folder / "result.json").write_text(json.dumps(in_brief(result)))
 
     return made_once(tmp_path_factory, "searched", make)

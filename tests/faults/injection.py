@@ -41,7 +41,13 @@ MANY: dict[str, object] = {
 BEAM: dict[str, object] = {**MANY, "searcher": "beam", "searcher.width": 10}
 #: A line that Ray's own code may write at any time: ``[2026-11-26 10:51:44,972 E 11821 12019] core_worker.cc:609: …``.
 _LOGGED_BY_RAY = re.compile(r"\[[\d-]+ [\d:,]+ [A-Z] \d+ \d+\]")
-_IMPORTED = ["pytest", "raysearch.api", "raysearch.cli.displays", "raysearch.cluster.pool", "raysearch.studies.trials"]
+_IMPORTED = [
+    "pytest",
+    "raysearch.api.functions",
+    "raysearch.cli.displays",
+    "raysearch.cluster.pool",
+    "raysearch.studies.trials",
+]
 #: Where the functions are that run programs.
 _MAINS = {"raysearch": "raysearch.cli", "ray": "ray.scripts.scripts"}
 _MODEL = "transformers.models.llama.modeling_llama"

@@ -60,7 +60,7 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     assert healed.config.num_hidden_layers == 3
     (folder,) = (cwd / "mlruns/recoveries").iterdir()
     assert not {"pruned", "teacher"} & {entry.name for entry in folder.iterdir()}, "what nobody needs any more"
-    raysearch.export("latest", out="pruned")
+    raysearch.open().search().export("pruned")
     pruned = AutoModelForCausalLM.from_pretrained(cwd / "pruned")
     PeftModel.from_pretrained(pruned, str(cwd / "healed/adapter"))
     assert f"Left on the disk: {folder} (" in shown.out and "Next: convert_hf_to_gguf.py healed" in shown.out
@@ -70,7 +70,7 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     assert card["rows"] + sum(card["left_out"].values()) == 24
     printed = run("show", "latest").out
     assert folder.name in printed and "recovered / dense" in printed and "Loss on held-out rows by tokens" in printed
-    (record,) = raysearch.recoveries("latest")
+    (record,) = raysearch.open().search().recoveries()
     table, *_ = recovery_parts(record, "of-another")
     title = str(getattr(table, "title", ""))
     assert title.endswith(f"as {record.search_id} found it") and "found it" not in printed
@@ -78,7 +78,7 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     assert three.metric.name == "mine" and three.regained is not None and three.regained.error is not None
     assert three.regained.value == pytest.approx(three.recovered.value / three.dense.value)
     assert {f"assess/mine/{model}" for model in ("dense", "pruned", "recovered")} <= record.named.keys()
-    assert not raysearch.assessed("latest"), "the search has the numbers of its own assessment alone"
+    assert not raysearch.open().search().assessed(), "the search has the numbers of its own assessment alone"
     assert {"data", "logits", "training", "assessment"} <= record.seconds.keys() and record.training.tokens > 0
     readme = (cwd / "healed/README.md").read_text()
     assert "| | dense | pruned | recovered | pruned / dense | recovered / dense |" in readme
@@ -89,7 +89,9 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
         for name in ("write_checkpoint", "draw_prompts", "top_logits_of", "export_search"):
             patch.setattr(steps, name, pytest.fail)
         assert done(run, *command)["recovery_id"] == folder.name
-        shown_in_notebooks = raysearch.recover(*words, f"data.path={other_text}", out="healed")._repr_html_()
+        name, *overrides = words
+        recovered = raysearch.open().search(name).recover("healed", *overrides, f"data.path={other_text}")
+    shown_in_notebooks = recovered._repr_html_()
     assert "<td>mine (perplexity, lower is better)</td>" in shown_in_notebooks and "±" in shown_in_notebooks
     message = "is not empty; name another folder, or replace it with --overwrite"
     changes = ("recovery.seed=1", "assess.limit=3")  # rows are drawn apart from what is assessed

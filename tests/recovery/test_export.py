@@ -37,7 +37,7 @@ def test_a_recovered_gguf_file_becomes_a_gguf_file_again(run: Run, cwd: Path) ->
     assert_refused(run, [(["export", "latest", "--recovered", "--out", "x"], none)])
     shown = run("recover", "latest", *TRAIN, *ASSESS, "recovery.learning_rate=0.05", "--out", "healed")
     assert shown.code == 0, shown.err
-    (record,) = raysearch.recoveries("latest")
+    (record,) = raysearch.open().search().recoveries()
     assert f"Next: raysearch export {record.search_id} --recovered --gguf healed.gguf" in shown.out
     assert f"{user_cache()} (" in " ".join(shown.out.split()) and "You may delete them" in shown.out
     exported = run("export", "latest", "--recovered", "--gguf", "healed.gguf")
@@ -45,7 +45,7 @@ def test_a_recovered_gguf_file_becomes_a_gguf_file_again(run: Run, cwd: Path) ->
     assert "Wrote healed.gguf: 2 layers" in exported.out and "The training changed 14 tensors" in exported.out
     healed, pruned = (
         AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
-        for folder in (cwd / "healed", raysearch.export("latest", out="pruned").out)
+        for folder in (cwd / "healed", raysearch.open().search().export("pruned").out)
     )
     expected = log_p(healed)
     written = by_llama_cpp(cwd / "healed.gguf")

@@ -36,7 +36,7 @@ def test_the_rest_of_the_searched_text_is_trained_on_and_a_tenth_assessed(
     card = json.loads((folder / "rows.json").read_text())
     assert card["data"] == {"source": "file", "path": world.text.name, "part": "rest", "responses": None}
     assert 9 < card["rows"] <= 24
-    (record,) = raysearch.recoveries("latest")
+    (record,) = raysearch.open().search().recoveries()
     assert record.settings["choices.data"] == "file" and record.settings["data.path"] == str(world.text)
     assert record.settings["data.samples"] == 24 and [numbers.metric.name for numbers in record.numbers] == ["own"]
     repeated = done(run, "recover", *words, "--out", "healed")
@@ -55,12 +55,14 @@ def test_a_warning_names_the_data_if_the_search_left_too_little(
             warnings.append(message)
 
     monkeypatch.setattr(recover, "_time_step", lambda *args: (1.0, 1))
-    cost = raysearch.recovery_cost(*words, observer=Recorder())
+    name, *overrides = words
+    search = raysearch.open().search(name)
+    cost = search.recovery_cost(*overrides, observer=Recorder())
     assert cost.rows == 24, "of the addresses"
     (sentence,) = [warning for warning in warnings if "train" in warning]
     assert "State of the Union addresses are used instead; for other text: data=file" in sentence
     warnings.clear()
-    raysearch.recovery_cost(*words, "data=sotu", observer=Recorder())
+    search.recovery_cost(*overrides, "data=sotu", observer=Recorder())
     assert not [warning for warning in warnings if "train" in warning], "they were requested"
 
 
@@ -72,7 +74,7 @@ def test_of_questions_the_answers_of_the_data_are_learned(run: Run, words: list[
     done(run, "search", *world.search(**changed, **{"data.prompt": "{question}"}))
     value = done(run, "recover", *words, "assess=none", "--out", "healed")
     assert value["answers_written"] == 0 and value["rows"] >= 9
-    (record,) = raysearch.recoveries("latest")
+    (record,) = raysearch.open().search().recoveries()
     assert record.settings["recovery.responses"] == "data" and record.settings["data.path"] == "asked.jsonl"
 
 

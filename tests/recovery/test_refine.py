@@ -75,7 +75,7 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     assert -1 <= result["refinement"]["rank_correlation"] <= 1
     shown = run("show", result["search_id"]).out
     assert "best after" in shown and "rank correlation" in shown and result["refinement"]["refinement_id"] in shown
-    assert raysearch.load(result["search_id"]).to_frame().loc[0, "mask"] == "{}"
+    assert raysearch.open().search(result["search_id"]).result.to_frame().loc[0, "mask"] == "{}"
     (folder,) = (cwd / "mlruns/recoveries").glob("refine-*")
     assert not (folder / "teacher").exists() and (folder / "rows.jsonl").is_file(), "the rows are shared"
     folders = {entry.name for entry in (cwd / "mlruns/recoveries").glob("recover-*/*") if entry.is_dir()}

@@ -16,7 +16,7 @@ def test_a_script_without_a_terminal_logs_a_line_for_each_round(
     world: World, cwd: object, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with caplog.at_level(logging.INFO, "raysearch"):
-        result = raysearch.search(*world.search())
+        result = raysearch.search(*world.search()).result
     lines = [record.getMessage() for record in caplog.records if record.name == "raysearch"]
     name = result.search_id
     assert lines[0] == f"{name}: remove 2 of 5 layers (0-based)"
@@ -34,7 +34,7 @@ def test_a_script_on_a_terminal_prints_the_lines(world: World, cwd: object, monk
 
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    result = raysearch.search(*world.search())
+    result = raysearch.search(*world.search()).result
     assert f"{result.search_id}: round 2 of 2 done" in terminal.getvalue()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from raysearch import api
+import raysearch
 from raysearch.cli.app import app
 from raysearch.cli.ledger import clean
 from raysearch.core.mask import Mask
@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = {"model": {"name": "tiny"}, "remove": 1, "choices": {}}
 
 def states(store: Path) -> dict[str, State]:
     """The state of each search in a store."""
-    return {record.search_id: record.state for record in api.show(store=store)[0]}
+    return {record.search_id: record.state for record in raysearch.open(store).records()}
 
 
 def times(folder: Path) -> dict[str, int]:
@@ -49,9 +49,9 @@ def test_a_running_search_without_a_process_is_interrupted(
                 monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
             expected = {"done": "failed", "runs": "running", "killed": "interrupted", "killed too": "interrupted"}
             assert states(tmp_path) == expected
-            assert api.searches(store=tmp_path)["state"].to_dict() == expected
-            assert api.show("runs", store=tmp_path)[0][0].state == "running"
-            assert api.show("killed too", store=tmp_path)[0][0].state == "interrupted"
+            assert raysearch.open(tmp_path).to_frame()["state"].to_dict() == expected
+            assert raysearch.open(tmp_path).search("runs").record.state == "running"
+            assert raysearch.open(tmp_path).search("killed too").record.state == "interrupted"
             if read_only:
                 assert times(tmp_path) == before
         assert states(tmp_path)["runs"] == "interrupted"
@@ -65,7 +65,7 @@ def test_show_prints_how_many_masks_a_killed_search_has_evaluated(tmp_path: Path
         for shard in range(2):
             ledger.record("cal", shard, {Mask.of(*layers): np.ones(1) for layers in ((), (1,), (2,))})
         ledger.record("other", 0, {Mask.of(3): np.ones(1)})
-    assert api.evaluated("killed", store=tmp_path) == 2, "without the dense model"
+    assert raysearch.open(tmp_path).search("killed").evaluated() == 2, "without the dense model"
     output = CliRunner().invoke(app, ["show", "killed", "--store", str(tmp_path)]).output
     assert "Evaluated so far: 2 masks" in output
 
@@ -88,9 +88,8 @@ def test_a_study_in_place_of_a_search_is_an_error_that_says_so(tmp_path: Path) -
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         write_search(ledger, "it", CONFIG, "running")
         STUDIES.write(ledger, StudyRecord("mine-1", CONFIG, (CellRecord("m", "c", "s", 1, 0, "it"),), {}, {}, "now"))
-    for function in api.show, api.load:
-        with pytest.raises(UserError, match=r"^SEARCH='mine' is a study; raysearch report mine shows the results"):
-            function("mine", store=tmp_path)
+    with pytest.raises(UserError, match=r"^SEARCH='mine' is a study; raysearch report mine shows the results"):
+        raysearch.open(tmp_path).search("mine")
 
 
 def test_cleaning_a_search_shows_which_studies_have_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,5 +98,5 @@ def test_cleaning_a_search_shows_which_studies_have_it(tmp_path: Path, capsys: p
             write_search(ledger, name, CONFIG, "finished")
             cells = (CellRecord("m", "c", "s", 1, 0, name),)
             STUDIES.write(ledger, StudyRecord(f"study-of-{name}", CONFIG, cells, {}, {}, "now"))
-    clean(["it"], store=tmp_path)
+    clean(["it"], store_path=tmp_path)
     assert "whose reports lack them until they run again: study-of-it.\n" in capsys.readouterr().out

@@ -21,7 +21,7 @@ from raysearch.studies.record import CellRecord, StudyRecord
 from raysearch.tracking.mlflow.client import attempt
 from raysearch.tracking.mlflow.tracker import open_tracker
 from raysearch.tracking.options import TrackingOptions
-from raysearch.tracking.sync import SyncedSearch, SyncedStudy, complete_killed_searches, sync
+from raysearch.tracking.sync import SyncedStudy, complete_killed_searches, sync_study
 from tests.tracking.simulated import greedy_search
 
 EMPTY_STUDY = StudyHeader("x", {"study": {}}, [])
@@ -183,9 +183,9 @@ def test_two_threads_that_sync_a_study_at_once_write_each_trial_once(options: Tr
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         write_search(ledger, "greedy", config, "finished", search)
 
-    def write() -> SyncedSearch | SyncedStudy:
+    def write() -> SyncedStudy:
         with opened(tmp_path / "ledger.db") as ledger:
-            return sync(study, ledger, options)
+            return sync_study(study, ledger, options)
 
     with ThreadPoolExecutor() as threads:
         futures = [threads.submit(write) for _ in range(2)]

@@ -1,0 +1,89 @@
+"""The arguments that several functions and handles take: overrides, observers, repositories for exports."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from raysearch.core.options import checked
+from raysearch.core.paths import PathLike
+from raysearch.errors import UserError
+from raysearch.searching.notebook import NotebookProgress, in_notebook
+from raysearch.searching.observer import Observer
+from raysearch.searching.progress_lines import ProgressLines
+
+if TYPE_CHECKING:
+    from raysearch.models.hub import HubRepository
+
+
+def all_overrides(overrides: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """Return overrides, followed by keyword arguments as overrides.
+
+    Args:
+        overrides: ``key=value`` texts.
+        values: The keyword arguments of a call.
+
+    Raises:
+        UserError: An override is not a text, or a value cannot be written as one.
+    """
+    from raysearch.configuration.overrides import as_overrides
+
+    for override in overrides:
+        if not isinstance(override, str):
+            raise UserError(f"{reprlib.repr(override)} has no key; name it, as in remove=5 or masks=[[1]]")
+    return [*overrides, *as_overrides(values)]
+
+
+def observer_or_default(observer: Observer | None) -> Observer:
+    """Return the user's observer; by default, one for a notebook or for a script.
+
+    Raises:
+        UserError: The argument is not an observer.
+    """
+    if observer is not None and not isinstance(observer, Observer):
+        raise UserError(
+            f"observer={reprlib.repr(observer)} is not an Observer; give an object of a class derived from it"
+        )
+    return observer or (NotebookProgress() if in_notebook() else ProgressLines())
+
+
+def repository_for_export(push: str | None, public: bool, overwrite: bool) -> HubRepository | None:
+    """Check the options of an export, and return the repository to upload it to; None for no upload.
+
+    Args:
+        push: The repository of the Hugging Face Hub, ``OWNER/NAME``; None for no upload.
+        public: Whether to make the repository public.
+        overwrite: Whether to replace an existing export.
+
+    Raises:
+        UserError: A value is not understood, or `public` is set without a repository.
+    """
+    checked(bool, "--overwrite", overwrite)
+    checked(bool, "--public", public)
+    if push is None:
+        if public:
+            raise UserError("--public is of a repository of the hub; name it with --push=OWNER/NAME")
+        return None
+    from raysearch.models.hub import HubRepository
+
+    return HubRepository(push, public, overwrite)
+
+
+def job_config(
+    job: str, overrides: Sequence[str], recorded_config: Mapping[str, Any], config_dir: PathLike | None
+) -> dict[str, Any]:
+    """Return the configuration of a job for a recorded search or study: on its cluster, unless overridden.
+
+    Args:
+        job: The job, ``assess`` or ``recover``.
+        overrides: ``key=value`` texts.
+        recorded_config: The configuration of the search or the study.
+        config_dir: A folder of the user's own YAML files.
+
+    Raises:
+        UserError: An override is not understood.
+    """
+    from raysearch.configuration.compose import compose, with_section
+
+    return compose(job, with_section("cluster", recorded_config, overrides), config_dir)

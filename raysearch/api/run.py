@@ -1,0 +1,58 @@
+"""Runs one search with its tracker and, for a search by budget, its meter of speeds and its figure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raysearch.api.tracked import tracker_for
+from raysearch.searching.observer import Observer
+
+if TYPE_CHECKING:
+    from raysearch.searching.recommend import SpeedMeter
+    from raysearch.searching.result import SearchResult
+    from raysearch.searching.spec import SearchSpec
+    from raysearch.tracking.options import TrackingOptions
+
+
+def run_tracked_search(
+    spec: SearchSpec, tracking: TrackingOptions, observer: Observer, resumed_id: str | None = None
+) -> SearchResult:
+    """Run a search. A search by budget also writes the figure ``reports/<search>/knee.png`` in its store.
+
+    Args:
+        spec: The search.
+        tracking: Where to record it.
+        observer: Receives the progress.
+        resumed_id: The id that the search must have, if it is resumed by its id.
+
+    Raises:
+        UserError: The specification does not fit the model, the data or the machine.
+        EvaluationError: An evaluation failed.
+    """
+    from raysearch.searching.run import run_search
+
+    tracker = tracker_for(tracking, observer)
+    result = run_search(spec, observer, tracker, resumed_id, speed_meter_for(spec, observer))
+    if result.recommendation is not None:
+        from raysearch.reporting.figures.knee import write_knee
+
+        write_knee(result.recommendation, tracking.folder)
+    return result
+
+
+def speed_meter_for(spec: SearchSpec, observer: Observer) -> SpeedMeter | None:
+    """Return the meter of speeds for a search by budget; None for a search without a budget.
+
+    Args:
+        spec: The search.
+        observer: Receives the progress.
+
+    Raises:
+        UserError: The options of the speeds cannot be measured.
+    """
+    if spec.budget is None:
+        return None
+    from raysearch.assessment.assess import speed_meter
+    from raysearch.configuration import build
+
+    return speed_meter(build.speed_options(spec.config), spec.evaluation, observer)
