@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import typer
 
+import raysearch
 from raysearch.cli.app import app
 from raysearch.configuration.build import evaluation_spec
 from raysearch.configuration.origins import settings_of
@@ -176,6 +177,28 @@ def test_every_block_runs(
             for line in printed.splitlines():  # numbers, judgements and what is in brackets depend on the model
                 said = set(WORD.findall(re.sub(r"\(.*?\)", "", line)))
                 assert len(said & told) >= len(said) / 2, f"{line}\n is not in:\n{outcome.out}{outcome.err}"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("document", ["README.md", "docs/recipes.md"])
+def test_every_block_of_python_runs(
+    document: str, cwd: Path, model: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    """Each block runs with a tiny model and few samples, whatever it names."""
+    search = raysearch.search
+
+    def small_search(*overrides: str, **values: Any) -> raysearch.Search:
+        words = ["model.dtype=float32", "cluster=inline", "tracking=none", "data.samples=8", "data.seq_len=16"]
+        return search(*overrides, *words, **{**values, "model": model})
+
+    monkeypatch.setattr(raysearch, "search", small_search)
+    python_blocks = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / document).read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert python_blocks
+    for block in python_blocks:
+        with subtests.test(block):
+            exec(compile(block, document, "exec"), {})
 
 
 def test_every_command_that_answers_does_so_in_json_too() -> None:

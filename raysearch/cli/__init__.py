@@ -18,7 +18,9 @@ from raysearch.cli import search, calibration, study, recovery, record, ledger  
 
 # isort: on
 from raysearch.cli.app import app
+from raysearch.cli.log_file import open_log_file
 from raysearch.cli.output import prepare_streams, say, stderr
+from raysearch.errors import UserError
 
 _UsageError: Any = typer.BadParameter.__base__  # a mistake in the arguments themselves; typer has no public name for it
 
@@ -35,6 +37,7 @@ def main() -> NoReturn:
         prepare_streams()
         _quiet_libraries()
         _check_current_folder()
+        open_log_file()
         sys.exit(app(prog_name="raysearch", standalone_mode=False))
     except _UsageError as error:
         if sys.argv[1:] and type(error).__name__ != "NoArgsIsHelpError":
@@ -42,6 +45,9 @@ def main() -> NoReturn:
             say(stderr(), "[red]error:[/]", f"{_message_of(error)}; see {command} --help")
         else:
             error.show()  # the help
+        sys.exit(2)
+    except UserError as error:  # before the command started
+        say(stderr(), "[red]error:[/]", error)
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):  # before the command started
         sys.exit(130)

@@ -26,6 +26,7 @@ from raysearch.text.sentences import first_line
 
 FleetT = TypeVar("FleetT", bound="_Closable")
 
+_log = logging.getLogger(__name__)
 _ANSWER_S = 30  # how long a cluster may take to answer; Ray tries every ten seconds
 _WATCH_S = 1.0  # poll interval of the watch thread
 _SILENT_S = 40.0  # how long a cluster's head may be unreachable; after 60 s Ray ends this process
@@ -75,8 +76,10 @@ def join_ray(address: str | None, cpus: float) -> Connection:
     if address is None:
         _make_token()
         _start_local(num_cpus=max(1, math.ceil(cpus)), include_dashboard=False)
+        _log.info("Ray was started on this machine")
         return Connection(_find_dead)
     _connect(address)
+    _log.info("joined the Ray cluster at %s", address)
     return Connection(None if address.startswith("ray://") else _head_watch())
 
 

@@ -8,6 +8,7 @@ autoscaler of a cluster sees them as demand.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 import uuid
@@ -22,6 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raysearch.cluster.actor import ReplicaActor
 from raysearch.cluster.scheduler import Demand
 
+_log = logging.getLogger(__name__)
 _SILENCE_S = 120.0  # a pool that has not synced for so long is forgotten, with its demand
 _ANSWER_S = 2.0  # how long a display waits for the process of a shared fleet
 
@@ -128,7 +130,9 @@ class Fleet:
         demands = [demand for demand, _ in self._pools.values()]
         target = min(max(sum(demand.n_replicas for demand in demands), self._least), self._most)
         while len(self._members) < target:
-            self._members[uuid.uuid4().hex] = self._make_actor(self._needs)
+            name = uuid.uuid4().hex
+            self._members[name] = self._make_actor(self._needs)
+            _log.info("replica %s starts", name)
         if len(self._members) <= target:
             self._too_many_since = None
         elif self._too_many_since is None:
@@ -138,6 +142,7 @@ class Fleet:
             idle = [name for name in reversed(self._members) if name not in busy]  # newest first
             for name in idle[: len(self._members) - target]:
                 ray.kill(self._members.pop(name))
+                _log.info("replica %s ends: it was idle", name)
 
 
 class RemoteFleet:

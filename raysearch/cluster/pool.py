@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 import uuid
@@ -18,7 +19,9 @@ from raysearch.cluster.fleet import Fleet, RemoteFleet
 from raysearch.cluster.scheduler import SYNC_S, Call, Scheduler
 from raysearch.evaluation.pool import Cutter, Pool
 from raysearch.evaluation.unit import JobT
+from raysearch.text.sentences import first_line, last_line
 
+_log = logging.getLogger(__name__)
 _ANSWER_S = 10.0  # how long a replica may take to report its status
 
 
@@ -127,8 +130,10 @@ class RayPool(Pool):
         try:
             result = ray.get(done[0])
         except RayTaskError as error:
+            _log.info("a unit failed on replica %s: %s", call.replica, last_line(error))
             self._scheduler.failed(call, error.cause if isinstance(error.cause, BaseException) else error)
         except RayError as error:  # the replica or its node died, or its answer was lost
+            _log.info("replica %s is lost, so its unit runs again: %s", call.replica, first_line(error))
             self._drop_unreachable()
             self._scheduler.lost(call, error)
         else:
@@ -144,6 +149,7 @@ class RayPool(Pool):
             try:
                 ray.get(answer)
             except RayError:
+                _log.info("replica %s is lost; it was idle", calls[answer])
                 self._scheduler.lost_idle(calls[answer])
 
     def _end_overdue(self, now: float) -> None:
@@ -161,6 +167,7 @@ class RayPool(Pool):
             self._calls = {
                 reference: open_call for reference, open_call in self._calls.items() if open_call is not call
             }
+            _log.info("replica %s is given up: it did not answer within %.0f s", call.replica, limit)
             self._scheduler.lost(call, TimeoutError(f"no answer within {limit:.0f} s (cluster.unit_timeout_s)"))
 
     def _worked_s(self, name: str) -> float:

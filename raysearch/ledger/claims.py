@@ -9,6 +9,7 @@ since SQLite's write-ahead log requires that all of them run on one machine.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 from raysearch.ledger.ledger import Ledger, SubjectT
 from raysearch.ledger.locks import owned, owner_of, remove_if_stale
 
+_log = logging.getLogger(__name__)
 #: After this time without a sign of life, in seconds, a process loses its claims.
 SILENT_S = 60.0
 _RENEW_S = 5.0
@@ -69,6 +71,7 @@ class Claims:
             for owner in self._other_owners():
                 if self._silence_s(owner) > SILENT_S or remove_if_stale(self._lock_file(owner)):
                     connection.execute("DELETE FROM claims WHERE owner = ?", (owner,))
+                    _log.info("the claims of a process that has ended or stopped are free again: %s", owner)
             claimed = []
             for subject, shard in pairs:
                 key = (calibration, str(subject), shard)

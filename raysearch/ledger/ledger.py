@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import shlex
 import sqlite3
@@ -37,6 +38,7 @@ from raysearch.text.sentences import what_failed
 
 SubjectT = TypeVar("SubjectT", bound=Subject)
 
+_log = logging.getLogger(__name__)
 _LOCKED_S = 60.0  # SQLite's timeout while another program has the file locked
 
 
@@ -127,6 +129,8 @@ class Ledger:
         self.connection.execute("PRAGMA synchronous = FULL")
         if version == SCHEMA_VERSION:
             return
+        if version:
+            _log.info("%s is converted from format %d to %d", self.path, version, SCHEMA_VERSION)
         upgrades = [UPGRADES[old_version] for old_version in range(version, SCHEMA_VERSION)] if version else []
         statements = "\n".join([*upgrades, CREATE_TABLES, f"PRAGMA user_version = {SCHEMA_VERSION};"])
         self.connection.executescript(f"BEGIN IMMEDIATE;\n{statements}\nCOMMIT;")

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import logging
 import os
 import platform
 import time
@@ -26,6 +27,7 @@ from raysearch.core.digest import digest
 from raysearch.core.paths import atomic_file
 from raysearch.models.spec import LocatedModel
 
+_log = logging.getLogger(__name__)
 _FOLDER = "files"
 _MOST_BYTES = 2**28  # of all values together
 _LARGE = 2**22  # bytes; the digests of smaller files are not cached
@@ -55,7 +57,11 @@ class FileCache:
             os.utime(file)  # the time of last use
         except OSError:
             return None
-        return content if checksum.decode(errors="replace") == hashlib.sha256(content).hexdigest() else None
+        if checksum.decode(errors="replace") != hashlib.sha256(content).hexdigest():
+            _log.info("the cached value %s is damaged, so it is computed again", file)
+            return None
+        _log.debug("the cached value %s is used", file)
+        return content
 
     def put(self, key: Mapping[str, Any], content: bytes) -> None:
         """Cache a value, unless the folder cannot be written.
@@ -67,10 +73,12 @@ class FileCache:
         if self.folder is None:
             return
         file = self._file(key)
-        with suppress(OSError):
+        try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with atomic_file(file) as unfinished:
                 unfinished.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+        except OSError as error:
+            _log.info("the cache cannot be written, so values are computed again each time: %s", error)
 
     def trim(self, most: int = _MOST_BYTES) -> None:
         """Delete the least recently used values, so that the remaining ones have `most` bytes at most."""

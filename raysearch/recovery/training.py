@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import shutil
 import time
@@ -38,6 +39,7 @@ from raysearch.searching.observer import LossPoint
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
 _DIVERGED = 1.5  # the loss has diverged if it is this many times the mean loss of the first steps
 _N_FIRST_STEPS = 3
 TRAINED = "trained"  # the folder of the trained adapter or weights
@@ -242,7 +244,9 @@ def last_checkpoint(folder: Path, workers: int = 1) -> str | None:
         has_state = (checkpoint / "trainer_state.json").is_file()
         has_all_files = has_state and len([*checkpoint.glob("rng_state*.pth")]) >= workers
         if has_all_files and all(map(_is_readable, checkpoint.iterdir())):
+            _log.info("the training continues from %s", checkpoint)
             return str(checkpoint)
+        _log.info("%s is incomplete, so it is deleted", checkpoint)
         shutil.rmtree(checkpoint, ignore_errors=True)
     return None
 

@@ -32,7 +32,10 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("show --store none.db", ["there is no ledger at none.db; start a search"]),
     ("recommend latest loss=0.1 --store BAD/store", ["loss is not a part of a budget; did you mean 'budget.loss'?"]),
     ("recommend latest --budget.loss=0.1", ["No such option: --budget.loss; keys of the configuration have no dashes"]),
-    ("recommend latest budget.memory=2", ["budget.memory=2 would be 2 bytes; write budget.memory=2GB"]),
+    (
+        "recommend latest budget.memory=2 --store BAD/store",
+        ["budget.memory=2 would be 2 bytes; write budget.memory=2GB"],
+    ),
     ("assess latest store=a", ["write --store a instead of store=a"]),
     ("score WORLD masks=[[99]]", ["masks=[…,[99],…] names layer 99", "layers 0 … 4"]),
     ("score WORLD masks=[[0,1,2,3,4]]", ["masks=[…,[0, 1, 2, 3, 4],…] removes every layer", "keep at least one"]),

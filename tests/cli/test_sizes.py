@@ -10,10 +10,10 @@ import pandas as pd
 
 import raysearch
 from raysearch.searching.result import SearchResult
+from tests.api.test_functions import settings
 from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
 from tests.cli.test_search import table
-from tests.test_api import settings
 
 
 def cells(text: str) -> list[list[str]]:

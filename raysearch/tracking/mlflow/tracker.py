@@ -12,6 +12,7 @@ when the same search is repeated. A study records little, so its parts are writt
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 Event = Callable[["MlflowWriter", int], None]  # its arguments are the writer and the time, in ms since the epoch
 _T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 _SHOW_INTERVAL_S = 0.5
 _IMPORT_DELAY_S = 10.0  # the longest wait for the first event before MLflow is imported
 
@@ -249,6 +251,7 @@ class MlflowTracker(Tracker):
             except Exception as error:  # a tracker never stops a search, whatever MLflow, a disk or a network throws
                 is_last_try = self._closing
                 self._warn_once(cause_of(error))
+                _log.info("recording in MLflow failed: %s", cause_of(error))
             with self._changed:
                 self._changed.wait_for(lambda: self._closing, self._retry_s)
 
