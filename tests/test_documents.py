@@ -34,6 +34,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 #: Pages that take long, so that `make faults` runs them.
 LONG = ("assessments", "export", "recipes", "recovery", "start", "studies")
 BLOCK = re.compile(r"^(?:<!-- not run: (.+?) -->\n)?```console\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`(raysearch [a-z][^`]*)`")
 #: How commands are not to be written: nobody would run them.
 OTHERWISE = re.compile(r"\n(?:```(?:bash|sh|shell)\n|\n    \$? ?(?:raysearch|pip|make) )")
