@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from tests.forks import python_by_fork
+
 #: Names the home of a test session, and tells processes that one of its processes started that they have it.
 TEST_HOME = "RAYSEARCH_TEST_HOME"
 #: Beginnings of variables that bring the developer's settings, caches and servers into a test.
@@ -104,12 +106,15 @@ def environment_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
-    """Ray for all tests of this process that need not start their own: it takes seconds."""
+    """Ray for all tests of this process that need not start their own: it takes seconds. Its workers are forks."""
     from raysearch.cluster.connection import join_ray
 
-    leave = join_ray(None, 4)
-    yield
-    leave()
+    with python_by_fork() as python:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "executable", str(python))  # by which Ray starts workers
+            leave = join_ray(None, 4)
+        yield
+        leave()
 
 
 @pytest.fixture(scope="session")
