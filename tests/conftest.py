@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from tests.forks import python_by_fork
+
 # So that a failed assertion of a suite shows the values compared.
 pytest.register_assert_rewrite("tests.evaluation.pool_suite", "tests.tracking.tracker_suite")
 
@@ -107,12 +109,16 @@ def environment_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
-    """Ray for all tests of this process that need not start their own: it takes seconds."""
+    """Ray for all tests of this process that need not start their own: it takes seconds. Its workers are forks."""
     from raysearch.cluster.ray_cluster import RayCluster
 
-    with RayCluster(None, 4) as cluster:
-        cluster.wait()
-        yield
+    with python_by_fork() as python:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "executable", str(python))  # by which Ray starts workers
+            cluster = RayCluster(None, 4)
+            cluster.wait()
+        with cluster:
+            yield
 
 
 @pytest.fixture(scope="session")
