@@ -160,10 +160,10 @@ def store_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         from mlflow import MlflowClient
 
-        from raysearch.tracking.options import Store
+        from raysearch.tracking.options import MlflowStore
 
         with warnings.catch_warnings(action="ignore"):  # MLflow's own calls of SQLAlchemy
-            MlflowClient(Store.locate(None, folder).uri).search_experiments()
+            MlflowClient(MlflowStore.locate(None, folder).uri).search_experiments()
 
     return made_once(tmp_path_factory, "store", make) / "mlflow.db"
 

@@ -22,7 +22,7 @@ _SCHEMES = {"http", "https", "databricks", "databricks-uc", "uc", "file", "sqlit
 
 
 @dataclass(frozen=True)
-class Store:
+class MlflowStore:
     """A store of MLflow.
 
     Args:
@@ -34,7 +34,7 @@ class Store:
     folder: Path
 
     @classmethod
-    def locate(cls, uri: str | None, folder: Path, argument: str = "tracking.uri") -> Store:
+    def locate(cls, uri: str | None, folder: Path, argument: str = "tracking.uri") -> MlflowStore:
         """Return the store at a URI.
 
         Args:
@@ -147,7 +147,7 @@ class TrackingOptions:
     child_runs: Literal["best", "all", "none"] = "best"
 
     def __post_init__(self) -> None:
-        Store.locate(self.uri, self.folder)
+        MlflowStore.locate(self.uri, self.folder)
         if not self.experiment.strip():
             raise UserError(f"tracking.experiment={self.experiment} is not a name; give one, such as raysearch")
 
@@ -172,9 +172,9 @@ class TrackingOptions:
         return f"{page.rstrip('/')}/#/runs/{run_id}" if page.startswith("http") else None
 
     @property
-    def store(self) -> Store:
+    def store(self) -> MlflowStore:
         """The store of MLflow."""
-        return Store.locate(self.uri, self.folder)
+        return MlflowStore.locate(self.uri, self.folder)
 
     def with_absolute_paths(self) -> TrackingOptions:
         """Return the same options with absolute paths, for a process in another folder."""

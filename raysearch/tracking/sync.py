@@ -25,7 +25,7 @@ from raysearch.text.redaction import redacted
 from raysearch.tracking.mlflow.assessments import record_answers, record_assessments, record_recovery
 from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
 from raysearch.tracking.mlflow.study import begin_study, end_failed, open_runs, record_report
-from raysearch.tracking.options import Store, TrackingOptions
+from raysearch.tracking.options import MlflowStore, TrackingOptions
 from raysearch.tracking.state import SearchState
 
 
@@ -184,7 +184,7 @@ def _sync_search(
         return synced
 
 
-def _write_assessments(store: Store, run_id: str, record: SearchRecord, ledger: Ledger) -> None:
+def _write_assessments(store: MlflowStore, run_id: str, record: SearchRecord, ledger: Ledger) -> None:
     """Write the recorded assessments, answers and recoveries of a search's masks."""
     record_assessments(store, {run_id: recorded_assessments(ledger, record)})
     record_answers(store, {run_id: recorded_answers(ledger, record)})

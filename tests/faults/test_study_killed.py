@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.record import SEARCHES, with_current_states
-from raysearch.tracking.options import Store
+from raysearch.tracking.options import MlflowStore
 from tests.cli.answers import evaluations, json_answer
 from tests.cli.conftest import World
 from tests.cli.studies import small_study, study_words
@@ -72,7 +72,7 @@ def test_a_study_that_is_stopped_leaves_nothing_failed_or_running(world: World, 
     with closing(Ledger(Path("mlruns/ledger.db"))) as ledger:
         stopped = with_current_states(ledger, SEARCHES.all(ledger))
     assert [(cell.state, cell.failure) for cell in stopped] == [("interrupted", None)] * 2
-    client = MlflowClient(Store.locate(None, Path("mlruns")).uri)
+    client = MlflowClient(MlflowStore.locate(None, Path("mlruns")).uri)
     experiment = client.get_experiment_by_name("raysearch")
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])

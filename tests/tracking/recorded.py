@@ -9,7 +9,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from raysearch.tracking.options import Store
+from raysearch.tracking.options import MlflowStore
 
 #: The files of a search.
 ARTIFACTS = {
@@ -31,7 +31,7 @@ class Recorded:
     """
 
     def __init__(self, place: str | Path, experiment: str = "raysearch", search_id: str | None = None) -> None:
-        self.client = MlflowClient(place if isinstance(place, str) else Store.locate(None, place).uri)
+        self.client = MlflowClient(place if isinstance(place, str) else MlflowStore.locate(None, place).uri)
         existing = self.client.get_experiment_by_name(experiment)
         assert existing is not None
         runs: list[Run] = self.client.search_runs([existing.experiment_id], max_results=1000)

@@ -9,7 +9,7 @@ import pytest
 from raysearch.configuration.compose import compose, with_tracking
 from raysearch.errors import UserError
 from raysearch.text.redaction import redact
-from raysearch.tracking.options import Store, TrackingOptions
+from raysearch.tracking.options import MlflowStore, TrackingOptions
 
 
 def test_an_address_from_a_record_gets_its_password_from_mlflows_variables(
@@ -20,7 +20,7 @@ def test_an_address_from_a_record_gets_its_password_from_mlflows_variables(
     for name in ("URI", "USERNAME", "TOKEN"):
         monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
     with pytest.raises(UserError, match="MLFLOW_TRACKING"):
-        Store.locate(recorded, tmp_path).check()
+        MlflowStore.locate(recorded, tmp_path).check()
     for variable, value, uri in (
         ("URI", address, address),
         ("USERNAME", "me", "https://host/mlflow"),
@@ -28,12 +28,12 @@ def test_an_address_from_a_record_gets_its_password_from_mlflows_variables(
     ):
         with monkeypatch.context() as patch:
             patch.setenv(f"MLFLOW_TRACKING_{variable}", value)
-            store = Store.locate(recorded, tmp_path)
+            store = MlflowStore.locate(recorded, tmp_path)
             assert store.uri == uri
             store.check()
     database = redact("postgresql://me:s3cret@host/db")
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
-    assert Store.locate(database, tmp_path).uri == database, "these variables are no login for a database"
+    assert MlflowStore.locate(database, tmp_path).uri == database, "these variables are no login for a database"
 
 
 def test_a_relative_database_path_is_made_absolute_for_processes_in_other_folders(

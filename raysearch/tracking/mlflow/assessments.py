@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from raysearch.searching.events import MaskRecovered
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.client import Point, client_of, log, only_one
-from raysearch.tracking.options import Store
+from raysearch.tracking.options import MlflowStore
 
 
-def record_recovery(store: Store, search_run: str, event: MaskRecovered) -> None:
+def record_recovery(store: MlflowStore, search_run: str, event: MaskRecovered) -> None:
     """Write a recovery to a separate run, a child of the search's run.
 
     The run of a dense model's recovery is a child of the study's run instead, if there is a study.
@@ -43,7 +43,7 @@ def record_recovery(store: Store, search_run: str, event: MaskRecovered) -> None
     record_assessments(store, {run.info.run_id: event.numbers})
 
 
-def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]]) -> None:
+def record_assessments(store: MlflowStore, metrics: Mapping[str, Mapping[str, float]]) -> None:
     """Log the metrics that runs do not have yet; values that are not finite are left out.
 
     Args:
@@ -57,7 +57,7 @@ def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]])
         log(client, run_id, [Point(key, value, 0) for key, value in by_key.items() if recorded.get(key) != value])
 
 
-def record_answers(store: Store, answers: Mapping[str, Mapping[str, str]]) -> None:
+def record_answers(store: MlflowStore, answers: Mapping[str, Mapping[str, str]]) -> None:
     """Write answers as the artifacts ``answers/<task>.jsonl``.
 
     Args:

@@ -16,7 +16,7 @@ from raysearch.core.paths import atomic_file
 from raysearch.text.redaction import redact
 from raysearch.tracking.mlflow.records import clip
 from raysearch.tracking.mlflow.views import view_tags
-from raysearch.tracking.options import Store
+from raysearch.tracking.options import MlflowStore
 
 if TYPE_CHECKING:  # heavy; it is imported after `quiet`
     from mlflow import MlflowClient
@@ -42,7 +42,7 @@ _KIND = {"mlflow.experimentKind": "custom_model_development"}
 _T = TypeVar("_T")
 
 
-def connect(store: Store, experiment: str) -> tuple[MlflowClient, str]:
+def connect(store: MlflowStore, experiment: str) -> tuple[MlflowClient, str]:
     """Return a client, and the id of an experiment; a missing store or experiment is created.
 
     Args:
@@ -62,7 +62,7 @@ def connect(store: Store, experiment: str) -> tuple[MlflowClient, str]:
         return client, _experiment_id(client, store, experiment)
 
 
-def client_of(store: Store) -> MlflowClient:
+def client_of(store: MlflowStore) -> MlflowClient:
     """Return a client of a store that exists."""
     from mlflow import MlflowClient
 
@@ -212,7 +212,7 @@ def quiet() -> None:
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # by default it warns of every retry
 
 
-def _experiment_id(client: MlflowClient, store: Store, name: str) -> str:
+def _experiment_id(client: MlflowClient, store: MlflowStore, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
     if experiment := client.get_experiment_by_name(name):

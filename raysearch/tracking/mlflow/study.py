@@ -10,14 +10,14 @@ from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.assessments import record_assessments
 from raysearch.tracking.mlflow.client import client_of, connect, log, only_one, search_all
 from raysearch.tracking.mlflow.views import objectives_of, study_condition, study_note, view_tags
-from raysearch.tracking.options import Store
+from raysearch.tracking.options import MlflowStore
 
 if TYPE_CHECKING:  # heavy; it is imported after `quiet`
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
 
-def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[str, Any], reopen: bool = True) -> str:
+def begin_study(store: MlflowStore, experiment: str, study_id: str, config: Mapping[str, Any], reopen: bool = True) -> str:
     """Create the study's run, or open the existing one, and return its id.
 
     Args:
@@ -42,7 +42,7 @@ def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[st
     return run_id
 
 
-def adopt(store: Store, parent: str, searches: Mapping[str, Mapping[str, str]]) -> None:
+def adopt(store: MlflowStore, parent: str, searches: Mapping[str, Mapping[str, str]]) -> None:
     """Make the runs of searches that were recorded earlier child runs of a study.
 
     Args:
@@ -61,7 +61,7 @@ def adopt(store: Store, parent: str, searches: Mapping[str, Mapping[str, str]]) 
         client.update_run(run_id, name=records.search_name(run_id, labels))
 
 
-def record_report(store: Store, run_id: str, metrics: Mapping[str, float], files: Sequence[Path], ended: bool) -> None:
+def record_report(store: MlflowStore, run_id: str, metrics: Mapping[str, float], files: Sequence[Path], ended: bool) -> None:
     """Write the numbers and the report of a study to its run, and end the run if the study has ended.
 
     Args:
@@ -93,7 +93,7 @@ def _describe(client: MlflowClient, study: Run) -> None:
     client.set_tag(run_id, "mlflow.note.content", note)
 
 
-def end_failed(store: Store, run_id: str, failure: str) -> None:
+def end_failed(store: MlflowStore, run_id: str, failure: str) -> None:
     """End the run of a search whose process died.
 
     Args:
@@ -106,7 +106,7 @@ def end_failed(store: Store, run_id: str, failure: str) -> None:
     client.set_terminated(run_id, "FAILED")
 
 
-def stop_study(store: Store, run_id: str, search_ids: Collection[str]) -> None:
+def stop_study(store: MlflowStore, run_id: str, search_ids: Collection[str]) -> None:
     """End the run of a study, and those of its searches, as KILLED.
 
     Args:
@@ -121,7 +121,7 @@ def stop_study(store: Store, run_id: str, search_ids: Collection[str]) -> None:
     client.set_terminated(run_id, "KILLED")
 
 
-def open_runs(store: Store, parent: str) -> Sequence[Run]:
+def open_runs(store: MlflowStore, parent: str) -> Sequence[Run]:
     """Return the runs of a study's searches that have not ended.
 
     Args:

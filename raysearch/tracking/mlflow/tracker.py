@@ -41,7 +41,7 @@ from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult
 from raysearch.tracking.mlflow.assessments import record_answers, record_assessments, record_recovery
 from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
 from raysearch.tracking.mlflow.study import adopt, begin_study, record_report, stop_study
-from raysearch.tracking.options import Store, TrackingOptions
+from raysearch.tracking.options import MlflowStore, TrackingOptions
 from raysearch.tracking.state import SearchState
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class MlflowTracker(Tracker):
         return self.run_id
 
     def _record_for_searches(
-        self, subject: str, results: Sequence[tuple[SearchRecord, _T]], write: Callable[[Store, dict[str, _T]], None]
+        self, subject: str, results: Sequence[tuple[SearchRecord, _T]], write: Callable[[MlflowStore, dict[str, _T]], None]
     ) -> None:
         """Write results of searches to their runs; searches without a run are left out."""
         by_run = {search.mlflow_run_id: result for search, result in results if search.mlflow_run_id is not None}

@@ -17,7 +17,7 @@ from raysearch.text.escaping import visible
 from raysearch.text.sentences import what_failed
 from raysearch.tracking.mlflow.client import attempt, cause_of, client_of, keep_views, search_all
 from raysearch.tracking.mlflow.views import SEARCHES, objective_key, objectives_of, view_link
-from raysearch.tracking.options import Store
+from raysearch.tracking.options import MlflowStore
 
 # Only MLflow's GenAI features need job workers, which are seven processes of 250 MiB each.
 _ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
@@ -40,7 +40,7 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     Raises:
         UserError: The store does not exist, cannot be opened or is a server itself, or the port is in use.
     """
-    store = Store.locate(uri, folder, "--uri")
+    store = MlflowStore.locate(uri, folder, "--uri")
     if store.is_server:
         raise UserError(f"--uri={store.uri} is a server already; open that address in a browser")
     if store.is_embedded and not (store.folder / "mlflow.db").is_file():
@@ -80,7 +80,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
         return 0
 
 
-def _links(store: Store, address: str) -> list[str]:
+def _links(store: MlflowStore, address: str) -> list[str]:
     """Return lines with the addresses of the views of searches; MLflow's start page shows other things."""
     client = client_of(store)
     lines: list[str] = []

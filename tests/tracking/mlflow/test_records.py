@@ -9,7 +9,7 @@ from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.core.trial import Trial
 from raysearch.searching.result import RoundSummary
 from raysearch.tracking.mlflow import records
-from raysearch.tracking.options import Store
+from raysearch.tracking.options import MlflowStore
 from tests.tracking.mlflow.test_tracker import record_search
 from tests.tracking.recorded import Recorded
 from tests.tracking.simulated import greedy_search
@@ -142,7 +142,7 @@ def test_a_search_has_its_calibration_once(tmp_path):
     run_id = record_search(tmp_path)
     assert run_id is not None
     record_search(tmp_path)
-    inputs = MlflowClient(Store.locate(None, tmp_path).uri).get_run(run_id).inputs
+    inputs = MlflowClient(MlflowStore.locate(None, tmp_path).uri).get_run(run_id).inputs
     assert inputs is not None
     (dataset,) = (dataset_input.dataset for dataset_input in inputs.dataset_inputs)
     assert (dataset.name, dataset.digest) == ("wikitext", "c" * 16)

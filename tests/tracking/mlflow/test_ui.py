@@ -11,7 +11,7 @@ import pytest
 from mlflow import MlflowClient
 
 from raysearch.tracking.mlflow.ui import _links, serve_ui
-from raysearch.tracking.options import Store
+from raysearch.tracking.options import MlflowStore
 from tests.cases import assert_refused
 from tests.tracking.conftest import Served, closed_port, get, start_ui
 from tests.tracking.mlflow.test_tracker import SEARCH, record_search
@@ -78,7 +78,7 @@ def test_a_server_stores_runs_and_their_files(tmp_path, served: Served, capfd):
 
 def test_it_prints_the_addresses_of_views(served: Served) -> None:
     MlflowClient(served.url).set_experiment_tag("1", "mlflow.sharedViewState.raysearch", "of an older version")
-    lines = _links(Store.locate(None, served.folder), served.url)
+    lines = _links(MlflowStore.locate(None, served.folder), served.url)
     whole, table, charts = (line for line in lines if line.startswith("tests"))
     assert whole.startswith(f"tests: all searches: {served.url}/#/experiments/1/runs?")
     assert whole.endswith("?viewStateShareKey=raysearch&compareRunsMode=TABLE")
