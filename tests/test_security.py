@@ -96,7 +96,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
 
 def test_the_ui_listens_on_this_machine_alone() -> None:
     assert inspect.signature(serve_ui).parameters["host"].default == "127.0.0.1"
-    from raysearch.cli.record import ui
+    from raysearch.cli.recorded_searches import ui
 
     assert inspect.signature(ui).parameters["host"].default == "127.0.0.1"
 

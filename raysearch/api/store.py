@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from raysearch.ledger.checking import LedgerCheck
     from raysearch.ledger.merging import Merged
-    from raysearch.ledger.table import Table
-    from raysearch.searching.record import Cleaned, SearchRecord
-    from raysearch.studies.record import CellRecord
+    from raysearch.ledger.table import RecordTable
+    from raysearch.searching.search_record import Cleaned, SearchRecord
+    from raysearch.studies.study_record import CellRecord
 
 
 def open_store(path: PathLike = "mlruns") -> Store:
@@ -66,8 +66,8 @@ class Store:
         Raises:
             UserError: No search fits the name, or several do.
         """
-        from raysearch.searching.record import SEARCHES
-        from raysearch.studies.record import STUDIES
+        from raysearch.searching.search_record import SEARCHES
+        from raysearch.studies.study_record import STUDIES
 
         with self.location.opened_ledger() as ledger:
             try:
@@ -90,7 +90,7 @@ class Store:
         Raises:
             UserError: No study fits the name, or several do.
         """
-        from raysearch.studies.record import STUDIES
+        from raysearch.studies.study_record import STUDIES
 
         with self.location.opened_ledger() as ledger:
             return Study(self.location, STUDIES.find(ledger, name).study_id)
@@ -105,8 +105,8 @@ class Store:
             UserError: Neither a search nor a study fits the name, or several do.
         """
         from raysearch.ledger.table import find_in
-        from raysearch.searching.record import SEARCHES, SearchRecord
-        from raysearch.studies.record import STUDIES
+        from raysearch.searching.search_record import SEARCHES, SearchRecord
+        from raysearch.studies.study_record import STUDIES
 
         with self.location.opened_ledger() as ledger:
             record = find_in(ledger, name, SEARCHES, STUDIES)
@@ -116,28 +116,28 @@ class Store:
 
     def searches(self) -> list[Search]:
         """Return all searches, the newest first."""
-        from raysearch.searching.record import SEARCHES
+        from raysearch.searching.search_record import SEARCHES
 
         with self.location.opened_ledger() as ledger:
             return [Search(self.location, search_id) for search_id in SEARCHES.ids(ledger)]
 
     def studies(self) -> list[Study]:
         """Return all studies, the newest first."""
-        from raysearch.studies.record import STUDIES
+        from raysearch.studies.study_record import STUDIES
 
         with self.location.opened_ledger() as ledger:
             return [Study(self.location, study_id) for study_id in STUDIES.ids(ledger)]
 
     def records(self) -> list[SearchRecord]:
         """Return the records of all searches, read at once, the newest first."""
-        from raysearch.searching.record import SEARCHES, with_current_states
+        from raysearch.searching.search_record import SEARCHES, with_current_states
 
         with self.location.opened_ledger() as ledger:
             return with_current_states(ledger, SEARCHES.all(ledger))
 
     def cells_by_search(self) -> dict[str, tuple[str, CellRecord]]:
         """Return, by search id, the id of the newest study that contains the search, and its cell there."""
-        from raysearch.studies.record import cells_by_search
+        from raysearch.studies.study_record import cells_by_search
 
         with self.location.opened_ledger() as ledger:
             return cells_by_search(ledger)
@@ -192,8 +192,8 @@ class Store:
         Raises:
             UserError: A name fits no search or several, or one of the searches is running.
         """
-        from raysearch.searching.record import clean
-        from raysearch.studies.record import STUDIES
+        from raysearch.searching.search_record import clean
+        from raysearch.studies.study_record import STUDIES
 
         checked(bool, "yes", yes)
         with self.location.opened_ledger() as ledger:
@@ -238,9 +238,9 @@ class Store:
         serve_ui(self.path, uri, host, port)
 
 
-def _record_tables() -> list[Table[Any]]:
+def _record_tables() -> list[RecordTable[Any]]:
     """Return the tables of a ledger whose rows are records: searches and studies."""
-    from raysearch.searching.record import SEARCHES
-    from raysearch.studies.record import STUDIES
+    from raysearch.searching.search_record import SEARCHES
+    from raysearch.studies.study_record import STUDIES
 
     return [SEARCHES, STUDIES]

@@ -17,8 +17,8 @@ from raysearch.searching.observer import Observer
 if TYPE_CHECKING:
     from raysearch.ledger.ledger import Ledger
     from raysearch.searching.spec import SearchSpec
-    from raysearch.studies.record import StudyRecord
     from raysearch.studies.result import StudyResult
+    from raysearch.studies.study_record import StudyRecord
     from raysearch.tracking.sync import SyncedStudy
 
 
@@ -170,7 +170,7 @@ class Study:
     @contextmanager
     def _opened(self) -> Iterator[tuple[Ledger, StudyRecord]]:
         """Open the ledger, and read the record of the study."""
-        from raysearch.studies.record import STUDIES
+        from raysearch.studies.study_record import STUDIES
 
         with self.location.opened_ledger() as ledger:
             yield ledger, STUDIES.find(ledger, self.study_id)

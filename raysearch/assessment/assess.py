@@ -15,11 +15,11 @@ from raysearch.assessment.harness import missing_tasks, run_tasks
 from raysearch.assessment.own_data import OWN, OwnText, is_installed, own_text
 from raysearch.assessment.perplexity import measure_perplexities, text_specs
 from raysearch.assessment.probe import ask_probe, probe_problems
-from raysearch.assessment.recorded import record_assessments
 from raysearch.assessment.results import Assessments, Result, SearchAssessment
 from raysearch.assessment.spec import AssessSpec
 from raysearch.assessment.speed import DECODE, MEMORY, measure_speeds
 from raysearch.assessment.task_files import check_names, find_tasks
+from raysearch.assessment.tracked_assessments import record_assessments
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError, within
@@ -34,7 +34,7 @@ from raysearch.models.spec import ModelInfo, ModelSpec
 from raysearch.searching.observer import Observer, warn_of_unknown
 from raysearch.searching.recommend import SpeedMeter
 from raysearch.searching.recommendation import Speed
-from raysearch.searching.record import SearchRecord
+from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.spec import SearchSpec
 from raysearch.searching.speed_options import SpeedOptions
 

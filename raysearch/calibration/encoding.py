@@ -27,7 +27,7 @@ class _Wording:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _EncodedRow:
     """A row in tokens."""
 
     ids: tuple[int, ...]
@@ -39,7 +39,7 @@ class _Row:
 class _Encoded:
     """A sample in tokens: one row for each choice, or a single row."""
 
-    rows: tuple[_Row, ...]
+    rows: tuple[_EncodedRow, ...]
     gold: int = 0
     characters: tuple[int, ...] = ()
     answer: Answer | None = None
@@ -150,7 +150,7 @@ def _prompt(sample: Sample, tokenizer: Any, where: str) -> tuple[_Wording, Answe
     )
 
 
-def _scored_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _Row:
+def _scored_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _EncodedRow:
     """Return a row, cut on the left so that the answer stays; of a conversation, the last answer."""
     ids, spans = _tokenise(wording, tokenizer)
     answer_tokens = spans.count(len(wording.spans) - 1)
@@ -171,21 +171,21 @@ def _scored_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> 
     return _cut_left(ids, spans, seq_len, tokenizer)
 
 
-def _whole_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _Row:
+def _whole_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _EncodedRow:
     """Return a row with all tokens scored but the first, cut on the right."""
     ids, spans = _tokenise(replace(wording, spans=((0, len(wording.text)),)), tokenizer)
     if not spans.count(0):
         raise UserError(f"{where} has no token that follows another; leave the row out")
-    return _Row(tuple(ids[:seq_len]), tuple(span >= 0 for span in spans[:seq_len]), len(ids) > seq_len)
+    return _EncodedRow(tuple(ids[:seq_len]), tuple(span >= 0 for span in spans[:seq_len]), len(ids) > seq_len)
 
 
-def _cut_left(ids: list[int], spans: list[int], seq_len: int, tokenizer: Any) -> _Row:
+def _cut_left(ids: list[int], spans: list[int], seq_len: int, tokenizer: Any) -> _EncodedRow:
     """Keep the last tokens, and the first token if the tokenizer begins every text with it."""
     n_excess = max(0, len(ids) - seq_len)
     n_first = 1 if n_excess and ids[0] == getattr(tokenizer, "bos_token_id", None) else 0
     row_ids = ids[:n_first] + ids[n_first + n_excess :]
     scored = [span >= 0 for span in spans[:n_first] + spans[n_first + n_excess :]]
-    return _Row(tuple(row_ids), (False, *scored[1:]), n_excess > 0)
+    return _EncodedRow(tuple(row_ids), (False, *scored[1:]), n_excess > 0)
 
 
 def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import typer
 
 # isort: off
-from raysearch.cli import search, calibration, study, recovery, record, ledger  # noqa: F401  # in the order of --help
+from raysearch.cli import search, calibration, study, recovery, recorded_searches, ledger  # noqa: F401  # in the order of --help
 
 # isort: on
 from raysearch.cli.app import app

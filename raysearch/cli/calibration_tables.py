@@ -11,7 +11,7 @@ from raysearch.cli.cells import extent, loss_cells, loss_columns, new_table, spl
 from raysearch.text.numbers import added, count
 
 if TYPE_CHECKING:  # slow to import, and a command that is refused does not need them
-    from raysearch.searching.inspection import Inspection, Row
+    from raysearch.searching.inspection import Inspection, ShownRow
     from raysearch.searching.sweep import Agreement, Profile, Sweep
 
 
@@ -100,7 +100,7 @@ def _facts(calibration: Inspection) -> dict[str, str]:
     return facts
 
 
-def _row_line(row: Row) -> str:
+def _row_line(row: ShownRow) -> str:
     """Return the text of a row, with the scored tokens in brackets."""
     text = "".join(f"\u27e6{span.text}\u27e7" if span.scored else span.text for span in row.spans)
     n_tokens = sum(span.n_tokens for span in row.spans)

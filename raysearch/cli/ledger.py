@@ -14,7 +14,7 @@ from raysearch.cli.output import output
 from raysearch.text.numbers import count, size
 
 if TYPE_CHECKING:
-    from raysearch.searching.record import Cleaned
+    from raysearch.searching.search_record import Cleaned
 
 ledger_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check, merge, clean or export a ledger.")
 app.add_typer(ledger_app, name="ledger")

@@ -14,8 +14,8 @@ from raysearch.core.paths import option_for
 from raysearch.text.numbers import count, duration, short_duration, size
 
 if TYPE_CHECKING:
-    from raysearch.recovery.record import RecoveryRecord
-    from raysearch.recovery.results import Recovered, RecoveryCost
+    from raysearch.recovery.recovery_record import RecoveryRecord
+    from raysearch.recovery.results import RecoveryCost, RecoveryResult
 
 
 def recovery_parts(record: RecoveryRecord, search_id: str | None = None) -> list[Table | str]:
@@ -43,7 +43,7 @@ def recovery_parts(record: RecoveryRecord, search_id: str | None = None) -> list
     return [table, *_lines(record)]
 
 
-def closing_lines(done: Recovered, out: Path, store: Path) -> list[str]:
+def closing_lines(done: RecoveryResult, out: Path, store: Path) -> list[str]:
     """Return the lines on the files of a recovery, and on the next commands.
 
     Args:

@@ -42,16 +42,16 @@ from raysearch.text.numbers import added, count, duration, rounded, short_durati
 from raysearch.text.sentences import as_typed
 
 if TYPE_CHECKING:  # slow to import, and `raysearch show` does not need them
-    from raysearch.configuration.origins import Setting
+    from raysearch.configuration.origins import ConfiguredValue
     from raysearch.models.export import ExportResult
     from raysearch.models.gguf_healing import HealedGGUF
     from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.recovery.export import RecoveredExport
     from raysearch.searching.gap import Gap
     from raysearch.searching.recommendation import Recommendation, SizeFacts
-    from raysearch.searching.record import SearchRecord
     from raysearch.searching.score import Score
-    from raysearch.studies.record import CellRecord
+    from raysearch.searching.search_record import SearchRecord
+    from raysearch.studies.study_record import CellRecord
     from raysearch.tracking.sync import SyncedSearch, SyncedStudy
 
 _MOST_PARTS = 4  # a table has no room for the losses of more parts
@@ -242,7 +242,7 @@ def sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def settings_table(settings: Sequence[Setting]) -> Table:
+def settings_table(settings: Sequence[ConfiguredValue]) -> Table:
     """Return the table of a configuration, a row for each value with its origin."""
     table = new_table("", "key", "value", "from", left_aligned=("key", "value", "from"))
     for setting in settings:

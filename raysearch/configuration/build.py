@@ -49,7 +49,7 @@ from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.source import with_dtype
 from raysearch.models.spec import label_of
 from raysearch.recovery.refine import RecoveryRefiner
-from raysearch.recovery.spec import RecoverSpec
+from raysearch.recovery.spec import RecoverySpec
 from raysearch.searching.recommendation import Budget
 from raysearch.searching.spec import SearchSpec
 from raysearch.studies.grid import Combination, combinations_of
@@ -286,7 +286,7 @@ def _grid(study: Mapping[str, Any]) -> StudyGrid:
     return validated(StudyGrid, "study", _values_of(StudyGrid, study.get("study", {})))
 
 
-def _study_recoveries(study: Mapping[str, Any], config_dir: PathLike | None) -> dict[str, RecoverSpec]:
+def _study_recoveries(study: Mapping[str, Any], config_dir: PathLike | None) -> dict[str, RecoverySpec]:
     """Build the methods of recovering a study's masks."""
     recoveries = {}
     mistakes = Mistakes()
@@ -393,7 +393,7 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
     return validated(AssessConfig, "", _values_of(AssessConfig, config)).assess
 
 
-def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
+def recover_spec(config: Mapping[str, Any]) -> RecoverySpec:
     """Build a recovery from a configuration composed from ``conf/recover.yaml``.
 
     The section ``assess`` names the measures of the recovered model; it may name none.
@@ -407,7 +407,7 @@ def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
 
 def _recover_spec(
     config: RecoveryConfig, values: Mapping[str, Any], cluster: ClusterOptions, assess: AssessSpec
-) -> RecoverSpec:
+) -> RecoverySpec:
     """Build a recovery.
 
     Args:
@@ -425,7 +425,7 @@ def _recover_spec(
         "data": values["data"],
         "recovery": {**values["recovery"], "responses": options.responses},
     }
-    return RecoverSpec(
+    return RecoverySpec(
         config.data,
         options,
         assess,

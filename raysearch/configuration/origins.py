@@ -14,7 +14,7 @@ from raysearch.text.redaction import redacted
 
 
 @dataclass(frozen=True)
-class Setting:
+class ConfiguredValue:
     """A value of a resolved configuration.
 
     Args:
@@ -29,7 +29,7 @@ class Setting:
     origin: str
 
 
-def settings_of(job: str, overrides: Sequence[str], config_dir: PathLike | None = None) -> list[Setting]:
+def settings_of(job: str, overrides: Sequence[str], config_dir: PathLike | None = None) -> list[ConfiguredValue]:
     """Return every value of a configuration with its origin.
 
     Args:
@@ -44,7 +44,7 @@ def settings_of(job: str, overrides: Sequence[str], config_dir: PathLike | None 
     merged.mistakes.raise_if_any()
     del merged.config["choices"]
     return [
-        Setting(key, redacted({"": value})[""], _origin(key, merged))
+        ConfiguredValue(key, redacted({"": value})[""], _origin(key, merged))
         for key, value in items_of(merged.config)
         if value == {} or not isinstance(value, dict)
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from raysearch.ledger.ledger import Ledger, checksum
 from raysearch.ledger.schema import ROWS, SCHEMA_VERSION, TABLES
-from raysearch.ledger.table import Table
+from raysearch.ledger.table import RecordTable
 
 _MAX_LINES = 20  # of damage
 
@@ -40,7 +40,7 @@ class LedgerCheck:
         return not self.damage
 
 
-def check_ledger(ledger: Ledger, records: Sequence[Table[Any]]) -> LedgerCheck:
+def check_ledger(ledger: Ledger, records: Sequence[RecordTable[Any]]) -> LedgerCheck:
     """Read every row of a ledger and report the damaged ones.
 
     Args:
@@ -61,7 +61,7 @@ def check_ledger(ledger: Ledger, records: Sequence[Table[Any]]) -> LedgerCheck:
     return LedgerCheck(ledger.path, SCHEMA_VERSION, ledger.path.stat().st_size, rows, damage)
 
 
-def _damage(ledger: Ledger, records: Sequence[Table[Any]]) -> Iterator[str]:
+def _damage(ledger: Ledger, records: Sequence[RecordTable[Any]]) -> Iterator[str]:
     try:
         lines = [line for (line,) in ledger.connection.execute(f"PRAGMA integrity_check({_MAX_LINES})")]
     except sqlite3.Error as error:

@@ -18,7 +18,7 @@ from raysearch.errors import UserError
 from raysearch.ledger.checking import check_ledger
 from raysearch.ledger.ledger import Ledger, put
 from raysearch.ledger.schema import ROWS
-from raysearch.ledger.table import Table
+from raysearch.ledger.table import RecordTable
 
 #: The condition for assessments whose name is not a fingerprint. They are lists or dicts that grow, such as all
 #: assessed numbers of a mask, or its recoveries.
@@ -44,7 +44,7 @@ class Merged:
     rows: dict[str, int]
 
 
-def merge_ledgers(ledger: Ledger, paths: Sequence[Path], records: Sequence[Table[Any]]) -> Merged:
+def merge_ledgers(ledger: Ledger, paths: Sequence[Path], records: Sequence[RecordTable[Any]]) -> Merged:
     """Add the rows of other ledgers to a ledger.
 
     The other ledgers are merged one after the other, each completely or not at all.
@@ -99,7 +99,7 @@ def _join_growing_assessments(connection: sqlite3.Connection) -> int:
     return changed
 
 
-def _merge(ledger: Ledger, other_ledger: Ledger, records: Sequence[Table[Any]]) -> dict[str, int]:
+def _merge(ledger: Ledger, other_ledger: Ledger, records: Sequence[RecordTable[Any]]) -> dict[str, int]:
     """Add the rows of one other ledger, and return how many were added or changed, by table."""
     n_rows: dict[str, int] = {}
     with other_ledger.explaining():

@@ -26,7 +26,7 @@ _Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True)
-class Table(Generic[_Record]):
+class RecordTable(Generic[_Record]):
     """A table of the ledger whose rows are records of a class.
 
     Args:
@@ -212,7 +212,7 @@ class Table(Generic[_Record]):
         )
 
 
-def find_in(ledger: Ledger, name: str, *tables: Table[Any]) -> Any:
+def find_in(ledger: Ledger, name: str, *tables: RecordTable[Any]) -> Any:
     """Return the record that a name fits.
 
     Args:

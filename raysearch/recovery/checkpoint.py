@@ -26,7 +26,7 @@ from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.models.verification import probe_logits, relative_gap, tolerance
 from raysearch.models.vllm import misread_by_vllm
-from raysearch.recovery.record import ThreeNumbers, Training
+from raysearch.recovery.recovery_record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.text.redaction import redact, redacted
 

@@ -15,9 +15,9 @@ from raysearch.models.hub import HubRepository
 from raysearch.models.loading import describe, fingerprint
 from raysearch.models.source import gguf_file, locate
 from raysearch.recovery.checkpoint import written_by
-from raysearch.recovery.record import RecoveryRecord, recoveries_of_search
+from raysearch.recovery.recovery_record import RecoveryRecord, recoveries_of_search
 from raysearch.searching.export import export_search
-from raysearch.searching.record import SearchRecord
+from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.spec import SearchSpec
 
 

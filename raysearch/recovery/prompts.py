@@ -25,7 +25,7 @@ LeftOut = Literal[
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainingRow:
     """A row of tokens to train on.
 
     Args:
@@ -67,7 +67,7 @@ class Prompts:
     """
 
     questions: tuple[Question, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TrainingRow, ...]
     left_out: dict[str, int]
 
 
@@ -90,9 +90,9 @@ def draw_prompts(
     left_out = Counter[str]()
     if isinstance(data.draw, WindowOptions):
         batch = data.samples(tokenizer, Form.TEXT, max_positions).batch
-        rows: list[Row] = []
+        rows: list[TrainingRow] = []
         for ids, length in zip(batch.input_ids, batch.lengths.tolist(), strict=True):
-            row = Row(tuple(ids[:length].tolist()))
+            row = TrainingRow(tuple(ids[:length].tolist()))
             if measured.shared(tokenizer.decode(row.ids)):
                 left_out["overlapping"] += 1
             else:
@@ -173,7 +173,9 @@ def encode(
     return tuple(tokenizer(text, verbose=False)["input_ids"])
 
 
-def row_of(question: Question, answer: str, cut_off: bool, options: RecoveryOptions, tokenizer: Any) -> Row | LeftOut:
+def row_of(
+    question: Question, answer: str, cut_off: bool, options: RecoveryOptions, tokenizer: Any
+) -> TrainingRow | LeftOut:
     """Return a question with its answer as a row, or the reason why it is left out.
 
     Args:
@@ -188,18 +190,18 @@ def row_of(question: Question, answer: str, cut_off: bool, options: RecoveryOpti
     if cut_off:
         return "cut off"
     ids = encode(question.messages, answer, tokenizer, "a row of data", question.thinking)
-    return "too long" if len(ids) > options.max_tokens else Row(ids, n_shared(question.ids, ids), answer)
+    return "too long" if len(ids) > options.max_tokens else TrainingRow(ids, n_shared(question.ids, ids), answer)
 
 
-def usable_rows(results: Sequence[Row | LeftOut], left_out: Counter[str]) -> list[Row]:
+def usable_rows(results: Sequence[TrainingRow | LeftOut], left_out: Counter[str]) -> list[TrainingRow]:
     """Return the rows among the results of `row_of`, and count the others.
 
     Args:
         results: A row, or the reason why there is none, for each question.
         left_out: The number of questions that are left out, by the reason; this is updated.
     """
-    left_out.update(result for result in results if not isinstance(result, Row))
-    return [result for result in results if isinstance(result, Row)]
+    left_out.update(result for result in results if not isinstance(result, TrainingRow))
+    return [result for result in results if isinstance(result, TrainingRow)]
 
 
 def _template(texts: Iterable[str], n: int) -> Template:
@@ -244,7 +246,7 @@ def check_rows(data: Data, options: RecoveryOptions, max_positions: int | None) 
         )
 
 
-def n_to_train_on(rows: Sequence[Row], options: RecoveryOptions, left_out: dict[str, int], data: Data) -> int:
+def n_to_train_on(rows: Sequence[TrainingRow], options: RecoveryOptions, left_out: dict[str, int], data: Data) -> int:
     """Return how many of the first rows fit the limit of tokens, and count the others.
 
     Args:

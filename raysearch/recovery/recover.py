@@ -30,17 +30,17 @@ from raysearch.models.source import gguf_file, locate
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import write_card, written_by
 from raysearch.recovery.progress import timed
-from raysearch.recovery.prompts import LeftOut, Question, Row, n_to_train_on, row_of, usable_rows
-from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
-from raysearch.recovery.results import Recovered, RecoveryCost
-from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
-from raysearch.recovery.steps import RECOVERED, TEACHER, Recovery, heal, prepare, remove_copies, remove_models
+from raysearch.recovery.prompts import LeftOut, Question, TrainingRow, n_to_train_on, row_of, usable_rows
+from raysearch.recovery.recovery_record import RecoveryRecord, recoveries_of, write_recovery
+from raysearch.recovery.results import RecoveryCost, RecoveryResult
+from raysearch.recovery.spec import RecoveryOptions, RecoverySpec
+from raysearch.recovery.steps import RECOVERED, TEACHER, PlannedRecovery, heal, prepare, remove_copies, remove_models
 from raysearch.recovery.teacher import TopLogits
 from raysearch.recovery.trainer import TrainingRows, TrainingSetup, all_threads, make_trainer, naming_bitsandbytes
 from raysearch.recovery.training import within_memory
 from raysearch.searching.export import export_search
 from raysearch.searching.observer import Observer
-from raysearch.searching.record import SearchRecord
+from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.spec import SearchSpec
 
 
@@ -48,13 +48,13 @@ def recover_search(
     record: SearchRecord,
     ledger: Ledger,
     search: SearchSpec,
-    spec: RecoverSpec,
+    spec: RecoverySpec,
     out: Path,
     *,
     remove: int | None,
     overwrite: bool,
     observer: Observer,
-) -> Recovered:
+) -> RecoveryResult:
     """Train the model without the layers that a search removed, and write and assess it.
 
     Args:
@@ -84,7 +84,7 @@ def recover_in_study(
     record: SearchRecord,
     ledger: Ledger,
     search: SearchSpec,
-    spec: RecoverSpec,
+    spec: RecoverySpec,
     way: str,
     *,
     remove: int | None,
@@ -123,7 +123,7 @@ class _Assessed(NamedTuple):
     recovered: Mapping[str, Result]
 
 
-def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer) -> Recovered:
+def _recover(recovery: PlannedRecovery, out: Path, overwrite: bool, observer: Observer) -> RecoveryResult:
     """Train, write and assess a model. Steps that are already done are not repeated."""
     started = time.monotonic()
     if written_by(out) != recovery.name:
@@ -135,7 +135,7 @@ def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer)
         shutil.rmtree(recovery.folder / TEACHER, ignore_errors=True)
         with timed(stages, "assessment"):
             assessed = _assess(recovery, out, observer)
-        result = Recovered(
+        result = RecoveryResult(
             recovery_id=recovery.name,
             search_id=recovery.record.search_id,
             model=evidence.model,
@@ -155,7 +155,7 @@ def _recover(recovery: Recovery, out: Path, overwrite: bool, observer: Observer)
     return result
 
 
-def _record(recovery: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
+def _record(recovery: PlannedRecovery, result: RecoveryResult, way: str, observer: Observer) -> RecoveryRecord:
     record = replace(result.record(way), asked=recovery.required_numbers, settings=recovery.spec.settings)
     written = write_recovery(recovery.ledger, recovery.assessment.fingerprint, record)
     observer.on_event(written.event(recovery.record))
@@ -166,7 +166,7 @@ def recovery_cost(
     record: SearchRecord,
     ledger: Ledger,
     search: SearchSpec,
-    spec: RecoverSpec,
+    spec: RecoverySpec,
     remove: int | None,
     observer: Observer,
 ) -> RecoveryCost:
@@ -191,7 +191,7 @@ def recovery_cost(
     prompts = recovery.prompts
     left_out = Counter(prompts.left_out)
     tokenizer = recovery.tokenizer
-    results: list[Row | LeftOut]
+    results: list[TrainingRow | LeftOut]
     if options.responses == "self":
         n_answers = len(prompts.questions)
         results = [_longest_row(question, options, tokenizer) for question in prompts.questions]
@@ -228,16 +228,16 @@ def recovery_cost(
     )
 
 
-def _longest_row(question: Question, options: RecoveryOptions, tokenizer: Any) -> Row | LeftOut:
+def _longest_row(question: Question, options: RecoveryOptions, tokenizer: Any) -> TrainingRow | LeftOut:
     """Return a row with the longest answer that the dense model may write, or the reason why there is none."""
     n_prompt = len(question.ids)
     if n_prompt >= options.max_tokens:
         return "too long"
     filler = (tokenizer.eos_token_id or 0,) * options.max_new_tokens
-    return Row((question.ids + filler)[: options.max_tokens], n_prompt)
+    return TrainingRow((question.ids + filler)[: options.max_tokens], n_prompt)
 
 
-def _assess(recovery: Recovery, out: Path, observer: Observer) -> _Assessed:
+def _assess(recovery: PlannedRecovery, out: Path, observer: Observer) -> _Assessed:
     """Assess the dense, the pruned and the recovered model. Numbers in the ledger are not computed again."""
     ledger = recovery.ledger
     before = assess_masks(recovery.assessment, ledger, [recovery.mask], on_progress=observer.assessing)
@@ -248,7 +248,7 @@ def _assess(recovery: Recovery, out: Path, observer: Observer) -> _Assessed:
 
 
 def _time_step(
-    recovery: Recovery, model: ModelSpec, rows: list[Row], folder: Path, micro_batch_size: int
+    recovery: PlannedRecovery, model: ModelSpec, rows: list[TrainingRow], folder: Path, micro_batch_size: int
 ) -> tuple[float, int]:
     """Return the seconds of a step on rows of at least median length, and its peak memory in bytes."""
     n_steps = 2 if recovery.on_gpu else 1  # on a CPU a step takes long, and the first takes as long as the next

@@ -27,22 +27,22 @@ from raysearch.ledger.locks import locked
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.recovery.prompts import check_rows
-from raysearch.recovery.record import Training
-from raysearch.recovery.spec import RecoverSpec
+from raysearch.recovery.recovery_record import Training
+from raysearch.recovery.spec import RecoverySpec
 from raysearch.searchers.base import Round
 from raysearch.searching.events import MaskRecovered, RecoveryHeader
 from raysearch.searching.observer import Observer, Prefixed
-from raysearch.searching.record import SearchRecord
 from raysearch.searching.result import RefinedMask, Refinement
+from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.spec import SearchSpec
 from raysearch.stats.rank import rank_correlation
 
 if TYPE_CHECKING:  # imports torch and trl, which a search answered from the ledger does not need
-    from raysearch.recovery.steps import Recovery
+    from raysearch.recovery.steps import PlannedRecovery
 
 
 @dataclass(frozen=True)
-class _Refined:
+class _RecoveredLosses:
     """The record of a mask after its short recovery: its loss on each calibration, and the cost."""
 
     recovery_id: str
@@ -68,10 +68,10 @@ class RecoveryRefiner(Options):
 
     masks: Annotated[int, Field(ge=2)]
     steps: PositiveInt
-    recover_with: RecoverSpec
+    recover_with: RecoverySpec
 
     @property
-    def spec(self) -> RecoverSpec:
+    def spec(self) -> RecoverySpec:
         """The recovery of each mask."""
         options = replace(self.recover_with.options, max_steps=self.steps, epochs=float(self.steps))
         return replace(self.recover_with, options=options)
@@ -117,16 +117,18 @@ class RecoveryRefiner(Options):
         record_by_mask = {record.finished_result.mask: record for record in records}
         identity = [records[0].identifying, self._training_identity]
         name = f"refine-m{len(records[0].finished_result.removed)}-{digest(identity, 8)}"
-        refined_by_mask: dict[Mask, _Refined] = read_assessments(ledger, model, name, record_by_mask, _Refined)
+        refined_by_mask: dict[Mask, _RecoveredLosses] = read_assessments(
+            ledger, model, name, record_by_mask, _RecoveredLosses
+        )
         folder = ledger.path.parent / "recoveries"
         if len(refined_by_mask) < len(record_by_mask):
             with locked(ledger, name, "REFINEMENT", wait=True):
                 # while this process waited, another search may have refined some
-                refined_by_mask |= read_assessments(ledger, model, name, record_by_mask, _Refined)
+                refined_by_mask |= read_assessments(ledger, model, name, record_by_mask, _RecoveredLosses)
                 for mask, record in record_by_mask.items():
                     if mask not in refined_by_mask:
                         refined_by_mask[mask] = self._recover(record, search, session, folder / name, observer)
-                        write_assessment(ledger, model, name, {mask: refined_by_mask[mask]}, _Refined)
+                        write_assessment(ledger, model, name, {mask: refined_by_mask[mask]}, _RecoveredLosses)
         with suppress(UserError), locked(ledger, name, "REFINEMENT"):  # if held, another search needs the logits
             shutil.rmtree(folder / name / TEACHER, ignore_errors=True)
         masks = []
@@ -155,7 +157,7 @@ class RecoveryRefiner(Options):
 
     def _recover(
         self, record: SearchRecord, search: SearchSpec, session: EvaluationSession, shared: Path, observer: Observer
-    ) -> _Refined:
+    ) -> _RecoveredLosses:
         """Train a mask and evaluate it."""
         from raysearch.assessment.context import AssessmentPlan
         from raysearch.recovery.steps import RECOVERED, heal, prepare
@@ -167,7 +169,7 @@ class RecoveryRefiner(Options):
         mask_observer = Prefixed(f"mask {recovery.mask}: ", observer)
         evidence, _ = heal(recovery, out, stages, mask_observer, _replicas_of(session))
         mask_observer.assessing("evaluating the recovered model")
-        return _Refined(
+        return _RecoveredLosses(
             recovery_id=recovery.name,
             losses=_losses(recovery, out, session),
             rows=evidence.rows,
@@ -189,7 +191,7 @@ def recorded_refinement(ledger: Ledger, record: SearchRecord) -> Iterator[MaskRe
         return
     losses = {refined.mask: refined.recovered_loss for refined in refinement.masks}
     model = record.finished_result.fingerprints["model"]
-    for mask, refined in read_assessments(ledger, model, refinement.refinement_id, losses, _Refined).items():
+    for mask, refined in read_assessments(ledger, model, refinement.refinement_id, losses, _RecoveredLosses).items():
         numbers = {"recovery/rows": refined.rows, "recovery/steps": refined.training.steps, "loss": losses[mask]}
         header = RecoveryHeader(refined.recovery_id, mask, "", refined.settings)
         yield MaskRecovered(record, header, refined.training.points, numbers)
@@ -202,7 +204,7 @@ def _replicas_of(session: EvaluationSession) -> Iterator[Callable[[], Pool]]:
     session.evaluator.release_pool()
 
 
-def _losses(recovery: Recovery, out: Path, session: EvaluationSession) -> tuple[float, ...]:
+def _losses(recovery: PlannedRecovery, out: Path, session: EvaluationSession) -> tuple[float, ...]:
     """Return the loss of a recovered model on each calibration of the search, on the same samples as its masks."""
     evaluation = recovery.search.evaluation
     model = recovery.model_in(out, "recovered")

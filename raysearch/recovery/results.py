@@ -13,12 +13,12 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from raysearch.assessment.results import Result
 from raysearch.core.estimate import estimate_text
 from raysearch.core.mask import Mask
-from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training, side_by_side
+from raysearch.recovery.recovery_record import RecoveryRecord, ThreeNumbers, Training, side_by_side
 from raysearch.text.numbers import count
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RecoveryResult:
     """A recovered model.
 
     Args:

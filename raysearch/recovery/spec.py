@@ -154,7 +154,7 @@ class RecoveryOptions(Options):
 
 
 @dataclass(frozen=True)
-class RecoverSpec:
+class RecoverySpec:
     """A recovery: the data, the training and the assessment.
 
     Args:
@@ -189,7 +189,7 @@ class RecoverSpec:
                 f"assess.server={self.assess.server} serves one checkpoint, and a recovery assesses three; leave it out"
             )
 
-    def on_own_data(self, searched: EvaluationSpec, config: Mapping[str, Any]) -> RecoverSpec | None:
+    def on_own_data(self, searched: EvaluationSpec, config: Mapping[str, Any]) -> RecoverySpec | None:
         """Return the recovery on the search's own data.
 
         Args:

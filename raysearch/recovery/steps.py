@@ -35,15 +35,15 @@ from raysearch.models.spec import ModelSpec
 from raysearch.recovery.adapter import check_targets
 from raysearch.recovery.checkpoint import RecoveryEvidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed
-from raysearch.recovery.prompts import Prompts, Row, draw_prompts, n_to_train_on, row_of, usable_rows
+from raysearch.recovery.prompts import Prompts, TrainingRow, draw_prompts, n_to_train_on, row_of, usable_rows
 from raysearch.recovery.responses import write_answers
-from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
+from raysearch.recovery.spec import RecoveryOptions, RecoverySpec
 from raysearch.recovery.teacher import top_logits_of
 from raysearch.recovery.trainer import TrainingRows, TrainingSetup
 from raysearch.recovery.training import DONE, TRAINED, is_trained, train
 from raysearch.searching.export import export_search
 from raysearch.searching.observer import Observer
-from raysearch.searching.record import SearchRecord
+from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.spec import SearchSpec
 from raysearch.text.numbers import count, size
 from raysearch.text.redaction import redacted
@@ -62,7 +62,7 @@ Replicas = AbstractContextManager[Callable[[], Pool]]
 
 
 @dataclass(frozen=True)
-class Recovery:
+class PlannedRecovery:
     """A recovery that has been checked and named.
 
     Args:
@@ -81,7 +81,7 @@ class Recovery:
     record: SearchRecord
     ledger: Ledger
     search: SearchSpec
-    spec: RecoverSpec
+    spec: RecoverySpec
     mask: Mask
     assessment: AssessmentPlan
     name: str
@@ -128,12 +128,12 @@ def prepare(
     record: SearchRecord,
     ledger: Ledger,
     search: SearchSpec,
-    spec: RecoverSpec,
+    spec: RecoverySpec,
     remove: int | None,
     plan: AssessmentPlan | None = None,
     shared: Path | None = None,
     warn: Callable[[str], None] = lambda sentence: None,
-) -> Recovery:
+) -> PlannedRecovery:
     """Check everything that can be checked before anything is computed, and name the recovery.
 
     Args:
@@ -187,11 +187,11 @@ def _named(
     record: SearchRecord,
     ledger: Ledger,
     search: SearchSpec,
-    spec: RecoverSpec,
+    spec: RecoverySpec,
     remove: int | None,
     plan: AssessmentPlan,
     shared: Path | None,
-) -> Recovery:
+) -> PlannedRecovery:
     """Return a recovery, named by a digest of everything that it depends on."""
     mask = record.best_of_size(remove).mask
     measured = sorted(calibration.text_fingerprint for calibration in plan.calibrations)
@@ -205,7 +205,9 @@ def _named(
     }
     name = f"recover-m{len(mask)}-{digest(identity, 8)}"
     folder = ledger.path.absolute().parent / "recoveries" / name  # workers have other current folders
-    return Recovery(record, ledger, search, spec, mask, plan, name, folder, shared or folder, plan.info.model.on_gpu)
+    return PlannedRecovery(
+        record, ledger, search, spec, mask, plan, name, folder, shared or folder, plan.info.model.on_gpu
+    )
 
 
 def check_first_gpu(device: str) -> None:
@@ -219,7 +221,7 @@ def check_first_gpu(device: str) -> None:
 
 
 def heal(
-    recovery: Recovery, out: Path, stages: dict[str, float], observer: Observer, replicas: Replicas | None = None
+    recovery: PlannedRecovery, out: Path, stages: dict[str, float], observer: Observer, replicas: Replicas | None = None
 ) -> tuple[RecoveryEvidence, int]:
     """Train a model and write it to `out`. Steps that are already done are not repeated.
 
@@ -318,12 +320,12 @@ class _PreparedRows(NamedTuple):
         n_new_answers: The number of answers that the dense model wrote now.
     """
 
-    rows: list[Row]
+    rows: list[TrainingRow]
     left_out: Mapping[str, int]
     n_new_answers: int
 
 
-def _prepare_rows(recovery: Recovery, replicas: Callable[[], Pool], observer: Observer) -> _PreparedRows:
+def _prepare_rows(recovery: PlannedRecovery, replicas: Callable[[], Pool], observer: Observer) -> _PreparedRows:
     """Return the rows from the recovery's files, or draw and answer them and write the files."""
     options = recovery.spec.options
     folder = recovery.shared
@@ -332,7 +334,7 @@ def _prepare_rows(recovery: Recovery, replicas: Callable[[], Pool], observer: Ob
         lines = (folder / _ROWS).read_bytes()
         if card["sha256"] == hashlib.sha256(lines).hexdigest():
             entries = map(json.loads, lines.splitlines())
-            rows = [Row(tuple(entry["ids"]), entry["n_prompt"], entry["answer"]) for entry in entries]
+            rows = [TrainingRow(tuple(entry["ids"]), entry["n_prompt"], entry["answer"]) for entry in entries]
             return _PreparedRows(rows, card["left_out"], 0)
     observer.assessing("drawing the data")
     prompts = recovery.prompts
@@ -366,7 +368,7 @@ def _prepare_rows(recovery: Recovery, replicas: Callable[[], Pool], observer: Ob
     return _PreparedRows(rows, dict(left_out), n_new_answers)
 
 
-def _describe_data(spec: RecoverSpec) -> dict[str, Any]:
+def _describe_data(spec: RecoverySpec) -> dict[str, Any]:
     """Return the description of the data for cards."""
     is_text = isinstance(spec.data.draw, WindowOptions)
     description = {**spec.data.rows.describe(), "responses": None if is_text else spec.options.responses}
@@ -375,7 +377,7 @@ def _describe_data(spec: RecoverSpec) -> dict[str, Any]:
     return description
 
 
-def check_room(recovery: Recovery) -> None:
+def check_room(recovery: PlannedRecovery) -> None:
     """Refuse a disk that cannot hold the models of a recovery. Adapters and logits are small, and not counted."""
     info = recovery.assessment.info
     n_parameters = info.parameters - info.sites.parameters(recovery.mask)

@@ -20,7 +20,7 @@ from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.recovery.progress import run_jobs
-from raysearch.recovery.prompts import Row
+from raysearch.recovery.prompts import TrainingRow
 
 _ROWS_PER_JOB = 8  # each job has one file
 _POSITIONS = 512  # positions whose logits are computed at once: 0.3 GB for a vocabulary of 152 thousand
@@ -74,7 +74,7 @@ class TeacherJob(Job):
 
 
 def top_logits_of(
-    rows: Sequence[Row],
+    rows: Sequence[TrainingRow],
     starts: Sequence[int],
     top_k: int,
     folder: Path,

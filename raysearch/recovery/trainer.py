@@ -31,7 +31,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.replica import is_out_of_memory, reuse_freed_memory
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.adapter import adapter_for, bare_like, naming_targets
-from raysearch.recovery.prompts import Row
+from raysearch.recovery.prompts import TrainingRow
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import TopLogits, distillation_loss
 from raysearch.text.sentences import first_line
@@ -50,12 +50,12 @@ class TrainingRows:
         top_logits: The dense model's likeliest tokens at the scored positions; None to learn the tokens themselves.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[TrainingRow]
     starts: Sequence[int]
     top_logits: Sequence[TopLogits] | None = None
 
     @classmethod
-    def of(cls, rows: Sequence[Row], options: RecoveryOptions) -> TrainingRows:
+    def of(cls, rows: Sequence[TrainingRow], options: RecoveryOptions) -> TrainingRows:
         """Return rows with their first scored positions.
 
         Args:

@@ -24,7 +24,7 @@ from raysearch.core.json import from_json, to_json
 from raysearch.errors import UserError
 from raysearch.evaluation.replica import in_memory, release
 from raysearch.models.loading import quiet
-from raysearch.recovery.record import Training
+from raysearch.recovery.recovery_record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.trainer import (
     CHECKPOINTS,

@@ -12,9 +12,9 @@ from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
 from raysearch.searching.observer import Observer
 from raysearch.searching.recommend import BudgetedSearch
-from raysearch.searching.record import SearchRecord
-from raysearch.searching.recorder import SearchRecorder
 from raysearch.searching.result import RoundSummary, SearchResult
+from raysearch.searching.search_record import SearchRecord
+from raysearch.searching.search_recorder import SearchRecorder
 from raysearch.searching.spec import Refiner, SearchSpec
 from raysearch.text.numbers import count
 

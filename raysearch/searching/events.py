@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # imports that an observer does not need
     from raysearch.core.trial import Trial
     from raysearch.evaluation.progress import Progress
     from raysearch.searching.forecast import SearchForecast
-    from raysearch.searching.record import SearchRecord
     from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult
+    from raysearch.searching.search_record import SearchRecord
 
 
 @dataclass(frozen=True)

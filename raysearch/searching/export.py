@@ -18,7 +18,7 @@ from raysearch.models.gguf_pruning import GGUFExport, prune_gguf
 from raysearch.models.hub import HubRepository
 from raysearch.models.loading import describe, fingerprint
 from raysearch.models.source import gguf_file, locate
-from raysearch.searching.record import SearchRecord
+from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.spec import SearchSpec
 from raysearch.text.redaction import redact
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from raysearch.core.json import finite, plain
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.searching.record import SEARCHES, SearchRecord, with_current_states
+from raysearch.searching.search_record import SEARCHES, SearchRecord, with_current_states
 from raysearch.text.escaping import csv_cell
 from raysearch.text.sentences import did_you_mean
 

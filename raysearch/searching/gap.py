@@ -15,7 +15,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.totals import known_totals
 from raysearch.ledger.ledger import Ledger
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
-from raysearch.searching.record import SearchRecord
+from raysearch.searching.search_record import SearchRecord
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Row:
+class ShownRow:
     """A row of tokens.
 
     Args:
@@ -57,7 +57,7 @@ class ShownSample:
         answer: The expected answer, if the model generates; else None.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[ShownRow, ...]
     answer: Answer | None
 
 
@@ -149,7 +149,7 @@ def _samples(calibration: Calibration, tokenizer: Any) -> Iterator[ShownSample]:
             rows = zip(sample.input_ids, sample.scored, sample.lengths, golds, strict=True)
             yield ShownSample(
                 tuple(
-                    Row(_spans(ids[:length].tolist(), scored[:length].tolist(), tokenizer), gold)
+                    ShownRow(_spans(ids[:length].tolist(), scored[:length].tolist(), tokenizer), gold)
                     for ids, scored, length, gold in rows
                 ),
                 None if sample.answers is None else sample.answers[0],

@@ -15,8 +15,8 @@ from raysearch.evaluation.session import EvaluationSession
 from raysearch.ledger.assessments import assessments_with
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.recommendation import Budget, Recommendation, SizeFacts, Speed, Z, memory_text
-from raysearch.searching.recorder import SearchRecorder
 from raysearch.searching.result import SearchResult
+from raysearch.searching.search_recorder import SearchRecorder
 from raysearch.stats.estimates import error_of_median
 from raysearch.text.numbers import count
 from raysearch.text.numbers import size as size_text

@@ -37,8 +37,6 @@ from raysearch.searching.observer import (
     warn_of_unknown,
 )
 from raysearch.searching.recommend import BudgetedSearch, SpeedMeter, check_readout, unmeasured
-from raysearch.searching.record import SEARCHES, SearchRecord, State, record_mlflow_run, write_search
-from raysearch.searching.recorder import SearchRecorder
 from raysearch.searching.result import (
     EvaluationCounts,
     LayerForwards,
@@ -47,6 +45,8 @@ from raysearch.searching.result import (
     SearchHeader,
     SearchResult,
 )
+from raysearch.searching.search_record import SEARCHES, SearchRecord, State, record_mlflow_run, write_search
+from raysearch.searching.search_recorder import SearchRecorder
 from raysearch.searching.separate import separation_of
 from raysearch.searching.separation import Separation
 from raysearch.searching.spec import SearchSpec

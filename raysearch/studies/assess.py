@@ -8,15 +8,15 @@ from typing import Any
 
 from raysearch.assessment.assess import assess_masks, check_tasks, plan_assessment
 from raysearch.assessment.context import AssessmentPlan
-from raysearch.assessment.recorded import record_assessments
 from raysearch.assessment.spec import AssessSpec
+from raysearch.assessment.tracked_assessments import record_assessments
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.observer import Observer, warn_of_unknown
-from raysearch.searching.record import SEARCHES, SearchRecord
+from raysearch.searching.search_record import SEARCHES, SearchRecord
 from raysearch.searching.spec import SearchSpec
-from raysearch.studies.record import AssessedMasks, StudyRecord, add_assessed
+from raysearch.studies.study_record import AssessedMasks, StudyRecord, add_assessed
 
 
 def assess_searches(

@@ -11,12 +11,12 @@ from raysearch.core.trial import Trial, joint_removals
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_locked
 from raysearch.searching.gguf_masks import refused_masks_of_record
-from raysearch.searching.record import SEARCHES, SearchRecord
 from raysearch.searching.result import SearchResult
-from raysearch.studies.record import AssessedMasks, CellRecord, StudyRecord
-from raysearch.studies.recovered import recovered_masks
+from raysearch.searching.search_record import SEARCHES, SearchRecord
 from raysearch.studies.result import CellResult, Outcome, State, StudyResult
 from raysearch.studies.settings import StudySettings
+from raysearch.studies.study_record import AssessedMasks, CellRecord, StudyRecord
+from raysearch.studies.study_recovery import recovered_masks
 
 
 def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str | None]) -> StudyResult:

@@ -13,9 +13,9 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.site import Sites
 from raysearch.core.trial import JointRemoval
-from raysearch.recovery.record import RecoveryRecord
-from raysearch.studies.record import CellRecord
+from raysearch.recovery.recovery_record import RecoveryRecord
 from raysearch.studies.spec import Margin
+from raysearch.studies.study_record import CellRecord
 
 State = Literal["finished", "stopped", "failed", "waiting"]
 _NOT_WRITTEN = Field(exclude=True)  # not in JSON: only reports use the field

@@ -25,15 +25,15 @@ from raysearch.searching.observer import (
     warn_of_dtype,
     warn_of_unknown,
 )
-from raysearch.searching.record import SEARCHES, SearchRecord, write_search
 from raysearch.searching.run import StudyContext
+from raysearch.searching.search_record import SEARCHES, SearchRecord, write_search
 from raysearch.studies.checks import check_study
 from raysearch.studies.draws import draws_of, evaluate_held_out, notes_on
 from raysearch.studies.model_group import ModelGroup, prepare
-from raysearch.studies.record import STUDIES, AssessedMasks, StudyRecord
-from raysearch.studies.recorder import record_study
 from raysearch.studies.replicas import ModelReplicas, StudyCluster
 from raysearch.studies.spec import StopCriteria, StudySpec
+from raysearch.studies.study_record import STUDIES, AssessedMasks, StudyRecord
+from raysearch.studies.study_recorder import record_study
 
 if TYPE_CHECKING:  # these import Ray and torch, which are not needed if the ledger has all results
     from raysearch.assessment.context import AssessmentPlan

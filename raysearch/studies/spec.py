@@ -15,9 +15,9 @@ from raysearch.assessment.spec import AssessSpec
 from raysearch.core.digest import digest
 from raysearch.core.options import Options
 from raysearch.errors import UserError
-from raysearch.recovery.spec import RecoverSpec
+from raysearch.recovery.spec import RecoverySpec
 from raysearch.searching.spec import SearchSpec
-from raysearch.studies.record import CellRecord
+from raysearch.studies.study_record import CellRecord
 from raysearch.text.numbers import count
 from raysearch.text.sentences import did_you_mean, listed
 
@@ -168,7 +168,7 @@ class StudySpec:
     config: Mapping[str, Any]
     overrides: Sequence[str]
     notes: Sequence[str] = ()
-    recoveries: Mapping[str, RecoverSpec] = field(default_factory=dict)
+    recoveries: Mapping[str, RecoverySpec] = field(default_factory=dict)
 
     @property
     def study_id(self) -> str:

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from raysearch.assessment.recorded import recorded_answers, recorded_assessments
+from raysearch.assessment.tracked_assessments import recorded_answers, recorded_assessments
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_locked, locked
 from raysearch.ledger.table import now
-from raysearch.recovery.record import recoveries_of
+from raysearch.recovery.recovery_record import recoveries_of
 from raysearch.recovery.refine import recorded_refinement
-from raysearch.searching.record import SEARCHES, SearchRecord, record_mlflow_run
 from raysearch.searching.result import SearchResult
+from raysearch.searching.search_record import SEARCHES, SearchRecord, record_mlflow_run
 from raysearch.studies.collect import collect, has_ended
-from raysearch.studies.record import STUDIES, CellRecord, StudyRecord
 from raysearch.studies.spec import cell_labels
+from raysearch.studies.study_record import STUDIES, CellRecord, StudyRecord
 from raysearch.text.numbers import count
 from raysearch.text.redaction import redacted
 from raysearch.tracking.mlflow.assessments import record_answers, record_assessments, record_recovery

@@ -16,8 +16,8 @@ from raysearch.configuration.overrides import as_overrides
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.searching.record import write_search
-from raysearch.studies.record import STUDIES, StudyRecord
+from raysearch.searching.search_record import write_search
+from raysearch.studies.study_record import STUDIES, StudyRecord
 from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World, cwd, run, world
 

@@ -16,9 +16,9 @@ import raysearch
 from raysearch.api.location import StoreLocation
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.searching.record import write_search
 from raysearch.searching.result import SearchResult
-from raysearch.studies.record import STUDIES, CellRecord, StudyRecord
+from raysearch.searching.search_record import write_search
+from raysearch.studies.study_record import STUDIES, CellRecord, StudyRecord
 from tests.cli.conftest import Run, World, cwd, run, world
 from tests.tracking.simulated import greedy_search
 

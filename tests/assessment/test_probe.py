@@ -11,7 +11,7 @@ import torch
 from raysearch.assessment.probe import ProbeJob, probe_results
 from raysearch.core.mask import Mask
 from raysearch.generation.arithmetic import draw_problems, encode_probe
-from raysearch.recovery.record import _share
+from raysearch.recovery.recovery_record import _share
 from tests.assessment.conftest import Assess, first_layers, without_layers
 from tests.cases import assert_refused
 

@@ -106,8 +106,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything that can be wrong with files."""
     from raysearch.ledger.ledger import Ledger
-    from raysearch.searching.record import write_search
-    from raysearch.studies.record import STUDIES, StudyRecord
+    from raysearch.searching.search_record import write_search
+    from raysearch.studies.study_record import STUDIES, StudyRecord
 
     bad = tmp_path_factory.mktemp("bad")
     for name, content in {

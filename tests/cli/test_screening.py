@@ -8,7 +8,7 @@ import pytest
 from mlflow import MlflowClient
 
 from raysearch.ledger.ledger import Ledger
-from raysearch.searching.record import SEARCHES
+from raysearch.searching.search_record import SEARCHES
 from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
 

@@ -14,8 +14,8 @@ from raysearch.ledger.ledger import opened
 from raysearch.searching import observer
 from raysearch.searching.events import WarningRaised
 from raysearch.searching.observer import Observer
-from raysearch.searching.record import SEARCHES
-from raysearch.studies.record import STUDIES
+from raysearch.searching.search_record import SEARCHES
+from raysearch.studies.study_record import STUDIES
 from tests.cli.answers import evaluations, json_answer
 from tests.cli.conftest import Run, World
 from tests.cli.refusals import refuses_cleanly

@@ -14,8 +14,8 @@ import raysearch
 from raysearch.ledger.ledger import opened
 from raysearch.ledger.locks import locked
 from raysearch.searching import run as search_run
-from raysearch.searching.record import SEARCHES
-from raysearch.studies.record import STUDIES
+from raysearch.searching.search_record import SEARCHES
+from raysearch.studies.study_record import STUDIES
 from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
 from tests.cli.studies import small_study

@@ -34,11 +34,11 @@ from raysearch.core.trial import Trial
 from raysearch.models.gguf_pruning import GGUFExport
 from raysearch.searching.gap import Gap
 from raysearch.searching.recommendation import Budget, Recommendation, SizeFacts, Speed
-from raysearch.searching.record import SearchRecord
 from raysearch.searching.result import LayerForwards, LayerTokens, SearchResult
 from raysearch.searching.score import Score
+from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.separation import Separation
-from raysearch.studies.record import CellRecord
+from raysearch.studies.study_record import CellRecord
 from raysearch.text.numbers import rounded
 from tests.models.conftest import write_llama
 from tests.tracking.simulated import greedy_search

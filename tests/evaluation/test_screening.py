@@ -28,7 +28,7 @@ from raysearch.searchers.genetic import GeneticSearcher
 from raysearch.searchers.one_shot import OneShotSearcher
 from raysearch.searching.driver import run_searcher
 from raysearch.searching.observer import Observer
-from raysearch.searching.recorder import SearchRecorder
+from raysearch.searching.search_recorder import SearchRecorder
 from tests.cases import assert_refused
 
 SCREENING = Screening()

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import pytest
 
 from raysearch.ledger.ledger import Ledger
-from raysearch.searching.record import SEARCHES
+from raysearch.searching.search_record import SEARCHES
 from tests.cli.conftest import Outcome
 from tests.processes import MARK, descendants, marked, wait_for
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from raysearch.core.mask import Mask
 from raysearch.searchers.base import Round, Scores
-from raysearch.searching.recorder import SearchRecorder
+from raysearch.searching.search_recorder import SearchRecorder
 from tests.cli.answers import json_answer
 from tests.cli.conftest import N_LAYERS, Run, World
 from tests.models.families import tiny

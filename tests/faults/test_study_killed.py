@@ -12,7 +12,7 @@ import pytest
 from mlflow import MlflowClient
 
 from raysearch.ledger.ledger import Ledger
-from raysearch.searching.record import SEARCHES, with_current_states
+from raysearch.searching.search_record import SEARCHES, with_current_states
 from raysearch.tracking.options import MlflowStore
 from tests.cli.answers import evaluations, json_answer
 from tests.cli.conftest import World

@@ -17,8 +17,8 @@ from raysearch.ledger.checking import check_ledger
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import locked, remove_if_stale
 from raysearch.ledger.schema import SCHEMA_VERSION, UPGRADES
-from raysearch.searching.record import SEARCHES, record_mlflow_run, write_search
-from raysearch.studies.record import STUDIES, StudyRecord
+from raysearch.searching.search_record import SEARCHES, record_mlflow_run, write_search
+from raysearch.studies.study_record import STUDIES, StudyRecord
 from tests.cases import assert_refused
 from tests.tracking.simulated import greedy_search
 

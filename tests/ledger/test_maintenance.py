@@ -19,15 +19,15 @@ from raysearch.ledger.checking import check_ledger
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import locked
 from raysearch.ledger.merging import merge_ledgers
-from raysearch.ledger.table import Table
+from raysearch.ledger.table import RecordTable
 from raysearch.searching.frames import export_frames
-from raysearch.searching.record import SEARCHES, clean, write_search
-from raysearch.studies.record import STUDIES, StudyRecord
+from raysearch.searching.search_record import SEARCHES, clean, write_search
+from raysearch.studies.study_record import STUDIES, StudyRecord
 from tests.tracking.simulated import greedy_search
 
 A = Mask.of(1)
 B = Mask.of(1, 2)
-RECORDS: list[Table[Any]] = [SEARCHES, STUDIES]
+RECORDS: list[RecordTable[Any]] = [SEARCHES, STUDIES]
 CONFIG = {"model": {"name": "m"}, "remove": 1}
 
 
@@ -256,7 +256,7 @@ def test_a_search_that_starts_while_another_is_deleted_keeps_its_evaluations(led
         return records
 
     with monkeypatch.context() as patch:
-        patch.setattr(Table, "all", read_slowly)
+        patch.setattr(RecordTable, "all", read_slowly)
         clean(ledger, ["old"], really=True)
     thread.join()
     assert ledger.evaluations("cal", [B])[B] and [record.search_id for record in SEARCHES.all(ledger)] == ["new"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from raysearch.errors import UserError
-from raysearch.searching.record import SEARCHES, SearchRecord
+from raysearch.searching.search_record import SEARCHES, SearchRecord
 from tests.tracking.simulated import greedy_search
 
 RESULT = replace(greedy_search(4, 1), mlflow_run_id="f00")

@@ -20,7 +20,7 @@ from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.overlap import SeenTexts
 from raysearch.calibration.rows import Rows
 from raysearch.errors import UserError
-from raysearch.recovery.prompts import Prompts, Question, Row, check_enough, draw_prompts, encode, row_of
+from raysearch.recovery.prompts import Prompts, Question, TrainingRow, check_enough, draw_prompts, encode, row_of
 from raysearch.recovery.spec import RecoveryOptions
 from tests.calibration.tokenizers import PLAIN, STRICT, THINKING, characters
 from tests.cases import assert_refused
@@ -41,7 +41,7 @@ def test_an_answer_is_what_follows_the_prompt_in_templates_of_every_family() -> 
         messages = (("user", "is it so"),)
         question = Question(messages, "", encode(messages, None, tokenizer, "row"))
         row = row_of(question, "yes", False, RecoveryOptions(), tokenizer)
-        assert isinstance(row, Row)
+        assert isinstance(row, TrainingRow)
         assert tokenizer.decode(row.ids[row.n_prompt :]).replace(" ", "") == answer.replace(" ", ""), template
 
 
@@ -205,7 +205,7 @@ def test_a_template_without_system_prompts_gets_them_before_the_question(tmp_pat
     prompts = draw(chats(tmp_path, *wrong, *talks, unusable="skip"), **options)
     assert prompts.left_out == {"unusable": 2}
     row = row_of(prompts.questions[0], "yes", False, RecoveryOptions(), tokenizer)
-    assert isinstance(row, Row)
+    assert isinstance(row, TrainingRow)
     assert "".join(tokenizer.convert_ids_to_tokens(row.ids)) == ("<s><user>be good\n\na</s><assistant>yes</s>")
     assert "".join(tokenizer.convert_ids_to_tokens(row.ids[row.n_prompt :])) == "yes</s>"
     with pytest.raises(UserError, match="row 1 .*does not fit the model's chat template"):

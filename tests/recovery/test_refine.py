@@ -21,7 +21,7 @@ from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.searching import run as search_run
 from raysearch.searching.events import MaskRecovered
 from raysearch.searching.observer import Observer
-from raysearch.searching.record import SEARCHES
+from raysearch.searching.search_record import SEARCHES
 from tests.cli.conftest import Run, World
 from tests.recovery.conftest import assert_refused, done, search_once
 

@@ -13,11 +13,11 @@ from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
 from raysearch.models.stack import LayerStack
 from raysearch.recovery import teacher
-from raysearch.recovery.prompts import Row
+from raysearch.recovery.prompts import TrainingRow
 from raysearch.recovery.teacher import TopLogits, top_logits_of
 from tests.models.families import FAMILIES, VOCABULARY
 
-ROWS = [Row((3, 4, 5, 6, 7, 8), 1), Row((7, 8, 9), 1)]
+ROWS = [TrainingRow((3, 4, 5, 6, 7, 8), 1), TrainingRow((7, 8, 9), 1)]
 Taught = Callable[[str, Sequence[int], int], list[TopLogits]]
 
 

@@ -26,8 +26,8 @@ from raysearch.errors import UserError
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery import training
-from raysearch.recovery.prompts import Question, Row, encode, row_of
-from raysearch.recovery.record import Training
+from raysearch.recovery.prompts import Question, TrainingRow, encode, row_of
+from raysearch.recovery.recovery_record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import TopLogits, distillation_loss
 from raysearch.recovery.trainer import (
@@ -54,13 +54,13 @@ OPTIONS = RecoveryOptions(
 TALKS = [(f"say {word}", word * 2) for word in ("a", "bb", "ccc", "d", "ee", "fff", "g", "hh", "iii", "j", "kk", "lll")]
 
 
-def rows(tokenizer: Any) -> list[Row]:
+def rows(tokenizer: Any) -> list[TrainingRow]:
     training_rows = []
     for prompt, answer in TALKS:
         messages = (("user", prompt),)
         question = Question(messages, answer, encode(messages, None, tokenizer, "row"))
         training_rows.append(row_of(question, answer, False, OPTIONS, tokenizer))
-    return [row for row in training_rows if isinstance(row, Row)]
+    return [row for row in training_rows if isinstance(row, TrainingRow)]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import numpy as np
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.figures.picture import svg
-from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training
+from raysearch.recovery.recovery_record import RecoveryRecord, ThreeNumbers, Training
 from raysearch.reporting.pictures.courses import recovery_pictures
 from raysearch.reporting.pictures.palette import study_palette
 from raysearch.reporting.tables.recovery import recovery_tables

@@ -12,7 +12,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.errors import UserError
 from raysearch.searching.gap import gap_of
-from raysearch.searching.record import SearchRecord
+from raysearch.searching.search_record import SearchRecord
 from tests.tracking.simulated import greedy_search
 
 N_TOKENS = N_SAMPLES = 4

@@ -16,9 +16,9 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.searching import run as search_run
 from raysearch.searching.events import Event, RoundEnded, SearchEnded
 from raysearch.searching.observer import Observer, Tracker
-from raysearch.searching.record import SEARCHES, SearchRecord
 from raysearch.searching.result import RoundSummary
 from raysearch.searching.run import run_search, search_rounds
+from raysearch.searching.search_record import SEARCHES, SearchRecord
 from raysearch.searching.spec import SearchSpec
 from tests.cli.conftest import World
 

@@ -20,7 +20,7 @@ from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import locked
 from raysearch.searching.events import StudyStopped
 from raysearch.searching.observer import Tracker
-from raysearch.searching.record import SEARCHES, with_current_states, write_search
+from raysearch.searching.search_record import SEARCHES, with_current_states, write_search
 from raysearch.studies import assess as assessing
 from raysearch.studies import run as running
 from raysearch.studies.assess import assess_searches

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.json import finite
-from raysearch.recovery.record import RecoveryRecord, ThreeNumbers
+from raysearch.recovery.recovery_record import RecoveryRecord, ThreeNumbers
 from raysearch.reporting.tables.table import Column, Table, TableCell, labels, number, present, tabulate, words
 from raysearch.stats.rank import rank_correlation
 from raysearch.studies.result import RecoveredMask, StudyResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raysearch.searching.events import MaskRecovered
-from raysearch.tracking.mlflow import records
+from raysearch.tracking.mlflow import run_fields
 from raysearch.tracking.mlflow.client import Point, client_of, log, only_one
 from raysearch.tracking.options import MlflowStore
 
@@ -25,10 +25,10 @@ def record_recovery(store: MlflowStore, search_run: str, event: MaskRecovered) -
     search = client.get_run(search_run)
     experiment = search.info.experiment_id
     parent = search_run if header.mask else search.data.tags.get("mlflow.parentRunId")
-    tags = records.recovery_tags(header, parent)
+    tags = run_fields.recovery_tags(header, parent)
     run = only_one(client, client.search_runs([experiment], f"tags.`raysearch.recovery` = '{header.recovery_id}'"))
     run = run or client.create_run(experiment, tags=tags)
-    params = records.recovery_params(header)
+    params = run_fields.recovery_params(header)
     missing_params = {key: value for key, value in params.items() if key not in run.data.params}
     log(client, run.info.run_id, params=missing_params, tags=tags)
     if run.info.status != "FINISHED":
@@ -53,7 +53,7 @@ def record_assessments(store: MlflowStore, metrics: Mapping[str, Mapping[str, fl
     client = client_of(store)
     for run_id, values in metrics.items():
         recorded = client.get_run(run_id).data.metrics
-        by_key = {records.key_of(name): value for name, value in values.items()}
+        by_key = {run_fields.key_of(name): value for name, value in values.items()}
         log(client, run_id, [Point(key, value, 0) for key, value in by_key.items() if recorded.get(key) != value])
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from raysearch.core.trial import Trial
-from raysearch.tracking.mlflow import records
+from raysearch.tracking.mlflow import run_fields
 from raysearch.tracking.mlflow.client import Point, in_ms, log, only_one, search_all
 from raysearch.tracking.state import SearchState
 
@@ -88,13 +88,13 @@ class ChildRuns:
         ended_ms = in_ms(state.round_end(trial))
         run = self._runs.get(trial.index)
         if run is None:
-            tags = records.trial_tags(trial, self._parent)
+            tags = run_fields.trial_tags(trial, self._parent)
             began_ms = in_ms(state.round_begin(trial))
-            run = client.create_run(self._experiment, began_ms, tags, records.trial_name(trial))
+            run = client.create_run(self._experiment, began_ms, tags, run_fields.trial_name(trial))
         elif run.info.status == "FAILED":
             client.delete_tag(run.info.run_id, "raysearch.failure")
-        metrics = {} if run.data.metrics else records.trial_metrics(trial, state.header.measure)
+        metrics = {} if run.data.metrics else run_fields.trial_metrics(trial, state.header.measure)
         points = [Point(name, value, 0, ended_ms) for name, value in metrics.items()]
-        log(client, run.info.run_id, points, params=records.trial_params(trial))
+        log(client, run.info.run_id, points, params=run_fields.trial_params(trial))
         client.set_terminated(run.info.run_id, "FINISHED" if trial.failure is None else "FAILED", ended_ms)
         return trial

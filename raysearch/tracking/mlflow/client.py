@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from raysearch.core.paths import atomic_file
 from raysearch.text.redaction import redact
-from raysearch.tracking.mlflow.records import clip
+from raysearch.tracking.mlflow.run_fields import clip
 from raysearch.tracking.mlflow.views import view_tags
 from raysearch.tracking.options import MlflowStore
 

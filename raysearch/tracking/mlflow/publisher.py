@@ -28,7 +28,7 @@ from raysearch.searching.events import SearchEnded
 from raysearch.searching.frames import write_frame
 from raysearch.searching.knee import knee
 from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult, trials_frame
-from raysearch.tracking.mlflow import records
+from raysearch.tracking.mlflow import run_fields
 from raysearch.tracking.mlflow.child_runs import ChildRuns
 from raysearch.tracking.mlflow.client import Point, connect, in_ms, log, only_one, search_all
 from raysearch.tracking.options import TrackingOptions
@@ -75,7 +75,7 @@ class SearchPublisher:
         self._on_progress = on_progress
         header = state.header
         self._run = run = self._find(header.search_id) or self._client.create_run(
-            self._experiment, in_ms(state.began), records.search_tags(header), header.search_id
+            self._experiment, in_ms(state.began), run_fields.search_tags(header), header.search_id
         )
         self.run_id: str = run.info.run_id
         was_stopped = run.data.tags.get("raysearch.complete") == "false"  # a larger budget may continue the search
@@ -112,10 +112,10 @@ class SearchPublisher:
         Until then, a new run has no params; `only_one` recognises duplicates by that.
         """
         run = self._run
-        tags = records.study_tags(header.labels, header.parent) if header.labels else {}
-        log(self._client, self.run_id, params=self._missing(records.search_params(header)), tags=tags)
+        tags = run_fields.study_tags(header.labels, header.parent) if header.labels else {}
+        log(self._client, self.run_id, params=self._missing(run_fields.search_params(header)), tags=tags)
         if header.labels:
-            self._client.update_run(self.run_id, name=records.search_name(header.search_id, header.labels))
+            self._client.update_run(self.run_id, name=run_fields.search_name(header.search_id, header.labels))
         if _TRIAL_LOSS in run.data.metrics:
             history = self._client.get_metric_history(self.run_id, _TRIAL_LOSS)
             self._recorded_trials = {point.step for point in history}
@@ -132,7 +132,7 @@ class SearchPublisher:
 
     def _write_facts(self, header: SearchHeader) -> None:
         if self._run.inputs is None or not self._run.inputs.dataset_inputs:
-            self._client.log_inputs(self.run_id, [records.calibration_input(header)])
+            self._client.log_inputs(self.run_id, [run_fields.calibration_input(header)])
         config = yaml.safe_dump(header.config, sort_keys=False, allow_unicode=True)
         self._client.log_text(self.run_id, config, "config.yaml")
         self._client.log_text(self.run_id, json.dumps(header.data, ensure_ascii=False, indent=2), "data.json")
@@ -158,7 +158,7 @@ class SearchPublisher:
                 state.rounds[self._n_rounds : end], state.round_ends[self._n_rounds : end], strict=True
             ):
                 seconds = self.seconds_before + summary.seconds
-                metrics = records.round_metrics(summary, earlier_evaluations, earlier_forwards)
+                metrics = run_fields.round_metrics(summary, earlier_evaluations, earlier_forwards)
                 metrics["cost/seconds"] = seconds
                 at_ms = in_ms(ended)
                 points += [Point(name, value, summary.round, at_ms) for name, value in metrics.items()]
@@ -193,7 +193,7 @@ class SearchPublisher:
         if end.result is not None:
             self._write_result(end.result, state)
         elif end.failure is not None:
-            tags = {"raysearch.failure": records.clip(end.failure, records.MAX_TAG)}
+            tags = {"raysearch.failure": run_fields.clip(end.failure, run_fields.MAX_TAG)}
             if end.stopped:
                 tags["raysearch.complete"] = "false"
             log(self._client, self.run_id, tags=tags)
@@ -222,17 +222,17 @@ class SearchPublisher:
         self._on_progress("the table of trials")
 
     def _write_result(self, result: SearchResult, state: SearchState) -> None:
-        metrics = records.result_metrics(result)
+        metrics = run_fields.result_metrics(result)
         at_ms = None if state.ended is None else in_ms(state.ended)
         points: list[Point] = []
         if any(self._run.data.metrics.get(name) != metrics[name] for name in _RESULT_METRICS):
             metrics["cost/seconds"] = self.seconds_before + result.seconds
-            for name, series in records.result_series(result).items():
+            for name, series in run_fields.result_series(result).items():
                 points += [Point(name, value, step, at_ms) for step, value in series]
             # The metrics come last, so that those of _RESULT_METRICS are only there if all others are.
             points += [Point(name, value, self._n_rounds + 1, at_ms) for name, value in metrics.items()]
         params = {"removed": str(result.mask), "n_remove": str(result.n_remove)} if result.complete else {}
-        log(self._client, self.run_id, points, self._missing(params), records.result_tags(result))
+        log(self._client, self.run_id, points, self._missing(params), run_fields.result_tags(result))
         self._on_progress("the result")
         self._write_files(state.trials, result)
 

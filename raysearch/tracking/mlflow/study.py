@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysearch.tracking.mlflow import records
+from raysearch.tracking.mlflow import run_fields
 from raysearch.tracking.mlflow.assessments import record_assessments
 from raysearch.tracking.mlflow.client import client_of, connect, log, only_one, search_all
 from raysearch.tracking.mlflow.views import objectives_of, study_condition, study_note, view_tags
@@ -17,7 +17,9 @@ if TYPE_CHECKING:  # heavy; it is imported after `quiet`
     from mlflow.entities import Run
 
 
-def begin_study(store: MlflowStore, experiment: str, study_id: str, config: Mapping[str, Any], reopen: bool = True) -> str:
+def begin_study(
+    store: MlflowStore, experiment: str, study_id: str, config: Mapping[str, Any], reopen: bool = True
+) -> str:
     """Create the study's run, or open the existing one, and return its id.
 
     Args:
@@ -37,7 +39,7 @@ def begin_study(store: MlflowStore, experiment: str, study_id: str, config: Mapp
         client.update_run(run.info.run_id, status="RUNNING")
     run_id = str(run.info.run_id)
     if "mlflow.note.content" not in run.data.tags:  # it is written last, so the run is not complete
-        log(client, run_id, params=records.flatten({"study": config["study"]}))
+        log(client, run_id, params=run_fields.flatten({"study": config["study"]}))
         _describe(client, run)
     return run_id
 
@@ -56,12 +58,14 @@ def adopt(store: MlflowStore, parent: str, searches: Mapping[str, Mapping[str, s
         if data.tags.get("mlflow.parentRunId") == parent:
             continue
         # MLflow's params cannot be changed, so the labels of an earlier study stay.
-        params = {key: value for key, value in records.study_params(labels).items() if key not in data.params}
-        log(client, run_id, params=params, tags=records.study_tags(labels, parent))
-        client.update_run(run_id, name=records.search_name(run_id, labels))
+        params = {key: value for key, value in run_fields.study_params(labels).items() if key not in data.params}
+        log(client, run_id, params=params, tags=run_fields.study_tags(labels, parent))
+        client.update_run(run_id, name=run_fields.search_name(run_id, labels))
 
 
-def record_report(store: MlflowStore, run_id: str, metrics: Mapping[str, float], files: Sequence[Path], ended: bool) -> None:
+def record_report(
+    store: MlflowStore, run_id: str, metrics: Mapping[str, float], files: Sequence[Path], ended: bool
+) -> None:
     """Write the numbers and the report of a study to its run, and end the run if the study has ended.
 
     Args:
@@ -102,7 +106,7 @@ def end_failed(store: MlflowStore, run_id: str, failure: str) -> None:
         failure: The cause of the failure.
     """
     client = client_of(store)
-    client.set_tag(run_id, "raysearch.failure", records.clip(failure, records.MAX_TAG))
+    client.set_tag(run_id, "raysearch.failure", run_fields.clip(failure, run_fields.MAX_TAG))
     client.set_terminated(run_id, "FAILED")
 
 

@@ -36,8 +36,8 @@ from raysearch.searching.events import (
     TrialScored,
 )
 from raysearch.searching.observer import Tracker
-from raysearch.searching.record import SearchRecord
 from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult
+from raysearch.searching.search_record import SearchRecord
 from raysearch.tracking.mlflow.assessments import record_answers, record_assessments, record_recovery
 from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
 from raysearch.tracking.mlflow.study import adopt, begin_study, record_report, stop_study
@@ -223,7 +223,10 @@ class MlflowTracker(Tracker):
         return self.run_id
 
     def _record_for_searches(
-        self, subject: str, results: Sequence[tuple[SearchRecord, _T]], write: Callable[[MlflowStore, dict[str, _T]], None]
+        self,
+        subject: str,
+        results: Sequence[tuple[SearchRecord, _T]],
+        write: Callable[[MlflowStore, dict[str, _T]], None],
     ) -> None:
         """Write results of searches to their runs; searches without a run are left out."""
         by_run = {search.mlflow_run_id: result for search, result in results if search.mlflow_run_id is not None}

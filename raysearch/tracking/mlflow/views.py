@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from raysearch.tracking.mlflow.records import key_of
+from raysearch.tracking.mlflow.run_fields import key_of
 
 if TYPE_CHECKING:  # heavy
     from mlflow.entities import Run

@@ -5,7 +5,7 @@ from raysearch.core.json import from_json
 from raysearch.reporting.analysis.frame import averages, by_column, cells_frame
 from raysearch.reporting.analysis.variance import largest_changes
 from raysearch.reporting.tables.cost import cost_table
-from raysearch.studies.record import CellRecord
+from raysearch.studies.study_record import CellRecord
 from tests.reporting.cells import PERPLEXITY_METRIC, compared, grid, study
 
 

@@ -26,8 +26,8 @@ from raysearch.searching.events import (
     StudyStopped,
 )
 from raysearch.searching.observer import repeat
-from raysearch.searching.record import SearchRecord, write_search
-from raysearch.studies.record import CellRecord, StudyRecord
+from raysearch.searching.search_record import SearchRecord, write_search
+from raysearch.studies.study_record import CellRecord, StudyRecord
 from raysearch.tracking.mlflow.client import attempt
 from raysearch.tracking.mlflow.study import open_runs
 from raysearch.tracking.mlflow.tracker import open_tracker

@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-from raysearch.assessment.recorded import record_numbers, recorded_assessments
+from raysearch.assessment.tracked_assessments import record_numbers, recorded_assessments
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.observer import Observer
-from raysearch.searching.record import SearchRecord
+from raysearch.searching.search_record import SearchRecord
 from tests.tracking.simulated import greedy_search
 
 

@@ -15,7 +15,7 @@ from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.events import AnswersGenerated, MasksAssessed
 from raysearch.searching.observer import Observer
-from raysearch.searching.record import SearchRecord
+from raysearch.searching.search_record import SearchRecord
 
 #: The names of these results in the ledger; the names of other results are fingerprints.
 _NUMBERS = "recorded numbers"

@@ -19,8 +19,8 @@ from raysearch.evaluation.progress import Meter
 from raysearch.searchers.base import Failed, Loss, Remark, Round, Searcher
 from raysearch.searching.driver import run_searcher
 from raysearch.searching.observer import Observer
-from raysearch.searching.recorder import SearchRecorder
 from raysearch.searching.run import _part_names
+from raysearch.searching.search_recorder import SearchRecorder
 
 THINKING_S = 0.02
 ANSWERING_S = 0.2

@@ -16,7 +16,7 @@ from raysearch.core.trial import Trial
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_locked
-from raysearch.ledger.table import Table, now
+from raysearch.ledger.table import RecordTable, now
 from raysearch.searching.result import SearchResult
 from raysearch.searching.settings import SearchSettings
 
@@ -129,7 +129,7 @@ def _merged(record: SearchRecord, other_record: SearchRecord) -> SearchRecord:
 
 
 #: The table of all searches in a ledger.
-SEARCHES = Table(SearchRecord, "searches", "search", _merged)
+SEARCHES = RecordTable(SearchRecord, "searches", "search", _merged)
 
 
 def with_current_states(ledger: Ledger, records: Sequence[SearchRecord]) -> list[SearchRecord]:

@@ -12,11 +12,11 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
-from raysearch.recovery.record import RecoveryRecord, Training, write_recovery
-from raysearch.searching.record import write_search
+from raysearch.recovery.recovery_record import RecoveryRecord, Training, write_recovery
+from raysearch.searching.search_record import write_search
 from raysearch.studies.collect import collect
-from raysearch.studies.record import CellRecord, StudyRecord
-from raysearch.studies.recovered import with_distinct_ways
+from raysearch.studies.study_record import CellRecord, StudyRecord
+from raysearch.studies.study_recovery import with_distinct_ways
 from tests.tracking.simulated import greedy_search
 
 CONFIG: dict[str, Any] = {

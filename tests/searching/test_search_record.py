@@ -18,8 +18,8 @@ from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import locked
-from raysearch.searching.record import SEARCHES, SearchRecord, State, with_current_states, write_search
-from raysearch.studies.record import STUDIES, CellRecord, StudyRecord
+from raysearch.searching.search_record import SEARCHES, SearchRecord, State, with_current_states, write_search
+from raysearch.studies.study_record import STUDIES, CellRecord, StudyRecord
 
 CONFIG: dict[str, Any] = {"model": {"name": "tiny"}, "remove": 1, "choices": {}}
 

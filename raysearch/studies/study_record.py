@@ -9,7 +9,7 @@ from typing import Any
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.table import Table, now
+from raysearch.ledger.table import RecordTable, now
 from raysearch.searching.settings import PlaceSettings
 
 
@@ -25,7 +25,7 @@ class CellRecord:
         seed: The seed of its searcher.
         search_id: Its id.
         layer_forwards_shared: The layer-forwards that it adds to the study, for masks that no search before it, in the
-            study's order, has evaluated; see `raysearch.studies.recorder.shared_layer_forwards`. None until the
+            study's order, has evaluated; see `raysearch.studies.study_recorder.shared_layer_forwards`. None until the
             searches of its model ended.
         error_to_best: Standard error of the difference to the lowest loss that any search found for the same model,
             calibration and M, on the same samples. It is 0 for the search with the lowest loss, and None if there is no
@@ -132,7 +132,7 @@ def _merged(ours: StudyRecord, theirs: StudyRecord) -> StudyRecord:
 
 
 #: All studies of a ledger.
-STUDIES = Table(StudyRecord, "studies", "study", _merged)
+STUDIES = RecordTable(StudyRecord, "studies", "study", _merged)
 
 
 def add_assessed(ledger: Ledger, study: StudyRecord, new: Mapping[str, AssessedMasks]) -> None:

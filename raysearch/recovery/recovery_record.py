@@ -13,7 +13,7 @@ from raysearch.core.mask import Mask
 from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
 from raysearch.searching.events import LossPoint, MaskRecovered, RecoveryHeader
-from raysearch.searching.record import SearchRecord
+from raysearch.searching.search_record import SearchRecord
 from raysearch.stats.estimates import error_of_ratio, mean
 
 _RECOVERIES = "recoveries"  # the name of these entries in the ledger; other entries are named by a fingerprint

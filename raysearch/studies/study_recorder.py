@@ -20,13 +20,13 @@ from raysearch.evaluation.totals import standard_errors
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.table import now
 from raysearch.models.devices import processor
-from raysearch.searching.record import SEARCHES
 from raysearch.searching.result import SearchResult
+from raysearch.searching.search_record import SEARCHES
 from raysearch.searching.settings import PlaceSettings
 from raysearch.studies.draws import draws_of, held_out_losses
 from raysearch.studies.model_group import ModelGroup
-from raysearch.studies.record import STUDIES, AssessedMasks, CellRecord, StudyRecord
 from raysearch.studies.spec import StudySpec
+from raysearch.studies.study_record import STUDIES, AssessedMasks, CellRecord, StudyRecord
 from raysearch.text.numbers import count
 from raysearch.text.redaction import redact
 

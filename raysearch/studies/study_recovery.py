@@ -9,10 +9,10 @@ from typing import Any
 
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
-from raysearch.recovery.record import RecoveryRecord, recoveries_of
-from raysearch.searching.record import SEARCHES, SearchRecord
-from raysearch.studies.record import CellRecord
+from raysearch.recovery.recovery_record import RecoveryRecord, recoveries_of
+from raysearch.searching.search_record import SEARCHES, SearchRecord
 from raysearch.studies.result import RecoveredMask
+from raysearch.studies.study_record import CellRecord
 from raysearch.text.sentences import as_typed
 
 

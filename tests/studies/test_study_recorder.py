@@ -12,8 +12,8 @@ from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
 from raysearch.core.trial import Trial
-from raysearch.studies.record import AssessedMasks
-from raysearch.studies.recorder import shared_layer_forwards
+from raysearch.studies.study_record import AssessedMasks
+from raysearch.studies.study_recorder import shared_layer_forwards
 from tests.tracking.simulated import greedy_search
 
 SITES = Sites.of_equal_layers(4)
