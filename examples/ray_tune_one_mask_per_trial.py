@@ -99,7 +99,7 @@ def main() -> None:
     ray.get(evaluation.close.remote())
 
     result = raysearch.search(*words).result
-    counts = result.evaluations
+    counts = result.work.evaluations
     print(f"raysearch search: {result.mask}; of {counts.requested} evaluations the ledger had {counts.cached}")
     if searcher.found != Mask.of(*result.removed):
         raise SystemExit("they differ")

@@ -52,7 +52,7 @@ def test_objects_search_and_stand_on_record(world: World, cwd: Path, own: Any) -
     [nats] = raysearch.score("data=file", masks=[result.removed], **values)
     assert result.loss == pytest.approx(nats.loss / math.log(2), abs=1e-12)
     again = search.resume().result
-    assert (again.removed, again.loss, again.evaluations.computed) == (result.removed, result.loss, 0)
+    assert (again.removed, again.loss, again.work.evaluations.computed) == (result.removed, result.loss, 0)
     sys.modules.pop(MODULE)
     with pytest.raises(UserError, match=rf"searcher.type={MODULE}.Annealing is unknown; import its"):
         search.export("out")

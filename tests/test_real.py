@@ -66,7 +66,7 @@ def test_greedy_removes_what_sleb_removes(prose, tmp_path, smollm2, smollm2_toke
     order, losses = sleb(smollm2, windows, REMOVE)
 
     assert result.removal_order == tuple(order)
-    assert result.evaluations.requested == len(losses) == 14 + 13
+    assert result.work.evaluations.requested == len(losses) == 14 + 13
     for trial in result.trials[1:]:
         assert trial.loss == pytest.approx(losses[frozenset(trial.mask)], rel=1e-5)
     prunes_the_file_that_is_deployed(search, tmp_path)

@@ -183,7 +183,7 @@ def loss_of(trial: Trial) -> tuple[float, Mask]:
 def compare(result: SearchResult, sleb_run: SlebRun, dtype: str) -> str:
     """Return how far losses differ, and whether the masks are the same; exit if that is too far."""
     losses = {trial.mask: trial.loss for trial in result.trials if trial.loss is not None}
-    gaps = [abs(losses[mask] * result.n_tokens / loss - 1) for mask, loss in sleb_run.losses if mask in losses]
+    gaps = [abs(losses[mask] * result.samples.n_tokens / loss - 1) for mask, loss in sleb_run.losses if mask in losses]
     comparison = f"{len(gaps)} losses differ by {max(gaps):.1e} at most, relative"
     if sleb_run.removed is not None:
         same = tuple(sleb_run.removed) == result.removal_order
@@ -234,8 +234,8 @@ def main() -> None:
                 f"{sleb_run.timing.total_s / timing.total_s:.2f} | {sleb_run.timing.search_s / timing.search_s:.2f} |",
                 flush=True,
             )
-    n_replicas = len(result.pool["replicas"])
-    forwards = result.layer_forwards
+    n_replicas = len(result.work.pool["replicas"])
+    forwards = result.work.layer_forwards
     print(f"\n{n_replicas} replicas, SLEB with {sleb_run.threads} threads; removed {result.removal_order};")
     print(f"{forwards.computed:.0f} layer-forwards instead of {forwards.naive:.0f}; {comparison}")
 

@@ -118,18 +118,18 @@ def search(key: tuple[str, str, int], words: list[str], store: Path) -> dict:
             "dense_loss": result.dense_loss,
             "loss": result.loss,
             "unit": result.measure.unit,
-            "samples": result.n_samples,
-            "scored_tokens": result.n_tokens,
-            "requested": result.evaluations.requested,
-            "computed": result.evaluations.computed,
-            "layer_forwards_computed": result.layer_forwards.computed,
-            "layer_forwards_naive": result.layer_forwards.naive,
-            "layer_tokens": result.layer_tokens.computed,
-            "seconds": result.seconds,
+            "samples": result.samples.n_samples,
+            "scored_tokens": result.samples.n_tokens,
+            "requested": result.work.evaluations.requested,
+            "computed": result.work.evaluations.computed,
+            "layer_forwards_computed": result.work.layer_forwards.computed,
+            "layer_forwards_naive": result.work.layer_forwards.naive,
+            "layer_tokens": result.work.layer_tokens.computed,
+            "seconds": result.work.seconds,
         }
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(row))
-        print(f"{key}: {result.mask} {result.loss:.4f} after {result.seconds:.0f} s", flush=True)
+        print(f"{key}: {result.mask} {result.loss:.4f} after {result.work.seconds:.0f} s", flush=True)
     return json.loads(kept.read_text())
 
 

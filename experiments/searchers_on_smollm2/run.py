@@ -91,15 +91,15 @@ def run(name: str, data: dict, remove: int, store: Path) -> dict:
     if not kept.exists():
         options = {"searcher": name.partition(",")[0], **SEARCHERS.get(name, {}), "remove": remove, "store": store}
         result = raysearch.search(*words({"model": store / "model"}, MODEL, data, options)).result
-        evaluations, forwards = result.evaluations, result.layer_forwards
+        evaluations, forwards = result.work.evaluations, result.work.layer_forwards
         counts = {"requested": evaluations.requested, "computed": evaluations.computed, "cached": evaluations.cached}
         costs = {"layer_forwards_computed": forwards.computed, "layer_forwards_naive": forwards.naive}
-        costs |= {"seconds": result.seconds, "searcher_seconds": result.searcher_seconds}
+        costs |= {"seconds": result.work.seconds, "searcher_seconds": result.work.searcher_seconds}
         row = {"remove": remove, "searcher": name, "removed": str(result.mask), "id": result.search_id}
         row |= {"loss": result.loss, "dense_loss": result.dense_loss, **counts, **costs}
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps({key: row[key] for key in (*COLUMNS, "id")}))
-        print(f"M={remove} {name}: {result.mask} {result.loss:.4f} after {result.seconds:.0f} s", flush=True)
+        print(f"M={remove} {name}: {result.mask} {result.loss:.4f} after {result.work.seconds:.0f} s", flush=True)
     return json.loads(kept.read_text())
 
 

@@ -37,7 +37,8 @@ from raysearch.core.trial import Trial
 from raysearch.models.spec import label_of
 from raysearch.searching.gguf_masks import refused_masks_of_record
 from raysearch.searching.recommendation import memory_text
-from raysearch.searching.result import Refinement, SearchResult
+from raysearch.searching.refinement import Refinement
+from raysearch.searching.result import SearchResult
 from raysearch.text.numbers import added, count, duration, rounded, short_duration
 from raysearch.text.sentences import as_typed
 
@@ -82,9 +83,9 @@ def result_table(result: SearchResult) -> Table:
     if result.delta_error is not None:
         table.add_row("loss over dense", "", added(result.loss - result.dense_loss, result.delta_error))
     table.add_row("layers", str(result.n_layers), str(len(result.sites.kept_layers(result.mask))))
-    n_remaining = result.parameters - result.parameters_removed
-    share = result.parameters_removed / result.parameters
-    table.add_row("parameters", f"{result.parameters / 1e6:,.1f} M", f"{n_remaining / 1e6:,.1f} M (-{share:.1%})")
+    size = result.size
+    remaining = f"{(size.parameters - size.parameters_removed) / 1e6:,.1f} M (-{size.removed_share:.1%})"
+    table.add_row("parameters", f"{size.parameters / 1e6:,.1f} M", remaining)
     return table
 
 
@@ -99,17 +100,19 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
     notes = [f"Removed layers (0-based): {result.mask}"]
     if result.removal_order:
         notes.append(f"In this order: {', '.join(map(str, result.removal_order))}")
-    evaluations = result.evaluations
+    work = result.work
+    evaluations = work.evaluations
+    judged_on = extent(result.measure, result.samples.n_tokens, result.samples.n_samples)
     notes += [
         *certainty_notes(result),
         f"Evaluations: {evaluations.requested:,} requested, {evaluations.computed:,} computed, "
-        f"{evaluations.cached:,} cached, each on {extent(result.measure, result.n_tokens, result.n_samples)}",
+        f"{evaluations.cached:,} cached, each on {judged_on}",
         _forwards_note(result),
         *_screening_notes(result),
         *_packing_notes(result),
-        f"Time: {duration(result.seconds)} (the searcher itself {short_duration(result.searcher_seconds)}, "
-        f"{short_duration(result.searcher_seconds / max(1, evaluations.requested))} a mask requested)"
-        + (f", replicas busy {result.busy_share:.0%}" if result.layer_forwards.computed else ""),
+        f"Time: {duration(work.seconds)} (the searcher itself {short_duration(work.searcher_seconds)}, "
+        f"{short_duration(work.searcher_seconds / max(1, evaluations.requested))} a mask requested)"
+        + (f", replicas busy {result.work.busy_share:.0%}" if result.work.layer_forwards.computed else ""),
         *remark_notes(result.remarks),
         *split_notes(result.data),
     ]
@@ -138,7 +141,7 @@ def certainty_notes(result: SearchResult) -> list[str]:
 
 def _forwards_note(result: SearchResult) -> str:
     """Return the cost of a search in layer-forwards."""
-    forwards = result.layer_forwards
+    forwards = result.work.layer_forwards
     naive = forwards.naive_computed
     note = f"Layer-forwards: {forwards.computed:,.0f} computed"
     if 0 < forwards.computed < naive:
@@ -394,8 +397,8 @@ def facts_table(record: SearchRecord, cell: tuple[str, CellRecord] | None) -> Ta
     facts |= {key: as_typed(config[key]) for key in ("remove", "protect", "seed") if config.get(key) not in (None, [])}
     if result is not None:
         facts["dtype"] = result.dtype
-        facts["evaluated on"] = extent(result.measure, result.n_tokens, result.n_samples)
-        facts["time"] = duration(result.seconds)
+        facts["evaluated on"] = extent(result.measure, result.samples.n_tokens, result.samples.n_samples)
+        facts["time"] = duration(result.work.seconds)
     table = new_table(record.search_id, "what", "value", left_aligned=("what", "value"))
     for name, value in facts.items():
         if value:
@@ -563,7 +566,7 @@ def synced_lines(synced: SyncedSearch | SyncedStudy) -> list[str]:
 
 
 def _screening_notes(result: SearchResult) -> list[str]:
-    n_screened = result.evaluations.screened
+    n_screened = result.work.evaluations.screened
     if not n_screened:
         return []
     confidence = result.settings.confidence
@@ -575,7 +578,7 @@ def _screening_notes(result: SearchResult) -> list[str]:
 
 def _packing_notes(result: SearchResult) -> list[str]:
     """Return how much sharing prompts saved, or that prompts were not shared; empty for data without choices."""
-    tokens = result.layer_tokens
+    tokens = result.work.layer_tokens
     if tokens.packed is None:
         return []
     if tokens.packed:

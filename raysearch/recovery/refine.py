@@ -32,7 +32,7 @@ from raysearch.recovery.spec import RecoverySpec
 from raysearch.searchers.base import Round
 from raysearch.searching.events import MaskRecovered, RecoveryHeader
 from raysearch.searching.observer import Observer, Prefixed
-from raysearch.searching.result import RefinedMask, Refinement
+from raysearch.searching.refinement import RefinedMask, Refinement
 from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.spec import SearchSpec
 from raysearch.stats.rank import rank_correlation

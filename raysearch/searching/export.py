@@ -85,9 +85,9 @@ def _evidence(record: SearchRecord, spec: SearchSpec, trial: Trial) -> Evidence:
         dense_loss=result.dense_loss,
         loss=trial.loss,
         delta_error=result.delta_error if trial.mask == result.mask else None,
-        evaluations=result.evaluations.requested,
-        layer_forwards=round(result.layer_forwards.whole),
-        search_s=result.seconds,
+        evaluations=result.work.evaluations.requested,
+        layer_forwards=round(result.work.layer_forwards.whole),
+        search_s=result.work.seconds,
         search_id=record.search_id,
         version=VERSION,
     )

@@ -71,7 +71,7 @@ def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
     calibration = result.fingerprints["calibration"]
     mask = result.mask
     size = len(result.removed)
-    divisor = result.measure.divisor(result.n_tokens, result.n_samples)
+    divisor = result.measure.divisor(result.samples.n_tokens, result.samples.n_samples)
     problem = Problem.of_sites(result.sites, size, record.settings.protect)
     n_shards = len(ledger.evaluations(calibration, [mask]).get(mask, ()))
     n_masks = problem.n_solutions

@@ -66,7 +66,7 @@ class NotebookProgress(ProgressObserver):
             result = event.result
             removed = f"removed {result.sites.text(result.mask)}"
             loss = f"loss {result.loss:.4f} {result.measure.unit}"
-            self._show(1.0, f"{removed}, {loss}, {duration(result.seconds)}", now=True)
+            self._show(1.0, f"{removed}, {loss}, {duration(result.work.seconds)}", now=True)
         elif event.stopped or event.failure is None:
             self._show(0.0, "stopped", now=True)
         else:

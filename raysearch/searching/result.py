@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from html import escape
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from pydantic import SerializationInfo, SerializerFunctionWrapHandler, model_serializer
+from pydantic import SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
@@ -21,28 +21,45 @@ from raysearch.core.site import Sites
 from raysearch.core.trial import Trial, best_by_size
 from raysearch.figures.search import Plots
 from raysearch.searching.recommendation import Recommendation
+from raysearch.searching.refinement import Refinement
 from raysearch.searching.separation import Separation
 from raysearch.searching.settings import SearchSettings
+from raysearch.searching.work import SearchWork
 from raysearch.text.numbers import added
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: The fields of a result that describe the work of the process, and not the mask.
-_WORK = (
-    "evaluations",
-    "layer_forwards",
-    "layer_tokens",
-    "seconds",
-    "searcher_seconds",
-    "busy_share",
-    "pool",
-    "ended",
-    "versions",
-    "git_commit",
-    "trials",
-    "rounds",
-)
+
+@dataclass(frozen=True)
+class SampleCounts:
+    """The size of all calibrations of a search.
+
+    Args:
+        n_tokens: The scored tokens.
+        n_samples: The samples.
+    """
+
+    n_tokens: int
+    n_samples: int
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """The parameters of a model.
+
+    Args:
+        parameters: The parameters of the dense model.
+        parameters_removed: The parameters of the removed layers.
+    """
+
+    parameters: int
+    parameters_removed: int
+
+    @property
+    def removed_share(self) -> float:
+        """The removed parameters as a share of all."""
+        return self.parameters_removed / self.parameters if self.parameters else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,107 +153,8 @@ class RoundSummary:
         return f"{self.round_best} {self.round_best_loss:.4f}"
 
 
-@dataclass(frozen=True)
-class EvaluationCounts:
-    """The numbers of evaluations of a search.
-
-    Args:
-        requested: Requested by the searcher.
-        computed: Computed by this process.
-        cached: Found in the ledger.
-        screened: Dropped or accepted by screening before they were complete.
-    """
-
-    requested: int
-    computed: int
-    cached: int
-    screened: int = 0
-
-
-@dataclass(frozen=True)
-class LayerForwards:
-    """The cost of a search, in passes of one layer over the whole calibration.
-
-    Args:
-        computed: The layer-forwards of this process.
-        alone: The layer-forwards of the whole search with an empty ledger.
-        naive: The layer-forwards of a full forward for each requested mask.
-        naive_computed: The layer-forwards of a full forward for each mask that this process computed.
-    """
-
-    computed: float
-    alone: float
-    naive: float
-    naive_computed: float = 0.0
-
-    @property
-    def whole(self) -> float:
-        """All work of the search: `computed`, or `alone` if a part of it was in the ledger."""
-        # `computed` may be larger, since replicas that share a round run some layers twice.
-        return max(self.computed, self.alone)
-
-
-@dataclass(frozen=True)
-class LayerTokens:
-    """The number of tokens that layers computed, once per layer.
-
-    Args:
-        computed: The tokens, with padding.
-        by_row: The tokens without padding, if each choice had a row.
-        packed: Whether choices shared their prompt; None if there are no choices, or nothing was computed.
-    """
-
-    computed: int
-    by_row: int
-    packed: bool | None
-
-
-@dataclass(frozen=True)
-class RefinedMask:
-    """The losses of a mask before and after a short recovery, on the calibration of the search.
-
-    Args:
-        mask: The mask.
-        loss: The loss before the recovery.
-        recovered_loss: The loss after it.
-        steps: The steps of the training.
-        tokens: The number of tokens that the model was trained on.
-        seconds: The time of the recovery, in the process that did it.
-    """
-
-    mask: Mask
-    loss: float
-    recovered_loss: float
-    steps: int
-    tokens: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Refinement:
-    """The best masks of a search before and after the same short recovery.
-
-    Args:
-        refinement_id: Its id; its files are next to the ledger, in ``recoveries/``.
-        masks: The masks, lowest loss before the recovery first.
-        rows: The number of rows for training and for held-out losses; none is in the calibration.
-        left_out: The number of rows that were left out, by reason.
-        rank_correlation: Spearman's rank correlation of the losses before and after; None if it is undefined, or for
-            fewer than three masks.
-    """
-
-    refinement_id: str
-    masks: tuple[RefinedMask, ...]
-    rows: int
-    left_out: Mapping[str, int]
-    rank_correlation: float | None
-
-    @property
-    def best(self) -> RefinedMask:
-        """The mask with the lowest loss after the recovery; of equal losses the first in mask order."""
-        return min(self.masks, key=lambda refined: (refined.recovered_loss, refined.mask))
-
-
+#: The parts of a result whose values are keys of the result in JSON.
+_PARTS = {"work": SearchWork, "samples": SampleCounts, "size": ParameterCounts}
 #: The value of a remark: a number, a text, or a number for each layer.
 RemarkValue = NumberOrNan | str | list[NumberOrNan]
 
@@ -251,26 +169,17 @@ class SearchResult(SearchHeader):
         dense_loss: The loss of the dense model.
         loss: The loss with the layers removed.
         delta_error: The standard error of `loss` minus `dense_loss` from the choice of samples; None if there is none.
-        evaluations: The numbers of evaluations.
-        layer_forwards: The cost of the search.
-        layer_tokens: The number of tokens that layers computed.
-        seconds: The wall-clock time of this process.
-        searcher_seconds: The part of `seconds` that the searcher took between an answer and its next request.
-        busy_share: The share of the replicas' time in which they computed, 0 … 1.
-        n_tokens: The scored tokens of all calibrations.
-        n_samples: The samples of all calibrations.
-        parameters: The parameters of the dense model.
-        parameters_removed: The parameters of the removed layers.
+        work: The work of the process that ran the search.
+        samples: The size of the calibrations.
+        size: The size of the model, and of what was removed.
         delta_errors: The `delta_error` of the best mask of each number of layers, by that number.
         statistics: The names of the measured statistics of the dense model, in order.
         remarks: The remarks of the searcher, by name.
-        pool: The use of each replica, the number of repeated units, and the seconds without a replica.
         recommendation: The recommended number of layers, for ``remove=auto``; else None.
         refinement: The best masks before and after a short recovery, for ``refine=recover``; else None. `removed` is
             then the best mask after the recovery, and `loss` its loss before.
         separation: How many other masks are not significantly worse; None if that is not known.
         complete: Whether the searcher came to its end; if not, `removed` is the best mask when the budget was spent.
-        ended: The time of the end, in seconds since the epoch.
         mlflow_run_id: MLflow's id of the run, if the tracker wrote one.
         mlflow_receipt: The receipt of the tracker (`raysearch.searching.observer.Tracker.receipt`).
         trials: All trials, in order.
@@ -282,25 +191,16 @@ class SearchResult(SearchHeader):
     dense_loss: float
     loss: float
     delta_error: float | None
-    evaluations: EvaluationCounts
-    layer_forwards: LayerForwards
-    layer_tokens: LayerTokens
-    seconds: float
-    searcher_seconds: float
-    busy_share: float
-    n_tokens: int
-    n_samples: int
-    parameters: int
-    parameters_removed: int
+    work: SearchWork
+    samples: SampleCounts
+    size: ParameterCounts
     delta_errors: Mapping[int, float] = field(default_factory=dict)
     statistics: tuple[str, ...] = ()
     remarks: Mapping[str, RemarkValue] = field(default_factory=dict)
-    pool: Mapping[str, Any] = field(default_factory=dict)
     recommendation: Recommendation | None = None
     refinement: Refinement | None = None
     separation: Separation | None = None
     complete: bool = True
-    ended: float = 0.0
     mlflow_run_id: str | None = None
     mlflow_receipt: str | None = None
     trials: tuple[Trial, ...] = field(default=(), repr=False)
@@ -338,18 +238,20 @@ class SearchResult(SearchHeader):
         """The trials of `best_by_size`, ascending."""
         return tuple(self.best_by_size.values())
 
-    @property
-    def began(self) -> float:
-        """When this process began the search, in seconds since the epoch."""
-        return self.ended - self.seconds
-
     def with_work_of(self, earlier: SearchResult | None) -> SearchResult:
         """Return the result, with the work of an earlier, equal result if all of this one came from the ledger."""
-        if earlier is None or self.evaluations.computed or len(earlier.trials) != len(self.trials):
+        if earlier is None or self.work.evaluations.computed or len(earlier.trials) != len(self.trials):
             return self
         if (earlier.removed, earlier.complete) != (self.removed, self.complete):
             return self
-        return replace(self, **{name: getattr(earlier, name) for name in _WORK})
+        return replace(
+            self,
+            work=earlier.work,
+            versions=earlier.versions,
+            git_commit=earlier.git_commit,
+            trials=earlier.trials,
+            rounds=earlier.rounds,
+        )
 
     @property
     def by_round(self) -> tuple[tuple[tuple[Trial, ...], RoundSummary], ...]:
@@ -417,12 +319,26 @@ class SearchResult(SearchHeader):
         """The figures as Matplotlib axes: ``result.plot.path()``, ``.masks()``, ``.progress()``, ``.trials()``."""
         return Plots(self.trials, self.sites, self.mask, self.measure)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _nest(cls, values: Any) -> Any:
+        """Collect the values of each part; in JSON, all of them are keys of the result."""
+        if not isinstance(values, dict):
+            return values
+        nested = dict(values)
+        for part, part_class in _PARTS.items():
+            names = [field.name for field in fields(part_class) if field.name in nested]
+            nested[part] = {name: nested.pop(name) for name in names}
+        return nested
+
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        """Write the fields; in JSON for users, add the readouts and the best mask of each size."""
-        fields: dict[str, Any] = write(self)
+        """Write the values, those of parts as keys of the result; for users, add the readouts and the best masks."""
+        values: dict[str, Any] = {}
+        for name, value in write(self).items():
+            values |= value if name in _PARTS else {name: value}
         if info.round_trip:
-            return fields
+            return values
         path = [
             {"n_removed": len(trial.mask), "removed": list(trial.mask), "loss": trial.loss}
             | named_readout(self.measure, trial.loss)
@@ -430,7 +346,7 @@ class SearchResult(SearchHeader):
             if trial.loss is not None
         ]
         readouts = named_readout(self.measure, self.dense_loss, "dense_{}") | named_readout(self.measure, self.loss)
-        return {**fields, **readouts, "path": path}
+        return {**values, **readouts, "path": path}
 
 
 def in_brief(result: SearchResult) -> dict[str, Any]:

@@ -37,19 +37,13 @@ from raysearch.searching.observer import (
     warn_of_unknown,
 )
 from raysearch.searching.recommend import BudgetedSearch, SpeedMeter, check_readout, unmeasured
-from raysearch.searching.result import (
-    EvaluationCounts,
-    LayerForwards,
-    LayerTokens,
-    RoundSummary,
-    SearchHeader,
-    SearchResult,
-)
+from raysearch.searching.result import ParameterCounts, RoundSummary, SampleCounts, SearchHeader, SearchResult
 from raysearch.searching.search_record import SEARCHES, SearchRecord, State, record_mlflow_run, write_search
 from raysearch.searching.search_recorder import SearchRecorder
 from raysearch.searching.separate import separation_of
 from raysearch.searching.separation import Separation
 from raysearch.searching.spec import SearchSpec
+from raysearch.searching.work import EvaluationCounts, LayerForwards, LayerTokens, SearchWork
 from raysearch.text.numbers import count
 from raysearch.text.redaction import redact
 from raysearch.text.sentences import first_line
@@ -310,25 +304,25 @@ class _Search:
             dense_loss=recorder.dense_loss,
             loss=recorder.losses[mask],
             delta_error=None,
-            evaluations=EvaluationCounts(last.n_requested, last.n_computed, last.n_cached, n_screened),
-            layer_forwards=LayerForwards(
-                computed=meter.layer_forwards,
-                alone=meter.layer_forwards_alone,
-                naive=recorder.naive_layer_forwards,
-                naive_computed=recorder.naive_computed,
+            work=SearchWork(
+                evaluations=EvaluationCounts(last.n_requested, last.n_computed, last.n_cached, n_screened),
+                layer_forwards=LayerForwards(
+                    computed=meter.layer_forwards,
+                    alone=meter.layer_forwards_alone,
+                    naive=recorder.naive_layer_forwards,
+                    naive_computed=recorder.naive_computed,
+                ),
+                layer_tokens=LayerTokens(meter.layer_tokens, meter.layer_tokens_by_row, meter.packed),
+                seconds=recorder.seconds,
+                searcher_seconds=recorder.searcher_s,
+                busy_share=pool_stats.busy_share,
+                pool=plain(pool_stats),
+                ended=time.time(),
             ),
-            layer_tokens=LayerTokens(meter.layer_tokens, meter.layer_tokens_by_row, meter.packed),
-            seconds=recorder.seconds,
-            searcher_seconds=recorder.searcher_s,
-            busy_share=pool_stats.busy_share,
-            pool=plain(pool_stats),
-            n_tokens=session.n_tokens,
-            n_samples=session.n_samples,
-            parameters=session.info.parameters,
-            parameters_removed=session.info.sites.parameters(mask),
+            samples=SampleCounts(session.n_tokens, session.n_samples),
+            size=ParameterCounts(session.info.parameters, session.info.sites.parameters(mask)),
             statistics=tuple(map(str, recorder.statistics)),
             remarks=recorder.remarks,
-            ended=time.time(),
             trials=tuple(recorder.trials),
             rounds=tuple(recorder.summaries),
         )

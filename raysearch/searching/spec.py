@@ -18,7 +18,7 @@ from raysearch.models.spec import ModelInfo
 from raysearch.searchers.base import Searcher
 from raysearch.searching.observer import Observer
 from raysearch.searching.recommendation import Budget
-from raysearch.searching.result import Refinement
+from raysearch.searching.refinement import Refinement
 from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.settings import SearchSettings
 from raysearch.searching.speed_options import SearchSpeedOptions

@@ -129,7 +129,7 @@ def is_done(record: SearchRecord | None, stop: StopCriteria) -> bool:
     """
     if record is None or record.result is None or record.state not in ("finished", "stopped"):
         return False
-    spent = {"evaluations": record.result.evaluations.requested, "seconds": record.result.seconds}
+    spent = {"evaluations": record.result.work.evaluations.requested, "seconds": record.result.work.seconds}
     return record.state == "finished" or any(spent[name] >= limit for name, limit in stop.limits.items())
 
 

@@ -36,9 +36,9 @@ class SearchState:
     @classmethod
     def of(cls, result: SearchResult) -> SearchState:
         """Return the final state of a search from its result."""
-        round_ends = tuple(result.began + summary.seconds for summary in result.rounds)
+        round_ends = tuple(result.work.began + summary.seconds for summary in result.rounds)
         end = SearchEnded(result)
-        return cls(result, result.began, result.trials, result.rounds, round_ends, end, result.ended)
+        return cls(result, result.work.began, result.trials, result.rounds, round_ends, end, result.work.ended)
 
     @property
     def result(self) -> SearchResult | None:

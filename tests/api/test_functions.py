@@ -60,7 +60,7 @@ def test_a_search_finds_what_the_command_line_finds(run: Run, world: World) -> N
         printed["loss"],
         printed["removed"],
     )
-    assert result.evaluations.computed == 0 and result.trials[0].mask == Mask()
+    assert result.work.evaluations.computed == 0 and result.trials[0].mask == Mask()
     resumed = search.resume(tracking={"experiment": "another"})
     assert resumed.result.config["tracking"]["experiment"] == "another"
     scores = raysearch.score("data=file", masks=[result.mask, np.arange(2), {3}, []], **values)

@@ -124,11 +124,13 @@ def test_a_handle_of_a_search_has_the_result_of_its_own_call(world: World, cwd: 
     search = raysearch.search(*world.search())
     repeated = raysearch.search(*world.search())
     assert repeated == search
-    assert repeated.result.evaluations.computed == 0
+    assert repeated.result.work.evaluations.computed == 0
     recorded = raysearch.open().search()
     assert recorded == search
-    assert recorded.result.evaluations == search.result.evaluations, "the ledger keeps the counts of the first call"
-    assert recorded.resume().result.evaluations.computed == 0
+    assert recorded.result.work.evaluations == search.result.work.evaluations, (
+        "the ledger keeps the counts of the first call"
+    )
+    assert recorded.resume().result.work.evaluations.computed == 0
     assert recorded.command().startswith("raysearch search ")
 
 

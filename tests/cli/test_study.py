@@ -50,7 +50,7 @@ def test_all_searches_are_done_and_counted(done: tuple[dict[str, Any], Path]) ->
     assert (folder / value["report"]).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     with opened(folder / "mlruns/ledger.db") as ledger:
         runs = SEARCHES.by_ids(ledger, [cell["search_id"] for cell in value["cells"]])
-    computed = sum(run.result.evaluations.computed for run in runs.values() if run.result)
+    computed = sum(run.result.work.evaluations.computed for run in runs.values() if run.result)
     masks = {mask for _, mask, _ in evaluations(folder / "mlruns")}
     assert computed == len(masks) - 1, "each mask once, whoever asked at the same time; the dense model is not counted"
 

@@ -34,10 +34,11 @@ from raysearch.core.trial import Trial
 from raysearch.models.gguf_pruning import GGUFExport
 from raysearch.searching.gap import Gap
 from raysearch.searching.recommendation import Budget, Recommendation, SizeFacts, Speed
-from raysearch.searching.result import LayerForwards, LayerTokens, SearchResult
+from raysearch.searching.result import SearchResult
 from raysearch.searching.score import Score
 from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.separation import Separation
+from raysearch.searching.work import LayerForwards, LayerTokens
 from raysearch.studies.study_record import CellRecord
 from raysearch.text.numbers import rounded
 from tests.models.conftest import write_llama
@@ -148,20 +149,25 @@ def notes(result: SearchResult) -> list[str]:
 def test_what_was_judged_on_is_counted_in_what_the_loss_is_taken_over(
     measure: Measure, n_tokens: int, extent: str
 ) -> None:
-    result = replace(greedy_search(), measure=measure, n_tokens=n_tokens)
+    search = greedy_search()
+    result = replace(search, measure=measure, samples=replace(search.samples, n_tokens=n_tokens))
     assert any(line.endswith(f", each on {extent}") for line in notes(result))
 
 
 def test_the_savings_of_packing_are_shown() -> None:
-    result = replace(greedy_search(), layer_tokens=LayerTokens(1_203_440, 3_210_012, None))
-    assert not any("hoices" in line for line in notes(result))
+    def notes_on_tokens(packed: bool | None) -> list[str]:
+        search = greedy_search()
+        tokens = LayerTokens(1_203_440, 3_210_012, packed)
+        return notes(replace(search, work=replace(search.work, layer_tokens=tokens)))
+
+    assert not any("hoices" in line for line in notes_on_tokens(None))
     assert (
         "Choices share their prompt: 1,203,440 tokens through layers instead of 3,210,012 with a row for each choice "
         "(0.37x)"
-    ) in notes(replace(result, layer_tokens=replace(result.layer_tokens, packed=True)))
+    ) in notes_on_tokens(True)
     assert (
         "Choices in separate rows, as this model does not keep packed ones apart: 1,203,440 tokens through layers"
-    ) in notes(replace(result, layer_tokens=replace(result.layer_tokens, packed=False)))
+    ) in notes_on_tokens(False)
 
 
 def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
@@ -336,7 +342,7 @@ def test_the_cost_of_a_search_is_the_same_number_in_the_terminal_and_on_the_card
 
     def note(computed: float, alone: float, naive_computed: float) -> tuple[str, float]:
         forwards = LayerForwards(computed, alone, 900, naive_computed)
-        shown = notes(replace(result, layer_forwards=forwards))
+        shown = notes(replace(result, work=replace(result.work, layer_forwards=forwards)))
         return next(line for line in shown if line.startswith("Layer-forwards: ")), forwards.whole
 
     fresh = "Layer-forwards: 583 computed, 900 by a full forward per mask (1.54x fewer)"

@@ -105,7 +105,7 @@ def test_nodes_come_with_the_work_and_leave_when_it_is_done(world: World, undist
         result = raysearch.search(*world.search(**LONG, **keys), "store=disturbed", observer=watcher).result
     assert_same(in_brief(result), undisturbed)
     assert [nodes for nodes in watcher.nodes if nodes != 2][-4:] == [3, 1, 3, 1], "they come for each round"
-    assert result.pool["units_redone"] == 0
+    assert result.work.pool["units_redone"] == 0
 
 
 @pytest.fixture

@@ -77,4 +77,4 @@ def test_records_are_readable_with_plain_sqlite(filled):
     query = "SELECT state, config ->> '$.remove', result ->> '$.evaluations.requested' FROM searches"
     with closing(sqlite3.connect(filled.path)) as shell:
         row = shell.execute(f"{query} WHERE mlflow_run_id = 'f00'").fetchone()
-    assert row == ("finished", 2, RESULT.evaluations.requested)
+    assert row == ("finished", 2, RESULT.work.evaluations.requested)

@@ -12,6 +12,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.errors import UserError
 from raysearch.searching.gap import gap_of
+from raysearch.searching.result import SampleCounts
 from raysearch.searching.search_record import SearchRecord
 from tests.tracking.simulated import greedy_search
 
@@ -34,7 +35,9 @@ def record(ledger, masks, calibration="here"):
 def search_of(*removed, measure=PERPLEXITY):
     """A finished search with the mask `removed`."""
     loss = nats(Mask(removed)) / measure.divisor(N_TOKENS, N_SAMPLES)
-    search = replace(greedy_search(5, 1), n_tokens=N_TOKENS, n_samples=N_SAMPLES, fingerprints={"calibration": "here"})
+    search = replace(
+        greedy_search(5, 1), samples=SampleCounts(N_TOKENS, N_SAMPLES), fingerprints={"calibration": "here"}
+    )
     result = replace(search, measure=measure, removed=removed, loss=loss)
     config = {"remove": len(removed), "protect": [3]}
     return SearchRecord("greedy-m2-00", config, "finished", None, result, "now")

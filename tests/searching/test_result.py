@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.searching.result import LayerTokens, SearchResult, in_brief
+from raysearch.searching.result import SearchResult, in_brief
+from raysearch.searching.work import LayerTokens
 from tests.figures.test_search import texts_of
 from tests.tracking.simulated import greedy_search
 from tests.tracking.tracker_suite import ACCURACY, KL, MARGIN
@@ -27,10 +28,11 @@ def test_a_result_is_read_from_its_record_unchanged() -> None:
     for measure in (ACCURACY, KL):
         search = replace(greedy_search(measure=measure), labels={"searcher": "greedy", "remove": "3"}, parent="ab12")
         trials = tuple(replace(trial, parts={"kl on c4": 0.1 + 0.2}) for trial in search.trials)
-        search = replace(search, trials=trials, pool={"units_redone": 0}, statistics=("block_influence",))
+        work = replace(search.work, pool={"units_redone": 0})
+        search = replace(search, work=work, trials=trials, statistics=("block_influence",))
         assert recorded(search) == search
         assert recorded(search).by_round == search.by_round
-        assert recorded(search).began == search.ended - search.seconds
+        assert recorded(search).work.began == search.work.ended - search.work.seconds
 
 
 def test_infinite_numbers_are_read_as_nan() -> None:
@@ -74,7 +76,8 @@ def test_a_result_in_brief_is_valid_json_without_trials_and_configuration() -> N
 
 @pytest.mark.parametrize("measure", [PERPLEXITY, MARGIN, ACCURACY, KL], ids=lambda measure: str(measure.readout))
 def test_a_result_in_brief_has_its_measure_and_readouts(measure: Measure) -> None:
-    result = replace(greedy_search(measure=measure), layer_tokens=LayerTokens(3, 4, True))
+    search = greedy_search(measure=measure)
+    result = replace(search, work=replace(search.work, layer_tokens=LayerTokens(3, 4, True)))
     value = json.loads(json.dumps(in_brief(result)))
     assert Measure(**value["measure"]) == measure
     assert (value["n_tokens"], value["n_samples"]) == (8192, 64)

@@ -64,7 +64,7 @@ def test_a_result_and_its_repetition_have_the_same_separation(spec: SearchSpec, 
     assert separation is not None
     assert (separation.reference, separation.by_layer) == (result.mask, False)
     assert separation.n_others == 3 >= separation.n_not_worse, "greedy tries four masks of two of five layers"
-    assert separation.n_samples == result.n_samples
+    assert separation.n_samples == result.samples.n_samples
     assert str(separation) in str(result)
     assert (
         last_record(spec).finished_result.separation == separation == run_search(spec, Observer(), Tracker()).separation

@@ -191,4 +191,6 @@ def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answere
     with opened(Path("mlruns/ledger.db")) as ledger:
         records = SEARCHES.by_ids(ledger, [cell["search_id"] for cell in cells])
     for cell in cells:  # the searches ran one after another, so each computed its shared cost
-        assert records[cell["search_id"]].finished_result.layer_forwards.computed == cell["layer_forwards"]["shared"]
+        assert (
+            records[cell["search_id"]].finished_result.work.layer_forwards.computed == cell["layer_forwards"]["shared"]
+        )

@@ -31,14 +31,8 @@ from raysearch.searching.events import (
     TrialScored,
 )
 from raysearch.searching.observer import Tracker, repeat
-from raysearch.searching.result import (
-    EvaluationCounts,
-    LayerForwards,
-    LayerTokens,
-    RemarkValue,
-    RoundSummary,
-    SearchResult,
-)
+from raysearch.searching.result import ParameterCounts, RemarkValue, RoundSummary, SampleCounts, SearchResult
+from raysearch.searching.work import EvaluationCounts, LayerForwards, LayerTokens, SearchWork
 
 MARGIN = Measure("nats per answer token", "sample", "margin")
 ACCURACY = Measure("errors per item", "sample", "accuracy")
@@ -103,18 +97,20 @@ def search_of(
         dense_loss=dense_loss,
         loss=final.loss,
         delta_error=0.0125,
-        evaluations=EvaluationCounts(len(trials), len(trials), 0),
-        layer_forwards=LayerForwards(summaries[-1].layer_forwards_computed, 527.0, summaries[-1].layer_forwards_naive),
-        layer_tokens=LayerTokens(300_000, 400_000, True if measure.per == "sample" else None),
-        seconds=2.5 * len(summaries),
-        searcher_seconds=0.25,
-        busy_share=0.9,
-        n_tokens=8192,
-        n_samples=64,
-        parameters=1000,
-        parameters_removed=250,
+        work=SearchWork(
+            evaluations=EvaluationCounts(len(trials), len(trials), 0),
+            layer_forwards=LayerForwards(
+                summaries[-1].layer_forwards_computed, 527.0, summaries[-1].layer_forwards_naive
+            ),
+            layer_tokens=LayerTokens(300_000, 400_000, True if measure.per == "sample" else None),
+            seconds=2.5 * len(summaries),
+            searcher_seconds=0.25,
+            busy_share=0.9,
+            ended=1_700_000_000.0,
+        ),
+        samples=SampleCounts(n_tokens=8192, n_samples=64),
+        size=ParameterCounts(parameters=1000, parameters_removed=250),
         remarks={"gap": 0.031, "solver": "proven", "ablation": [loss(Mask.of(layer)) for layer in range(n_layers)]},
-        ended=1_700_000_000.0,
         trials=tuple(trials),
         rounds=tuple(summaries),
     )

@@ -226,7 +226,7 @@ class SearchPublisher:
         at_ms = None if state.ended is None else in_ms(state.ended)
         points: list[Point] = []
         if any(self._run.data.metrics.get(name) != metrics[name] for name in _RESULT_METRICS):
-            metrics["cost/seconds"] = self.seconds_before + result.seconds
+            metrics["cost/seconds"] = self.seconds_before + result.work.seconds
             for name, series in run_fields.result_series(result).items():
                 points += [Point(name, value, step, at_ms) for step, value in series]
             # The metrics come last, so that those of _RESULT_METRICS are only there if all others are.

@@ -230,13 +230,13 @@ def result_metrics(result: SearchResult) -> dict[str, float]:
         **named_readout(result.measure, result.loss, "{}/pruned"),
         "loss/recovered": None if refinement is None else refinement.best.recovered_loss,
         "refinement/rank_correlation": None if refinement is None else refinement.rank_correlation,
-        "model/parameters_removed_share": result.parameters_removed / result.parameters if result.parameters else 0.0,
-        "calibration/tokens": result.n_tokens,
-        "calibration/samples": result.n_samples,
-        "cost/layer_tokens_computed": result.layer_tokens.computed,
-        "cost/searcher_seconds": result.searcher_seconds,
-        **{f"cost/{name}": value for name, value in result.pool.items() if isinstance(value, int | float)},
-        "layer_forwards/alone": result.layer_forwards.alone,
+        "model/parameters_removed_share": result.size.removed_share,
+        "calibration/tokens": result.samples.n_tokens,
+        "calibration/samples": result.samples.n_samples,
+        "cost/layer_tokens_computed": result.work.layer_tokens.computed,
+        "cost/searcher_seconds": result.work.searcher_seconds,
+        **{f"cost/{name}": value for name, value in result.work.pool.items() if isinstance(value, int | float)},
+        "layer_forwards/alone": result.work.layer_forwards.alone,
     }
     return _without_none(values)
 

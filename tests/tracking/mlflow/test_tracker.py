@@ -136,7 +136,7 @@ def test_a_search_is_written_completely(tmp_path):
     assert {name: parent.data.metrics[name] for name in metrics} == pytest.approx(metrics)
     assert parent.data.tags | tags == parent.data.tags
     assert recorded.steps("progress/round_best_loss") == [1, 2, 3]
-    assert recorded.steps("progress/best_loss") == [search.evaluations.requested]
+    assert recorded.steps("progress/best_loss") == [search.work.evaluations.requested]
     assert recorded.steps("progress/best_loss_by_second") == [7]
     assert recorded.steps("path/loss") == recorded.steps("path/perplexity") == [1, 2, 3]
     assert recorded.steps("remark/ablation") == list(range(5))
@@ -258,8 +258,8 @@ def test_repeating_a_finished_search_changes_nothing(tmp_path):
 def test_a_search_that_its_budget_stopped_is_not_finished(tmp_path):
     best = SEARCH.path[1]
     assert best.loss is not None
-    forwards = replace(SEARCH.layer_forwards, alone=9.0)
-    stopped = replace(SEARCH, removed=best.mask.layers, loss=best.loss, layer_forwards=forwards, complete=False)
+    work = replace(SEARCH.work, layer_forwards=replace(SEARCH.work.layer_forwards, alone=9.0))
+    stopped = replace(SEARCH, removed=best.mask.layers, loss=best.loss, work=work, complete=False)
     for result, rounds in [(stopped, 1), (stopped, 1), (SEARCH, 3), (SEARCH, 3)]:
         record_search(tmp_path, replace(result, rounds=SEARCH.rounds[:rounds]))
         parent = Recorded(tmp_path).parent
@@ -280,7 +280,7 @@ def check_complete(folder: Path | str, child_runs: str = "best") -> None:
         assert recorded.children[trial.index].data.metrics["loss/pruned"] == pytest.approx(trial.loss)
     for metric in ("progress/round_best_loss", "evaluations/computed"):
         assert recorded.steps(metric) == [1, 2, 3]
-    assert recorded.steps("progress/best_loss") == [SEARCH.evaluations.requested]
+    assert recorded.steps("progress/best_loss") == [SEARCH.work.evaluations.requested]
 
 
 @pytest.mark.usefixtures("blank_figures")
