@@ -88,8 +88,6 @@ def _split(override: str) -> tuple[str, str]:
         raise UserError(f"{override!r} is not understood; write options as key=value, such as remove=5")
     if "${" in value:
         raise UserError(f"{override} refers to another key; give the value itself")
-    if not override.isascii() and override.encode(errors="ignore").decode() != override:
-        raise UserError(f"{override!r} cannot be used, as it is not text in UTF-8; give another value")
     return key, value
 
 

@@ -28,6 +28,10 @@ from raysearch.text.sentences import as_typed, did_you_mean
 T = TypeVar("T")
 
 _CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+#: Characters that stand in JSON for the bytes of a file name that are not text in UTF-8. Python has surrogates for them,
+#: which JSON does not accept. They are the last of Unicode's characters for private use.
+_STAND_INS = {0xDC80 + byte: 0x10FF80 + byte for byte in range(128)}
+_SURROGATES = {stand_in: surrogate for surrogate, stand_in in _STAND_INS.items()}
 #: Texts that replace pydantic's description of the expected value where it uses terms of Python or JSON, by the type of
 #: the error.
 _EXPECTED = {
@@ -57,7 +61,7 @@ def validated(
             dataclasses refuse.
     """
     try:
-        instances: list[T] = _adapter(cast(Hashable, kind)).validate_json(json.dumps([values]))
+        instances: list[T] = _adapter(cast(Hashable, kind)).validate_json(_as_json([values]))
     except ValidationError as error:
         raise UserError(*mistakes, *_sentences_of(error, kind, section, values, absent)) from error
     except UserError as error:  # the values contradict each other
@@ -102,7 +106,7 @@ def no_value(key: str) -> str:
 def _collected(value: Any, build: Callable[[Any], Any]) -> Any:
     """Build a part of the configuration, so that its `UserError` is one of the mistakes that pydantic lists."""
     try:
-        return build(value)
+        return build(_with_surrogates(value))
     except UserError as error:
         raise PydanticCustomError("refused", "refused", {"sentences": error.sentences}) from error
 
@@ -124,13 +128,28 @@ def _usable_path(value: Any) -> Path:
     if not isinstance(value, str | os.PathLike):
         raise PydanticKnownError("string_type")
     try:
-        return as_path("", value)
+        return as_path("", _with_surrogates(value))
     except UserError as error:
         raise PydanticCustomError("unusable_path", "unusable", {"sentence": str(error)}) from error
 
 
 #: The type of a field with the path of a file or a folder, with the user's home in place of ``~``.
 UserPath = Annotated[Path, PlainValidator(_usable_path, json_schema_input_type=Any)]
+
+
+def _as_json(values: Sequence[Any]) -> str:
+    return json.dumps(values, ensure_ascii=False).translate(_STAND_INS)
+
+
+def _with_surrogates(value: Any) -> Any:
+    """Return a value that was read by pydantic from the text of `_as_json`, with its surrogates."""
+    if isinstance(value, str):
+        return value.translate(_SURROGATES)
+    if isinstance(value, list):
+        return [_with_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {_with_surrogates(key): _with_surrogates(item) for key, item in value.items()}
+    return value
 
 
 @cache
@@ -242,7 +261,7 @@ def _sentence_of(expected: Any, key: str, value: Any, problems: Sequence[ErrorDe
 def _fits(expected: Any, value: Any) -> bool:
     """Return whether a JSON value has a type."""
     with suppress(ValidationError):
-        _adapter(expected).validate_json(json.dumps([value]))
+        _adapter(expected).validate_json(_as_json([value]))
         return True
     return False
 

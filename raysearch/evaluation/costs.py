@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import Objective, StateObjective
+from raysearch.core.evaluation_key import Key
 from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import UserError
 from raysearch.evaluation.prefix import PrefixPlan, naive_layer_forwards, plan_prefixes
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit
-from raysearch.ledger.ledger import Key
 from raysearch.models.spec import ModelInfo
 
 #: The most masks in one unit. A larger round is cut, along mask order, so that a killed process loses little work.

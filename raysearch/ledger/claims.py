@@ -18,7 +18,8 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from raysearch.ledger.ledger import Key, Ledger
+from raysearch.core.evaluation_key import Key
+from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import owned, owner_of, remove_if_stale
 
 _log = logging.getLogger(__name__)

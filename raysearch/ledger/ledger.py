@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -42,20 +42,6 @@ Values = npt.NDArray[np.float64]
 
 #: Values by the fingerprint of their calibration, subject and shard.
 RecordedValues = Mapping[str, Mapping[Subject, Mapping[int, Values]]]
-
-
-class Key(NamedTuple):
-    """The key of an evaluation in the ledger. Nothing is computed twice for a key.
-
-    Args:
-        calibration: The fingerprint of the calibration.
-        subject: A mask, or a statistic of the dense model.
-        shard: The number of the shard, from 0.
-    """
-
-    calibration: str
-    subject: Subject
-    shard: int
 
 
 _log = logging.getLogger(__name__)

@@ -137,8 +137,8 @@ def test_refusals_come_before_anything_is_computed(assess: Assess, words: list[s
     cases = [
         ("assess.server=127.0.0.1", "assess.server=127.0.0.1 is not an address; give one such as"),
         ("assess.server=http://127.0.0.1:9/v1", "assess.server does not answer at http://127.0.0.1:9/v1/models"),
-        ("assess.answers.temperature=-1", "assess.answers.temperature=-1.0 should be greater than or equal to 0"),
-        ("assess.answers.top_p=0", "assess.answers.top_p=0.0 should be greater than 0"),
+        ("assess.answers.temperature=-1", "assess.answers.temperature=-1 should be greater than or equal to 0"),
+        ("assess.answers.top_p=0", "assess.answers.top_p=0 should be greater than 0"),
         ("assess.answers.max_new_tokens=0", "assess.answers.max_new_tokens=0 should be greater than 0"),
         ("assess.share=1.5", "assess.share=1.5 should be less than 1"),
         ("assess.generation.mine=data=sotu", "assess.generation.mine has no questions"),

@@ -12,9 +12,10 @@ from contextlib import closing
 
 import numpy as np
 
+from raysearch.core.evaluation_key import Key
 from raysearch.core.mask import Mask
 from raysearch.ledger.claims import Claims
-from raysearch.ledger.ledger import Key, Ledger
+from raysearch.ledger.ledger import Ledger
 
 A = Key("cal", Mask.of(1), 0)
 B = Key("cal", Mask.of(1, 2), 0)

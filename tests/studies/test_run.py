@@ -186,7 +186,7 @@ def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answere
         assert all(cell["held_out"] == pytest.approx(peer["loss"]) for peer in peers)
     assert {cell["calibration"] for cell in cells} == {cells[0]["calibration"]}, "draws belong to the same calibration"
     assessed.assert_called_once()
-    tracked = {search.search_id: named for search, named in assessed.call_args.args[0]}
+    tracked = {search.search_id: named for search, named in assessed.call_args.args[0].assessments}
     assert tracked == {cell["search_id"]: {"loss/held_out": cell["held_out"]} for cell in cells}
     with opened(Path("mlruns/ledger.db")) as ledger:
         records = SEARCHES.by_ids(ledger, [cell["search_id"] for cell in cells])
