@@ -88,6 +88,10 @@ def _split(override: str) -> tuple[str, str]:
         raise UserError(f"{override!r} is not understood; write options as key=value, such as remove=5")
     if "${" in value:
         raise UserError(f"{override} refers to another key; give the value itself")
+    try:
+        os.fsencode(override)
+    except UnicodeEncodeError as error:
+        raise UserError(f"{override!r} cannot be used, as it is not text in UTF-8; give another value") from error
     return key, value
 
 

@@ -28,7 +28,7 @@ from raysearch.text.sentences import as_typed, did_you_mean
 T = TypeVar("T")
 
 _CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
-#: Characters that stand in JSON for the bytes of a file name that are not text in UTF-8. Python has surrogates for these
+#: Characters that stand in JSON for bytes of a file name that are not text in UTF-8. Python has surrogates for these
 #: bytes, but JSON does not accept them. The characters are the last ones of Unicode for private use.
 _STAND_INS = {0xDC80 + byte: 0x10FF80 + byte for byte in range(128)}
 _SURROGATES = {stand_in: surrogate for surrogate, stand_in in _STAND_INS.items()}

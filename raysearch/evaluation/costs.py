@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import Objective, StateObjective
-from raysearch.core.evaluation_key import Key
+from raysearch.core.evaluations import Key
 from raysearch.core.mask import Mask
 from raysearch.core.site import Sites
 from raysearch.core.statistic import Statistic, Subject

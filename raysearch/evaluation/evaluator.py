@@ -17,7 +17,7 @@ import numpy.typing as npt
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import StateObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
-from raysearch.core.evaluation_key import Key
+from raysearch.core.evaluations import Key, RecordedValues, Values
 from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
 from raysearch.core.site import Sites
@@ -31,7 +31,7 @@ from raysearch.evaluation.screening import Contest, Screener, Screening
 from raysearch.evaluation.totals import total
 from raysearch.evaluation.unit import MaskUnit, UnitResult
 from raysearch.ledger.claims import Claims
-from raysearch.ledger.ledger import Ledger, RecordedValues, Values
+from raysearch.ledger.ledger import Ledger
 from raysearch.searchers.base import Accepted, Dropped, Failed, Loss, Outcome, Round
 
 #: Seconds between two looks for results that another process computes.

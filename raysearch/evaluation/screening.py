@@ -33,10 +33,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # `scipy.special` takes 0.2 s to import, so it is imported on first use
 
+from raysearch.core.evaluations import RecordedValues
 from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
 from raysearch.errors import UserError
-from raysearch.ledger.ledger import RecordedValues
 from raysearch.searchers.base import Round
 from raysearch.stats.paired import mcnemar_p
 from raysearch.stats.ratio import ratio, residual_variance

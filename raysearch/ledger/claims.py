@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from raysearch.core.evaluation_key import Key
+from raysearch.core.evaluations import Key
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import owned, owner_of, remove_if_stale
 

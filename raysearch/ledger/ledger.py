@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 from filelock import FileLock
 
+from raysearch.core.evaluations import Values
 from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Subject
@@ -35,14 +35,6 @@ from raysearch.generation.score import ScoredText
 from raysearch.ledger.machine import reserve_for_this_machine
 from raysearch.ledger.schema import CREATE_TABLES, ROWS, SCHEMA_VERSION, TABLES, UPGRADES
 from raysearch.text.sentences import what_failed
-
-#: The values of an evaluation: for a mask the loss of each sample, before it is divided by its measure's count, float64
-#: [B]; for a statistic its rows, flat, float64.
-Values = npt.NDArray[np.float64]
-
-#: Values by the fingerprint of their calibration, subject and shard.
-RecordedValues = Mapping[str, Mapping[Subject, Mapping[int, Values]]]
-
 
 _log = logging.getLogger(__name__)
 _LOCKED_S = 60.0  # SQLite's timeout while another program has the file locked

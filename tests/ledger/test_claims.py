@@ -12,7 +12,7 @@ from contextlib import closing
 
 import numpy as np
 
-from raysearch.core.evaluation_key import Key
+from raysearch.core.evaluations import Key
 from raysearch.core.mask import Mask
 from raysearch.ledger.claims import Claims
 from raysearch.ledger.ledger import Ledger
