@@ -12,6 +12,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
 from raysearch.searching.observer import Observer
 from raysearch.searching.recommend import BudgetedSearch
+from raysearch.searching.recommendation import Recommendation
 from raysearch.searching.result import RoundSummary, SearchResult
 from raysearch.searching.search_record import SearchRecord
 from raysearch.searching.search_recorder import SearchRecorder
@@ -24,10 +25,10 @@ class Ending:
     """Ends a search with the searcher's mask. Subclasses override what is different.
 
     Args:
-        result_of: Returns the result of the search if it ends with a mask.
+        result_of: Returns the result of the search if it ends with a mask, and with a recommendation or None.
     """
 
-    result_of: Callable[[Mask], SearchResult]
+    result_of: Callable[[Mask, Recommendation | None], SearchResult]
 
     def check(self) -> None:
         """Check, before the first round, that the search can end in this way.
@@ -53,7 +54,7 @@ class Ending:
         Raises:
             UserError: No mask is good enough.
         """
-        return self.result_of(mask)
+        return self.result_of(mask, None)
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ class BudgetedEnding(Ending):
 
     @override
     def result(self, mask: Mask) -> SearchResult:
-        recommendation = self.budgeted.recommend(self.result_of(mask))
-        return replace(self.result_of(recommendation.removed), recommendation=recommendation)
+        recommendation = self.budgeted.recommend(self.result_of(mask, None))
+        return self.result_of(recommendation.removed, recommendation)
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,6 @@ class RefinedEnding(Ending):
                 f"searcher={self.spec.searcher_name} scored {len(best_masks)} masks of {layers}; these are recovered "
                 f"in place of refine.masks={n_masks}"
             )
-        records = [replace(self.record, result=self.result_of(best_mask)) for best_mask in best_masks]
+        records = [replace(self.record, result=self.result_of(best_mask, None)) for best_mask in best_masks]
         refinement = self.refiner.refine(records, self.spec, self.session, self.observer)
-        return replace(self.result_of(refinement.best.mask), refinement=refinement)
+        return replace(self.result_of(refinement.best.mask, None), refinement=refinement)

@@ -37,6 +37,7 @@ from raysearch.searching.observer import (
     warn_of_unknown,
 )
 from raysearch.searching.recommend import BudgetedSearch, SpeedMeter, check_readout, unmeasured
+from raysearch.searching.recommendation import Recommendation
 from raysearch.searching.result import ParameterCounts, RoundSummary, SampleCounts, SearchHeader, SearchResult
 from raysearch.searching.search_record import SEARCHES, SearchRecord, State, record_mlflow_run, write_search
 from raysearch.searching.search_recorder import SearchRecorder
@@ -242,7 +243,7 @@ class _Search:
     def stop(self) -> None:
         """Record the best mask when the budget is spent."""
         if (best := self.recorder.best) is not None:
-            self.finish("stopped", replace(self.result(best), complete=False))
+            self.finish("stopped", replace(self.result(best, None), complete=False))
             return
         failure = f"its budget was spent before a mask of {self.recorder.problem.n_remove} layers was scored"
         self._write("stopped", failure=failure)
@@ -288,8 +289,8 @@ class _Search:
             return BudgetedEnding(self.result, budgeted)
         return Ending(self.result)
 
-    def result(self, mask: Mask) -> SearchResult:
-        """Return the result of a search that ends with a mask."""
+    def result(self, mask: Mask, recommendation: Recommendation | None) -> SearchResult:
+        """Return the result of a search that ends with a mask; a search by budget has a recommendation."""
         session = self.session
         recorder = self.recorder
         last = recorder.summaries[-1]
@@ -323,6 +324,7 @@ class _Search:
             size=ParameterCounts(session.info.parameters, session.info.sites.parameters(mask)),
             statistics=tuple(map(str, recorder.statistics)),
             remarks=recorder.remarks,
+            recommendation=recommendation,
             trials=tuple(recorder.trials),
             rounds=tuple(recorder.summaries),
         )

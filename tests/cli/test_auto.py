@@ -72,6 +72,8 @@ def test_the_largest_number_within_a_loss_is_found(
         "of so small a model it is noise"
     )
     assert f"with {until} it {shortfall}" in advice["reason"]
+    later_advice = json_answer(run("recommend", "latest", "--json"))
+    assert later_advice["sizes"] == advice["sizes"], "the record has all that the search knew"
     recorded_as = MlflowClient(f"sqlite:///{cwd / 'mlruns/mlflow.db'}").get_run(result["mlflow_run_id"]).data.params
     assert recorded_as["n_remove"] == str(until - 1), "not the most that may go"
     (plot,) = cwd.glob(f"mlruns/reports/{result['search_id']}/knee.png")
