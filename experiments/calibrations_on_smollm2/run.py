@@ -137,8 +137,9 @@ def split_halves(words: list[str], ledger: Ledger, n_layers: int = 30) -> dict:
     """How far single layers rank alike by random halves of the samples, each of which the ledger knows by itself."""
     (calibration,) = raysearch.inspect(*words, loss=False, samples=0)
     subjects = [raysearch.Mask(), *map(raysearch.Mask.of, range(n_layers))]
-    known = ledger.evaluations(calibration.fingerprint, subjects)
-    losses = np.array([np.concatenate([shard for _, shard in sorted(known[one].items())]) for one in subjects])
+    evaluations = ledger.evaluations(calibration.fingerprint, subjects)
+    shard_losses = ([values for _, values in sorted(evaluations[subject].items())] for subject in subjects)
+    losses = np.array([np.concatenate(losses_by_shard) for losses_by_shard in shard_losses])
     added = losses[1:] - losses[0]
     rng = np.random.default_rng(0)
     orders = (np.array_split(rng.permutation(added.shape[1]), 2) for _ in range(500))

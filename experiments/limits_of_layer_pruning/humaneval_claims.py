@@ -46,15 +46,15 @@ def main() -> None:
 
 def answers_of(store: Path) -> pd.DataFrame:
     """Return every answer of the store's ledger, and the searchers that found its mask."""
-    found = raysearch.open(store).to_frame()
+    searches = raysearch.open(store).to_frame()
     rows = []
     with opened(store / "ledger.db") as ledger:
         written = {one for (one,) in ledger.read("SELECT DISTINCT calibration FROM texts")}
-        (calibration,) = written - {*found["calibration"]}
+        (calibration,) = written - {*searches["calibration"]}
         # A search that had texts written is the iterative one, which is greedy by another name.
-        by_texts = found["calibration"].isin(written)
-        found["searcher"] = found.index.str.replace("-m.*", "", regex=True).where(~by_texts, "iterative")
-        distinct = found.sort_values("remove").groupby("removed", sort=False)["searcher"]
+        by_texts = searches["calibration"].isin(written)
+        searches["searcher"] = searches.index.str.replace("-m.*", "", regex=True).where(~by_texts, "iterative")
+        distinct = searches.sort_values("remove").groupby("removed", sort=False)["searcher"]
         methods = {DENSE: ["dense"], **{mask: sorted(set(of)) for mask, of in distinct}}
         for removed, names in methods.items():
             mask = Mask.of(*json.loads(f"[{removed[1:-1]}]"))

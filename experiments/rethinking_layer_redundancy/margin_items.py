@@ -66,8 +66,9 @@ def added_losses(words: list[str], draws: list[int], path: Path) -> npt.NDArray[
         raysearch.sweep(*drawn)
         (calibration,) = raysearch.inspect(*drawn, loss=False, samples=sys.maxsize)
         with contextlib.closing(Ledger(path)) as ledger:
-            known = ledger.evaluations(calibration.fingerprint, subjects)
-        losses = np.array([np.concatenate([shard for _, shard in sorted(known[one].items())]) for one in subjects])
+            evaluations = ledger.evaluations(calibration.fingerprint, subjects)
+        shard_losses = ([values for _, values in sorted(evaluations[subject].items())] for subject in subjects)
+        losses = np.array([np.concatenate(losses_by_shard) for losses_by_shard in shard_losses])
         found |= zip(calibration.shown, (losses[1:] - losses[0]).T, strict=True)
     return np.array([*found.values()]).T
 

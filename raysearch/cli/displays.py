@@ -30,7 +30,6 @@ from raysearch.searching.events import (
     StudyStarted,
     WarningRaised,
 )
-from raysearch.searching.forecast import SearchForecast
 from raysearch.searching.live_progress import ProgressObserver
 from raysearch.text.numbers import count, duration, short_duration, size, written
 from raysearch.text.sentences import listed

@@ -210,12 +210,12 @@ class MlflowTracker(Tracker):
             self._closing = True
             self._changed.notify_all()
         began_s = time.monotonic()
-        shown = ""
+        shown_line = ""
         while self._thread is not None and self._thread.is_alive() and not self._gave_up:
-            if shown != self._line:
-                shown = self._line
+            if shown_line != self._line:
+                shown_line = self._line
                 if self._show is not None:
-                    self._show(f"recording in MLflow: {shown}")
+                    self._show(f"recording in MLflow: {shown_line}")
             elif time.monotonic() - max(began_s, self._progress_at_s) >= self._timeout_s:
                 self._gave_up = True
                 self._warn_once(f"nothing was written for {self._timeout_s:g} s")
