@@ -46,7 +46,8 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import LocatedModel, ModelInfo
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.searching.driver import run_rounds
-from raysearch.searching.forecast import Forecaster, SearchForecast
+from raysearch.searching.forecast import SearchForecast
+from raysearch.searching.forecaster import Forecaster
 from raysearch.searching.observer import Observer
 from raysearch.searching.search_recorder import SearchRecorder
 

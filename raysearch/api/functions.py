@@ -106,7 +106,7 @@ def forecast(
         UserError: A key or a value is not understood, or does not fit the model, the data or the machine.
     """
     from raysearch.configuration import build
-    from raysearch.searching.run import forecast_search
+    from raysearch.searching.forecaster import forecast_search
 
     observer = observer_or_default(observer)
     spec = build.search_spec(all_overrides(overrides, values), config_dir)

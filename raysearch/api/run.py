@@ -1,4 +1,4 @@
-"""Runs one search with its tracker and, for a search by budget, its meter of speeds and its figure."""
+"""Runs one search with its tracker and, for a search by budget, its meter of speeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def run_tracked_search(
     spec: SearchSpec, tracking: TrackingOptions, observer: Observer, resumed_id: str | None = None
 ) -> SearchResult:
-    """Run a search. A search by budget also writes the figure ``reports/<search>/knee.png`` in its store.
+    """Run a search, and record it.
 
     Args:
         spec: The search.
@@ -32,12 +32,7 @@ def run_tracked_search(
     from raysearch.searching.run import run_search
 
     tracker = tracker_for(tracking, observer)
-    result = run_search(spec, observer, tracker, resumed_id, speed_meter_for(spec, observer))
-    if result.recommendation is not None:
-        from raysearch.searching.knee import write_knee
-
-        write_knee(result.recommendation, tracking.folder)
-    return result
+    return run_search(spec, observer, tracker, resumed_id, speed_meter_for(spec, observer))
 
 
 def speed_meter_for(spec: SearchSpec, observer: Observer) -> SpeedMeter | None:

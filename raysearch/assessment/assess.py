@@ -31,7 +31,8 @@ from raysearch.generation.server import Server
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo, ModelSpec
-from raysearch.searching.observer import Observer, warn_of_unknown
+from raysearch.searching.notices import warn_of_unknown_tokens
+from raysearch.searching.observer import Observer
 from raysearch.searching.recommend import SpeedMeter
 from raysearch.searching.recommendation import Speed
 from raysearch.searching.search_record import SearchRecord
@@ -201,7 +202,7 @@ def assess_search(
     check_tasks(plan, ledger)
     for note in plan.notes:
         observer.warn(note)
-    warn_of_unknown(plan.calibrations, observer)
+    warn_of_unknown_tokens(plan.calibrations, observer)
     assessments = assess_masks(plan, ledger, [mask], on_progress=observer.assessing)
     if mask == record.finished_result.mask:
         record_assessments(ledger, [record], assessments, observer)

@@ -31,26 +31,31 @@ class EvaluationSession:
     """A model with its calibrations, ready to evaluate masks.
 
     Args:
+        spec: How masks are evaluated.
         info: The model.
         calibrations: The calibrations.
-        measure: The unit of a mask's loss.
         fingerprints: The fingerprints of the ``calibration``, the ``model`` and the ``text``. A weighted calibration
             has ``parts``, too: the fingerprints of its calibrations, under which evaluations are stored, joined by
             spaces.
         ledger: The ledger.
         evaluator: The evaluator.
         cluster: The cluster of its replicas; None if the replicas outlive the session.
-        keep: Writes the samples to the cache of files, once a GGUF file has been converted; called after a search.
+        converts_gguf: Whether the replicas convert a GGUF file. The samples can be cached only after that.
     """
 
+    spec: EvaluationSpec
     info: ModelInfo
     calibrations: Sequence[Calibration]
-    measure: Measure
     fingerprints: dict[str, str]
     ledger: Ledger
     evaluator: Evaluator
     cluster: JoinedCluster | None = None
-    keep: Callable[[], object] = lambda: None
+    converts_gguf: bool = False
+
+    @property
+    def measure(self) -> Measure:
+        """The unit of a mask's loss."""
+        return self.spec.measure
 
     @property
     def fingerprint(self) -> str:
@@ -72,6 +77,16 @@ class EvaluationSession:
         if len(self.calibrations) > 1:
             return [None for _ in masks]
         return standard_errors(self.calibrations[0], self.ledger, masks, Mask())
+
+    def update_cache(self) -> None:
+        """Delete values of the cache that have not been used for long; cache the samples of a converted GGUF file."""
+        FileCache(self.info.model.cache).trim()
+        if not self.converts_gguf:
+            return
+        of_files = [calibration for calibration in self.spec.calibrations if calibration.data.rows.files() is not None]
+        with suppress(UserError):  # files may have been deleted or changed since
+            info = describe(self.spec.model)  # of the safetensors that the GGUF file was converted to
+            prepare_data(replace(self.spec, calibrations=of_files), info)
 
     def close(self) -> None:
         """Close the evaluator and the ledger, and leave the cluster. Closing twice is harmless."""
@@ -106,8 +121,7 @@ def open_session(
         UserError: The cluster does not answer, or the data are missing, too small, or do not fit the model.
     """
     spec.cluster.check_model(info.model)
-    cache = FileCache(info.model.cache)
-    needs_no_keep = prepared is not None or cache.folder is None or info.model.gguf is None
+    converts_gguf = prepared is None and info.model.gguf is not None and info.model.cache is not None
     with ExitStack() as on_error:
         cluster = None
         if make_pool is None:
@@ -145,16 +159,4 @@ def open_session(
     if spec.weighting is not None:
         fingerprints["parts"] = " ".join(calibration.fingerprint for calibration in calibrations)
 
-    def keep() -> None:
-        cache.trim()
-        if needs_no_keep:
-            return
-        local = [
-            calibration
-            for calibration in spec.calibrations
-            if not info.model.is_hub and calibration.data.rows.files() is not None
-        ]
-        with suppress(UserError):  # files may have been deleted or changed since
-            prepare_data(replace(spec, calibrations=local), describe(spec.model))  # the GGUF file is safetensors by now
-
-    return EvaluationSession(info, calibrations, spec.measure, fingerprints, ledger, evaluator, cluster, keep)
+    return EvaluationSession(spec, info, calibrations, fingerprints, ledger, evaluator, cluster, converts_gguf)

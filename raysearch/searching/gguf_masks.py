@@ -1,23 +1,18 @@
-"""Masks that cannot be exported as a GGUF file: a warning before the first round, and a mark in tables."""
+"""Masks that cannot be exported as a GGUF file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from raysearch.core.mask import Mask
-from raysearch.core.problem import AUTO, Problem, sizes_of
 from raysearch.errors import UserError
 from raysearch.models.file_cache import FileCache, code, user_cache
 from raysearch.models.gguf_pruning import refusals
 from raysearch.models.source import gguf_file
 from raysearch.models.spec import ModelSpec
 from raysearch.searching.settings import SearchSettings
-
-if TYPE_CHECKING:
-    from raysearch.searching.observer import Observer
 
 
 def refused_masks(model: ModelSpec, masks: Sequence[Mask]) -> dict[Mask, str]:
@@ -54,22 +49,3 @@ def refused_masks_of_record(settings: SearchSettings, masks: Sequence[Mask]) -> 
         cache = user_cache() if settings.model_cache else None
         return refused_masks(ModelSpec(settings.model_name, settings.model_path, cache=cache), masks)
     return {}
-
-
-def warn_of_refused_masks(model: ModelSpec, problem: Problem, remove: int | str, observer: Observer) -> None:
-    """Warn if `export --gguf` would refuse some or all masks of a search.
-
-    Args:
-        model: The model.
-        problem: The space of legal masks.
-        remove: The number of layers to remove, a range, or ``"auto"``.
-        observer: Gets the warning.
-    """
-    sizes = range(1, problem.n_remove + 1) if remove == AUTO else sizes_of(remove)
-    # No layer changes its position.
-    ends = [problem.sites.last(size) for size in sizes]
-    moved = [Mask.of(0, *list(end)[1:]) for end in ends]  # every layer moves by one position
-    refused = refused_masks(model, [*ends, *moved])
-    if refused:
-        quantity = "all masks" if all(end in refused for end in ends) else "some masks"
-        observer.warn(f"export --gguf will refuse {quantity} of this search: {next(iter(refused.values()))}")

@@ -17,7 +17,8 @@ from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.generation.answer import Answer
 from raysearch.searchers.base import Round
-from raysearch.searching.observer import Observer, describe_model, tell_of_large_files, warn_of_unknown
+from raysearch.searching.notices import announce_large_files, describe_model, warn_of_unknown_tokens
+from raysearch.searching.observer import Observer
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,9 @@ def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: 
     info = describe_model(spec.model, observer)
     losses: Sequence[float | None] = [None] * len(spec.calibrations)
     errors = losses
-    tell_of_large_files(spec, observer)
+    announce_large_files(spec, observer)
     prepared = prepare_data(spec, info)
-    warn_of_unknown(prepared.calibrations, observer)
+    warn_of_unknown_tokens(prepared.calibrations, observer)
     if with_loss:
         with closing(open_session(spec, info, observer.progress, prepared)) as session:
             losses = session.evaluator.evaluate(Round([Mask()]))[Mask()].parts

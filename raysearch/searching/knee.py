@@ -15,22 +15,32 @@ if TYPE_CHECKING:
     from raysearch.figures.picture import Figure
 
 
-def write_knee(recommendation: Recommendation, store: Path) -> Path:
-    """Draw `knee` to ``reports/<search>/knee.png`` in a store, and return the file.
+def knee_file(search_id: str, store: Path) -> Path:
+    """Return the file of the figure of a search, which need not be there.
 
     Args:
-        recommendation: The recommendation of a search by budget.
+        search_id: The id of the search.
+        store: The folder of the store.
+    """
+    return store / "reports" / as_name("SEARCH", search_id) / "knee.png"
+
+
+def write_knee(recommendation: Recommendation, store: Path) -> Path:
+    """Draw the figure of a search by budget, and return its file.
+
+    Args:
+        recommendation: The recommendation of the search.
         store: The folder of the store.
 
     Raises:
         UserError: The file cannot be written.
     """
-    name = f"reports/{as_name('SEARCH', recommendation.search_id)}/knee.png"
-    (file,) = write_files("store", store, {name: png(knee(recommendation))})
+    file = knee_file(recommendation.search_id, store)
+    write_files("store", store, {str(file.relative_to(store)): png(_figure(recommendation))})
     return file
 
 
-def knee(recommendation: Recommendation) -> Figure:
+def _figure(recommendation: Recommendation) -> Figure:
     """Draw the loss over the dense model's by number of layers, and speed and memory if they were measured.
 
     The recommended number is marked. Dashed lines are the budget, bars are one standard error.

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, assert_never, final
 
 from typing_extensions import override
 
-from raysearch.core.hub import is_asked
-from raysearch.models.devices import has_instructions
-from raysearch.models.loading import describe
-from raysearch.models.source import is_hub_id
 from raysearch.searching.events import (
     AnswersGenerated,
     AssessmentProgressed,
@@ -37,16 +30,10 @@ from raysearch.searching.events import (
     TrialScored,
     WarningRaised,
 )
-from raysearch.text.numbers import size
 
 if TYPE_CHECKING:
-    from raysearch.calibration.calibration import Calibration
     from raysearch.evaluation.progress import Progress
-    from raysearch.evaluation.spec import EvaluationSpec
-    from raysearch.models.spec import ModelInfo, ModelSpec
     from raysearch.searching.result import SearchResult
-
-_LARGE = 10**7  # bytes; a file of this size takes some seconds to read
 
 
 class Observer:
@@ -264,82 +251,6 @@ class Prefixed(Observer):
             case WarningRaised(message):
                 event = replace(event, message=self._prefix + message)
         self._observer.on_event(event)
-
-
-def describe_model(model: ModelSpec, observer: Observer) -> ModelInfo:
-    """Return the sizes of a model (`raysearch.models.loading.describe`).
-
-    Args:
-        model: The model.
-        observer: Gets a line if the hub is asked, which may be slow.
-    """
-    if is_hub_id(model) and is_asked():
-        observer.reading(f"reading model={model.name} from the Hugging Face hub, or its copy on this machine")
-    return describe(model)
-
-
-def tell_of_large_files(spec: EvaluationSpec, observer: Observer) -> None:
-    """Report data that take some time to read: large files, and data of the hub, which may not answer.
-
-    Args:
-        spec: The calibrations with their data.
-        observer: Gets a line for each file and each data set of the hub.
-    """
-    sources = [calibration.data.rows for calibration in spec.calibrations]
-    for name in dict.fromkeys(source.name for source in sources if source.path is None):
-        if name is not None:
-            observer.reading(f"reading data.name={name} from the Hugging Face hub, or its copy on this machine")
-    for path in dict.fromkeys(source.path for source in sources):
-        with suppress(OSError):  # reading the file will raise the error
-            if path is not None and (n_bytes := Path(path).expanduser().stat().st_size) >= _LARGE:
-                observer.reading(f"reading and tokenising data.path={path} ({size(n_bytes)})")
-
-
-def warn_of_unknown(calibrations: Sequence[Calibration], observer: Observer) -> None:
-    """Warn of texts with tokens that are unknown to the model's tokenizer.
-
-    Args:
-        calibrations: The calibrations; their descriptions have the share of unknown tokens if it is large.
-        observer: Gets a warning for each source.
-    """
-    shares: dict[str, float] = {}
-    for description in (calibration.description for calibration in calibrations):
-        source = str(description.get("path") or description.get("name") or description.get("source"))
-        shares[source] = max(description.get("unknown", 0.0), shares.get(source, 0.0))
-    for source, share in shares.items():
-        if share:
-            observer.warn(
-                f"{share:.0%} of the tokens of {source} are unknown to the model's tokenizer, so losses say little; "
-                "use a text that it was made for, or the tokenizer that the model was trained with"
-            )
-
-
-def warn_of_dtype(info: ModelInfo, observer: Observer) -> None:
-    """Warn if the model runs on the CPU in a dtype for which the CPU has no instructions.
-
-    Args:
-        info: The model.
-        observer: Gets the warning.
-    """
-    if info.model.device == "cpu" and has_instructions(info.dtype) is False:
-        observer.warn(
-            f"this machine's CPU has no instructions for {info.dtype} and takes longer than in float32; "
-            "model.dtype=float32 is faster on it, in more memory"
-        )
-
-
-def warn_of_export(info: ModelInfo, observer: Observer) -> None:
-    """Warn if no pruned version of the model can be exported.
-
-    Args:
-        info: The model.
-        observer: Gets the warning.
-    """
-    if info.unwritable is not None:
-        observer.warn(
-            f"transformers does not write weights that are quantised by {info.unwritable}, so the result of this "
-            "search cannot be exported from this checkpoint; search the model before quantisation"
-        )
 
 
 def repeat(result: SearchResult, observer: Observer, rounds: int | None = None) -> None:

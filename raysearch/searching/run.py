@@ -9,34 +9,24 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from subprocess import DEVNULL, SubprocessError, check_output
 
-from raysearch.calibration.calibration import Calibration
 from raysearch.core.json import plain, without_secrets
 from raysearch.core.mask import Mask
-from raysearch.core.paths import as_folder
+from raysearch.core.paths import as_path
 from raysearch.core.versions import version_of
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.costs import head_cost, n_units
 from raysearch.evaluation.pool import Pool
-from raysearch.evaluation.prepared_data import PreparedData, UnnamedFiles, prepare_data
+from raysearch.evaluation.prepared_data import PreparedData
 from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.ledger.locks import locked
 from raysearch.models.spec import ModelInfo
 from raysearch.searching.driver import exhaust, run_rounds
 from raysearch.searching.ending import BudgetedEnding, Ending, RefinedEnding
 from raysearch.searching.events import SearchEnded, SearchStarted
-from raysearch.searching.forecast import Forecaster, SearchForecast
-from raysearch.searching.gguf_masks import warn_of_refused_masks
-from raysearch.searching.observer import (
-    Observer,
-    Observers,
-    Tracker,
-    describe_model,
-    tell_of_large_files,
-    warn_of_dtype,
-    warn_of_export,
-    warn_of_unknown,
-)
-from raysearch.searching.recommend import BudgetedSearch, SpeedMeter, check_readout, unmeasured
+from raysearch.searching.forecaster import expected_cost
+from raysearch.searching.knee import write_knee
+from raysearch.searching.notices import announce_large_files, describe_model, warn_before_search
+from raysearch.searching.observer import Observer, Observers, Tracker
+from raysearch.searching.recommend import BudgetedSearch, SpeedMeter, unmeasured
 from raysearch.searching.recommendation import Recommendation
 from raysearch.searching.result import ParameterCounts, RoundSummary, SampleCounts, SearchHeader, SearchResult
 from raysearch.searching.search_record import SEARCHES, SearchRecord, State, record_mlflow_run, write_search
@@ -67,40 +57,6 @@ class StudyContext:
     labels: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
     make_pool: Callable[[], Pool] | None = None
-
-
-def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
-    """Forecast the cost of a search with an empty ledger. Data are read, weights are not, and nothing is recorded.
-
-    Args:
-        spec: The search.
-        observer: Gets progress and warnings.
-
-    Raises:
-        UserError: As `search_rounds`, except for errors that only the weights or a cluster show.
-    """
-    evaluation = spec.evaluation
-    info = describe_model(evaluation.model, observer)
-    if spec.refiner is not None:
-        spec.refiner.check(info)
-    expected = _forecast(spec, info)
-    evaluation.cluster.check_model(info.model)
-    as_folder("store", evaluation.ledger.parent)
-    tell_of_large_files(evaluation, observer)
-    calibrations = prepare_data(evaluation, info, UnnamedFiles(info.model)).calibrations
-    if spec.budget is not None:
-        check_readout(spec.budget, evaluation.measure)
-    _warn(spec, info, calibrations, observer)
-    pool = evaluation.cluster.size(info, n_units(calibrations, expected.n_passes(info.sites)))
-    if expected.cost is None:
-        return replace(expected, time_source="since the number of masks is not known in advance", pool=pool)
-
-    from raysearch.evaluation.timing import time_layers  # imports torch
-
-    observer.assessing("timing: a few layers on a shard of each calibration")
-    times = time_layers(info, evaluation.calibrations, calibrations, evaluation.cluster.cpus_per_replica)
-    seconds = None if times.seconds is None else expected.cost * sum(times.seconds) / pool.n_replicas
-    return replace(expected, seconds=seconds, time_source=times.source, pool=pool)
 
 
 def run_search(
@@ -168,9 +124,9 @@ def search_rounds(
     if spec.refiner is not None:
         spec.refiner.check(info)
     problem = spec.problem(info)  # refuses numbers that do not fit, before anything is written
-    expected = _forecast(spec, info) if is_alone else None
+    expected = expected_cost(spec, info) if is_alone else None
     if context.prepared is None:
-        tell_of_large_files(spec.evaluation, observer)
+        announce_large_files(spec.evaluation, observer)
     n_passes = 1.0 if expected is None else expected.n_passes(info.sites)
     with closing(
         open_session(spec.evaluation, info, observer.progress, context.prepared, context.make_pool, n_passes)
@@ -188,7 +144,7 @@ def search_rounds(
             try:
                 observers.on_event(SearchStarted(header, expected))
                 if is_alone:
-                    _warn(spec, info, session.calibrations, observer)
+                    warn_before_search(spec, info, session.calibrations, observer)
                 ending = search.ending(record, meter or unmeasured)
                 ending.check()
                 rounds = run_rounds(spec.searcher, problem, spec.seed, recorder)
@@ -203,7 +159,7 @@ def search_rounds(
                 raise
             else:
                 result = search.finish("finished", result)
-                session.keep()
+                session.update_cache()
                 return result
             finally:
                 tracker.close()
@@ -221,7 +177,10 @@ class _Search:
     tracker: Tracker
 
     def finish(self, state: State, result: SearchResult) -> SearchResult:
-        """Record the result, and return it with its separation and the ids of the tracker."""
+        """Record the result, and return it with its separation and the ids of the tracker.
+
+        A search by budget also writes the figure ``reports/<search>/knee.png`` in its store.
+        """
         if self.recorder.is_undecided:
             self.observer.warn(
                 f"all masks of {count(len(result.removed), 'layer')} have the same loss, so there is no reason to "
@@ -230,6 +189,8 @@ class _Search:
         result = replace(result, separation=self._separation(result))
         # Written before the tracker ends: a search that is interrupted while it waits for the tracker has finished.
         record = self._write(state, result)
+        if result.recommendation is not None:
+            write_knee(result.recommendation, as_path("store", self.spec.settings.places.store))
         self.observer.on_event(SearchEnded(result))
         run_id = self.tracker.close()
         receipt = self.tracker.receipt
@@ -290,7 +251,7 @@ class _Search:
         return Ending(self.result)
 
     def result(self, mask: Mask, recommendation: Recommendation | None) -> SearchResult:
-        """Return the result of a search that ends with a mask; a search by budget has a recommendation."""
+        """Return the result of the search if it ends with this mask now; a search by budget has a recommendation."""
         session = self.session
         recorder = self.recorder
         last = recorder.summaries[-1]
@@ -342,27 +303,6 @@ class _Search:
 
     def _write(self, state: State, result: SearchResult | None = None, failure: str | None = None) -> SearchRecord:
         return write_search(self.session.ledger, self.header.search_id, self.spec.config, state, result, failure)
-
-
-def _forecast(spec: SearchSpec, info: ModelInfo) -> SearchForecast:
-    refiner = spec.refiner
-    return SearchForecast(
-        rounds=Forecaster().forecast(spec.searcher, spec.problem(info), spec.seed, spec.evaluation.objectives),
-        head_cost=head_cost(info),
-        by_budget=spec.budget is not None,
-        screened=spec.evaluation.screening is not None,
-        open_ended=spec.searcher.open_ended,
-        trainings=refiner.masks if refiner else 0,
-        training_steps=refiner.steps if refiner else 0,
-    )
-
-
-def _warn(spec: SearchSpec, info: ModelInfo, calibrations: Sequence[Calibration], observer: Observer) -> None:
-    """Warn of everything in a search that stops nothing, before its first round."""
-    warn_of_unknown(calibrations, observer)
-    warn_of_dtype(info, observer)
-    warn_of_refused_masks(spec.evaluation.model, spec.problem(info), spec.remove, observer)
-    warn_of_export(info, observer)
 
 
 def _resume(tracker: Tracker, result: SearchResult | None) -> None:

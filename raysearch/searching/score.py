@@ -16,7 +16,8 @@ from raysearch.evaluation.costs import whole_passes
 from raysearch.evaluation.session import open_session
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.searchers.base import Round
-from raysearch.searching.observer import Observer, describe_model, tell_of_large_files, warn_of_unknown
+from raysearch.searching.notices import announce_large_files, describe_model, warn_of_unknown_tokens
+from raysearch.searching.observer import Observer
 from raysearch.searching.result import named_readout
 
 
@@ -71,10 +72,10 @@ def score_masks(spec: EvaluationSpec, masks: Sequence[Mask], observer: Observer)
             )
         if len(mask) > last:
             raise UserError(f"masks=[…,{list(mask)},…] removes every layer of {name}; keep at least one")
-    tell_of_large_files(spec, observer)
+    announce_large_files(spec, observer)
     n_passes = whole_passes(spec.objectives, masks, info.sites)
     with closing(open_session(spec, info, observer.progress, n_passes=n_passes)) as session:
-        warn_of_unknown(session.calibrations, observer)
+        warn_of_unknown_tokens(session.calibrations, observer)
         evaluations = session.evaluator.evaluate(Round(masks))
         scores = []
         for mask in masks:

@@ -28,7 +28,8 @@ from raysearch.generation.checks import check_of
 from raysearch.generation.diagnostics import describe_texts
 from raysearch.ledger.ledger import Ledger
 from raysearch.searchers.base import Round
-from raysearch.searching.observer import Observer, describe_model, tell_of_large_files, warn_of_unknown
+from raysearch.searching.notices import announce_large_files, describe_model, warn_of_unknown_tokens
+from raysearch.searching.observer import Observer
 from raysearch.stats.rank import rank_correlation
 
 
@@ -132,12 +133,12 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
         EvaluationError: The dense model cannot be evaluated, or a unit of work failed for good.
     """
     info = describe_model(spec.model, observer)
-    tell_of_large_files(spec, observer)
+    announce_large_files(spec, observer)
     singles = info.sites.singles
     masks = [Mask(), *singles]
     n_passes = whole_passes(spec.objectives, masks, info.sites)
     with closing(open_session(spec, info, observer.progress, n_passes=n_passes)) as session:
-        warn_of_unknown(session.calibrations, observer)
+        warn_of_unknown_tokens(session.calibrations, observer)
         evaluations = session.evaluator.evaluate(Round(masks))
         profiles = []
         for index, (calibration_spec, calibration) in enumerate(

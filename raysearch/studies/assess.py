@@ -13,7 +13,8 @@ from raysearch.assessment.tracked_assessments import record_assessments
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool
 from raysearch.ledger.ledger import Ledger
-from raysearch.searching.observer import Observer, warn_of_unknown
+from raysearch.searching.notices import warn_of_unknown_tokens
+from raysearch.searching.observer import Observer
 from raysearch.searching.search_record import SEARCHES, SearchRecord
 from raysearch.searching.spec import SearchSpec
 from raysearch.studies.study_record import AssessedMasks, StudyRecord, add_assessed
@@ -91,6 +92,6 @@ def assess_study(
         for record in by_model[model]:
             record.check_weights(plan.fingerprint)
         check_tasks(plan, ledger)
-    warn_of_unknown([calibration for plan in plans.values() for calibration in plan.calibrations], observer)
+    warn_of_unknown_tokens([calibration for plan in plans.values() for calibration in plan.calibrations], observer)
     for model, plan in plans.items():
         add_assessed(ledger, study, {model: assess_searches(plan, ledger, by_model[model], observer)})

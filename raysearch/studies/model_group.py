@@ -10,7 +10,8 @@ from raysearch.errors import UserError
 from raysearch.evaluation.prepared_data import PreparedData, joint_fingerprint, prepare_data
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.spec import ModelInfo, ModelSpec
-from raysearch.searching.observer import Observer, describe_model, tell_of_large_files
+from raysearch.searching.notices import announce_large_files, describe_model
+from raysearch.searching.observer import Observer
 from raysearch.studies.spec import Cell, StudySpec
 
 
@@ -97,7 +98,7 @@ def prepare(study: StudySpec, observer: Observer) -> list[ModelGroup]:
             specs += [spec for spec in cell.search.evaluation.calibrations if spec not in specs]
         first, *_ = cells.values()
         evaluation = replace(first.search.evaluation, calibrations=specs, weighting=None)
-        tell_of_large_files(evaluation, observer)
+        announce_large_files(evaluation, observer)
         model_groups.append(ModelGroup(model, cluster, info, specs, prepare_data(evaluation, info), cells))
     return model_groups
 

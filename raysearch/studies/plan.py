@@ -18,8 +18,9 @@ from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.timing import time_layers
-from raysearch.searching.forecast import Forecaster
-from raysearch.searching.observer import Observer, describe_model, warn_of_dtype, warn_of_unknown
+from raysearch.searching.forecaster import Forecaster
+from raysearch.searching.notices import describe_model, warn_of_dtype, warn_of_unknown_tokens
+from raysearch.searching.observer import Observer
 from raysearch.studies.checks import check_study
 from raysearch.studies.model_group import prepare
 from raysearch.studies.spec import Cell, StudySpec
@@ -165,7 +166,7 @@ def _with_time(study: StudySpec, plan: StudyPlan, observer: Observer) -> StudyPl
     for model_group in model_groups:  # models run one after another
         info = model_group.info
         calibrations = model_group.prepared.calibrations
-        warn_of_unknown(calibrations, observer)
+        warn_of_unknown_tokens(calibrations, observer)
         warn_of_dtype(info, observer)
         pool = model_group.cluster.size(info, math.inf)
         memory_bytes = max(memory_bytes, pool.total_bytes)

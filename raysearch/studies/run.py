@@ -17,14 +17,8 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_locked, locked
 from raysearch.searching.events import MasksAssessed, StudyHeader, StudyStarted, StudyStopped
-from raysearch.searching.observer import (
-    Observer,
-    Observers,
-    Prefixed,
-    Tracker,
-    warn_of_dtype,
-    warn_of_unknown,
-)
+from raysearch.searching.notices import warn_of_dtype, warn_of_unknown_tokens
+from raysearch.searching.observer import Observer, Observers, Prefixed, Tracker
 from raysearch.searching.run import StudyContext
 from raysearch.searching.search_record import SEARCHES, SearchRecord, write_search
 from raysearch.studies.checks import check_study
@@ -106,7 +100,7 @@ def _warn(
         observer.warn(note)
     calibrations = [calibration for model_group in model_groups for calibration in model_group.prepared.calibrations]
     calibrations += [calibration for plan in plans for calibration in plan.calibrations]
-    warn_of_unknown(calibrations, observer)
+    warn_of_unknown_tokens(calibrations, observer)
     for model_group in model_groups:
         warn_of_dtype(model_group.info, observer)
 

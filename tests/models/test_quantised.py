@@ -19,7 +19,8 @@ from raysearch.errors import UnsupportedModelError
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
 from raysearch.searching.events import WarningRaised
-from raysearch.searching.observer import Observer, warn_of_export
+from raysearch.searching.notices import warn_of_export
+from raysearch.searching.observer import Observer
 from tests.cases import assert_each
 from tests.models.families import _EXPERTS, _HEAD, _MLA, _ROUTED, _WIDTHS, N_LAYERS, tiny
 from tests.models.test_export import exported

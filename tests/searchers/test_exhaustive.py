@@ -10,7 +10,7 @@ from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
 from raysearch.searching import forecast as forecast_module
-from raysearch.searching.forecast import Forecaster
+from raysearch.searching.forecaster import Forecaster
 from raysearch.testing.searcher_suite import rugged_loss
 from tests.searchers.toys import rounds_of
 

@@ -11,7 +11,7 @@ import raysearch
 from raysearch.core.problem import Problem
 from raysearch.models.spec import ModelSpec
 from raysearch.searching.events import WarningRaised
-from raysearch.searching.gguf_masks import warn_of_refused_masks
+from raysearch.searching.notices import warn_of_refused_masks
 from raysearch.searching.observer import Observer
 from tests.models.conftest import write_llama
 

@@ -1,10 +1,8 @@
-"""Observers that pass events on, and lines about data."""
+"""Observers that pass events on."""
 
 import re
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, get_args
-from unittest.mock import Mock, call
+from typing import get_args
+from unittest.mock import Mock
 
 import pytest
 from typing_extensions import override
@@ -16,7 +14,7 @@ from raysearch.searching.events import (
     SearchEnded,
     WarningRaised,
 )
-from raysearch.searching.observer import Observer, Observers, Prefixed, tell_of_large_files
+from raysearch.searching.observer import Observer, Observers, Prefixed
 
 
 class Listener(Observer):
@@ -63,15 +61,3 @@ def test_an_event_can_be_given_by_keywords_and_a_warning_is_one_of_python() -> N
     with pytest.warns(UserWarning, match="^too fast$") as caught:
         Observer().warn("too fast")
     assert caught[0].filename == __file__, "it names the caller"
-
-
-def test_a_large_file_is_reported_once_before_it_is_read(tmp_path: Path) -> None:
-    for name, n_bytes in (("small.txt", 10), ("large.txt", 48 * 10**6)):
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(n_bytes)
-    large = str(tmp_path / "large.txt")
-    paths = [str(tmp_path / "small.txt"), large, large, str(tmp_path / "none.txt"), None]
-    parts: Any = [SimpleNamespace(data=SimpleNamespace(rows=SimpleNamespace(path=path, name=None))) for path in paths]
-    observer = Mock()
-    tell_of_large_files(SimpleNamespace(calibrations=parts), observer)  # type: ignore[arg-type]
-    assert observer.mock_calls == [call.reading(f"reading and tokenising data.path={large} (48 MB)")]

@@ -26,7 +26,8 @@ from raysearch.figures.picture import fix_layout
 from raysearch.figures.search import Plots
 from raysearch.searching.events import SearchEnded
 from raysearch.searching.frames import write_frame
-from raysearch.searching.knee import knee
+from raysearch.searching.knee import knee_file, write_knee
+from raysearch.searching.recommendation import Recommendation
 from raysearch.searching.result import RoundSummary, SearchHeader, SearchResult, trials_frame
 from raysearch.tracking.mlflow import run_fields
 from raysearch.tracking.mlflow.child_runs import ChildRuns
@@ -72,6 +73,7 @@ class SearchPublisher:
         self._client, self._experiment = connect(options.store, options.experiment)
         self._at_server = options.store.is_server  # which may execute a request twice
         self._which_children = options.child_runs
+        self._folder = options.folder
         self._on_progress = on_progress
         header = state.header
         self._run = run = self._find(header.search_id) or self._client.create_run(
@@ -244,7 +246,15 @@ class SearchPublisher:
         for name, figure in Plots(trials, result.sites, result.mask, result.measure).files():
             self._write_figure(figure, name)
         if result.recommendation is not None:
-            self._write_figure(knee(result.recommendation), "knee.png")
+            self._write_knee(result.recommendation)
+
+    def _write_knee(self, recommendation: Recommendation) -> None:
+        """Write the figure of a search by budget; the search has drawn it, but a store may have come without it."""
+        file = knee_file(recommendation.search_id, self._folder)
+        if not file.is_file():
+            write_knee(recommendation, self._folder)
+        self._client.log_artifact(self.run_id, str(file))
+        self._on_progress(file.name)
 
     def _write_figure(self, figure: Figure, name: str) -> None:
         fix_layout(figure, _DPI)

@@ -22,7 +22,8 @@ from raysearch.searchers.fast_block_select import FastBlockSelectSearcher
 from raysearch.searchers.genetic import GeneticSearcher
 from raysearch.searchers.importance import ImportanceSearcher
 from raysearch.searchers.reverse_order import ReverseOrderSearcher
-from raysearch.searching.forecast import Forecaster, SearchForecast
+from raysearch.searching.forecast import SearchForecast
+from raysearch.searching.forecaster import Forecaster
 
 PROBLEM = Problem.create(n_layers=12, remove=3)
 
