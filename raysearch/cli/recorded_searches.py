@@ -45,7 +45,7 @@ def show(
 
 def _list_searches(out: Output, store: Store) -> None:
     """Print all searches of a store."""
-    from raysearch.cli import tables
+    from raysearch.cli import recorded_tables
 
     records = store.records()
     cells = store.cells_by_search()
@@ -53,12 +53,12 @@ def _list_searches(out: Output, store: Store) -> None:
         {
             "search_id": record.search_id,
             "state": record.state,
-            "study": tables.place_in_study(cells.get(record.search_id)),
+            "study": recorded_tables.place_in_study(cells.get(record.search_id)),
             "result": record.result and in_brief(record.result),
         }
         for record in records
     ]
-    out.answer(listing, tables.searches_table(records, cells))
+    out.answer(listing, recorded_tables.searches_table(records, cells))
 
 
 def _show_search(out: Output, store: Store, name: str, most: int, ranked: bool) -> None:
@@ -71,7 +71,7 @@ def _show_search(out: Output, store: Store, name: str, most: int, ranked: bool) 
         most: The maximum number of masks to list.
         ranked: Whether to rank the result among all masks of its size.
     """
-    from raysearch.cli import tables
+    from raysearch.cli import recorded_tables
     from raysearch.cli.recovery_tables import recovery_parts
 
     search = store.search(name)
@@ -79,8 +79,8 @@ def _show_search(out: Output, store: Store, name: str, most: int, ranked: bool) 
     cell = store.cells_by_search().get(record.search_id)
     gap = search.gap() if ranked else None
     command = search.command()
-    value = {**plain(record), "study": tables.place_in_study(cell), "command": command}
-    parts = tables.recorded_tables(record, most, gap, cell)
+    value = {**plain(record), "study": recorded_tables.place_in_study(cell), "command": command}
+    parts = recorded_tables.search_record_tables(record, most, gap, cell)
     if record.result is None:
         value["evaluated"] = search.evaluated()
         parts.append(f"Evaluated so far: {count(value['evaluated'], 'mask')}")
@@ -88,7 +88,7 @@ def _show_search(out: Output, store: Store, name: str, most: int, ranked: bool) 
         value["gap"] = plain(gap)
     if assessed := search.assessed():
         value["assessed"] = assessed
-        parts.append(tables.assessed_numbers(assessed))
+        parts.append(recorded_tables.assessed_numbers(assessed))
     if record.result is not None and (recoveries := search.recoveries()):
         value["recoveries"] = [plain(recovery) for recovery in recoveries]
         for recovery in recoveries:
@@ -118,7 +118,7 @@ def recommend(
     """
     with output(as_json) as out:
         from raysearch.cli.cells import refusal_notes
-        from raysearch.cli.tables import budget_table, sentence
+        from raysearch.cli.search_tables import budget_table, sentence
         from raysearch.searching.gguf_masks import refused_masks_of_record
 
         search = open_store(store_path).search(name)
@@ -160,7 +160,7 @@ def export(
     raysearch export latest --out pruned-model --push me/smollm2-shallower      private, unless --public
     """
     with output(as_json) as answers:
-        from raysearch.cli import tables
+        from raysearch.cli import export_lines
 
         if (out is None) == (gguf is None):
             options = "--out and --gguf" if out is not None else "neither --out nor --gguf"
@@ -176,16 +176,16 @@ def export(
         search = open_store(store_path).search(name)
         if recovered and gguf is not None:
             healed = search.export_recovered_gguf(gguf, source=source, remove=remove, overwrite=overwrite)
-            answers.answer(healed, *tables.healed_lines(healed, gguf))
+            answers.answer(healed, *export_lines.healed_lines(healed, gguf))
         elif recovered and out is not None:
             copied = search.export_recovered(out, remove=remove, overwrite=overwrite, push=push, public=public)
-            answers.answer(copied, *tables.recovered_lines(copied, out, public))
+            answers.answer(copied, *export_lines.recovered_lines(copied, out, public))
         elif gguf is not None:
             file = search.export_gguf(gguf, source=source, remove=remove, overwrite=overwrite, push=push, public=public)
-            answers.answer(file, *tables.gguf_lines(file, gguf, public))
+            answers.answer(file, *export_lines.gguf_lines(file, gguf, public))
         elif out is not None:
-            done = search.export(out, remove=remove, overwrite=overwrite, prompt=prompt, push=push, public=public)
-            answers.answer(done, *tables.export_lines(done, out, prompt, public))
+            checkpoint = search.export(out, remove=remove, overwrite=overwrite, prompt=prompt, push=push, public=public)
+            answers.answer(checkpoint, *export_lines.checkpoint_lines(checkpoint, out, prompt, public))
 
 
 @app.command(short_help="Upload the missing runs and metrics of a search or a study to MLflow.")
@@ -205,10 +205,10 @@ def sync(
     Nothing is written twice. The record keeps a new tracking.uri.
     """
     with output(as_json) as out:
-        from raysearch.cli import tables
+        from raysearch.cli.recorded_tables import synced_lines
 
         synced = open_store(store_path).search_or_study(name).sync(*overrides)
-        out.answer(synced, *tables.synced_lines(synced))
+        out.answer(synced, *synced_lines(synced))
 
 
 @app.command()

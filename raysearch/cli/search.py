@@ -67,7 +67,7 @@ def config(
     raysearch config --of assess assess=offline
     """
     with output(as_json) as out:
-        from raysearch.cli.tables import settings_table
+        from raysearch.cli.search_tables import settings_table
 
         settings = functions.config(*overrides, command=command, config_dir=config_dir)
         out.answer(settings, settings_table(settings))
@@ -83,7 +83,7 @@ def score(overrides: Overrides, config_dir: ConfigDir = None, as_json: Json = Fa
     """
     with output(as_json) as out:
         from raysearch.cli.displays import SearchDisplay
-        from raysearch.cli.tables import score_table
+        from raysearch.cli.search_tables import score_table
 
         out.when_stopped = RESUMABLE
         with SearchDisplay(out.err) as live:
@@ -111,7 +111,7 @@ def resume(
 def _follow(out: Output, run: Callable[..., Search]) -> None:
     """Run a search with a live display, and print its closing table."""
     from raysearch.cli.displays import SearchDisplay
-    from raysearch.cli.tables import search_tables
+    from raysearch.cli.search_tables import search_tables
 
     out.when_stopped = RESUMABLE
     with SearchDisplay(out.err) as live:

@@ -12,21 +12,16 @@ from rich.console import Console
 from rich.table import Table
 
 from raysearch.cli.cells import loss_cells
-from raysearch.cli.tables import (
+from raysearch.cli.export_lines import gguf_lines
+from raysearch.cli.recorded_tables import (
     assessed_numbers,
-    budget_table,
     gap_table,
-    gguf_lines,
-    path_table,
-    recorded_tables,
-    remark_notes,
+    search_record_tables,
     remark_table,
-    result_notes,
-    result_table,
-    score_table,
     searches_table,
     trials_table,
 )
+from raysearch.cli.search_tables import budget_table, path_table, remark_notes, result_notes, result_table, score_table
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
@@ -173,7 +168,7 @@ def test_the_savings_of_packing_are_shown() -> None:
 def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
     result = replace(greedy_search(measure=ACCURACY), dtype="bfloat16")
     gap = Gap(result.mask, result.loss, 56, 1, 100.0, result.mask, result.loss)
-    parts = recorded_tables(recorded(result), 2, gap)
+    parts = search_record_tables(recorded(result), 2, gap)
     facts, closing, path, ablation, trials, ranked = (part for part in parts if isinstance(part, Table))
     assert dict(rows(facts))["objective"] == "x"
     assert dict(rows(facts))["evaluated on"].startswith("64 items")
@@ -194,7 +189,7 @@ def test_the_list_shows_the_labels_of_a_study_s_searches() -> None:
     table = searches_table([record], {record.search_id: ("my-study-1", cell)})
     row = dict(zip(headers(table), *rows(table), strict=True))
     assert (row["study"], row["calibration"], row["draw"]) == ("my-study-1", "KL on chats", "2")
-    facts = next(part for part in recorded_tables(record, 2, None, ("my-study-1", cell)) if isinstance(part, Table))
+    facts = next(part for part in search_record_tables(record, 2, None, ("my-study-1", cell)) if isinstance(part, Table))
     assert dict(rows(facts))["study"] == "my-study-1: greedy, KL on chats, draw 2, seed 0"
 
 
@@ -265,7 +260,7 @@ def test_masks_that_export_refuses_as_gguf_have_a_mark(tmp_path: Path) -> None:
     result = greedy_search(n_layers=8, n_remove=2)
     for path, mark in ((str(file), True), ("tiny", False)):
         marked = replace(result, config={**result.config, "model": {"name": "tiny", "path": path}})
-        parts = recorded_tables(recorded(marked), 2, None)
+        parts = search_record_tables(recorded(marked), 2, None)
         tables = [part for part in parts if isinstance(part, Table)]
         (by_size,) = [table for table in tables if str(table.title).startswith("Best by number of layers")]
         assert any(row[1].endswith(" *") for row in rows(by_size)) is mark
@@ -297,7 +292,7 @@ def test_assessed_bytes_are_shown_as_a_size() -> None:
 
 def test_a_search_without_a_result_is_a_row() -> None:
     run = replace(recorded(greedy_search()), state="running", result=None)
-    assert len(recorded_tables(run, 20, None)) == 1
+    assert len(search_record_tables(run, 20, None)) == 1
     assert rows(searches_table([run]))[0][-3:] == ["", "", "2026-01-01 00:00"]
 
 

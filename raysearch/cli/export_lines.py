@@ -1,0 +1,101 @@
+"""The lines on an export: its size, its check, and the commands that run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from raysearch.text.numbers import count
+
+if TYPE_CHECKING:  # slow to import, and `raysearch show` does not need them
+    from raysearch.models.export import ExportResult
+    from raysearch.models.gguf_healing import HealedGGUF
+    from raysearch.models.gguf_pruning import GGUFExport
+    from raysearch.recovery.export import RecoveredExport
+
+
+def checkpoint_lines(export: ExportResult, out: Path, prompt: str | None, public: bool) -> list[str]:
+    """Return the lines on an exported checkpoint: its size, its check, and the command that runs it.
+
+    Args:
+        export: The export.
+        out: The folder, as the user typed it.
+        prompt: The text that both models continued, if any.
+        public: Whether the repository of an upload is public.
+    """
+    size = f"{export.parameters / 1e6:,.1f} M parameters"
+    size_dense = f"{export.parameters_dense / 1e6:,.1f} M parameters"
+    lines = [
+        f"Wrote {out}: {export.n_layers} layers, {size} instead of {size_dense}.",
+        f"Reloaded with plain transformers; largest logit difference {export.max_logit_difference:.2g}.",
+        f"vLLM: vllm serve {quote(str(out.expanduser()))}"
+        if export.misread_by_vllm is None
+        else f"vLLM would run another model: it {export.misread_by_vllm}.",
+        *_pushed(export.url, public),
+    ]
+    if prompt is not None:
+        lines += [f"Before: {prompt}{export.before}", f"After:  {prompt}{export.after}"]
+    return lines
+
+
+def gguf_lines(export: GGUFExport, out: Path, public: bool) -> list[str]:
+    """Return the lines on an exported GGUF file: its size, and the commands that run it.
+
+    Args:
+        export: The export.
+        out: The file, as the user typed it.
+        public: Whether the repository of an upload is public.
+    """
+    size = f"{export.size_bytes / 1e6:,.1f} MB"
+    size_dense = f"{export.source_bytes / 1e6:,.1f} MB"
+    name = quote(out.stem.lower().replace(" ", "-"))
+    ollama = f"Ollama: echo 'FROM ./{out.name}' > Modelfile && ollama create {name}"
+    required_build = ""
+    if export.build is not None:
+        required_build = f" (build b{export.build} or newer)"
+        ollama = "Older builds, and engines of Ollama, infer the kind of a layer from its place and run another model."
+    return [
+        f"Wrote {out}: {export.n_layers} layers, {size} instead of {size_dense}.",
+        f"Every remaining tensor has the same bytes as in {export.source}.",
+        f"llama.cpp{required_build}: llama-cli -m {quote(str(out.expanduser()))}",
+        ollama,
+        *_pushed(export.url, public),
+    ]
+
+
+def recovered_lines(export: RecoveredExport, out: Path, public: bool) -> list[str]:
+    """Return the lines on the copy of a recovered model.
+
+    Args:
+        export: The export.
+        out: The folder, as the user typed it.
+        public: Whether the repository of an upload is public.
+    """
+    return [
+        f"Wrote {out}: the model of {export.recovery_id}, as it is in {export.source}.",
+        *_pushed(export.url, public),
+    ]
+
+
+def healed_lines(export: HealedGGUF, out: Path) -> list[str]:
+    """Return the lines on the GGUF file of a recovered model: its size, its tensors, and the commands that run it.
+
+    Args:
+        export: The export.
+        out: The file, as the user typed it.
+    """
+    size_line, _, *run_lines = gguf_lines(export.file, out, public=False)
+    n_trained = count(export.trained, "tensor")
+    lines = [size_line, f"The training changed {n_trained}; the others have the same bytes as in {export.file.source}."]
+    if export.coarser:
+        lines.append(
+            f"Those that were {' or '.join(export.coarser)} are Q8_0 now, as fewer bits would round the training away."
+        )
+    if export.command is not None:
+        lines.append(f"For a smaller file that keeps less of the training: {export.command}")
+    return [*lines, *run_lines]
+
+
+def _pushed(url: str | None, public: bool) -> list[str]:
+    return [] if url is None else [f"Sent to {url} ({'public' if public else 'private'})."]

@@ -1,0 +1,294 @@
+"""The output of commands on recorded searches.
+
+Losses are in the unit of their objective; their readout is next to them if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from raysearch.cli.cells import (
+    extent,
+    loss_cells,
+    loss_columns,
+    marked,
+    new_table,
+    number_cell,
+    refusal_notes,
+    split_notes,
+)
+from raysearch.cli.search_tables import (
+    NO_REFUSALS,
+    budget_table,
+    certainty_notes,
+    path_table,
+    refinement_parts,
+    remark_notes,
+    result_table,
+    sentence,
+)
+from raysearch.core.estimate import Estimate
+from raysearch.core.json import plain
+from raysearch.core.mask import Mask
+from raysearch.core.measure import Measure
+from raysearch.core.screened import Screened
+from raysearch.core.trial import Trial
+from raysearch.models.spec import label_of
+from raysearch.searching.gguf_masks import refused_masks_of_record
+from raysearch.text.numbers import count, duration, rounded
+from raysearch.text.sentences import as_typed
+
+if TYPE_CHECKING:  # slow to import, and `raysearch show` does not need them
+    from raysearch.searching.gap import Gap
+    from raysearch.searching.search_record import SearchRecord
+    from raysearch.studies.study_record import CellRecord
+    from raysearch.tracking.sync import SyncedSearch, SyncedStudy
+
+_MOST_PARTS = 4  # a table has no room for the losses of more parts
+
+
+def searches_table(
+    records: Sequence[SearchRecord], cells: Mapping[str, tuple[str, CellRecord]] = MappingProxyType({})
+) -> Table:
+    """Return the table of all searches of a ledger.
+
+    Args:
+        records: The searches.
+        cells: By search id: the id of the study that contains the search, and its cell there.
+    """
+    columns = "search", "state", "model", "calibration", "samples", "draw", "study", "removed", "loss", "updated (UTC)"
+    right_aligned = ("samples", "draw", "loss")
+    table = new_table(
+        "Searches, the newest first (layers are 0-based)",
+        *columns,
+        left_aligned=[column for column in columns if column not in right_aligned],
+        expendable=("updated (UTC)", "model", "loss", "study", "samples", "draw"),
+    )
+    for record in records:
+        result = record.result
+        settings = record.settings
+        calibration = settings.calibration
+        draw = "" if settings.data_seed is None else str(settings.data_seed)
+        study, cell = cells.get(record.search_id, ("", None))
+        if cell is not None:
+            calibration = cell.calibration
+            draw = cell.draw or draw
+        table.add_row(
+            record.search_id,
+            record.state,
+            label_of(settings.model_name, settings.model_path),
+            calibration,
+            "" if settings.samples is None else as_typed(settings.samples),
+            draw,
+            study,
+            str(result.mask) if result else "",
+            f"{result.loss:.4f}" if result else "",
+            record.updated[:19],
+        )
+    return table
+
+
+def place_in_study(cell: tuple[str, CellRecord] | None) -> dict[str, Any] | None:
+    """Return the study that contains a search, with the search's labels there, as plain values for JSON.
+
+    Args:
+        cell: The id of the study, and the search's cell there; None if no study contains the search.
+    """
+    if cell is None:
+        return None
+    study_id, cell_record = cell
+    return {"study_id": study_id, **plain(cell_record)}
+
+
+def search_record_tables(
+    record: SearchRecord, most: int, gap: Gap | None, cell: tuple[str, CellRecord] | None = None
+) -> list[Table | str]:
+    """Return all tables of a recorded search.
+
+    Args:
+        record: The search.
+        most: The maximum number of masks to show.
+        gap: The rank of its mask, if requested.
+        cell: The id of the study that contains it, and its cell there; None if there is none.
+    """
+    tables: list[Table | str] = [facts_table(record, cell)]
+    result = record.result
+    if result is None:
+        return tables
+    measure = result.measure
+    remarks = result.remarks
+    shown_trials = [*result.path, *_largest_first(result.trials)[:most]]
+    refused = refused_masks_of_record(result.settings, [trial.mask for trial in shown_trials])
+    tables.append(result_table(result))
+    if result.recommendation is not None:
+        tables += [budget_table(result.recommendation, refused), sentence(result.recommendation.reason)]
+    else:
+        tables.append(path_table(measure, result.path, refused))
+    tables += [
+        *refusal_notes(refused, result.mask),
+        *certainty_notes(result),
+        *remark_notes(remarks),
+        *split_notes(result.data),
+    ]
+    if result.refinement is not None:
+        tables += refinement_parts(measure, result.refinement)
+    if any(isinstance(value, list) for value in remarks.values()):
+        tables.append(remark_table(remarks))
+    tables.append(trials_table(measure, result.trials, most, refused))
+    if gap is not None:
+        tables.append(gap_table(measure, gap))
+    return tables
+
+
+def facts_table(record: SearchRecord, cell: tuple[str, CellRecord] | None) -> Table:
+    """Return the table of a search's settings and state.
+
+    Args:
+        record: The search.
+        cell: The id of the study that contains it, and its cell there; None if there is none.
+    """
+    config = record.config
+    result = record.result
+    facts = {"state": f"{record.state}, {record.updated[:19]} UTC", "failure": record.failure or ""}
+    if cell is not None:
+        study_id, cell_record = cell
+        draw = f", draw {cell_record.draw}" if cell_record.draw else ""
+        facts["study"] = f"{study_id}: {cell_record.searcher}, {cell_record.calibration}{draw}, seed {cell_record.seed}"
+    for section in ("model", "data", "objective", "searcher", "screening", "refine", "budget"):
+        facts[section] = _section_text(section, config)
+    for key in ("remove", "protect", "seed"):
+        if config.get(key) not in (None, []):
+            facts[key] = as_typed(config[key])
+    if result is not None:
+        facts["dtype"] = result.dtype
+        facts["evaluated on"] = extent(result.measure, result.samples.n_tokens, result.samples.n_samples)
+        facts["time"] = duration(result.work.seconds)
+    table = new_table(record.search_id, "what", "value", left_aligned=("what", "value"))
+    for name, value in facts.items():
+        if value:
+            table.add_row(name, value)
+    return table
+
+
+def _section_text(section: str, config: Mapping[str, Any]) -> str:
+    """Return the chosen file of a section, and its options that are set."""
+    chosen = config["choices"].get(section, "")
+    options = {key: value for key, value in (config.get(section) or {}).items() if value not in (None, [], {}, False)}
+    if section == "model":
+        chosen = options.get("name", "")
+        options = {key: value for key, value in options.items() if key != "path" or value != chosen}
+    elif section in ("screening", "refine"):
+        options = {}
+    settings = [f"{key}={as_typed(value)}" for key, value in options.items() if key not in ("type", "name", "cache")]
+    return ", ".join([chosen, *settings] if chosen else settings)
+
+
+def gap_table(measure: Measure, gap: Gap) -> Table:
+    """Return the table of a mask's rank among all masks.
+
+    Args:
+        measure: The measure of the losses.
+        gap: The rank, and the distance to the best mask.
+    """
+    columns = "layers", "removed", "rank", "of", "percentile", "best", f"gap ({measure.unit})"
+    table = new_table("Rank among all masks of as many layers (0-based)", *columns, expendable=("layers", "percentile"))
+    table.add_row(
+        str(len(gap.mask)),
+        str(gap.mask),
+        str(gap.rank),
+        f"{gap.n_masks:,}",
+        f"{gap.percentile:.4g}",
+        str(gap.best),
+        f"{gap.gap:.4f}",
+    )
+    return table
+
+
+def remark_table(remarks: Mapping[str, Any]) -> Table:
+    """Return the table of the lists that a searcher recorded, one row per layer."""
+    lists = {name: value for name, value in remarks.items() if isinstance(value, list)}
+    columns = (column.replace("_", " ") for column in ("layer", *lists))
+    table = new_table("What the searcher made of each layer (0-based)", *columns)
+    for layer, values in enumerate(zip_longest(*lists.values(), fillvalue="")):
+        table.add_row(str(layer), *(value if isinstance(value, str) else rounded(value) for value in values))
+    return table
+
+
+def trials_table(
+    measure: Measure, trials: Sequence[Trial], most: int, refused: Mapping[Mask, str] = NO_REFUSALS
+) -> Table:
+    """Return the table of the best masks of a search, largest first, each with the round that first proposed it.
+
+    Args:
+        measure: The measure of the losses.
+        trials: All trials in the order of their evaluation.
+        most: The maximum number of masks to show.
+        refused: The masks that `export --gguf` refuses, which have a mark.
+    """
+    all_masks = _largest_first(trials)
+    best = all_masks[:most]
+    parts = list(dict.fromkeys(name for trial in trials for name in trial.parts))
+    if len(parts) > _MOST_PARTS:
+        parts = []
+    losses = loss_columns(measure)
+    part_losses = [f"loss of {name}" for name in parts]
+    number = f"{len(all_masks)}" if len(best) == len(all_masks) else f"{len(best)} of {len(all_masks)}"
+    title = f"{number} masks, those of the most layers first, then by loss (layers are 0-based)"
+    columns = "removed", *losses, "over dense", *part_losses, "round"
+    table = new_table(title, *columns, expendable=(*part_losses, "round", *losses[1:], "over dense"))
+    blank = [""] * (len(losses) + len(parts))  # all cells of numbers but the first
+    for trial in best:
+        if trial.screened is not None:
+            cells = [screened_note(trial.screened), *blank]
+        elif trial.loss is None or trial.delta is None:
+            cells = [trial.failure or "", *blank]
+        else:
+            cells = [*loss_cells(measure, trial.loss), f"{trial.delta:+.4f}"]
+            cells += [f"{trial.parts[name]:.4f}" for name in parts]
+        table.add_row(marked(trial.mask, refused), *cells, str(trial.round))
+    return table
+
+
+def _largest_first(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the first trial of each mask, masks of the most layers first, then by loss."""
+    pruned = [trial for trial in reversed(trials) if trial.mask]
+    different = {(trial.mask, trial.loss, trial.failure, trial.screened): trial for trial in pruned}
+    return sorted(
+        different.values(), key=lambda trial: (-len(trial.mask), trial.loss is None, trial.loss or 0, trial.round)
+    )
+
+
+def screened_note(screened: Screened) -> str:
+    """Return the estimate for a mask that was dropped or accepted by screening, in brief."""
+    status = "among the best" if screened.accepted else "screened"
+    return f"{status}: {screened.low:.4f} … {screened.high:.4f}, from {screened.share:.0%} of the shards"
+
+
+def assessed_numbers(numbers: Mapping[str, float]) -> Table:
+    """Return the table of the assessed numbers of a search's mask and of the dense model."""
+    is_healed = any(key.endswith("/recovered") for key in numbers)
+    columns = ["dense", "pruned", "retention", *(["recovered"] if is_healed else [])]
+    table = new_table("Assessed", "", *columns, left_aligned=("",))
+    for metric in dict.fromkeys(key.rpartition("/")[0] for key in numbers):
+        keys = [f"{metric}/{column}" for column in columns]
+        estimates = [Estimate(numbers[key], numbers.get(f"{key}_se")) if key in numbers else None for key in keys]
+        units = ["bytes" if metric.endswith("_bytes") and column != "retention" else "" for column in columns]
+        table.add_row(metric.removeprefix("assess/"), *map(number_cell, estimates, units))
+    return table
+
+
+def synced_lines(synced: SyncedSearch | SyncedStudy) -> list[str]:
+    """Return a line for each search that was synced, with the number of trials that were uploaded."""
+    lines = []
+    for search in synced.searches:
+        trials = count(search.trials, "trial")
+        if search.missing:
+            lines.append(f"{search.search_id}: MLflow lacked {search.missing:,} of its {trials}, and has them now.")
+        else:
+            lines.append(f"{search.search_id}: MLflow has all of its {trials}.")
+    return [*lines, *synced.left_out]
