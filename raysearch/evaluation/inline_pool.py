@@ -11,8 +11,9 @@ from typing_extensions import override
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.memory import release_memory
 from raysearch.evaluation.pool import MAX_ATTEMPTS, Cutter, Pool, PoolStats, ReplicaStats, job_failure
-from raysearch.evaluation.replica import Replica, release
+from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job, JobT
 
 
@@ -53,7 +54,7 @@ class InlinePool(Pool):
     @override
     def close(self) -> None:
         self._replica = None
-        release()
+        release_memory()
 
     def _result(self, job: Job, replica: Replica) -> Any:
         for attempt in range(1, MAX_ATTEMPTS + 1):

@@ -5,14 +5,11 @@ A plain class, which uses torch and not Ray. Ray actors, the inline pool, tests 
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import gc
-import sys
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +25,13 @@ from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import UserError
 from raysearch.evaluation.costs import passes, plan_of
+from raysearch.evaluation.memory import (
+    describe_device,
+    is_out_of_memory,
+    release_memory,
+    retry_with_less_memory,
+    reuse_freed_memory,
+)
 from raysearch.evaluation.prefix import Op, PrefixPlan
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit, UnitResult
 from raysearch.generation.score import ScoredText
@@ -39,10 +43,6 @@ from raysearch.models.statistics import measure
 from raysearch.models.verification import packs, rows_interact, verify
 from raysearch.models.weight_layout import rearrange_weights
 
-#: PyTorch has no exception class for this on the CPU; its messages contain one of these texts.
-_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-_M_TRIM_THRESHOLD = -1  # as in malloc.h
-_M_MMAP_THRESHOLD = -3  # as in malloc.h
 _SHORTEST = 16  # the shortest sample, in tokens, that is tried
 #: The fixed time of a layer-forward, expressed as the number of tokens that take as long. On one core, SmolLM2 computes
 #: 32 to 64 tokens in that time.
@@ -53,8 +53,6 @@ _PASS_S_ON_GPU = 3e-4
 #: element of its state, at 2.5 TB/s. Measured on an H100: 0.86 us in a layer of a model with 8B parameters.
 _FLOPS_OF_GPU = 7e14
 _ELEMENT_S_ON_GPU = 150 / 2.5e12
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,9 @@ class Replica:
         """
         calibration = self.calibrations[unit.calibration]
         with self.stack.compiling():
-            return in_memory(lambda: self._evaluate(unit, calibration), lambda: self._halve(unit, calibration))
+            return retry_with_less_memory(
+                lambda: self._evaluate(unit, calibration), lambda: self._halve(unit, calibration)
+            )
 
     def _evaluate(self, unit: Unit, calibration: Calibration) -> UnitResult:
         """Evaluate with as many samples in a batch as memory has held so far."""
@@ -226,9 +226,10 @@ class Replica:
         longest = max(batch.input_ids.shape[1] for batch in batches)
         fitting = self._fitting_length(unit, calibration, longest)
         remedy = f"{fitting} tokens fit, so use data.seq_len={fitting}" if fitting else "use a smaller data.seq_len"
+        device = describe_device(self.stack.model.device)
         raise UserError(
-            f"a single sample of {longest} tokens is more than {_describe(self.stack.model.device)} holds in addition "
-            f"to the model; {remedy}, or model.dtype=bfloat16, or more memory a replica (cluster.gpus_per_replica=…)"
+            f"a single sample of {longest} tokens is more than {device} holds in addition to the model; {remedy}, or "
+            "model.dtype=bfloat16, or more memory a replica (cluster.gpus_per_replica=…)"
         )
 
     def _fitting_length(self, unit: Unit, calibration: Calibration, too_long: int) -> int | None:
@@ -246,7 +247,7 @@ class Replica:
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-            release()
+            release_memory()
             length //= 2
         return None
 
@@ -373,57 +374,6 @@ def make_replica(
         if not is_out_of_memory(error.__cause__ or error):  # the stack's check may have raised another error from it
             raise
         raise UserError(
-            f"{_describe(torch.device('cuda' if over_gpus else device))} does not hold model={model.name}; use "
+            f"{describe_device(torch.device('cuda' if over_gpus else device))} does not hold model={model.name}; use "
             "model.dtype=bfloat16, or more memory a replica (cluster.gpus_per_replica=…)"
         ) from error
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that an accelerator or the machine has run out of memory."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
-
-
-def in_memory(attempt: Callable[[], T], use_less: Callable[[], object]) -> T:
-    """Return the result of an attempt, which is repeated with less memory until memory is enough.
-
-    Args:
-        attempt: Computes the result.
-        use_less: Called when memory is not enough; makes the next attempt smaller, or raises an error.
-    """
-    while True:
-        try:
-            return attempt()
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-        release()  # after the except block, where the error no longer holds its frames and their tensors
-        use_less()
-
-
-def reuse_freed_memory() -> None:
-    """Make glibc keep the memory of freed tensors for the next ones.
-
-    By default it returns large blocks to the system at once, and the system clears every page of the next block. This
-    takes up to half of a replica's time if several share a machine, and a fifth of the time of a training.
-    """
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        # Before glibc 2.35 the mmap threshold is 2**25 at most. The trim threshold alone would fix it at 128 KiB.
-        if libc.mallopt(_M_MMAP_THRESHOLD, 2**30) or libc.mallopt(_M_MMAP_THRESHOLD, 2**25):
-            libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-def release() -> None:
-    """Free the memory that PyTorch and Python hold but do not use."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def _describe(device: torch.device) -> str:
-    """Return a device with its memory: ``cuda:0 (NVIDIA H100 80GB HBM3, 79.2 GiB)``."""
-    if device.type != "cuda":
-        return str(device)
-    properties = torch.cuda.get_device_properties(device)
-    return f"{device} ({properties.name}, {properties.total_memory / 2**30:.1f} GiB)"

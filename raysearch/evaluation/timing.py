@@ -17,7 +17,8 @@ from raysearch.calibration.objectives.base import StateObjective
 from raysearch.core.machine import memory_bytes
 from raysearch.core.mask import Mask
 from raysearch.evaluation.costs import head_cost
-from raysearch.evaluation.replica import Replica, release
+from raysearch.evaluation.memory import release_memory
+from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.loading import load_random_layers
@@ -82,7 +83,7 @@ def time_layers(
             None, f"since {count(n_layers, 'layer')} of the model could not be timed: {first_line(error)}"
         )
     finally:
-        release()
+        release_memory()
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from raysearch.assessment.results import Result
 from raysearch.assessment.speed import PeakMemory
 from raysearch.core.mask import Mask
 from raysearch.core.paths import sizes_of_folders
-from raysearch.evaluation.replica import release
+from raysearch.evaluation.memory import release_memory
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import locked
 from raysearch.models.export import check_destination
@@ -214,7 +214,7 @@ def recovery_cost(
         time_step = partial(_time_step, recovery, recovery.model_in(pruned), rows, Path(scratch))
         observer.assessing("timing a step")
         step_s, memory = within_memory(time_step, options, recovery.on_gpu, observer.warn)
-        release()
+        release_memory()
     return RecoveryCost(
         rows=len(rows),
         answers=n_answers,

@@ -14,8 +14,9 @@ from typing_extensions import override
 from raysearch.assessment.context import AssessmentPlan
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
+from raysearch.evaluation.memory import retry_with_less_memory
 from raysearch.evaluation.pool import Pool
-from raysearch.evaluation.replica import Replica, in_memory
+from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.generation.prompt import Decoding, Prompt, Written
 from raysearch.ledger.assessments import read_assessments, write_assessment
@@ -70,7 +71,7 @@ class AnswerJob(Job):
                 )
             replica.texts_at_once = rows() // 2
 
-        return in_memory(write, halve)
+        return retry_with_less_memory(write, halve)
 
     def __str__(self) -> str:
         return f"answers to {len(self.prompts)} prompts"

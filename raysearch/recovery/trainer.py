@@ -28,7 +28,7 @@ from typing_extensions import override
 
 from raysearch.core.machine import n_cores
 from raysearch.errors import UserError
-from raysearch.evaluation.replica import is_out_of_memory, reuse_freed_memory
+from raysearch.evaluation.memory import is_out_of_memory, reuse_freed_memory
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.adapter import adapter_for, bare_like, naming_targets
 from raysearch.recovery.prompts import TrainingRow

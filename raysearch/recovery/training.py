@@ -22,7 +22,7 @@ from typing_extensions import override
 from raysearch.cluster.options import ClusterOptions
 from raysearch.core.json import from_json, to_json
 from raysearch.errors import UserError
-from raysearch.evaluation.replica import in_memory, release
+from raysearch.evaluation.memory import release_memory, retry_with_less_memory
 from raysearch.models.loading import quiet
 from raysearch.recovery.recovery_record import Training
 from raysearch.recovery.spec import RecoveryOptions
@@ -141,7 +141,7 @@ def train(
         return on_workers(work, options.workers, cluster, on_gpu=on_gpu, on_progress=on_progress, warn=warn)
 
     training = within_memory(fit_from_last, options, on_gpu, warn)
-    release()  # other processes need the GPU's memory
+    release_memory()  # other processes need the GPU's memory
     training = replace(training, seconds=time.monotonic() - started)
     unfinished = folder / _UNFINISHED
     (unfinished / DONE).write_text(to_json(training), encoding="utf-8")
@@ -223,7 +223,7 @@ def within_memory(work: Callable[[int], T], options: RecoveryOptions, on_gpu: bo
             "are accumulated"
         )
 
-    return in_memory(lambda: work(micro_batch_size), fewer_rows)
+    return retry_with_less_memory(lambda: work(micro_batch_size), fewer_rows)
 
 
 def is_trained(folder: Path) -> bool:

@@ -20,7 +20,7 @@ from ray.util.queue import Queue
 from raysearch.cluster.interrupt import interrupted_by_death
 from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.replica import is_out_of_memory
+from raysearch.evaluation.memory import is_out_of_memory
 from raysearch.text.sentences import last_line
 
 T = TypeVar("T")

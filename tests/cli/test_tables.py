@@ -16,8 +16,8 @@ from raysearch.cli.export_lines import gguf_lines
 from raysearch.cli.recorded_tables import (
     assessed_numbers,
     gap_table,
-    search_record_tables,
     remark_table,
+    search_record_tables,
     searches_table,
     trials_table,
 )
@@ -189,7 +189,9 @@ def test_the_list_shows_the_labels_of_a_study_s_searches() -> None:
     table = searches_table([record], {record.search_id: ("my-study-1", cell)})
     row = dict(zip(headers(table), *rows(table), strict=True))
     assert (row["study"], row["calibration"], row["draw"]) == ("my-study-1", "KL on chats", "2")
-    facts = next(part for part in search_record_tables(record, 2, None, ("my-study-1", cell)) if isinstance(part, Table))
+    facts = next(
+        part for part in search_record_tables(record, 2, None, ("my-study-1", cell)) if isinstance(part, Table)
+    )
     assert dict(rows(facts))["study"] == "my-study-1: greedy, KL on chats, draw 2, seed 0"
 
 
