@@ -52,7 +52,11 @@ def whole_passes(objectives: Sequence[Objective], masks: Sequence[Mask], sites: 
         masks: The masks to score.
         sites: The sites of the dense model.
     """
-    return max(passes(objective, masks, sites)[0] for objective in objectives) / sites.total_cost
+    layer_forwards_by_objective = []
+    for objective in objectives:
+        layers, _ = passes(objective, masks, sites)
+        layer_forwards_by_objective.append(layers)
+    return max(layer_forwards_by_objective) / sites.total_cost
 
 
 def n_units(calibrations: Sequence[Calibration], n_passes: float) -> float:
@@ -163,16 +167,21 @@ def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subje
         subjects: Masks, and statistics of the dense model.
         sites: The sites of the dense model.
     """
-    subjects = list(subjects)
-    masks = sorted(subject for subject in subjects if isinstance(subject, Mask))  # as the evaluator orders them
-    in_order: list[Subject] = [*(subject for subject in subjects if isinstance(subject, Statistic)), *masks]
+    masks: list[Mask] = []
+    statistics: list[Statistic] = []
+    for subject in subjects:
+        if isinstance(subject, Mask):
+            masks.append(subject)
+        else:
+            statistics.append(subject)
     keys = [
         Key(calibration, subject, shard)
-        for subject in in_order
+        for subject in [*statistics, *sorted(masks)]  # as the evaluator orders them
         for calibration, shards in shards_of(calibrations, subject).items()
         for shard in shards
     ]
-    return planned_passes(units_of(keys, calibrations), calibrations, sites)[0]
+    layers, _ = planned_passes(units_of(keys, calibrations), calibrations, sites)
+    return layers
 
 
 def check_statistic(statistic: Statistic, objectives: Sequence[Objective]) -> None:

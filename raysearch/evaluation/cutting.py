@@ -92,9 +92,9 @@ class _Costs:
     @classmethod
     def of(cls, masks: tuple[Mask, ...], sites: Sites, head_cost: float) -> _Costs:
         """Return the costs of masks, with the cost of the head."""
-        added = (cost + head_cost for cost in own_costs(masks, sites))
-        sums = accumulate(added, initial=0.0)
-        return cls(masks, [sites.remaining_cost(mask) + head_cost for mask in masks], [*sums])
+        alone = [sites.remaining_cost(mask) + head_cost for mask in masks]
+        added_costs = [cost + head_cost for cost in own_costs(masks, sites)]
+        return cls(masks, alone, list(accumulate(added_costs, initial=0.0)))
 
     def of_range(self, start: int, stop: int) -> float:
         """Return the cost of neighbours together: that of the first by itself, and what each next mask adds."""
@@ -135,5 +135,5 @@ def _end(costs: _Costs, start: int, cost: float) -> int | None:
     possible = range(start + 1, len(costs.masks))
     stops = [stop for stop in possible if cost <= costs.of_range(start, stop) <= 2 * cost]
     if not stops and costs.alone[start] <= 3 * cost:
-        stops = [*possible[:1]]  # a mask is the smallest end
+        stops = list(possible[:1])  # a mask is the smallest end
     return min(stops, key=costs.run_again, default=None)

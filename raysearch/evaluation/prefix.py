@@ -84,7 +84,10 @@ def plan_prefixes(masks: Iterable[Mask], sites: Sites, dense_first: bool = False
         The plan. Its cost is exact: at N = 32 all singles cost 527 layer-forwards (992 one by one), all singles and
         pairs 5,487 (15,872).
     """
-    ordered = tuple(sorted({*masks, Mask()} if dense_first else set(masks)))
+    different = set(masks)
+    if dense_first:
+        different.add(Mask())
+    ordered = tuple(sorted(different))
     walk = _walk(ordered, range(len(ordered)), 0, len(sites), dense_first)
     cost = sum(sites[step.index].cost for step in walk.steps if step.op is Op.RUN)
     return PrefixPlan(ordered, tuple(walk.steps), walk.peak_held, cost)
@@ -108,7 +111,10 @@ def _walk(masks: Sequence[Mask], group: Sequence[int], site: int, n_sites: int, 
             run = _walk(masks, keeping, site + 1, n_sites, dense_first)
             run.steps.insert(0, Step(Op.RUN, site))
             leads_to_dense = dense_first and not masks[keeping[0]]  # the empty mask is first in mask order
-            first, second = (run, skip) if leads_to_dense or skip.peak_held > run.peak_held else (skip, run)
+            if leads_to_dense or skip.peak_held > run.peak_held:
+                first, second = run, skip
+            else:
+                first, second = skip, run
             peak_held = max(first.peak_held + 1, second.peak_held)
             return _Walk([*steps, Step(Op.HOLD), *first.steps, Step(Op.RESTORE), *second.steps], peak_held)
         if keeping:

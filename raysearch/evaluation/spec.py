@@ -96,6 +96,8 @@ class EvaluationSpec:
 
 def identity_of(part: Any) -> dict[str, Any]:
     """Return a configured part (searcher, objective) as plain values, for ids: its class and its options."""
-    kind = type(part)
-    foreign = "" if kind.__module__.startswith("raysearch.") else f"{kind.__module__}."
-    return {"type": f"{foreign}{kind.__qualname__}", **dataclasses.asdict(part)}
+    part_class = type(part)
+    name = part_class.__qualname__
+    if not part_class.__module__.startswith("raysearch."):
+        name = f"{part_class.__module__}.{name}"
+    return {"type": name, **dataclasses.asdict(part)}

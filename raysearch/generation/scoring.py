@@ -100,7 +100,9 @@ def score_regex(text: str, pattern: str, gold: str) -> AnswerScore:
     if not matches:
         return AnswerScore(0.0)
     last = matches[-1]
-    matched_text = (last[1] or "") if last.re.groups else last[0]
+    matched_text = last[0]
+    if last.re.groups:
+        matched_text = last[1] or ""  # None if the group is optional
     return AnswerScore(float(matched_text.strip() == gold.strip()))
 
 
@@ -116,11 +118,12 @@ def extract_code(text: str, opening: str = "") -> str:
         opening: The beginning of the answer, which was part of the prompt.
     """
     opening_fences = list(_FENCE.finditer(opening))
-    if opening.count("```") % 2 and opening_fences:
+    leaves_fence_open = opening.count("```") % 2 == 1
+    if leaves_fence_open and opening_fences:
         return opening[opening_fences[-1].end() :] + text.partition("```")[0]
     fence = _FENCE.search(text)
     if fence and (not opening or not text[: fence.start()].strip()):
-        return "\n".join(filter(None, (opening, text[fence.end() :].partition("```")[0])))
+        return _join_lines(opening, text[fence.end() :].partition("```")[0])
     return opening + text.partition("```")[0]
 
 
@@ -140,17 +143,19 @@ def score_codes(codes: Sequence[str], tests: Sequence[CodeTests], workers: int |
     pairs = list(zip(codes, tests, strict=True))
     base_programs = [_program(code, code_tests, code_tests.base) for code, code_tests in pairs]
     base_outcomes = list(run_programs(base_programs, workers))
-    plus_sources = {
-        place: code_tests.plus
-        for place, code_tests in enumerate(tests)
-        if code_tests.plus is not None and base_outcomes[place].passed
-    }
-    plus_outcomes = run_programs([_program(*pairs[place], source) for place, source in plus_sources.items()], workers)
-    last_outcomes = dict(enumerate(base_outcomes)) | dict(zip(plus_sources, plus_outcomes, strict=True))
-    return [
-        _code_score(last_outcomes[place], None if code_tests.plus is None else base_outcomes[place].passed)
-        for place, code_tests in enumerate(tests)
-    ]
+    plus_programs: dict[int, Program] = {}
+    for index, (code, code_tests) in enumerate(pairs):
+        if code_tests.plus is not None and base_outcomes[index].passed:
+            plus_programs[index] = _program(code, code_tests, code_tests.plus)
+    last_outcomes = list(base_outcomes)
+    plus_outcomes = run_programs(list(plus_programs.values()), workers)
+    for index, outcome in zip(plus_programs, plus_outcomes, strict=True):
+        last_outcomes[index] = outcome
+    scores = []
+    for code_tests, base_outcome, last_outcome in zip(tests, base_outcomes, last_outcomes, strict=True):
+        passed_base = None if code_tests.plus is None else base_outcome.passed
+        scores.append(_code_score(last_outcome, passed_base))
+    return scores
 
 
 def _code_score(outcome: ProgramOutcome, passed_base: bool | None) -> AnswerScore:
@@ -159,7 +164,12 @@ def _code_score(outcome: ProgramOutcome, passed_base: bool | None) -> AnswerScor
 
 
 def _program(code: str, tests: CodeTests, source: str) -> Program:
-    return Program("\n".join(filter(None, (tests.before, code))), source, tests.timeout_s)
+    return Program(_join_lines(tests.before, code), source, tests.timeout_s)
+
+
+def _join_lines(first: str, second: str) -> str:
+    """Join two texts by a line break, unless one of them is empty."""
+    return f"{first}\n{second}" if first and second else first + second
 
 
 def failure_class(error: str, message: str) -> FailureClass:

@@ -54,6 +54,7 @@ class FusedHead:
         weight = self.projection.weight
         bias = self.projection.bias
         states = last_hidden.to(weight) * self.scale
+        logits_per_number = max(1, _LOGITS_AT_ONCE // states.numel())  # in memory, for each number in `states`
         with torch.cuda.device_of(weight):  # Triton launches on the current device
             losses: Tensor = liger_fused_linear_cross_entropy(
                 states,
@@ -62,9 +63,7 @@ class FusedHead:
                 None if bias is None else bias * self.scale,
                 reduction="none",
                 softcap=self.cap,
-                chunk_mem_const=max(
-                    1, _LOGITS_AT_ONCE // states.numel()
-                ),  # logits in memory for each number in `states`
+                chunk_mem_const=logits_per_number,
             )
         return -losses.to(last_hidden.device)
 

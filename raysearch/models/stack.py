@@ -209,8 +209,8 @@ class LayerStack:
     def last_hidden(self, hidden: Tensor) -> Tensor:
         """Run the model's own tail without the head, and return the states after the final norm, if any, [n, d]."""
         with self._leaving(hidden):
-            mask = {} if self._tail_mask is None else {"attention_mask": self._tail_mask}
-            output = self.model.base_model(input_ids=_no_tokens(hidden), use_cache=False, **mask)
+            arguments = {} if self._tail_mask is None else {"attention_mask": self._tail_mask}
+            output = self.model.base_model(input_ids=_no_tokens(hidden), use_cache=False, **arguments)
         return output.last_hidden_state[:, 0]
 
     @torch.no_grad()
@@ -315,10 +315,12 @@ class LayerStack:
 
 def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
     """Return the hidden state unchanged, and count its tokens in a KV cache by unused keys of width one."""
-    for cache in (value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Cache)):
-        if layer >= len(cache.layers) or isinstance(cache.layers[layer], CacheLayerMixin):
-            nothing = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[1], 1)
-            cache.update(nothing, nothing, layer)
+    for argument in (*call.args, *call.kwargs.values()):
+        if not isinstance(argument, Cache):
+            continue
+        if layer >= len(argument.layers) or isinstance(argument.layers[layer], CacheLayerMixin):
+            unused_keys = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[1], 1)
+            argument.update(unused_keys, unused_keys, layer)
     return hidden
 
 

@@ -52,8 +52,9 @@ def _draws(analysis: Analysis) -> Iterator[Finding]:
     frame = analysis.frame[analysis.frame["comparable"]]
     draws = frame.groupby(["model", "calibration"], observed=True)["draw"].nunique()
     if (draws < 2).any():
+        quantifier = "Every" if (draws < 2).all() else "Some"
         verdict = (
-            f"{'Every' if (draws < 2).all() else 'Some'} calibration was drawn once: what other samples of the same "
+            f"{quantifier} calibration was drawn once: what other samples of the same "
             "kind would give is not measured. study.grid.draw=[0,1,2] draws more."
         )
         yield Finding("Draws", verdict, "cannot tell", "verdicts")
@@ -65,25 +66,29 @@ def _variance(analysis: Analysis) -> Iterator[Finding]:
         splits = [split for split in analysis.splits if split.quantity == quantity]
         if not splits:
             continue
-        calibration = statistics.median(split.shares["calibration"] for split in splits)
-        searcher = statistics.median(split.shares["searcher"] for split in splits)
+        calibration_share = statistics.median(split.shares["calibration"] for split in splits)
+        searcher_share = statistics.median(split.shares["searcher"] for split in splits)
         n_larger = sum(split.shares["calibration"] > split.shares["searcher"] for split in splits)
         larger = of_all(n_larger, len(splits), "case")
         medians = f" (medians; the calibration's is larger {larger})" if len(splits) > 1 else ""
-        one_draw = "" if all(split.drawn for split in splits) else ", a calibration being one draw of its samples"
-        comparison = "more with the calibration than" if calibration > searcher else "less with the calibration than"
-        if math.isclose(calibration, searcher, abs_tol=1e-12):
+        has_draws = all(split.drawn for split in splits)
+        one_draw = "" if has_draws else ", a calibration being one draw of its samples"
+        if math.isclose(calibration_share, searcher_share, abs_tol=1e-12):
             comparison = "as much with the calibration as"
+        elif calibration_share > searcher_share:
+            comparison = "more with the calibration than"
+        else:
+            comparison = "less with the calibration than"
         verdict = (
             f"{capital(splits[0].title)} varies {comparison} with the searcher: "
-            f"{numbers.percent(calibration)} against {numbers.percent(searcher)} of the variance, noise taken off"
-            f"{medians}{one_draw}."
+            f"{numbers.percent(calibration_share)} against {numbers.percent(searcher_share)} of the variance, noise "
+            f"taken off{medians}{one_draw}."
         )
         larger_shares = {_larger_share(split) for split in splits}
         sure: Sure = "clear" if len(larger_shares) == 1 and None not in larger_shares else "not significant"
         if any(split.stable is None for split in splits):
             sure = "cannot tell"
-        elif sure == "clear" and one_draw:
+        elif sure == "clear" and not has_draws:
             sure = "measured"
         yield Finding("Calibration or searcher", verdict, sure, "variance")
         for choice in ("calibration", "searcher"):
@@ -131,11 +136,11 @@ def _predictions(analysis: Analysis) -> Iterator[Finding]:
         if correlation.rho is not None:
             subject = (correlation.first.title, correlation.second.title, correlation.setting.calibration)
             by_subject.setdefault(subject, []).append(correlation)
-    for (first, second, calibration), members in by_subject.items():
-        corrected = holm([correlation.p for correlation in members])
+    for (first, second, calibration), correlations in by_subject.items():
+        corrected_ps = holm([correlation.p for correlation in correlations])
         significant_rhos = [
             correlation.rho
-            for correlation, p in zip(members, corrected, strict=True)
+            for correlation, p in zip(correlations, corrected_ps, strict=True)
             if correlation.rho and p is not None and p <= LEVEL
         ]
         n_positive = sum(rho > 0 for rho in significant_rhos)
@@ -145,16 +150,16 @@ def _predictions(analysis: Analysis) -> Iterator[Finding]:
             answer = f"Whether {first} predicts {second} depends on the setting"
         else:
             answer = f"The better by {first}, the {'better' if n_positive else 'worse'} by {second}"
-            if len(significant_rhos) < len(members):
-                answer += f" {of_all(len(significant_rhos), len(members), 'setting')}, else not significantly"
-        verdict = f"{answer} (under {calibration}): {correlation_sentence(members)}"
+            if len(significant_rhos) < len(correlations):
+                answer += f" {of_all(len(significant_rhos), len(correlations), 'setting')}, else not significantly"
+        verdict = f"{answer} (under {calibration}): {correlation_sentence(correlations)}"
         sure: Sure = "clear" if significant_rhos else "not significant"
         yield Finding("Does a better loss help", verdict, sure, "correlations")
 
 
-def correlation_sentence(members: Sequence[Correlation]) -> str:
+def correlation_sentence(correlations: Sequence[Correlation]) -> str:
     """Return a text of the median, range and signs of correlations, as in section 5.3 of arXiv 2604.24938."""
-    rhos = [correlation.rho for correlation in members if correlation.rho is not None]
+    rhos = [correlation.rho for correlation in correlations if correlation.rho is not None]
     signs = Counter("positive" if rho > 0 else "negative" for rho in rhos if rho)
     counts = " and ".join(f"{number} {sign}" for sign, number in sorted(signs.items(), reverse=True)) or "none but zero"
     return (
@@ -181,14 +186,15 @@ def _seeds(analysis: Analysis) -> Iterator[Finding]:
 
 def _ruined(analysis: Analysis) -> Iterator[Finding]:
     """Yield how many masks the averages leave out."""
-    masks = {
+    ruins_by_mask = {
         (cell.model, tuple(cell.outcome.removed)): is_ruined(cell.outcome, analysis.results)
         for cell in analysis.results.cells
         if cell.outcome is not None and cell.outcome.assessed
     }
-    if ruined := sum(masks.values()):
+    if n_ruined := sum(ruins_by_mask.values()):
+        verb = "ruins" if n_ruined == 1 else "ruin"
         verdict = (
-            f"{ruined} of {len(masks)} assessed masks {'ruins' if ruined == 1 else 'ruin'} the model: a number is not "
+            f"{n_ruined} of {len(ruins_by_mask)} assessed masks {verb} the model: a number is not "
             "finite, so no average has it."
         )
         yield Finding("Completeness", verdict, "measured", "results")

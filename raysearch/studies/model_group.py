@@ -38,13 +38,16 @@ class ModelGroup:
     @property
     def label(self) -> str:
         """The study's label of the model."""
-        return next(iter(self.cells.values())).model
+        return self._first_cell.model
 
     @property
     def evaluation(self) -> EvaluationSpec:
         """The calibrations of all its searches, on the model."""
-        first = next(iter(self.cells.values())).search.evaluation
-        return replace(first, calibrations=self.specs, weighting=None)
+        return replace(self._first_cell.search.evaluation, calibrations=self.specs, weighting=None)
+
+    @property
+    def _first_cell(self) -> Cell:
+        return next(iter(self.cells.values()))
 
     def prepared_for(self, cell: Cell) -> PreparedData:
         """Return the samples of one search."""
@@ -57,12 +60,12 @@ class ModelGroup:
         return joint_fingerprint(fingerprints, cell.search.evaluation.weighting)
 
     @property
-    def groups(self) -> list[list[int]]:
-        """The places of its searches by calibration, in the study's order."""
-        groups: dict[str, list[int]] = {}
+    def cells_by_calibration(self) -> list[list[int]]:
+        """The numbers of the searches on each calibration, in the study's order."""
+        numbers: dict[str, list[int]] = {}
         for number, cell in self.cells.items():
-            groups.setdefault(self.fingerprint_of(cell), []).append(number)
-        return list(groups.values())
+            numbers.setdefault(self.fingerprint_of(cell), []).append(number)
+        return list(numbers.values())
 
 
 def prepare(study: StudySpec, observer: Observer) -> list[ModelGroup]:
@@ -75,7 +78,7 @@ def prepare(study: StudySpec, observer: Observer) -> list[ModelGroup]:
     Raises:
         UserError: A search does not fit its model, its data or the machine, or its cluster cannot run a study.
     """
-    groups: dict[tuple[ModelSpec, ClusterOptions], dict[int, Cell]] = {}
+    cells_by_model: dict[tuple[ModelSpec, ClusterOptions], dict[int, Cell]] = {}
     for number, cell in enumerate(study.cells):
         evaluation = cell.search.evaluation
         cluster = evaluation.cluster
@@ -87,17 +90,17 @@ def prepare(study: StudySpec, observer: Observer) -> list[ModelGroup]:
                 f"cluster.address={cluster.address} cannot run a study, since its searches run on the machine of the "
                 "ledger; run it on a node of the cluster with cluster.address=auto, for instance by ray job submit"
             )
-        groups.setdefault((evaluation.model, cluster), {})[number] = cell
+        cells_by_model.setdefault((evaluation.model, cluster), {})[number] = cell
     model_groups = []
-    for (model, cluster), cells in groups.items():
+    for (model, cluster), cells in cells_by_model.items():
         info = describe_model(model, observer)
         cluster.check_model(info.model)
         specs: list[CalibrationSpec] = []
         for cell in cells.values():
             cell.search.problem(info)
             specs += [spec for spec in cell.search.evaluation.calibrations if spec not in specs]
-        first, *_ = cells.values()
-        evaluation = replace(first.search.evaluation, calibrations=specs, weighting=None)
+        first_cell = next(iter(cells.values()))
+        evaluation = replace(first_cell.search.evaluation, calibrations=specs, weighting=None)
         announce_large_files(evaluation, observer)
         model_groups.append(ModelGroup(model, cluster, info, specs, prepare_data(evaluation, info), cells))
     return model_groups
@@ -113,11 +116,11 @@ def name_searches(study: StudySpec, model_groups: Sequence[ModelGroup]) -> list[
     Raises:
         UserError: Two searches are the same.
     """
-    groups = {number: model_group for model_group in model_groups for number in model_group.cells}
+    group_of_cell = {number: model_group for model_group in model_groups for number in model_group.cells}
     cells_by_id: dict[str, Cell] = {}
     for number, cell in enumerate(study.cells):
-        fingerprint = groups[number].fingerprint_of(cell)
-        first = cells_by_id.setdefault(cell.search.search_id(fingerprint), cell)
-        if first is not cell:
-            raise UserError(f"study.grid has one search twice, as [{first}] and as [{cell}]; drop one")
+        search_id = cell.search.search_id(group_of_cell[number].fingerprint_of(cell))
+        if search_id in cells_by_id:
+            raise UserError(f"study.grid has one search twice, as [{cells_by_id[search_id]}] and as [{cell}]; drop one")
+        cells_by_id[search_id] = cell
     return list(cells_by_id)

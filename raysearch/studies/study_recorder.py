@@ -63,7 +63,7 @@ def record_study(
     groups = {number: model_group for model_group in model_groups for number in model_group.cells}
     for model_group in model_groups:
         sites = model_group.info.sites
-        for numbers in model_group.groups:
+        for numbers in model_group.cells_by_calibration:
             group_results = {number: results[number] for number in numbers if number in results}
             first = study.cells[numbers[0]]
             calibrations = model_group.prepared_for(first).calibrations

@@ -289,8 +289,9 @@ def _complete(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:
     measured = cells[cells[quantity.key].notna()]
     data = measured[["calibration", "draw", "searcher"]].astype(str)
     data["value"] = quantity.values_of(measured)
-    place = data.groupby(["calibration", "draw"]).ngroup()
-    complete = data[place.groupby(data["searcher"]).transform("nunique") == place.nunique()]
-    if place.nunique() == data["calibration"].nunique():
+    draw_numbers = data.groupby(["calibration", "draw"]).ngroup()
+    n_draws = draw_numbers.nunique()
+    complete = data[draw_numbers.groupby(data["searcher"]).transform("nunique") == n_draws]
+    if n_draws == data["calibration"].nunique():
         return complete
     return complete.groupby(["calibration", "draw", "searcher"], as_index=False)["value"].mean()

@@ -81,7 +81,7 @@ def _costs_table(results: StudyResult) -> Table | None:
         number("Steps", "record.training.steps", numbers.amount),
         number("Tokens", "record.training.tokens", numbers.amount),
         number("Parameters", "record.training.parameters", numbers.amount),
-        Column("Held-out loss", lambda mask: _course(mask.record)),
+        Column("Held-out loss", lambda mask: _held_out_cell(mask.record)),
         number("Training", lambda mask: mask.record.seconds.get("training"), numbers.time),
         number("All", lambda mask: sum(mask.record.seconds.values()), numbers.time),
     ]
@@ -103,25 +103,29 @@ def _labels(path: str = "") -> list[Column]:
 
 
 def _ranks(results: StudyResult) -> Iterator[_Ranks]:
-    by_group: dict[tuple[str, int, str], list[dict[str, ThreeNumbers]]] = defaultdict(list)
+    masks_by_group: dict[tuple[str, int, str], list[RecoveredMask]] = defaultdict(list)
     for mask in results.recovered:
         if mask.remove:
-            by_metric = {three.metric.name: three for three in mask.record.numbers}
-            by_group[mask.model, mask.remove, mask.record.way].append(by_metric)
-    for group, masks in by_group.items():
-        for name, first in masks[0].items():
-            metric_numbers = [mask[name] for mask in masks if name in mask]
-            is_description = first.metric.group in ("degeneration", "failures")  # of which no value is the best
-            if len(metric_numbers) == len(masks) >= _FEWEST and not is_description:
-                before = [three.pruned.value for three in metric_numbers]
-                after = [three.recovered.value for three in metric_numbers]
-                yield _Ranks(*group, first.metric, before, after)
+            masks_by_group[mask.model, mask.remove, mask.record.way].append(mask)
+    for (model, remove, method), masks in masks_by_group.items():
+        if len(masks) < _FEWEST:
+            continue
+        for metric in [three.metric for three in masks[0].record.numbers]:
+            of_masks = [three for mask in masks for three in mask.record.numbers if three.metric.name == metric.name]
+            is_description = metric.group in ("degeneration", "failures")  # of which no value is the best
+            if len(of_masks) == len(masks) and not is_description:
+                before = [three.pruned.value for three in of_masks]
+                after = [three.recovered.value for three in of_masks]
+                yield _Ranks(model, remove, method, metric, before, after)
 
 
 def _best_stays_best(ranks: _Ranks) -> bool:
     """Return whether a mask is the best both before and after; it may share that place with equal masks."""
     best = max if ranks.metric.higher_is_better else min
-    return (best(ranks.before), best(ranks.after)) in zip(ranks.before, ranks.after, strict=True)
+    best_before = best(ranks.before)
+    best_after = best(ranks.after)
+    pairs = zip(ranks.before, ranks.after, strict=True)
+    return any(before == best_before and after == best_after for before, after in pairs)
 
 
 def _cell(estimate: Estimate) -> TableCell:
@@ -134,15 +138,12 @@ def _share(estimate: Estimate | None) -> TableCell:
         return TableCell(numbers.UNKNOWN)
     if estimate.value >= _LARGE_RATIO:
         return TableCell(f"{estimate.value:,.0f} ×", finite(estimate.value), estimate.error, plus_minus(estimate.error))
-    return TableCell(
-        f"{100 * estimate.value:.1f} %",
-        finite(estimate.value),
-        estimate.error,
-        plus_minus(estimate.error and 100 * estimate.error),
-    )
+    error_percent = None if estimate.error is None else 100 * estimate.error
+    text = f"{100 * estimate.value:.1f} %"
+    return TableCell(text, finite(estimate.value), estimate.error, plus_minus(error_percent))
 
 
-def _course(record: RecoveryRecord) -> TableCell:
+def _held_out_cell(record: RecoveryRecord) -> TableCell:
     losses = [loss for _, loss in record.training.held_out]
     if not losses:
         return TableCell(numbers.UNKNOWN)

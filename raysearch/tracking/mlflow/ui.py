@@ -46,7 +46,8 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     if store.is_embedded and not (store.folder / "mlflow.db").is_file():
         raise UserError(f"--store={folder} holds no recorded search yet; make one with `raysearch search`")
     _require_free(host, port)
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    host_in_url = f"[{host}]" if ":" in host else host  # an address of IPv6 has colons
+    address = f"http://{host_in_url}:{port}"
     try:
         links = attempt(lambda: _links(store, address), _TIMEOUT_S)
     except Exception as error:
