@@ -95,13 +95,13 @@ def main() -> None:
     started = time.perf_counter()
     results = tuner.fit()
     seconds = time.perf_counter() - started
-    print(f"Tuner: {searcher.found} after {len(results)} trials of {seconds / len(results):.2f} s")
+    print(f"Tuner: {searcher.mask} after {len(results)} trials of {seconds / len(results):.2f} s")
     ray.get(evaluation.close.remote())
 
     result = raysearch.search(*words).result
     counts = result.work.evaluations
     print(f"raysearch search: {result.mask}; of {counts.requested} evaluations the ledger had {counts.cached}")
-    if searcher.found != Mask.of(*result.removed):
+    if searcher.mask != Mask.of(*result.removed):
         raise SystemExit("they differ")
 
 

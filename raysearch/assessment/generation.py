@@ -93,8 +93,8 @@ def _answered(server: Server, task: Calibration, mask: Mask, context: AssessCont
     )
     recorded = context.ledger.evaluations(served_task.fingerprint, [mask]).get(mask, {})
     missing = [number for number in range(task.n_shards) if number not in recorded]
-    for done, number in enumerate(missing):
-        context.on_progress(f"answers of {server.model}: {done} of {count(len(missing), 'shard')}")
+    for n_done, number in enumerate(missing):
+        context.on_progress(f"answers of {server.model}: {n_done} of {count(len(missing), 'shard')}")
         shard = task.shards[number]
         written = server.generate(objective.prompts(shard), context.plan.files.tokenizer, objective.decoding)
         scored = objective.scored(written, shard.answers or ())

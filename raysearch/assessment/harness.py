@@ -186,9 +186,9 @@ def run_tasks(context: AssessContext, jobs: Sequence[TaskJob]) -> Assessed:
     if jobs:
         context.on_progress(f"lm-eval: 0 of {count(len(jobs), 'job')}")
     names = {source.name: plan.name_of(source) for source in plan.sources}
-    for done, (job, output) in done_jobs(jobs, context.make_pool):
+    for n_done, (job, output) in done_jobs(jobs, context.make_pool):
         context.record(names[job.task], {job.mask: output})
-        context.on_progress(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
+        context.on_progress(f"lm-eval: {n_done} of {count(len(jobs), 'job')}, the last {job}")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
     for task, name in names.items():
         recorded = plan.recorded(context.ledger, name, masks)
@@ -207,26 +207,29 @@ def task_result(name: str, output: Mapping[str, Any], dense: Mapping[str, Any]) 
     """
     metrics = output["metrics"]
     headline = next((metric for metric in _HEADLINES if metric in metrics), next(iter(output["higher_is_better"])))
-    numbers = [number_of(result["metrics"][headline]) for result in (output, dense)]
+    number = number_of(metrics[headline])
+    dense_number = number_of(dense["metrics"][headline])
     # A share is at most 1; lm-eval returns percent for SQuAD 2.0.
-    is_percent = name == "squadv2" or max(numbers) > 1
+    is_percent = name == "squadv2" or max(number, dense_number) > 1
     is_share = headline in _HEADLINES
     unit = "%" if is_share else headline
     scale = 100 if is_share and not is_percent else 1
     group: Group = "perplexity" if headline.endswith("perplexity") else "accuracy"
-    better = bool(output["higher_is_better"].get(headline, True))
+    higher_is_better = bool(output["higher_is_better"].get(headline, True))
     error = metrics.get(f"{headline}_stderr")
-    value, reference = (scale * number for number in numbers)
+    value = scale * number
+    reference = scale * dense_number
     items = output.get("items", {}).get(headline, ())
     dense_items = dense.get("items", {}).get(headline, ())
-    are_paired = len(items) == len(dense_items) > 1
+    are_paired = len(items) == len(dense_items) and len(items) > 1
     error_of_retention = error_of_ratio(items, dense_items) if reference and are_paired else None
+    detail = {key: value for key, value in output.items() if key != "items"}
     return Result(
-        Metric(name, _TITLES.get(name, name), group, unit, better),
+        Metric(name, _TITLES.get(name, name), group, unit, higher_is_better),
         Estimate(value, None if error is None else scale * error),
         Estimate(value / reference, error_of_retention) if reference else None,
         f"{count(output['n_items'], 'item')}, {headline}",
-        {**{key: value for key, value in output.items() if key != "items"}, "headline": headline},
+        {**detail, "headline": headline},
         parts_of_mean([scale * item for item in items]),
     )
 

@@ -51,9 +51,10 @@ class OwnText:
 
 def own_data(evaluation: EvaluationSpec) -> Data | None:
     """Return the data of a search; None if its calibrations use several data sets."""
-    first, *rest = (calibration.data for calibration in evaluation.calibrations)
-    same = all((data.rows, data.format) == (first.rows, first.format) for data in rest)
-    return first if same else None
+    all_data = [calibration.data for calibration in evaluation.calibrations]
+    first = all_data[0]
+    is_same = all((data.rows, data.format) == (first.rows, first.format) for data in all_data)
+    return first if is_same else None
 
 
 def is_installed(data: Data) -> bool:

@@ -67,13 +67,13 @@ def measure_perplexities(context: AssessContext) -> Assessed:
     ledger = context.ledger
     evaluations, computed = context.evaluate(plan.texts, "perplexity")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
-    for place, (name, text) in enumerate(zip(plan.spec.texts, plan.texts, strict=True)):
-        dense = evaluations[Mask()].parts[place]
-        if dense is None:
+    for index, (name, text) in enumerate(zip(plan.spec.texts, plan.texts, strict=True)):
+        dense_loss = evaluations[Mask()].parts[index]
+        if dense_loss is None:
             raise EvaluationError(f"the dense model's loss on assess.texts.{name} is not finite; use another text")
         samples, weights = sample_losses(text, ledger, masks)
         for mask in masks:
-            loss = evaluations[mask].parts[place]
+            loss = evaluations[mask].parts[index]
             losses = samples[mask]
             error = None
             over_dense = None
@@ -82,7 +82,7 @@ def measure_perplexities(context: AssessContext) -> Assessed:
                 error = standard_error(losses, weights)
                 over_dense = standard_error(losses - samples[Mask()], weights)
                 items = tuple(contributions(losses, weights).tolist())
-            retention = _exponential(None if loss is None else loss - dense, over_dense)
+            retention = _exponential(None if loss is None else loss - dense_loss, over_dense)
             results[mask][name] = _result(name, text, loss, error, retention, items)
     return results, computed
 
@@ -102,7 +102,8 @@ def local_rows(key: str, name: str, rows: Rows, data_dir: Path | None) -> Rows:
     if data_dir is None or rows.is_local:
         return rows
     folder = data_dir / name
-    file = next((folder / f"{stem}.jsonl" for stem in _FILES if (folder / f"{stem}.jsonl").is_file()), None)
+    files = [folder / f"{stem}.jsonl" for stem in _FILES]
+    file = next((file for file in files if file.is_file()), None)
     if file is None:
         kind = "text" if key == "texts" else "task"
         raise UserError(

@@ -56,20 +56,20 @@ class ProbeJob(Job):
         """Return ``log_p`` of each problem's digit, in nats, and ``right``: 1 if it is the likeliest digit, else 0."""
         stack = replica.stack
         probes = [encode_probe(problem, replica.tokenizer) for problem in self.problems]
-        places_by_length: dict[int, list[int]] = defaultdict(list)
-        for place, probe in enumerate(probes):
-            places_by_length[len(probe.ids)].append(place)
+        indices_by_length: dict[int, list[int]] = defaultdict(list)
+        for index, probe in enumerate(probes):
+            indices_by_length[len(probe.ids)].append(index)
         log_p = [math.nan] * len(probes)
         right = [math.nan] * len(probes)
         no_predictors = np.array([], dtype=np.int64)
         with torch.no_grad(), quiet():
-            for places in places_by_length.values():  # prompts of one length need no padding
-                for start in range(0, len(places), self.batch_size):
-                    batch = places[start : start + self.batch_size]
-                    ids = np.array([probes[place].ids for place in batch])
+            for indices in indices_by_length.values():  # prompts of one length need no padding
+                for start in range(0, len(indices), self.batch_size):
+                    batch = indices[start : start + self.batch_size]
+                    ids = np.array([probes[index].ids for index in batch])
                     hidden = stack.walk(stack.capture(Inputs(ids, None, None, no_predictors)), self.mask)
-                    for place, logits in zip(batch, stack.logits(hidden[:, -1]), strict=True):
-                        log_p[place], right[place] = _judge(logits, probes[place])
+                    for index, logits in zip(batch, stack.logits(hidden[:, -1]), strict=True):
+                        log_p[index], right[index] = _judge(logits, probes[index])
         return {"log_p": log_p, "right": right}
 
     def __str__(self) -> str:
@@ -78,8 +78,9 @@ class ProbeJob(Job):
 
 def _judge(logits: torch.Tensor, probe: Probe) -> tuple[float, float]:
     """Return the log-probability of the right digit, and 1 if it is the likeliest of the ten, else 0."""
-    log_p = torch.log_softmax(logits.double(), dim=-1)[list(probe.digits)].tolist()
-    return log_p[probe.digit], float(max(range(10), key=log_p.__getitem__) == probe.digit)
+    log_p: list[float] = torch.log_softmax(logits.double(), dim=-1)[list(probe.digits)].tolist()
+    likeliest_digit = log_p.index(max(log_p))
+    return log_p[probe.digit], float(likeliest_digit == probe.digit)
 
 
 def probe_problems(options: ProbeOptions, tokenizer: Any) -> tuple[ArithmeticProblem, ...]:
@@ -122,10 +123,10 @@ def ask_probe(context: AssessContext) -> Assessed:
     name = plan.named({"probe": [problem.prompt for problem in plan.problems], "batch_size": plan.spec.batch_size})
     recorded = plan.recorded(context.ledger, name, masks)
     jobs = [ProbeJob(mask, plan.problems, plan.spec.batch_size) for mask in masks if mask not in recorded]
-    for done, (job, answers) in done_jobs(jobs, context.make_pool):
+    for n_done, (job, answers) in done_jobs(jobs, context.make_pool):
         context.record(name, {job.mask: answers})
         recorded[job.mask] = answers
-        context.on_progress(f"arithmetic probe: {done} of {count(len(jobs), 'mask')}")
+        context.on_progress(f"arithmetic probe: {n_done} of {count(len(jobs), 'mask')}")
     return {mask: probe_results(recorded[mask], recorded[Mask()]) for mask in masks}, len(jobs)
 
 

@@ -107,9 +107,9 @@ def _recorded(ledger: Ledger, search: SearchRecord, name: str, kind: Any) -> dic
     return values
 
 
-def _add(ledger: Ledger, search: SearchRecord, name: str, new: Mapping[str, Any], kind: Any) -> None:
+def _add(ledger: Ledger, search: SearchRecord, name: str, new_values: Mapping[str, Any], kind: Any) -> None:
     """Add values to those that are recorded of a search's mask under a name of the ledger."""
-    if new:
+    if new_values:
         mask = search.finished_result.mask
         model = search.finished_result.fingerprints["model"]
-        change_assessment(ledger, model, name, mask, lambda values: {**(values or {}), **new}, dict[str, kind])
+        change_assessment(ledger, model, name, mask, lambda values: {**(values or {}), **new_values}, dict[str, kind])

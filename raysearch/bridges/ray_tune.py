@@ -31,7 +31,7 @@ class TuneSearcher(ray.tune.search.Searcher):
         searcher = TuneSearcher(BeamSearcher(width=1), Problem.create(n_layers=30, remove=5))
         options = TuneConfig(search_alg=searcher, num_samples=-1, max_concurrent_trials=4)
         Tuner(lambda config: {"loss": loss_of(config["removed"])}, tune_config=options).fit()
-        searcher.found
+        searcher.mask
 
     With ``num_samples=-1`` the experiment ends with the search. A Tune trial that fails, or reports no finite loss, is
     a failed evaluation. Only answers are saved and pickled; a restored searcher replays them. ``Tuner.restore(path,
@@ -46,7 +46,7 @@ class TuneSearcher(ray.tune.search.Searcher):
             saved and pickled, but not the function.
 
     Attributes:
-        found: The mask that the search returned; None until its end.
+        mask: The mask that the search returned; None until its end.
         remarks: The values that the searcher recorded, by name.
     """
 
@@ -59,7 +59,7 @@ class TuneSearcher(ray.tune.search.Searcher):
         measure: Callable[[Statistic], NDArray[np.float64]] | None = None,
     ) -> None:
         super().__init__(metric=metric, mode="min")
-        self.found: Mask | None = None  # at the end of the search
+        self.mask: Mask | None = None  # at the end of the search
         self.remarks: dict[str, float | str | list[float]] = {}
         self._searcher = searcher
         self._problem = problem
@@ -79,7 +79,7 @@ class TuneSearcher(ray.tune.search.Searcher):
     def suggest(self, trial_id: str) -> Any:
         """Return the next mask of the current round; None while all of them run; FINISHED at the end of the search."""
         unknown = self._unknown()
-        if self.found is not None:
+        if self.mask is not None:
             return self.FINISHED
         running = self._running.values()
         mask = next((mask for mask in unknown if mask not in running), None)
@@ -109,7 +109,7 @@ class TuneSearcher(ray.tune.search.Searcher):
             "masks": {str(mask): _to_json(outcome) for mask, outcome in self._outcomes.items()},
             "statistics": {str(statistic): rows.tolist() for statistic, rows in self._statistics.items()},
             "remarks": self.remarks,
-            "found": self.found and str(self.found),
+            "found": None if self.mask is None else str(self.mask),
         }
         Path(checkpoint_path).write_text(json.dumps(record), encoding="utf-8")
 
@@ -122,7 +122,7 @@ class TuneSearcher(ray.tune.search.Searcher):
         }
         self._statistics = {Statistic(name): np.array(rows) for name, rows in record["statistics"].items()}
         self.remarks = record["remarks"]
-        self.found = record["found"] and Mask.parse(record["found"])
+        self.mask = None if record["found"] is None else Mask.parse(record["found"])
         self._steps = None
         self._request = None
         self._running = {}
@@ -133,7 +133,7 @@ class TuneSearcher(ray.tune.search.Searcher):
 
     def _unknown(self) -> list[Mask]:
         """Advance the searcher to a round with unknown masks, and return these; an empty list at its end."""
-        while self.found is None:
+        while self.mask is None:
             if isinstance(self._request, Round):
                 unknown = [mask for mask in self._request.masks if mask not in self._outcomes]
                 if unknown:
@@ -144,7 +144,7 @@ class TuneSearcher(ray.tune.search.Searcher):
             try:
                 self._request = self._steps.send(answer)
             except StopIteration as stop:
-                self.found = stop.value
+                self.mask = stop.value
             except BaseException:
                 self._steps = self._request = None  # the next call raises again
                 raise

@@ -153,8 +153,8 @@ def fit_template(messages: Sequence[tuple[str, str]], *args: Any, **options: Any
     except UserError:
         if [role for role, _ in messages[:2]] != ["system", "user"]:
             raise
-    (_, system), (_, first), *rest = messages
-    return apply_template([("user", f"{system}\n\n{first}"), *rest], *args, **options)
+    (_, system_text), (_, user_text), *later_messages = messages
+    return apply_template([("user", f"{system_text}\n\n{user_text}"), *later_messages], *args, **options)
 
 
 def apply_template(

@@ -119,7 +119,7 @@ def _check_enough(n_samples: int, n_distinct: int, duplicates: int, skipped: int
         raise UserError("data holds no rows; choose another source")
     if n_distinct < n_samples:
         counts = {"duplicates": duplicates, "rows that make no item": skipped}
-        omissions = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
+        omissions = " and ".join(f"{count} {noun}" for noun, count in counts.items() if count)
         without = f", without {omissions}" if omissions else ""
         raise UserError(
             f"data.samples={n_samples} items were asked for, but the data holds {n_distinct}{without}; use "
@@ -129,9 +129,9 @@ def _check_enough(n_samples: int, n_distinct: int, duplicates: int, skipped: int
 
 def _equal(sizes: Mapping[str, int], samples: int, rng: np.random.Generator) -> dict[str, int]:
     """Return equal numbers for all groups; a remainder goes to random groups, one sample each."""
-    each, remainder = divmod(samples, len(sizes))
+    share, remainder = divmod(samples, len(sizes))
     larger_groups = rng.permutation(len(sizes))[:remainder]
-    shares = {name: each + 1 if place in larger_groups else each for place, name in enumerate(sizes)}
+    shares = {name: share + 1 if place in larger_groups else share for place, name in enumerate(sizes)}
     short = min(sizes, key=lambda name: sizes[name] - shares[name])
     if sizes[short] < shares[short]:
         raise UserError(

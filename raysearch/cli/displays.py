@@ -144,12 +144,12 @@ class SearchDisplay(Display):
         summary = event.summary
         best = f"best of the round {summary.best_of_round}  " if summary.best_of_round else ""
         seconds_left = self.search.seconds_left
-        left = ""
+        time_left = ""
         if seconds_left is not None and seconds_left >= 1:
-            left = f"  left {'at most' if self.search.by_budget else 'about'} {duration(seconds_left)}"
+            time_left = f"  left {'at most' if self.search.by_budget else 'about'} {duration(seconds_left)}"
         self._say(
             f"round {summary.round} done  {best}{summary.n_computed} computed, {summary.n_cached} cached  "
-            f"{duration(summary.seconds)}{left}"
+            f"{duration(summary.seconds)}{time_left}"
         )
 
 
@@ -230,11 +230,11 @@ class StudyDisplay(Display):
 
 def forecast_line(expected: SearchForecast) -> str:
     """Return the expected cost of a search, in one sentence. Screening saves an unknown part of it."""
-    then = ""
+    trainings = ""
     if expected.trainings:
-        then = f"; then {count(expected.trainings, 'training')} of {count(expected.training_steps, 'step')}"
+        trainings = f"; then {count(expected.trainings, 'training')} of {count(expected.training_steps, 'step')}"
     if expected.rounds is None:
-        return f"its cost cannot be predicted{then}"
+        return f"its cost cannot be predicted{trainings}"
     masks = sum(cost.masks for cost in expected.rounds)
     layers = sum(cost.layer_forwards for cost in expected.rounds)
     heads = sum(cost.head_forwards for cost in expected.rounds)
@@ -250,7 +250,7 @@ def forecast_line(expected: SearchForecast) -> str:
     # "about": replicas that share a round each run the first layers of their part, which is not counted here
     return (
         f"{at_most}{about}{count(masks, 'mask')} in {rounds}{ending}: about {layers:,} layer-forwards over the "
-        f"calibration{comparison}, and {about}{count(heads, 'head-forward')}{limit}{then}"
+        f"calibration{comparison}, and {about}{count(heads, 'head-forward')}{limit}{trainings}"
     )
 
 

@@ -43,28 +43,28 @@ def recovery_parts(record: RecoveryRecord, search_id: str | None = None) -> list
     return [table, *_lines(record)]
 
 
-def closing_lines(done: RecoveryResult, out: Path, store: Path) -> list[str]:
+def closing_lines(recovery: RecoveryResult, out: Path, store: Path) -> list[str]:
     """Return the lines on the files of a recovery, and on the next commands.
 
     Args:
-        done: The recovery.
+        recovery: The recovery.
         out: The folder of the checkpoint, as the user typed it.
         store: The store, as the user typed it.
     """
     name = quote(f"{out.name}.gguf")
     in_ledger = option_for(store)
-    if done.is_gguf:
-        gguf_command = f"raysearch export {done.search_id} --recovered --gguf {name}{in_ledger}"
+    if recovery.is_gguf:
+        gguf_command = f"raysearch export {recovery.search_id} --recovered --gguf {name}{in_ledger}"
     else:
         folder = quote(str(out))
         gguf_command = f"convert_hf_to_gguf.py {folder} --outfile {name}      (llama.cpp's converter)"
-    files = " and ".join(f"{place} ({size(n_bytes)})" for place, n_bytes in done.left.items())
+    files = " and ".join(f"{place} ({size(n_bytes)})" for place, n_bytes in recovery.left.items())
     return [
-        f"Wrote {done.out} in {duration(done.seconds)}",
+        f"Wrote {recovery.out} in {duration(recovery.seconds)}",
         f"Left on the disk: {files}. You may delete them; a later command creates again what it needs.",
         "",
         f"Next: {gguf_command}",
-        f"      raysearch show {done.search_id}{in_ledger}",
+        f"      raysearch show {recovery.search_id}{in_ledger}",
     ]
 
 

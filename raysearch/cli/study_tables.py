@@ -61,10 +61,10 @@ def plan_line(plan: StudyPlan) -> str:
     searches = count(len(plan.cells) + len(plan.unpredictable), "search", "searches")
     time_text = "" if plan.eta_seconds is None else f"; about {duration(plan.eta_seconds)} of searching"
     memory = "" if plan.memory_bytes is None else f"; about {size(plan.memory_bytes)} of memory"
-    then = f"; then {count(plan.trainings, 'training')} at most" if plan.trainings else ""
+    trainings = f"; then {count(plan.trainings, 'training')} at most" if plan.trainings else ""
     return (
         f"{searches}: {totals['shared']:,} layer-forwards together instead of {totals['separate']:,} one by one"
-        f"{share}, or {totals['naive']:,} by a full forward per mask{time_text}{memory}{then}"
+        f"{share}, or {totals['naive']:,} by a full forward per mask{time_text}{memory}{trainings}"
     )
 
 
@@ -186,52 +186,52 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
     return table
 
 
-def assessment_tables(done: SearchAssessment) -> list[Table | str]:
+def assessment_tables(assessment: SearchAssessment) -> list[Table | str]:
     """Return the table and lines of an assessment."""
-    title = f"{done.search_id}: {done.model}, dense and without {done.mask} (0-based)"
-    return [assessment_table(title, done.mask, done.dense, done.pruned), *_notes(done)]
+    title = f"{assessment.search_id}: {assessment.model}, dense and without {assessment.mask} (0-based)"
+    return [assessment_table(title, assessment.mask, assessment.dense, assessment.pruned), *_notes(assessment)]
 
 
-def _notes(done: SearchAssessment) -> list[str]:
+def _notes(assessment: SearchAssessment) -> list[str]:
     """Return the lines under the table: computed and cached numbers, sources, and how to check them."""
-    computed = done.assessments.computed
+    computed = assessment.assessments.computed
     notes = ["All numbers were cached in the ledger: nothing was computed"]
     if computed:
         notes = [f"{count(computed, 'number')} computed now, the others were cached in the ledger"]
     notes.append("± is one standard error, by the choice of windows, documents or items; of speeds, by the repeats")
-    texts = [result.detail["data"] for result in done.pruned.values() if "data" in result.detail]
+    texts = [result.detail["data"] for result in assessment.pruned.values() if "data" in result.detail]
     if texts:
         sources = dict.fromkeys(str(text.get("path") or text.get("name") or text["source"]) for text in texts)
         notes.append(f"Texts: {', '.join(sources)}")
-    for folder in sorted(set(done.task_files.values())):
-        tasks = ",".join(name for name, task_folder in done.task_files.items() if task_folder == folder)
+    for folder in sorted(set(assessment.task_files.values())):
+        tasks = ",".join(name for name, task_folder in assessment.task_files.items() if task_folder == folder)
         notes.append(f"To check with lm-eval's own command: lm_eval --include_path {folder} --tasks {tasks} …")
-    notes += _examples(done)
+    notes += _examples(assessment)
     from raysearch.assessment.speed import DECODE
 
-    if DECODE.name in done.pruned:
-        detail = done.pruned[DECODE.name].detail
+    if DECODE.name in assessment.pruned:
+        detail = assessment.pruned[DECODE.name].detail
         measured_mask = detail["measured_on"]
         notes.append(
             f"Speed: {detail['machine']}, {count(detail['threads'], 'thread')}; memory by {detail['memory_source']}"
         )
-        if measured_mask != str(done.mask):
-            n_layers = count(len(done.mask), "layer")
+        if measured_mask != str(assessment.mask):
+            n_layers = count(len(assessment.mask), "layer")
             notes.append(
                 f"Speed was measured on another mask of {n_layers}, {measured_mask}: all layers have the same size."
             )
     return [
         *notes,
-        *(f"Warning: the search calibrated on samples of the same text: {name}" for name in done.overlaps),
+        *(f"Warning: the search calibrated on samples of the same text: {name}" for name in assessment.overlaps),
     ]
 
 
-def _examples(done: SearchAssessment) -> Iterator[str]:
+def _examples(assessment: SearchAssessment) -> Iterator[str]:
     """Yield both models' answers to one item of each generation task: the item with the largest loss of score."""
-    for name, result in done.pruned.items():
+    for name, result in assessment.pruned.items():
         for example in result.detail.get("examples", ())[-1:]:
             yield f"An answer to {name}, dense ({example['dense_score']:g}): {_short(example['dense'])}"
-            yield f"An answer to {name}, without {done.mask} ({example['score']:g}): {_short(example['text'])}"
+            yield f"An answer to {name}, without {assessment.mask} ({example['score']:g}): {_short(example['text'])}"
 
 
 def _short(text: str) -> str:

@@ -147,16 +147,16 @@ class RayPool(Pool):
         """Return the next job of the round that is done, with its result; None if none is done after a while."""
         if not self._calls:
             time.sleep(SYNC_S)  # there is no work, or no replica yet
-        done, _ = ray.wait(list(self._calls), timeout=SYNC_S) if self._calls else ([], [])
+        ready_calls, _ = ray.wait(list(self._calls), timeout=SYNC_S) if self._calls else ([], [])
         now = time.monotonic()
         self._scheduler.account_time(now)
-        if not done:
+        if not ready_calls:
             self._end_overdue(now)
             return None
-        call = self._calls.pop(done[0])
+        call = self._calls.pop(ready_calls[0])
         self._unplaced.pop(call, None)
         try:
-            result = ray.get(done[0])
+            result = ray.get(ready_calls[0])
         except RayTaskError as error:
             _log.info("a unit failed on replica %s: %s", call.replica, last_line(error))
             self._scheduler.failed(call, error.cause if isinstance(error.cause, BaseException) else error)

@@ -123,9 +123,9 @@ class Sites(Sequence[Site]):
 
     def in_layers(self, layers: Iterable[int]) -> frozenset[int]:
         """Return the indices of all sites that contain a half of these layers."""
-        wanted = set(layers)
+        layer_set = set(layers)
         return frozenset(
-            index for index, site in enumerate(self) if not wanted.isdisjoint(half.layer for half in site.halves)
+            index for index, site in enumerate(self) if not layer_set.isdisjoint(half.layer for half in site.halves)
         )
 
     def remaining(self, mask: Mask) -> tuple[int, ...]:

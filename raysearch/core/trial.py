@@ -77,9 +77,9 @@ def joint_removals(trials: Iterable[Trial]) -> list[JointRemoval]:
     union is not the sum of its parts' Deltas.
     """
     deltas = {trial.mask: trial.delta for trial in trials if trial.delta is not None}
-    alone = {mask.layers[0]: delta for mask, delta in deltas.items() if len(mask) == 1}
+    deltas_of_layers = {mask.layers[0]: delta for mask, delta in deltas.items() if len(mask) == 1}
     return [
-        JointRemoval(len(mask), delta, sum(alone[layer] for layer in mask))
+        JointRemoval(len(mask), delta, sum(deltas_of_layers[layer] for layer in mask))
         for mask, delta in deltas.items()
-        if len(mask) > 1 and all(layer in alone for layer in mask)
+        if len(mask) > 1 and all(layer in deltas_of_layers for layer in mask)
     ]

@@ -274,13 +274,13 @@ class Evaluator:
 
     def _count_alone(self, subjects: Sequence[Subject], shards_by_calibration: Shards) -> None:
         """Add to the meter the cost that these subjects would have with an empty ledger."""
-        new: list[Key] = []
+        new_keys: list[Key] = []
         for calibration, shards in shards_by_calibration.items():
             for subject in subjects:
                 n_requested = self._n_requested.get((calibration, subject), 0)
-                new += [Key(calibration, subject, shard) for shard in shards[n_requested:]]
+                new_keys += [Key(calibration, subject, shard) for shard in shards[n_requested:]]
                 self._n_requested[calibration, subject] = max(n_requested, len(shards))
-        layers, heads = planned_passes(units_of(new, self.calibrations), self.calibrations, self.sites)
+        layers, heads = planned_passes(units_of(new_keys, self.calibrations), self.calibrations, self.sites)
         self.meter.layer_forwards_alone += layers
         self.meter.head_forwards_alone += heads
 

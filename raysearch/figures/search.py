@@ -43,7 +43,7 @@ class Plots:
         measure: The unit of the losses.
     """
 
-    seen: Sequence[Trial] = field(repr=False)
+    all_trials: Sequence[Trial] = field(repr=False)
     sites: Sites
     final_mask: Mask
     measure: Measure
@@ -68,9 +68,9 @@ class Plots:
     def path(self, figure: Figure | None = None) -> Axes:
         """Draw the loss of the best mask of each number of layers, from the dense model to the final mask."""
         axes: Axes = (figure or _pyplot_figure(7.0, 4.0)).subplots()
-        dense = [trial for trial in self.seen if trial.mask == Mask()]
-        final = [trial for trial in self.seen if trial.mask == self.final_mask][:1]
-        points = _points([*dense, *best_by_size(self.seen, len(self.final_mask) - 1), *final])
+        dense = [trial for trial in self.all_trials if trial.mask == Mask()]
+        final = [trial for trial in self.all_trials if trial.mask == self.final_mask][:1]
+        points = _points([*dense, *best_by_size(self.all_trials, len(self.final_mask) - 1), *final])
         axes.plot(points.sizes, points.losses, color=style.ORANGE, marker="o", lw=2)
         self._finish_by_size(axes, "Best loss by number of layers removed")
         return axes
@@ -83,8 +83,9 @@ class Plots:
         """
         from matplotlib.patches import Patch
 
-        rounds = _best_by_round(self.seen)
-        final = next((trial for trial in self.seen if trial.mask == self.final_mask and trial.loss is not None), None)
+        rounds = _best_by_round(self.all_trials)
+        scored = [trial for trial in self.all_trials if trial.loss is not None]
+        final = next((trial for trial in scored if trial.mask == self.final_mask), None)
         figure = figure or _pyplot_figure(9.0, 4.5)
         above, foot = figure.subplots(2, 1, sharex=True, height_ratios=(self._height_of_rounds, 0.34))
         title = f"Layers removed in each round: {len(self.final_mask)} of {len(self.sites)}"
@@ -107,13 +108,13 @@ class Plots:
         """
         figure = figure or _pyplot_figure(8.0, 4.0)
         axes: Axes = figure.subplots()
-        points = _points(self.seen)
+        points = _points(self.all_trials)
         low, high = style.axis_limits(points.losses)
         self._draw_sizes(axes, points, high)
         if (dense := points.losses[points.sizes == 0]).size:
             axes.axhline(dense[0], color=style.INK, ls="--", lw=1.1, label=f"dense: {dense[0]:.3f}")
-        _draw_screened(axes, self.seen, high)
-        _draw_failed(axes, self.seen, low)
+        _draw_screened(axes, self.all_trials, high)
+        _draw_failed(axes, self.all_trials, low)
         axes.set_ylim(low, high)
         title = f"Best loss so far, removing {len(self.final_mask)} layers"
         self._finish(axes, title, "evaluations requested by the searcher")
@@ -155,7 +156,7 @@ class Plots:
     def trials(self, figure: Figure | None = None) -> Axes:
         """Draw the loss of every scored mask by its number of layers, and a line through the best of each number."""
         axes: Axes = (figure or _pyplot_figure(7.0, 4.0)).subplots()
-        _, sizes, losses = _points(self.seen)
+        _, sizes, losses = _points(self.all_trials)
         low, high = style.axis_limits(losses)
         inside = losses <= high
         is_target = sizes == len(self.final_mask)
@@ -170,7 +171,7 @@ class Plots:
 
     @property
     def _height_of_rounds(self) -> float:
-        return min(max(0.28 * len(_best_by_round(self.seen)), 1.2), 8.5)
+        return min(max(0.28 * len(_best_by_round(self.all_trials)), 1.2), 8.5)
 
     def _finish_by_size(self, axes: Axes, title: str) -> None:
         from matplotlib.ticker import MaxNLocator

@@ -86,7 +86,7 @@ def generate(
     with torch.no_grad():
         while unfinished:
             n_computed += _continue(model, unfinished[:at_once], decoding, positions)
-            unfinished = [text for text in unfinished if not text.done]
+            unfinished = [text for text in unfinished if not text.is_done]
     return [text.written() for text in texts], n_computed
 
 
@@ -103,29 +103,29 @@ class _Text:
     tokenizer: Any
     ends: frozenset[int]
     random: np.random.Generator | None
-    new: list[int] = field(default_factory=list)
-    done: bool = False
+    new_tokens: list[int] = field(default_factory=list)
+    is_done: bool = False
 
     @property
     def ids(self) -> list[int]:
         """All tokens so far."""
-        return [*self.prompt.ids, *self.new]
+        return [*self.prompt.ids, *self.new_tokens]
 
     @property
     def ended(self) -> bool:
         """Whether the last token is an end token."""
-        return bool(self.new) and self.new[-1] in self.ends
+        return bool(self.new_tokens) and self.new_tokens[-1] in self.ends
 
     def add(self, token: int) -> None:
         """Add a token, and mark the text as done if the token is the last."""
-        self.new.append(token)
-        self.done = self.ended or len(self.new) >= self.prompt.max_new_tokens or self._stops()
+        self.new_tokens.append(token)
+        self.is_done = self.ended or len(self.new_tokens) >= self.prompt.max_new_tokens or self._stops()
 
     def written(self) -> Written:
         """Return the text without the end token or the stop text that ended it."""
-        text = self._decoded(self.new[:-1] if self.ended else self.new)
+        text = self._decoded(self.new_tokens[:-1] if self.ended else self.new_tokens)
         cut = min((place for stop in self.prompt.stop if (place := text.find(stop)) >= 0), default=None)
-        return Written(text[:cut], len(self.new), cut is None and not self.ended)
+        return Written(text[:cut], len(self.new_tokens), cut is None and not self.ended)
 
     def _stops(self) -> bool:
         """Return whether a stop text was just completed; checking the last tokens is enough."""
@@ -133,7 +133,7 @@ class _Text:
             return False
         longest = max(len(stop.encode()) for stop in self.prompt.stop)
         # A stop text of n bytes has at most n tokens. Up to 4 more tokens may be parts of the same characters.
-        tail = self._decoded(self.new[-longest - 4 :])
+        tail = self._decoded(self.new_tokens[-longest - 4 :])
         return any(stop in tail for stop in self.prompt.stop)
 
     @cached_property
@@ -146,15 +146,15 @@ class _Text:
                 return ids, text
         return (), ""
 
-    def _decoded(self, new: Sequence[int]) -> str:
+    def _decoded(self, new_tokens: Sequence[int]) -> str:
         """Return the text of new tokens after the prompt.
 
         They are decoded together with the last character of the prompt, because the decoders of some tokenizers drop
         the first space of a text.
         """
         ids, before = self._last_character
-        text = self._plain([*ids, *new])
-        return text[len(before) :] if text.startswith(before) else self._plain(new)
+        text = self._plain([*ids, *new_tokens])
+        return text[len(before) :] if text.startswith(before) else self._plain(new_tokens)
 
     def _plain(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
@@ -175,7 +175,7 @@ def _continue(model: Any, texts: Sequence[_Text], decoding: Decoding, positions:
         start = width - len(text.ids)
         ids[row, start:] = torch.tensor(text.ids)
         real[row, start:] = 1
-    most = max(text.prompt.max_new_tokens - len(text.new) for text in texts)
+    most = max(text.prompt.max_new_tokens - len(text.new_tokens) for text in texts)
     most = int(min(most, positions - width + 1))  # the model does not read the last token
     config = GenerationConfig(do_sample=False, max_new_tokens=most, pad_token_id=0)
     takes_cache = "past_key_values" in inspect.signature(model.forward).parameters
@@ -246,8 +246,8 @@ class _RoomyLayer(DynamicLayer):
                 if cached is not None and n_cached:
                     buffer[:, :, :n_cached] = cached
             self._buffers = buffers
-        for buffer, new in zip(self._buffers, new_states, strict=True):
-            buffer[:, :, n_cached:n] = new
+        for buffer, new_state in zip(self._buffers, new_states, strict=True):
+            buffer[:, :, n_cached:n] = new_state
         self.keys, self.values = (buffer[:, :, :n] for buffer in self._buffers)
         return self.keys, self.values
 
@@ -270,15 +270,15 @@ class _Chooser(LogitsProcessor):
         largest = logits.abs().amax(-1) if self._is_exact else logits.new_zeros(len(logits))
         margins = 2 * _ERROR * largest.double()
         # A text that is done ignores its further tokens.
-        draws = [0.0 if text.done or text.random is None else float(text.random.random()) for text in self.texts]
+        draws = [0.0 if text.is_done or text.random is None else float(text.random.random()) for text in self.texts]
         chosen = _chosen(logits, draws, self.decoding, margins)
         tokens = torch.zeros(len(self.texts), dtype=torch.int64)
         for row, (text, token, sure) in enumerate(zip(self.texts, *chosen.tolist(), strict=True)):
-            if text.done:
+            if text.is_done:
                 continue
             if not sure and self._is_exact:
-                alone = self._alone(text)[None]
-                token = int(_chosen(alone, [draws[row]], self.decoding, margins[row : row + 1])[0])
+                exact_logits = self._logits_alone(text)[None]
+                token = int(_chosen(exact_logits, [draws[row]], self.decoding, margins[row : row + 1])[0])
             text.add(token)
             tokens[row] = token
         forced = torch.full_like(scores, -torch.inf)
@@ -291,8 +291,8 @@ class _Chooser(LogitsProcessor):
     def _check(self, logits: Tensor) -> None:
         """Compare the logits of the row with the most padding with those of the row alone."""
         row = min(range(len(self.texts)), key=lambda row: len(self.texts[row].ids))
-        alone = self._alone(self.texts[row])
-        gap = float((logits[row] - alone).abs().max() / alone.abs().max())
+        logits_alone = self._logits_alone(self.texts[row])
+        gap = float((logits[row] - logits_alone).abs().max() / logits_alone.abs().max())
         if gap > (_WRONG_FLOAT32 if self._is_exact else _WRONG_OTHER_DTYPES):
             raise UnsupportedModelError(
                 f"{self.model.config.model_type} computes other logits with its cache and padding than without them "
@@ -300,7 +300,7 @@ class _Chooser(LogitsProcessor):
                 "or losses that need no answers"
             )
 
-    def _alone(self, text: _Text) -> Tensor:
+    def _logits_alone(self, text: _Text) -> Tensor:
         """Return the logits after a text, computed without cache, padding and other rows."""
         ids = torch.tensor([text.ids], device=self.model.device)
         # The logits of all tokens may take gigabytes.
@@ -318,7 +318,7 @@ class _HalfDone(StoppingCriteria):
 
     @override
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
-        is_half_done = 2 * sum(text.done for text in self.texts) >= len(self.texts)
+        is_half_done = 2 * sum(text.is_done for text in self.texts) >= len(self.texts)
         return torch.full((len(self.texts),), is_half_done, dtype=torch.bool, device=input_ids.device)
 
 

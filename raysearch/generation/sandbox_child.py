@@ -129,10 +129,10 @@ def _isolate(cpu_s: int, memory: int, scratch: int, parent: int) -> None:
     _call(libc.prctl(22, 2, program, 0, 0), "a filter of system calls (seccomp)")
 
 
-def _call(result: int, what: str) -> None:
+def _call(result: int, action: str) -> None:
     if result:
         error = ctypes.get_errno()
-        raise OSError(error, f"the kernel refuses {what}: {os.strerror(error)}")
+        raise OSError(error, f"the kernel refuses {action}: {os.strerror(error)}")
 
 
 def _enter_namespaces(libc: Any, scratch: int) -> bool:

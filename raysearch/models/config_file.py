@@ -124,25 +124,23 @@ def _cut(config: dict[str, Any], kept_layers: Sequence[int], n_layers: int, name
     return config | cut_values(config, kept_layers, n_layers) | depth
 
 
-def _complete(config: dict[str, Any], read: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def _complete(config: dict[str, Any], values: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Change a config in place so that transformers reads the expected values instead of those that it reads now."""
-    for name in _differing(read, expected):
+    for name in _differing(values, expected):
         if name not in expected:
             config.pop(name, None)
-        elif name.endswith("_config") and all(
-            isinstance(values.get(name), dict) for values in (config, read, expected)
-        ):
-            _complete(config[name], read[name], expected[name])
+        elif name.endswith("_config") and all(isinstance(part.get(name), dict) for part in (config, values, expected)):
+            _complete(config[name], values[name], expected[name])
         else:
             config[name] = expected[name]
 
 
-def _differing(read: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+def _differing(values: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
     """Return the names of values that differ, except transformers' internal notes and the names of classes."""
-    names = {name for name in {*read, *expected} if not name.startswith("_")}
+    names = {name for name in {*values, *expected} if not name.startswith("_")}
     names -= {"architectures", "auto_map", "transformers_version"}
     missing = object()
-    return sorted(name for name in names if read.get(name, missing) != expected.get(name, missing))
+    return sorted(name for name in names if values.get(name, missing) != expected.get(name, missing))
 
 
 def _has_predicting_heads(model: PreTrainedModel) -> bool:

@@ -11,7 +11,7 @@ import copy
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -211,18 +211,14 @@ def _write_model(
         try:
             _save_weights(folder, model, source)
             write_config(folder, model, source, sites.kept_layers(mask), sites.n_layers, located)
-        except (
-            NotImplementedError
-        ) as error:  # for example, a quantisation that transformers can neither remove nor write
+        except NotImplementedError as error:
+            # Such as a quantisation that transformers can neither remove nor write.
             raise UnsupportedModelError(
                 f"{kind} cannot be exported: transformers does not write its quantised weights "
                 f"({first_line(error)}); use the model before it was quantised"
             ) from error
-        except (
-            StrictDataclassError,
-            RuntimeError,
-            ValueError,
-        ) as error:  # for example, the only layer of a kind is removed
+        except (StrictDataclassError, RuntimeError, ValueError) as error:
+            # Such as when the only layer of a kind is removed.
             raise UnsupportedModelError(
                 f"{kind} cannot be exported without {mask}: transformers does not write it "
                 f"({first_line(error).split(' [')[0]}); choose another mask or architecture"
@@ -267,18 +263,19 @@ def _reload(folder: Path, model: LocatedModel, kind: str, places: str) -> PreTra
             pair: Any = AutoModelForCausalLM.from_pretrained(
                 folder, trust_remote_code=model.trust_remote_code, output_loading_info=True
             )
+            reloaded: PreTrainedModel
+            names_by_kind: Mapping[str, Iterable[Any]]
+            reloaded, names_by_kind = pair
     except Exception as error:
         reason = f"{type(error).__name__}: {first_line(error).split('. ')[0]}"
         if "ignore_mismatched_sizes" in str(error):
-            reason = (
-                "its weights have other shapes than its config says, for example because they depend on a layer's place"
-            )
+            reason = "its weights have other shapes than its config says, for example because they depend on a layer's "
+            reason += "place"
         raise UnsupportedModelError(
             f"{kind} cannot be exported: transformers does not load the pruned checkpoint ({reason}){places}; choose "
             "another mask or architecture"
         ) from error
-    reloaded: PreTrainedModel = pair[0]
-    if wrong := sorted(str(name) for kind_of_key in pair[1].values() for name in kind_of_key):
+    if wrong := sorted(str(name) for names in names_by_kind.values() for name in names):
         raise UnsupportedModelError(
             f"{kind} cannot be exported: the pruned checkpoint has other weights than its config describes "
             f"({wrong[0]} …){places}; choose another mask or architecture"

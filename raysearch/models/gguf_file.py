@@ -51,14 +51,14 @@ class GGUFFile:
         """The number of layers: blocks without those that predict further tokens."""
         return self.blocks - int(self.get(PREDICTING) or 0)
 
-    def refused(self, why: str, remedy: str = f"use {CHECKPOINT}") -> UserError:
+    def refused(self, reason: str, remedy: str = f"use {CHECKPOINT}") -> UserError:
         """Return an error that refuses the file.
 
         Args:
-            why: The reason.
+            reason: The reason.
             remedy: What the user can do.
         """
-        return UserError(f"{self.path} cannot be pruned: {why}; {remedy}")
+        return UserError(f"{self.path} cannot be pruned: {reason}; {remedy}")
 
 
 @dataclass(frozen=True)

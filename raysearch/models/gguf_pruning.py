@@ -219,9 +219,9 @@ def _pruned_metadata(file: GGUFFile, kept_blocks: Sequence[int], mask: Mask) -> 
         raise file.refused(
             f"llama.cpp computes a {file.architecture} of {n_layers} layers differently from one of {n_kept}"
         )
-    for key, why in _FIXED.items():
+    for key, reason in _FIXED.items():
         if file.get(key) and mask:
-            raise file.refused(why)
+            raise file.refused(reason)
     rules = rules_of(file.architecture, file.get)
     known_keys = {*_LEADING, PREDICTING, *_FIXED, *(rule.key for rule in rules)}
     for name, stored in file.reader.fields.items():
@@ -255,9 +255,9 @@ def _apply_rule(rule: Rule, file: GGUFFile, kept_blocks: Sequence[int], mask: Ma
     if kept_flags == rule.flags(len(kept_flags)):
         return
     if rule.list_key is None:
-        which = f"one in {rule.period}" if rule.period else "the last one"
+        position = f"one in {rule.period}" if rule.period else "the last one"
         raise file.refused(
-            f"{rule.about} follows from their places, {which}, which {mask} changes",
+            f"{rule.about} follows from their places, {position}, which {mask} changes",
             f"choose a mask that keeps the pattern, or use {CHECKPOINT}",
         )
     if not isinstance(listed, list):

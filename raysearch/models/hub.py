@@ -115,6 +115,6 @@ class HubRepository:
         try:
             yield
         except (HTTPError, OSError) as error:
-            why = f"{type(error).__name__}: {first_line(error)}"
+            cause = f"{type(error).__name__}: {first_line(error)}"
             remedy = f"check the network, and that the token may write there{note}"
-            raise UserError(f"--push={self.name} cannot be written ({why}); {remedy}") from error
+            raise UserError(f"--push={self.name} cannot be written ({cause}); {remedy}") from error

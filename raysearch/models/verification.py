@@ -86,17 +86,17 @@ def rows_interact(stack: LayerStack, rows: Sequence[npt.NDArray[np.int64]]) -> b
         return True  # a sparse attention may rate tokens equally; the width of the batch then decides which it takes
     stack.by_length = False
     batch = Batch.of([row.tolist() for row in rows], [[False] * len(row) for row in rows])
-    together = stack.capture(batch.inputs)
-    alone = [stack.capture(batch.samples(row, row + 1).inputs) for row in range(len(rows) - 1)]
-    hidden = together.embedded
+    captured_batch = stack.capture(batch.inputs)
+    captured_rows = [stack.capture(batch.samples(row, row + 1).inputs) for row in range(len(rows) - 1)]
+    hidden = captured_batch.embedded
     with stack.compiling():
         for site in range(len(stack.sites)):
-            after = stack.run_site(site, hidden.clone(), together)  # a layer may write into its input
-            for row, captured in enumerate(alone):
-                if _rotary_gap(captured.calls[site], together.calls[site], row) > tolerance(hidden.dtype):
+            after = stack.run_site(site, hidden.clone(), captured_batch)  # a layer may write into its input
+            for row, captured_row in enumerate(captured_rows):
+                if _rotary_gap(captured_row.calls[site], captured_batch.calls[site], row) > tolerance(hidden.dtype):
                     return True
                 before = hidden[row : row + 1, : len(rows[row])]
-                after_alone = stack.run_site(site, before.clone(), captured)
+                after_alone = stack.run_site(site, before.clone(), captured_row)
                 after_together = after[row : row + 1, : len(rows[row])]
                 if _is_other_update(before.to(after_alone.device), after_alone, after_together):
                     return True
@@ -113,10 +113,10 @@ def _is_other_update(before: Tensor, after_alone: Tensor, after_together: Tensor
     return bool(gaps.median() > 0.1)  # in 16 bits, some tokens may get other experts
 
 
-def _rotary_gap(alone: LayerCall, together: LayerCall, row: int) -> float:
+def _rotary_gap(row_call: LayerCall, batch_call: LayerCall, row: int) -> float:
     """Return the relative difference of a layer's rotary embeddings for a row, alone and in a batch."""
     gaps = [0.0]
-    for row_table, batch_table in zip(_rotary(alone), _rotary(together), strict=True):
+    for row_table, batch_table in zip(_rotary(row_call), _rotary(batch_call), strict=True):
         batch_row = batch_table[row if len(batch_table) > 1 else 0]
         gaps.append(relative_gap(batch_row[: row_table.shape[1]], row_table[0]))
     return max(gaps)

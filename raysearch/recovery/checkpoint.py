@@ -87,7 +87,8 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
     """
     with replacing(out) as folder, quiet():
         load = partial(AutoModelForCausalLM.from_pretrained, trust_remote_code=model.trust_remote_code)
-        if is_full := evidence.method.method == "full":  # all weights were trained
+        is_full = evidence.method.method == "full"  # all weights were trained
+        if is_full:
             config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
             tuned: Any = load(trained, dtype=config.dtype)
         else:
@@ -102,8 +103,13 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Recov
         pruned = Path(model.path)
         write_config(folder, tuned, pruned, range(n_layers), n_layers, model)
         for file in pruned.iterdir():  # such as the tokenizer's, unchanged
-            if not (folder / file.name).exists() and file.suffix != ".safetensors" and file.name not in _NOT_COPIED:
-                (shutil.copytree if file.is_dir() else shutil.copy2)(file, folder / file.name)
+            copy = folder / file.name
+            if copy.exists() or file.suffix == ".safetensors" or file.name in _NOT_COPIED:
+                continue
+            if file.is_dir():
+                shutil.copytree(file, copy)
+            else:
+                shutil.copy2(file, copy)
         for weights in folder.glob("**/*.safetensors"):  # were written as readable by the owner only
             weights.chmod((folder / "config.json").stat().st_mode)
         gap = relative_gap(probe_logits(load(folder).eval()), expected)
@@ -133,13 +139,20 @@ def write_card(folder: Path, name: str, evidence: RecoveryEvidence, numbers: Seq
         numbers: The numbers of the three models; none before they are assessed.
     """
     mask = list(evidence.mask)
-    models = ("dense", "pruned", "recovered")
+    assessed = {
+        three.metric.title: {
+            "dense": three.dense.value,
+            "pruned": three.pruned.value,
+            "recovered": three.recovered.value,
+        }
+        for three in numbers
+    }
     record = {
         "recovery_id": evidence.recovery_id,
         "mask": mask,
         "n_layers_dense": evidence.n_layers_dense,
         "evidence": {**asdict(evidence), "mask": mask},
-        "assessed": {three.metric.title: {model: getattr(three, model).value for model in models} for three in numbers},
+        "assessed": assessed,
     }
     card = render_card(
         Path(__file__).with_name("card.md.j2"),

@@ -62,19 +62,19 @@ class RecoveryResult:
         """The three models' numbers."""
         return side_by_side(self.dense, self.pruned, self.recovered)
 
-    def record(self, way: str) -> RecoveryRecord:
-        """Return the record for the ledger; `way` is the study's label of the training method, or empty."""
+    def record(self, method_label: str) -> RecoveryRecord:
+        """Return the record for the ledger; `method_label` is the study's label of the training method, or empty."""
         return RecoveryRecord(
             recovery_id=self.recovery_id,
             search_id=self.search_id,
             mask=self.mask,
-            way=way,
+            way=method_label,
             rows=self.rows,
             left_out=self.left_out,
             training=self.training,
             seconds=self.stages,
             numbers=self.numbers,
-            out="" if way else str(self.out),
+            out="" if method_label else str(self.out),
         )
 
     def _repr_html_(self) -> str:

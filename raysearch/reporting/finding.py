@@ -49,19 +49,19 @@ def sure_of(n_significant: int, n_settings: int) -> Sure:
     return "clear" if n_significant == n_settings else "clear in part"
 
 
-def of_all(part: int, whole: int, what: str) -> str:
+def of_all(part: int, whole: int, noun: str) -> str:
     """Return a part of several in words: ``in the one setting``, ``in all 4 settings``, ``in 3 of 4 settings``.
 
     Args:
         part: The number of things in the part.
         whole: The number of all things.
-        what: What is counted, in the singular: ``setting``.
+        noun: What is counted, in the singular: ``setting``.
     """
     if whole == 1:
-        return f"in the one {what}" if part else f"not in the one {what}"
+        return f"in the one {noun}" if part else f"not in the one {noun}"
     if part == whole:
-        return f"in both {what}s" if whole == 2 else f"in all {whole} {what}s"
-    return f"in {part or 'none'} of {whole} {what}s"
+        return f"in both {noun}s" if whole == 2 else f"in all {whole} {noun}s"
+    return f"in {part or 'none'} of {whole} {noun}s"
 
 
 def place_in(place: Setting | Panel, places: Sequence[Setting | Panel]) -> str:

@@ -142,9 +142,9 @@ def cross(problem: Problem, rng: np.random.Generator, mother: Mask, father: Mask
         father: The other parent.
     """
     common = mother & father
-    either = (mother ^ father).layers
-    rest = rng.permutation(len(either))[: problem.n_remove - len(common)]
-    return common | (either[index] for index in rest)
+    of_one_parent = (mother ^ father).layers
+    chosen = rng.permutation(len(of_one_parent))[: problem.n_remove - len(common)]
+    return common | (of_one_parent[index] for index in chosen)
 
 
 def mutate(problem: Problem, rng: np.random.Generator, mask: Mask) -> Mask:

@@ -53,13 +53,13 @@ class RecoveryHeader:
     Args:
         recovery_id: The id of the recovery; the same command gives the same id.
         mask: The removed layers; none for a dense model that was trained as a control.
-        way: The study's label of the recovery method; empty if there is none.
+        method_label: The study's label of the recovery method; empty if there is none.
         settings: The data and the options of the training, by dotted key of the configuration.
     """
 
     recovery_id: str
     mask: Mask
-    way: str
+    method_label: str
     settings: Mapping[str, Any]
 
 

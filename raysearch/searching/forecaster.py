@@ -191,24 +191,24 @@ def _costs(
             cached.add(request)
             continue
         masks = [mask for mask in request.masks if mask]  # the dense model runs in the first round, but is not counted
-        new = [mask for mask in (Mask(), *request.masks) if mask not in cached]
-        costs = [passes(objective, new, sites) for objective in objectives]
+        new_masks = [mask for mask in (Mask(), *request.masks) if mask not in cached]
+        costs = [passes(objective, new_masks, sites) for objective in objectives]
         layers, heads = (round(sum(cost) / len(costs)) for cost in zip(*costs, strict=True))
         naive = naive_layer_forwards(masks, sites) + naive_statistic_forwards
         rounds.append(RoundCost(len(masks), layers + round(statistic_forwards), heads, round(naive)))
-        cached.update(new)
+        cached.update(new_masks)
         statistic_forwards = naive_statistic_forwards = 0.0
     return rounds
 
 
-def _remaining_rounds(rounds: Sequence[RoundCost], masks: int) -> list[RoundCost]:
-    """Return the rounds after these, for `masks` masks in all: as large as the last round, at the average cost."""
+def _remaining_rounds(rounds: Sequence[RoundCost], n_masks: int) -> list[RoundCost]:
+    """Return the rounds after these, for `n_masks` masks in all: as large as the last round, at the average cost."""
     n_done = sum(cost.masks for cost in rounds)
     last_size = rounds[-1].masks
     layers = sum(cost.layer_forwards for cost in rounds) / n_done
     heads = sum(cost.head_forwards for cost in rounds) / n_done
     naive = sum(cost.naive_layer_forwards for cost in rounds) / n_done
-    sizes = [min(last_size, masks - start) for start in range(n_done, masks, last_size)]
+    sizes = [min(last_size, n_masks - start) for start in range(n_done, n_masks, last_size)]
     return [
         RoundCost(size, round(layers * size), round(heads * size), round(naive * size), estimated=True)
         for size in sizes

@@ -57,8 +57,8 @@ class NotebookProgress(ProgressObserver):
     def on_round_ended(self, event: RoundEnded) -> None:
         summary = event.summary
         search = self.search
-        done = f"round {summary.round}{search.of_rounds} done{search.best}, {duration(summary.seconds)}"
-        self._show(1.0, done, now=True)
+        line = f"round {summary.round}{search.of_rounds} done{search.best}, {duration(summary.seconds)}"
+        self._show(1.0, line, now=True)
 
     @override
     def on_search_ended(self, event: SearchEnded) -> None:

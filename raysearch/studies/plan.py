@@ -112,19 +112,19 @@ def plan_study(spec: StudySpec, observer: Observer | None = None, *, with_time: 
         search = cell.search
         evaluation = search.evaluation
         args = search.searcher, search.problem(describe(evaluation.model)), search.seed, evaluation.objectives
-        alone = forecaster.forecast(*args)
-        added = None if alone is None else forecaster.forecast(*args, _recorded_before(evaluation, simulated))
-        if alone is None or added is None:
+        costs = forecaster.forecast(*args)
+        added_costs = None if costs is None else forecaster.forecast(*args, _recorded_before(evaluation, simulated))
+        if costs is None or added_costs is None:
             unpredictable.append(cell)
             continue
         plans.append(
             CellPlan(
                 cell,
-                evaluations=sum(cost.masks for cost in alone),
-                separate=sum(cost.layer_forwards for cost in alone),
-                shared=sum(cost.layer_forwards for cost in added),
-                heads=sum(cost.head_forwards for cost in added),
-                naive=sum(cost.naive_layer_forwards for cost in alone),
+                evaluations=sum(cost.masks for cost in costs),
+                separate=sum(cost.layer_forwards for cost in costs),
+                shared=sum(cost.layer_forwards for cost in added_costs),
+                heads=sum(cost.head_forwards for cost in added_costs),
+                naive=sum(cost.naive_layer_forwards for cost in costs),
             )
         )
     n_models = len({cell.search.evaluation.model for cell in spec.cells})

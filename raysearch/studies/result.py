@@ -102,19 +102,19 @@ class RecoveredMask:
         found_by: The searchers that found the mask, or ``dense`` for the dense model.
         remove: M, how many layers are removed.
         record: The recorded recovery.
-        alone: Whether this is the only recovered mask of its size that these searchers found.
+        is_only_mask: Whether this is the only recovered mask of its size that these searchers found.
     """
 
     model: str
     found_by: Sequence[str]
     remove: int
     record: RecoveryRecord
-    alone: Annotated[bool, _NOT_WRITTEN] = True
+    is_only_mask: Annotated[bool, _NOT_WRITTEN] = True
 
     @property
     def searchers(self) -> str:
         """The names of the searchers that found the mask, followed by the mask if they found several."""
-        return ", ".join(self.found_by) + ("" if self.alone else f" {self.record.mask}")
+        return ", ".join(self.found_by) + ("" if self.is_only_mask else f" {self.record.mask}")
 
 
 @dataclass(frozen=True)

@@ -79,15 +79,18 @@ class AssessedMasks:
         """Return a mask's numbers by the name of a metric."""
         return self.by_mask.get(str(mask), {})
 
-    def updated(self, new: AssessedMasks) -> AssessedMasks:
+    def updated(self, new_numbers: AssessedMasks) -> AssessedMasks:
         """Return these numbers together with new ones; a new number replaces the old one."""
-        names = {metric.name for metric in new.metrics}
-        metrics = (*(metric for metric in self.metrics if metric.name not in names), *new.metrics)
-        masks = {**self.by_mask, **new.by_mask}
+        names = {metric.name for metric in new_numbers.metrics}
+        metrics = (*(metric for metric in self.metrics if metric.name not in names), *new_numbers.metrics)
+        masks = {**self.by_mask, **new_numbers.by_mask}
         return AssessedMasks(
             metrics,
-            {mask: {**self.by_mask.get(mask, {}), **new.by_mask.get(mask, {})} for mask in masks},
-            {mask: {**self.items.get(mask, {}), **new.items.get(mask, {})} for mask in {**self.items, **new.items}},
+            {mask: {**self.by_mask.get(mask, {}), **new_numbers.by_mask.get(mask, {})} for mask in masks},
+            {
+                mask: {**self.items.get(mask, {}), **new_numbers.items.get(mask, {})}
+                for mask in {**self.items, **new_numbers.items}
+            },
         )
 
 
@@ -118,10 +121,11 @@ class StudyRecord:
         """Where the study is recorded."""
         return PlaceSettings(self.config)
 
-    def with_assessed(self, new: Mapping[str, AssessedMasks]) -> Mapping[str, AssessedMasks]:
+    def with_assessed(self, new_numbers: Mapping[str, AssessedMasks]) -> Mapping[str, AssessedMasks]:
         """Return the earlier and the new assessed numbers, by the label of their model."""
         return {**self.assessed} | {
-            model: self.assessed.get(model, AssessedMasks()).updated(assessed) for model, assessed in new.items()
+            model: self.assessed.get(model, AssessedMasks()).updated(assessed)
+            for model, assessed in new_numbers.items()
         }
 
 
@@ -135,18 +139,18 @@ def _merged(ours: StudyRecord, theirs: StudyRecord) -> StudyRecord:
 STUDIES = RecordTable(StudyRecord, "studies", "study", _merged)
 
 
-def add_assessed(ledger: Ledger, study: StudyRecord, new: Mapping[str, AssessedMasks]) -> None:
+def add_assessed(ledger: Ledger, study: StudyRecord, new_numbers: Mapping[str, AssessedMasks]) -> None:
     """Add assessed numbers to a study's record; changes that another process has made meanwhile are kept.
 
     Args:
         ledger: The ledger with the study.
         study: The study's record, for a ledger that has none.
-        new: The assessed numbers of masks, by the label of their model.
+        new_numbers: The assessed numbers of masks, by the label of their model.
     """
 
     def change(before: StudyRecord | None) -> StudyRecord:
         record = before or study
-        return replace(record, assessed=record.with_assessed(new), updated=now())
+        return replace(record, assessed=record.with_assessed(new_numbers), updated=now())
 
     STUDIES.change(ledger, study.study_id, change)
 

@@ -50,7 +50,7 @@ def recovered_masks(searches: Sequence[tuple[CellRecord, SearchRecord]], ledger:
         for record in with_distinct_ways(records):
             found_by = [*searchers_by_mask[record.mask]]
             size = len(record.mask)
-            recovered.append(RecoveredMask(model, found_by, size, record, alone=n_masks[*found_by, size] == 1))
+            recovered.append(RecoveredMask(model, found_by, size, record, is_only_mask=n_masks[*found_by, size] == 1))
     return recovered
 
 

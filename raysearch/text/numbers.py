@@ -14,17 +14,17 @@ from typing import Any
 UNKNOWN = "–"
 
 
-def count(number: int, what: str, many: str | None = None) -> str:
+def count(number: int, noun: str, plural: str | None = None) -> str:
     """Format a count: ``1 mask``, ``1,024 masks``.
 
     Args:
         number: The count.
-        what: The noun in the singular.
-        many: The plural, if it is not formed by an s.
+        noun: The noun in the singular.
+        plural: The plural, if it is not formed by an s.
     """
     if number == 1:
-        return f"1 {what}"
-    return f"{number:,} {many or f'{what}s'}"
+        return f"1 {noun}"
+    return f"{number:,} {plural or f'{noun}s'}"
 
 
 def rounded(value: float | None) -> str:

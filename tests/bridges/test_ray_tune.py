@@ -61,7 +61,7 @@ def test_a_tuner_finds_what_a_search_finds(name):
     mask = run_searcher(searcher, PROBLEM, 5, oracle)
     tuned = TuneSearcher(searcher, PROBLEM, seed=5)
     masks = answer_all(tuned)
-    assert tuned.found == mask
+    assert tuned.mask == mask
     assert len(set(masks)) == len(masks), "a known mask is not evaluated again"
     assert set(masks) == {mask for proposed in oracle.rounds for mask in proposed.masks}
     assert tuned.losses == {mask: LOSS(mask) for mask in masks}
@@ -72,10 +72,10 @@ def test_none_is_wait_and_finished_is_the_end():
     assert [searcher.suggest(str(layer)) for layer in range(3)] == [{"removed": [layer]} for layer in range(3)]
     assert searcher.suggest("early") is None
     for layer in range(3):
-        assert searcher.found is None
+        assert searcher.mask is None
         searcher.on_trial_complete(str(layer), {"loss": 4.0 - layer})
     assert searcher.suggest("late") == searcher.suggest("later") == FINISHED  # the mask of the last round is known
-    assert searcher.found == Mask.of(2)
+    assert searcher.mask == Mask.of(2)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_report_without_a_loss_is_a_failure(result, error, cause):
     if error:
         searcher.on_trial_complete("2", {"loss": 1.0})
         assert searcher.suggest("3") == FINISHED
-        assert searcher.found == Mask.of(2)
+        assert searcher.mask == Mask.of(2)
     else:
         searcher.on_trial_complete("2", result)
         for _ in range(2):  # a second call raises again
@@ -112,7 +112,7 @@ def test_another_metric():
         searcher.suggest(str(layer))
         searcher.on_trial_complete(str(layer), {"nats": -float(layer), "loss": 7})
     assert searcher.suggest("2") == FINISHED
-    assert searcher.found == Mask.of(1)
+    assert searcher.mask == Mask.of(1)
 
 
 def test_statistics_are_measured_once_and_remarks_are_recorded():
@@ -127,7 +127,7 @@ def test_statistics_are_measured_once_and_remarks_are_recorded():
     answer_all(searcher)
     assert measured == [Statistic.BLOCK_INFLUENCE]
     assert list(searcher.remarks) == ["influence"]
-    assert searcher.found == run_searcher(AsksForStatistics(), PROBLEM, 0, oracle)
+    assert searcher.mask == run_searcher(AsksForStatistics(), PROBLEM, 0, oracle)
 
 
 def test_a_statistic_needs_a_function_that_measures_it():
@@ -159,7 +159,7 @@ def test_a_restored_search_proposes_only_the_remaining_masks(tmp_path, most, pic
         second.restore(str(tmp_path / "state"))
     assert second.losses == first.losses
     assert [*before, *answer_all(second, at_once=1)] == whole
-    assert second.found == run_searcher(BeamSearcher(1), PROBLEM, 0, ToyOracle(PROBLEM, LOSS))
+    assert second.mask == run_searcher(BeamSearcher(1), PROBLEM, 0, ToyOracle(PROBLEM, LOSS))
 
 
 def test_answers_remarks_and_the_best_mask_are_restored(tmp_path):
@@ -183,8 +183,8 @@ def test_answers_remarks_and_the_best_mask_are_restored(tmp_path):
 
     late = TuneSearcher(AsksForStatistics(), problem)
     late.restore(str(tmp_path / "late"))
-    assert (late.found, late.losses, late.remarks) == (first.found, first.losses, first.remarks)
-    assert (early.found, early.losses, early.remarks) == (first.found, first.losses, first.remarks)
+    assert (late.mask, late.losses, late.remarks) == (first.mask, first.losses, first.remarks)
+    assert (early.found, early.losses, early.remarks) == (first.mask, first.losses, first.remarks)
 
 
 def test_a_concurrency_limiter_works():

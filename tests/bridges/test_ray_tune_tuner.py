@@ -56,11 +56,11 @@ def test_a_tuner_finds_what_a_search_finds_and_failed_trials_are_failures(tmp_pa
     assert len(results) == 6 + 5
     assert results.num_errors == 2  # {0}, and {0} together with the best layer
     oracle = ToyOracle(PROBLEM, lambda mask: math.nan if {0, 1} & set(mask) else LOSS(mask))
-    assert searcher.found == run_searcher(GREEDY, PROBLEM, 0, oracle)
+    assert searcher.mask == run_searcher(GREEDY, PROBLEM, 0, oracle)
     succeeded = {Mask.of(*result.config["removed"]) for result in results if not result.error}
     assert {mask for mask in searcher.losses if not {0, 1} & set(mask)} <= succeeded
     pairs = [result for result in results if not result.error and len(result.config["removed"]) == 2]
-    assert min(result.metrics["loss"] for result in pairs if result.metrics["loss"] > -math.inf) == LOSS(searcher.found)
+    assert min(result.metrics["loss"] for result in pairs if result.metrics["loss"] > -math.inf) == LOSS(searcher.mask)
 
 
 class Kill(tune.Callback):
@@ -93,9 +93,9 @@ def test_a_killed_tuner_resumes(tmp_path):
         tuner(toy, TuneSearcher(GREEDY, PROBLEM), tmp_path, Kill(tmp_path)).fit()
     gc.collect()  # frees the actors
     before = restored(tmp_path)
-    assert before.found is None
+    assert before.mask is None
     assert 0 < len(before.losses) < 6
 
     results = tune.Tuner.restore(str(tmp_path / "toy"), toy).fit()
-    assert restored(tmp_path).found == run_searcher(GREEDY, PROBLEM, 0, ToyOracle(PROBLEM, LOSS))
+    assert restored(tmp_path).mask == run_searcher(GREEDY, PROBLEM, 0, ToyOracle(PROBLEM, LOSS))
     assert 6 + 5 <= len(results) <= 6 + 5 + 2  # trials that were running when it was killed may run twice

@@ -176,7 +176,7 @@ def test_an_answer_keeps_the_space_it_begins_with(decoder, prompt, new, text):
         for token in new_ids:
             answer.add(token)
         assert answer.written() == Written("" if stop else text, len(new), not stop)
-        assert answer.done
+        assert answer.is_done
 
 
 def drawn_alone(logits: torch.Tensor, draw: float, options: Decoding) -> int:

@@ -58,8 +58,8 @@ def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
 
 def _full_forwards(searcher: Any) -> TableCell:
     naive = searcher.layer_forwards_naive
-    alone = searcher.layer_forwards_alone
-    times = f"× {numbers.ratio_text(naive / alone)}" if alone > 0 else ""
+    planned = searcher.layer_forwards_alone
+    times = f"× {numbers.ratio_text(naive / planned)}" if planned > 0 else ""
     return TableCell(numbers.amount(naive), finite(naive), small=times)
 
 

@@ -52,7 +52,7 @@ def flatten(config: Mapping[str, Any]) -> dict[str, str]:
     flat: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            flat.update({key_of(f"{key}.{rest}"): text for rest, text in flatten(value).items()})
+            flat.update({key_of(f"{key}.{inner_key}"): text for inner_key, text in flatten(value).items()})
         else:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
             flat[key_of(str(key))] = clip(text, MAX_PARAM)
@@ -128,8 +128,8 @@ def study_tags(labels: Mapping[str, str], parent: str | None) -> dict[str, str]:
 
 def recovery_params(header: RecoveryHeader) -> dict[str, str]:
     """Return the params of a recovery's run, by which MLflow compares recoveries."""
-    way = {"way": header.way} if header.way else {}
-    return {**flatten({**header.settings, **way}), "removed": str(header.mask), "n_remove": str(len(header.mask))}
+    method = {"way": header.method_label} if header.method_label else {}
+    return {**flatten({**header.settings, **method}), "removed": str(header.mask), "n_remove": str(len(header.mask))}
 
 
 def recovery_tags(header: RecoveryHeader, parent: str | None) -> dict[str, str]:
@@ -139,7 +139,7 @@ def recovery_tags(header: RecoveryHeader, parent: str | None) -> dict[str, str]:
         header: The recovery.
         parent: The id of the parent run; None if there is none.
     """
-    name = clip(f"{header.way}, {header.recovery_id}" if header.way else header.recovery_id, MAX_KEY)
+    name = clip(f"{header.method_label}, {header.recovery_id}" if header.method_label else header.recovery_id, MAX_KEY)
     tags = {"mlflow.runName": name, "raysearch.recovery": header.recovery_id, "raysearch.kind": "recovery"}
     return tags if parent is None else {"mlflow.parentRunId": parent, **tags}
 
