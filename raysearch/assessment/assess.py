@@ -157,7 +157,9 @@ def assess_masks(
     spec = plan.spec
     masks = list(dict.fromkeys([Mask(), *masks]))
     jobs = missing_tasks(plan, ledger, masks)
-    n_units_per_mask = sum(calibration.n_shards for calibration in plan.calibrations) + bool(plan.problems)
+    n_units_per_mask = sum(calibration.n_shards for calibration in plan.calibrations)
+    if plan.problems:
+        n_units_per_mask += 1  # the arithmetic probe
     n_units = len(jobs) + len(masks) * n_units_per_mask
     server = None if spec.server is None else Server.at(spec.server, spec.server_model)  # raises if it does not answer
     # A pool from the caller serves all stages, and stays open.

@@ -97,8 +97,8 @@ class SpeedJob(Job):
             for mask in order * options.repeats:
                 timings[mask].append(timed(mask))
         dense_timings = {Mask(): timings[Mask()]}
-        for place, mask in enumerate(pruned_masks):
-            dense_timings[mask] = timings[Mask()][place :: len(pruned_masks)]
+        for index, mask in enumerate(pruned_masks):
+            dense_timings[mask] = timings[Mask()][index :: len(pruned_masks)]
         environment = {"machine": machine(stack.model.device), "threads": torch.get_num_threads()}
         summaries = {}
         for mask, mask_timings in timings.items():

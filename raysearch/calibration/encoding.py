@@ -86,7 +86,7 @@ def encode_items(samples: Sequence[Located], form: Form, options: ItemOptions, t
 def _choices_of(items: Sequence[_Encoded]) -> Choices:
     return Choices(
         item=np.repeat(np.arange(len(items)), [len(item.rows) for item in items]),
-        gold=np.array([place == item.gold for item in items for place in range(len(item.rows))]),
+        gold=np.array([index == item.gold for item in items for index in range(len(item.rows))]),
         characters=np.array([length for item in items for length in item.characters], dtype=np.int64),
     )
 
@@ -101,7 +101,7 @@ def _encode(located: Located, form: Form, options: ItemOptions, tokenizer: Any) 
             return _Encoded((to_row(wording, options.seq_len, tokenizer, where),))
         case Form.CHOICES:
             assert isinstance(sample, Item), "only items have choices"
-            wordings = [_with_choice(sample, place) for place in range(len(sample.choices))]
+            wordings = [_with_choice(sample, index) for index in range(len(sample.choices))]
             rows = tuple(_scored_row(wording, options.seq_len, tokenizer, where) for wording in wordings)
             return _Encoded(rows, sample.gold, tuple(map(len, sample.choices)))
         case Form.PROMPT:
@@ -125,10 +125,10 @@ def _with_answer(sample: Sample, tokenizer: Any, where: str) -> _Wording:
             return _Wording(text, ((len(prompt.text), len(text)),), prompt.special)
 
 
-def _with_choice(item: Item, place: int) -> _Wording:
+def _with_choice(item: Item, index: int) -> _Wording:
     """Return an item with one of its choices."""
-    before = item.prompt + (item.openings[place] if item.openings else "")
-    text = before + (item.separator if before else "") + item.choices[place]
+    before = item.prompt + (item.openings[index] if item.openings else "")
+    text = before + (item.separator if before else "") + item.choices[index]
     return _Wording(text, ((len(before.rstrip(" ")), len(text)),))
 
 
@@ -165,7 +165,7 @@ def _scored_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> 
             f"before it; use data.seq_len={answer_tokens + 1} or more, or leave the row out"
         )
     if len(ids) > seq_len:  # text behind the answer, such as the end of a template, does not change the loss
-        end = max(place for place, span in enumerate(spans) if span >= 0) + 1
+        end = max(index for index, span in enumerate(spans) if span >= 0) + 1
         ids = ids[:end]
         spans = spans[:end]
     return _cut_left(ids, spans, seq_len, tokenizer)

@@ -97,7 +97,7 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions, needs: s
         if options.sampling == "random":
             members.sort(key=lambda located: repr(located.sample))
             chosen = rng.choice(len(members), size=shares[name], replace=False)
-            drawn += [members[place] for place in chosen]
+            drawn += [members[index] for index in chosen]
         else:
             drawn += members[: shares[name]]
     names = sorted({_group(located) for located in distinct.values()})
@@ -131,7 +131,7 @@ def _equal(sizes: Mapping[str, int], samples: int, rng: np.random.Generator) -> 
     """Return equal numbers for all groups; a remainder goes to random groups, one sample each."""
     share, remainder = divmod(samples, len(sizes))
     larger_groups = rng.permutation(len(sizes))[:remainder]
-    shares = {name: share + 1 if place in larger_groups else share for place, name in enumerate(sizes)}
+    shares = {name: share + 1 if index in larger_groups else share for index, name in enumerate(sizes)}
     short = min(sizes, key=lambda name: sizes[name] - shares[name])
     if sizes[short] < shares[short]:
         raise UserError(

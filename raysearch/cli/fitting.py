@@ -65,9 +65,9 @@ class FittingTable(Table):
 def _filled(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:
     """Return the widths of columns, widened to their content as far as the terminal's width allows."""
     filled = [*widths]
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         spare = max(0, width - _width_of(filled))
-        filled[place] += min(spare, max(0, _whole(column) - filled[place]))
+        filled[index] += min(spare, max(0, _whole(column) - filled[index]))
     return filled
 
 

@@ -46,8 +46,8 @@ def correlation_picture(points: Sequence[CorrelationPoint]) -> Picture:
     """Draw rank correlations with their intervals: a panel per pair of quantities, a row per setting."""
     pairs = list(dict.fromkeys((point.first, point.second) for point in points))
     settings = list(dict.fromkeys(point.setting for point in points))
-    figure, places = grid(len(pairs), 0.3 * len(settings), 10.4, columns=len(pairs), foot=1.6, sharey=True)
-    panels: dict[tuple[str, str], Any] = dict(zip(pairs, places, strict=True))
+    figure, all_axes = grid(len(pairs), 0.3 * len(settings), 10.4, columns=len(pairs), foot=1.6, sharey=True)
+    panels: dict[tuple[str, str], Any] = dict(zip(pairs, all_axes, strict=True))
     for point in points:
         axes = panels[point.first, point.second]
         row = settings.index(point.setting)
@@ -65,7 +65,7 @@ def correlation_picture(points: Sequence[CorrelationPoint]) -> Picture:
     for model, calibration, remove in settings:
         prefix = f"{style.short(model, 18)}, " if has_several_models else ""
         labels.append(f"{prefix}{style.short(calibration, 26)}, M = {remove}")
-    name_rows(places[0], labels)
+    name_rows(all_axes[0], labels)
     caption = (
         "Right of the line, the searcher that is better by the one is better by the other too; left of it, worse. Bars "
         "are 95 % bootstrap intervals."

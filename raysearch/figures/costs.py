@@ -53,9 +53,9 @@ def cost_picture(palette: Palette, name: str, model: str, panels: Sequence[CostP
     """
     from matplotlib.lines import Line2D
 
-    figure, places = grid(len(panels), 2.8)
+    figure, all_axes = grid(len(panels), 2.8)
     ordered = sorted(panels, key=lambda panel: panel.remove)
-    for axes, panel in zip(places, ordered, strict=True):
+    for axes, panel in zip(all_axes, ordered, strict=True):
         bottom, top = style.axis_limits(point.loss for point in panel.points)
         for point in panel.points:
             colour = palette.colours[point.searcher]

@@ -41,8 +41,8 @@ def path_picture(palette: Palette, name: str, model: str, panels: Sequence[PathP
         model: The model.
         panels: The panels.
     """
-    figure, places = grid(len(panels), 3.3)
-    for axes, panel in zip(places, panels, strict=True):
+    figure, all_axes = grid(len(panels), 3.3)
+    for axes, panel in zip(all_axes, panels, strict=True):
         dense = next(iter(panel.paths.values()))[0]
         bottom, top = style.axis_limits([dense, *(path[max(path)] for path in panel.paths.values())])
         for searcher, path in panel.paths.items():
@@ -105,8 +105,8 @@ def progress_picture(palette: Palette, name: str, model: str, panels: Sequence[C
         panels: The panels.
     """
     ordered = sorted(panels, key=lambda panel: panel.remove)
-    figure, places = grid(len(panels), 2.9)
-    for axes, panel in zip(places, ordered, strict=True):
+    figure, all_axes = grid(len(panels), 2.9)
+    for axes, panel in zip(all_axes, ordered, strict=True):
         ends = []
         for course in panel.courses:
             points = [(count, loss) for count, loss in course.improvements if math.isfinite(loss)]
@@ -163,10 +163,10 @@ def recovery_picture(palette: Palette, name: str, model: str, curves: Sequence[T
     from matplotlib.lines import Line2D
 
     methods = dict.fromkeys(curve.method for curve in curves)
-    figure, places = grid(len(methods), 2.9)
+    figure, all_axes = grid(len(methods), 2.9)
     looks: dict[str, dict[str, Any]] = {}
     markers = itertools.cycle(style.MARKERS)
-    for axes, method in zip(places, methods, strict=True):
+    for axes, method in zip(all_axes, methods, strict=True):
         for curve in curves:
             if curve.method != method:
                 continue

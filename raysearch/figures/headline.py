@@ -92,8 +92,8 @@ def headline_picture(
     calibrations = list(dict.fromkeys(point.calibration for panel in panels for point in panel.points))
     searchers = list(dict.fromkeys(point.searcher for panel in panels for point in panel.points))
     n_rows = 1 if number.is_loss else len(calibrations)
-    figure, places = grid(len(panels), 0.75 + 0.5 * n_rows, sharey=not number.is_loss)
-    for axes, panel in zip(places, panels, strict=True):
+    figure, all_axes = grid(len(panels), 0.75 + 0.5 * n_rows, sharey=not number.is_loss)
+    for axes, panel in zip(all_axes, panels, strict=True):
         low, high = _ends(number, [similar for similar in panels if similar.scale == panel.scale])
         axes.set_xlim(low, high)
         rows = [panel.points[0].calibration] if number.is_loss else calibrations

@@ -60,11 +60,11 @@ def draw_knee(knee: Knee) -> Figure:
     has_speeds = len(knee.panels) > 1
     heights = [2, 1, 1] if has_speeds else [1]
     figure = Figure(figsize=(8.0, 6.6 if has_speeds else 4.0), layout="constrained")
-    places = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    all_axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     style.name_figure(figure, knee.title)
-    for axes, panel in zip(places, knee.panels, strict=True):
+    for axes, panel in zip(all_axes, knee.panels, strict=True):
         _draw(axes, panel, knee)
-    places[-1].set_xlabel("layers removed", color=style.INK)
+    all_axes[-1].set_xlabel("layers removed", color=style.INK)
     return figure
 
 

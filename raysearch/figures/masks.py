@@ -51,12 +51,12 @@ def mask_picture(
     ordered = sorted(maps, key=lambda mask_map: mask_map.remove)
     searchers = list(dict.fromkeys(searcher for mask_map in ordered for searcher in mask_map.masks))
     columns = 2 if len(sites[model]) <= _TWO_COLUMNS else 1
-    figure, places = grid(len(maps), 0.23 * (len(searchers) + 1.4) + 0.75, 11.0, columns, foot=0.35)
-    for place, (axes, mask_map) in enumerate(zip(places, ordered, strict=True)):
+    figure, all_axes = grid(len(maps), 0.23 * (len(searchers) + 1.4) + 0.75, 11.0, columns, foot=0.35)
+    for index, (axes, mask_map) in enumerate(zip(all_axes, ordered, strict=True)):
         masks = {searcher: mask_map.masks.get(searcher, ()) for searcher in searchers}
         _draw_masks(axes, masks, len(sites[model]), palette)
         style.name_axes(axes, f"{style.short(mask_map.calibration, 34)}, M = {mask_map.remove}", "layer")
-        if place % columns:
+        if index % columns:
             axes.set_yticklabels([])  # the same labels as those of the map to the left
     key = {"kept": style.PALE, "share of the searchers that remove it": style.GREY}
     if any(len(masks) > 1 for mask_map in maps for masks in mask_map.masks.values()):

@@ -37,8 +37,8 @@ def size_picture(palette: Palette, name: str, model: str, panels: Sequence[SizeP
         model: The model.
         panels: The panels.
     """
-    figure, places = grid(len(panels), 3.0)
-    for axes, panel in zip(places, panels, strict=True):
+    figure, all_axes = grid(len(panels), 3.0)
+    for axes, panel in zip(all_axes, panels, strict=True):
         for searcher, by_samples in panel.values.items():
             means = [fmean(values) for values in by_samples.values()]
             axes.plot(list(by_samples), means, ms=5, lw=1.6, **palette.line(searcher))

@@ -58,12 +58,12 @@ def draw_sweep(model: str, panels: Sequence[SweepPanel], n_remove: int) -> Figur
 
     n_layers = len(panels[0].losses)
     width = min(max(3.0 + 0.24 * n_layers, 8.0), 18.0)
-    figure, places = grid(len(panels), 2.1, width, columns=1, foot=1.2, sharex=True)
-    for axes, panel in zip(places, panels, strict=True):
+    figure, all_axes = grid(len(panels), 2.1, width, columns=1, foot=1.2, sharex=True)
+    for axes, panel in zip(all_axes, panels, strict=True):
         _draw(axes, panel, n_remove)
-    places[-1].set_xlabel("layer removed (0-based)", color=style.INK)
-    places[-1].set_xticks(range(0, n_layers, 1 if n_layers <= 40 else 5))
-    places[-1].set_xlim(-0.7, n_layers - 0.3)
+    all_axes[-1].set_xlabel("layer removed (0-based)", color=style.INK)
+    all_axes[-1].set_xticks(range(0, n_layers, 1 if n_layers <= 40 else 5))
+    all_axes[-1].set_xlim(-0.7, n_layers - 0.3)
     style.name_figure(figure, f"What each single layer is worth to {model}")
     key = [Patch(color=_FIRST, label=f"the {n_remove} missed least"), Patch(color=_BAR, label="others")]
     if any(_TIED in _colours(panel.ranks, n_remove) for panel in panels):

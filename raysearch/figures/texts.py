@@ -47,8 +47,8 @@ def failure_picture(name: str, model: str, panels: Sequence[FailurePanel]) -> Pi
     from matplotlib.patches import Patch
 
     most_bars = max(len(panel.bars) for panel in panels)
-    figure, places = grid(len(panels), 0.9 + 0.3 * most_bars, 8.6, columns=1, foot=0.8)
-    for axes, panel in zip(places, panels, strict=True):
+    figure, all_axes = grid(len(panels), 0.9 + 0.3 * most_bars, 8.6, columns=1, foot=0.8)
+    for axes, panel in zip(all_axes, panels, strict=True):
         for row, bar in enumerate(panel.bars.values()):
             stack(axes, row, bar, _COLOURS)
         name_rows(axes, [style.short(label, 34) for label in panel.bars])
@@ -99,8 +99,8 @@ def probe_picture(palette: Palette, name: str, model: str, panels: Sequence[Prob
         model: The model.
         panels: The panels.
     """
-    figure, places = grid(len(panels), 2.9)
-    for axes, panel in zip(places, panels, strict=True):
+    figure, all_axes = grid(len(panels), 2.9)
+    for axes, panel in zip(all_axes, panels, strict=True):
         for line in panel.lines:
             filling = palette.fillings[line.calibration]
             sizes = [0, *line.values]

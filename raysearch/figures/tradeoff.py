@@ -57,8 +57,8 @@ def tradeoff_picture(
         model: The model.
         panels: The panels.
     """
-    figure, places = grid(len(panels), 3.6, sharey=True, sharex=True)
-    for axes, panel in zip(places, panels, strict=True):
+    figure, all_axes = grid(len(panels), 3.6, sharey=True, sharex=True)
+    for axes, panel in zip(all_axes, panels, strict=True):
         for point in panel.points:
             filling = palette.fillings[point.calibration]
             look = {**palette.point(point.searcher), "fillstyle": filling, "ms": 7, "mew": 1.2}

@@ -75,7 +75,7 @@ def draw_problems(n: int, seed: int) -> list[ArithmeticProblem]:
     parts = itertools.product(_DIGITS, _OPERATIONS, _DIGITS, _OPERATIONS, _DIGITS)
     questions = [f"({a} {first} {b}) {second} {c}" for a, first, b, second, c in parts]
     order = np.random.default_rng(seed).permutation(len(questions)).tolist()
-    return _first([questions[place] for place in order if questions[place] not in SHOTS], n)
+    return _first([questions[index] for index in order if questions[index] not in SHOTS], n)
 
 
 def read_problems(rows: Iterable[Mapping[str, Any]], n: int, seed: int) -> list[ArithmeticProblem]:

@@ -19,10 +19,20 @@ if TYPE_CHECKING:
 
 #: Keys that do not change results, and sizes that transformers reads, which the weights must fit.
 _READ = {
-    *("block_count", "embedding_length", "vocab_size", "attention.head_count", "attention.head_count_kv"),
-    *("tensor_data_layout", "rope.scaling.finetuned"),
-    *("ssm.conv_kernel", "ssm.state_size", "ssm.time_step_rank", "ssm.inner_size", "ssm.group_count"),
-    *("use_parallel_residual", "full_attention_interval"),
+    "block_count",
+    "embedding_length",
+    "vocab_size",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "tensor_data_layout",
+    "rope.scaling.finetuned",
+    "ssm.conv_kernel",
+    "ssm.state_size",
+    "ssm.time_step_rank",
+    "ssm.inner_size",
+    "ssm.group_count",
+    "use_parallel_residual",
+    "full_attention_interval",
 }
 #: Keys that transformers reads itself, or that are not needed, if a config has none of their attributes below.
 _OFTEN_READ = {"context_length", "feed_forward_length"}

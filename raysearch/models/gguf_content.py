@@ -14,8 +14,25 @@ from raysearch.errors import UnsupportedModelError, UserError
 
 #: The architectures that are read. A test compares each with its checkpoint.
 ARCHITECTURES = (
-    *("llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "falcon", "gpt2", "starcoder2"),
-    *("stablelm", "nemotron", "lfm2", "mamba", "bloom", "qwen35", "qwen35moe", "minimax-m2"),
+    "llama",
+    "qwen2",
+    "qwen2moe",
+    "qwen3",
+    "qwen3moe",
+    "gemma2",
+    "gemma3",
+    "phi3",
+    "falcon",
+    "gpt2",
+    "starcoder2",
+    "stablelm",
+    "nemotron",
+    "lfm2",
+    "mamba",
+    "bloom",
+    "qwen35",
+    "qwen35moe",
+    "minimax-m2",
 )
 #: The names of tensors with divisors of rotary frequencies.
 FREQUENCIES = "rope_freqs.weight"

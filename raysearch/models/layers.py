@@ -180,7 +180,6 @@ def plain_logits(model: PreTrainedModel, input_ids: Tensor, read: bool = True, *
         # last one.
         options["logits_to_keep"] = [0]
     if getattr(model.config, "output_router_logits", False):
-        options["output_router_logits"] = (
-            False  # else the model computes a loss of the layers' routers, which may not have run
-        )
+        # Else the model computes a loss of the layers' routers, which may not have run.
+        options["output_router_logits"] = False
     return model(input_ids=input_ids, **options).logits

@@ -76,7 +76,7 @@ class Rule:
     def flags(self, n_layers: int) -> list[bool]:
         """Return one value for each layer of a model: False if the rule gives it the other kind."""
         period = self.period or n_layers
-        return [place % period != self.other_place % period for place in range(n_layers)]
+        return [index % period != self.other_place % period for index in range(n_layers)]
 
     def changes(self, kept_layers: Sequence[int], n_layers: int) -> bool:
         """Return whether a kept layer is of another kind at its new place.

@@ -46,11 +46,11 @@ def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
     lists = ((name, part) for name, part in model.named_modules() if isinstance(part, nn.ModuleList))
     name = next(name for name, part in lists if tuple(part) == stack.layers)
     model.set_submodule(name, nn.ModuleList(stack.layers[layer] for layer in kept_layers))
-    for place, layer in enumerate(kept_layers):
+    for index, layer in enumerate(kept_layers):
         for part in stack.layers[layer].modules():
             for attribute in _PLACES:
                 if vars(part).get(attribute) == layer:
-                    vars(part)[attribute] = place
+                    vars(part)[attribute] = index
     text = model.config.get_text_config()
     shrink_config(text, kept_layers, n_layers)
     _cut_embeddings_by_layer(model, kept_layers, n_layers, getattr(text, "hidden_size_per_layer_input", None))
@@ -146,7 +146,7 @@ def shrink_config(config: PreTrainedConfig, kept_layers: Sequence[int], n_layers
     if by_layer is not None:
         values_by_layer = {int(layer): values for layer, values in by_layer.items()}
         config.per_layer_config = {
-            place: values_by_layer[layer] for place, layer in enumerate(kept_layers) if layer in values_by_layer
+            index: values_by_layer[layer] for index, layer in enumerate(kept_layers) if layer in values_by_layer
         }
 
 

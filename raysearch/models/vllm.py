@@ -44,8 +44,8 @@ class _Rule:
         """
         other_place = self.other_place % period
         return any(
-            (layer % period == other_place) != (place % period == other_place)
-            for place, layer in enumerate(kept_layers)
+            (layer % period == other_place) != (index % period == other_place)
+            for index, layer in enumerate(kept_layers)
         )
 
 

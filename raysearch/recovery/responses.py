@@ -100,13 +100,13 @@ def write_answers(
     """
     decoding = Decoding(options.temperature, 0, options.top_p, options.seed)
     # Prompts of similar length are in the same job. An answer depends only on its prompt and its seed.
-    order = sorted(range(len(questions)), key=lambda place: (len(questions[place].ids), questions[place].ids))
+    order = sorted(range(len(questions)), key=lambda index: (len(questions[index].ids), questions[index].ids))
     settings = {key: getattr(options, key) for key in ("temperature", "top_p", "seed", "max_new_tokens")}
     job_size = _job_size(len(order), on_gpu=plan.info.model.on_gpu)
     jobs: list[AnswerJob] = []
     for start in range(0, len(order), job_size):
-        places = order[start : start + job_size]
-        prompts = tuple(Prompt(questions[place].ids, options.max_new_tokens) for place in places)
+        indices = order[start : start + job_size]
+        prompts = tuple(Prompt(questions[index].ids, options.max_new_tokens) for index in indices)
         jobs.append(AnswerJob(prompts, decoding))
     # equal jobs are run once
     names = {job: plan.named({"answers": [prompt.ids for prompt in job.prompts], **settings}) for job in jobs}
@@ -121,7 +121,7 @@ def write_answers(
         answers_by_job[job] = new_answers
     ordered_answers = [answer for job in jobs for answer in answers_by_job[job]]
     answers = dict(zip(order, ordered_answers, strict=True))
-    return [answers[place] for place in range(len(questions))], sum(len(job.prompts) for job in missing)
+    return [answers[index] for index in range(len(questions))], sum(len(job.prompts) for job in missing)
 
 
 def _job_size(n_prompts: int, *, on_gpu: bool) -> int:

@@ -351,7 +351,7 @@ def _prepare_rows(recovery: PlannedRecovery, replicas: Callable[[], Pool], obser
         for question, (answer, cut_off) in zip(prompts.questions, answers, strict=True)
     ]
     rows = [*prompts.rows, *usable_rows(results, left_out)]
-    rows = [rows[place] for place in np.random.default_rng(options.seed).permutation(len(rows))]
+    rows = [rows[index] for index in np.random.default_rng(options.seed).permutation(len(rows))]
     rows = rows[: n_to_train_on(rows, options, left_out, recovery.spec.data)]
     content = "".join(json.dumps(vars(row)) + "\n" for row in rows)
     card = {

@@ -61,7 +61,7 @@ class TeacherJob(Job):
         stack = replica.stack
         results = []
         for ids, start in zip(self.rows, self.starts, strict=True):
-            inputs = Batch.of([ids], [[place >= start for place in range(len(ids))]]).inputs
+            inputs = Batch.of([ids], [[index >= start for index in range(len(ids))]]).inputs
             hidden = stack.walk(stack.capture(inputs), Mask())[0, start - 1 : -1]
             k = min(self.top_k, stack.vocab_size)
             parts = [stack.logits(part).float().log_softmax(-1).topk(k) for part in hidden.split(_POSITIONS)]
@@ -99,14 +99,14 @@ def top_logits_of(
     missing = [job for job in jobs if not _file(folder, job).exists()]
     for job, job_logits in run_jobs(missing, replicas, "logits", on_progress):
         arrays: dict[str, Any] = {}  # NumPy declares a flag among the names of arrays
-        for place, row_logits in enumerate(job_logits):
-            arrays |= {f"ids{place}": row_logits.ids, f"log_p{place}": row_logits.log_p}
+        for index, row_logits in enumerate(job_logits):
+            arrays |= {f"ids{index}": row_logits.ids, f"log_p{index}": row_logits.log_p}
         with atomic_file(_file(folder, job)) as unfinished, unfinished.open("wb") as stream:
             np.savez(stream, **arrays)
     top_logits = []
     for job in jobs:
         with np.load(_file(folder, job)) as saved:
-            top_logits += [TopLogits(saved[f"ids{place}"], saved[f"log_p{place}"]) for place in range(len(job.rows))]
+            top_logits += [TopLogits(saved[f"ids{index}"], saved[f"log_p{index}"]) for index in range(len(job.rows))]
     return top_logits
 
 

@@ -310,11 +310,14 @@ def load_pruned(model: ModelSpec, options: RecoveryOptions, *, on_gpu: bool, bf1
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.bfloat16 if bf16 else torch.float32,
         )
+    device_map: dict[str, str] | None = None
+    if quantization is not None:
+        device_map = {"": f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if on_gpu else "cpu"}
     loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         model.path,
         dtype=torch.float32 if exact else "auto",
         quantization_config=quantization,
-        device_map={"": f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if on_gpu else "cpu"} if quantization else None,
+        device_map=device_map,
         trust_remote_code=model.trust_remote_code,
     )
     return loaded

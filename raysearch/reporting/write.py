@@ -144,12 +144,12 @@ def _extent(frame: pd.DataFrame) -> str:
 
 def _view(table: Table) -> dict[str, Any]:
     """Return a table as the page shows it: a line above each group, and no column without information."""
-    shown_places = [place for place in range(len(table.columns)) if not _is_redundant(table, place)]
-    heads = [table.columns[place] for place in shown_places]
+    shown_columns = [index for index in range(len(table.columns)) if not _is_redundant(table, index)]
+    heads = [table.columns[index] for index in shown_columns]
     rows: list[dict[str, Any]] = []
     labels: list[str] | None = None
     for number, row in enumerate(table.rows):
-        cells = [row[place] for place in shown_places]
+        cells = [row[index] for index in shown_columns]
         labels_above = labels
         labels = [cell.text for head, cell in zip(heads, cells, strict=True) if head.groups]
         kind = "plain"
@@ -161,7 +161,8 @@ def _view(table: Table) -> dict[str, Any]:
     return {"heads": heads, "rows": rows}
 
 
-def _is_redundant(table: Table, place: int) -> bool:
+def _is_redundant(table: Table, index: int) -> bool:
     """Return whether a column has no information: a label that is always the same, or no number at all."""
-    texts = {row[place].text for row in table.rows[table.has_dense :]}
-    return texts <= {UNKNOWN, ""} or (table.columns[place].may_hide and len(texts) == 1)
+    rows = table.rows[1:] if table.has_dense else table.rows
+    texts = {row[index].text for row in rows}
+    return texts <= {UNKNOWN, ""} or (table.columns[index].may_hide and len(texts) == 1)

@@ -211,7 +211,7 @@ class Scores:
             cause = next(iter(self.failed.values()), "the round was empty")
             raise EvaluationError(f"no mask of the round could be evaluated: {cause}")
         in_order = sorted(self.losses, reverse=self.round.ties == "later")
-        best, *worse = sorted(in_order, key=self.losses.__getitem__)
+        best, *worse = sorted(in_order, key=lambda mask: self.losses[mask])
         return [best, *sorted(self.accepted), *worse][:count]
 
 

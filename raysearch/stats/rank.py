@@ -67,10 +67,10 @@ def _exact_p(x: _Numbers, y: _Numbers) -> float:
     counts[0, 0] = 1
     for paired, element in enumerate(twice_x):
         subsets_of_size = subsets[np.bitwise_count(subsets) == paired]
-        for place, partner in enumerate(twice_y):
-            without_partner = subsets_of_size[subsets_of_size >> place & 1 == 0]
+        for index, partner in enumerate(twice_y):
+            without_partner = subsets_of_size[subsets_of_size >> index & 1 == 0]
             product = element * partner
-            counts[without_partner | 1 << place, product:] += counts[without_partner, : largest + 1 - product]
+            counts[without_partner | 1 << index, product:] += counts[without_partner, : largest + 1 - product]
     by_sum = counts[-1]
     middle = twice_x.sum() * twice_y.sum() / len(x)
     is_as_far = np.abs(np.arange(largest + 1) - middle) >= abs(int(twice_x @ twice_y) - middle) - 1e-9

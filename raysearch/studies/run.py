@@ -254,10 +254,10 @@ class _StudyWork:
         self.cluster.join(model_group).wait()  # replicas and workers of all recoveries use it
         total = len(self.spec.recoveries) * len(first_searches)
         recoveries = product(self.spec.recoveries.items(), first_searches.items())
-        for place, ((label, spec), (mask, number)) in enumerate(recoveries, start=1):
+        for index, ((label, spec), (mask, number)) in enumerate(recoveries, start=1):
             cell = self.spec.cells[number]
             subject = cell.searcher if mask else "dense"
-            observer = Prefixed(f"recovery {place} of {total}, {subject}, {label}: ", self.observer)
+            observer = Prefixed(f"recovery {index} of {total}, {subject}, {label}: ", self.observer)
             remove = None if mask else 0
             with self._collecting(failures, "it failed", observer):
                 recover_in_study(

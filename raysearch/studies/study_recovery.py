@@ -74,14 +74,15 @@ def with_distinct_ways(records: Sequence[RecoveryRecord]) -> list[RecoveryRecord
     for record in records:
         keys = keys_by_way[record.way] if record.settings else []
         details = [f"{key.removeprefix('choices.')}={as_typed(record.settings.get(key))}" for key in keys]
-        renamed.append(replace(record, way=", ".join(filter(None, [record.way, *details]))))
+        label = ", ".join([record.way, *details] if record.way else details)
+        renamed.append(replace(record, way=label))
     times = Counter((record.mask, record.way) for record in renamed)
-    return [
-        record
-        if times[record.mask, record.way] == 1
-        else replace(record, way=f"{record.way} {record.recovery_id}".lstrip())
-        for record in renamed
-    ]
+    unique = []
+    for record in renamed:
+        if times[record.mask, record.way] > 1:
+            record = replace(record, way=f"{record.way} {record.recovery_id}".lstrip())
+        unique.append(record)
+    return unique
 
 
 def _distinguishing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:

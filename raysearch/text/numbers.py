@@ -108,7 +108,9 @@ def remaining(passed_s: float, done: float, whole: float) -> str:
 
 def written(tokens_per_s: float | None) -> str:
     """Format the speed of generation as the end of a text: ``, 12 tokens/s``; empty for None."""
-    return "" if tokens_per_s is None else f", {tokens_per_s:,.{0 if tokens_per_s >= 10 else 1}f} tokens/s"
+    if tokens_per_s is None:
+        return ""
+    return f", {tokens_per_s:,.0f} tokens/s" if tokens_per_s >= 10 else f", {tokens_per_s:,.1f} tokens/s"
 
 
 def three_digits(number: float) -> str:

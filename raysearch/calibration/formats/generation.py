@@ -116,7 +116,7 @@ class GenerationFormat(Format):
 def _fields(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a row; a list of texts becomes lines, and each of its texts a field such as ``field.0``."""
     lists = {key: value for key, value in row.items() if _is_list_of_texts(value)}
-    parts = {f"{key}.{place}": text for key, texts in lists.items() for place, text in enumerate(texts)}
+    parts = {f"{key}.{index}": text for key, texts in lists.items() for index, text in enumerate(texts)}
     lines = {key: "\n".join(texts) for key, texts in lists.items()}
     return {**row, **parts, **lines}
 

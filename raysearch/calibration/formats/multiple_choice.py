@@ -74,7 +74,7 @@ class MultipleChoiceFormat(Format):
     @override
     def read(self, row: Mapping[str, Any], where: str) -> Item:
         choices, row_labels = self._choices(row, where)
-        texts = tuple(self._choice(choice, place, where) for place, choice in enumerate(choices))
+        texts = tuple(self._choice(choice, index, where) for index, choice in enumerate(choices))
         if not 2 <= len(texts) <= len(string.ascii_uppercase):
             raise UserError(f"{where} has {count(len(texts), 'choice')}; give 2 … 26, or leave the row out")
         answer = take(row, "answer", self.answer, where)
@@ -120,13 +120,13 @@ class MultipleChoiceFormat(Format):
             return [choice["text"] for choice in value], [choice["label"] for choice in value]
         return value, None
 
-    def _choice(self, choice: Any, place: int, where: str) -> str:
+    def _choice(self, choice: Any, index: int, where: str) -> str:
         text = as_text(choice)
         if text is None:
-            raise UserError(f"{where} has {kind_of(choice)} as choice {place}; {remedy_for(choice, 'write texts')}")
+            raise UserError(f"{where} has {kind_of(choice)} as choice {index}; {remedy_for(choice, 'write texts')}")
         text = self._clean(text)
         if not text.strip():
-            raise UserError(f"{where} has an empty choice {place}, counted from 0; fill it in, or leave the row out")
+            raise UserError(f"{where} has an empty choice {index}, counted from 0; fill it in, or leave the row out")
         return text
 
     def _clean(self, text: str) -> str:
@@ -155,7 +155,7 @@ def fill_blank(
         prompt: The text before the sentence.
         sentence: The sentence with a blank.
         choices: The texts that may fill the blank.
-        gold: The place of the right choice, from 0.
+        gold: The index of the right choice, from 0.
         blank: The scored part of the sentence.
         where: The name of the row in messages.
         group: The sub-task of the item; empty if there is only one.
@@ -217,17 +217,17 @@ def find_gold(answer: Any, choices: Sequence[Any], labels: Sequence[Any] | None,
 
 
 def _by_label(answer: Any, choices: Sequence[Any], labels: Sequence[Any], where: str) -> int:
-    exact = [place for place, label in enumerate(labels) if str(label) == str(answer)]
-    places = exact or [place for place, label in enumerate(labels) if _name(label) == _name(answer)]
-    if len(places) > 1:
-        raise UserError(f"{where}={answer} is the label of choices {places}; give each its own, or leave the row out")
-    if not places:
+    exact = [index for index, label in enumerate(labels) if str(label) == str(answer)]
+    indices = exact or [index for index, label in enumerate(labels) if _name(label) == _name(answer)]
+    if len(indices) > 1:
+        raise UserError(f"{where}={answer} is the label of choices {indices}; give each its own, or leave the row out")
+    if not indices:
         label_list = ", ".join(map(str, labels))
         raise UserError(f"{where}={answer} is none of the labels {label_list}; mend the row, or set data.labels=[…]")
-    (place,) = places
-    if place >= len(choices):
-        raise UserError(f"{where}={answer} is label {place + 1}, but there are {len(choices)} choices; mend the row")
-    return place
+    (index,) = indices
+    if index >= len(choices):
+        raise UserError(f"{where}={answer} is label {index + 1}, but there are {len(choices)} choices; mend the row")
+    return index
 
 
 def _check_label(answer: Any, choices: Sequence[Any], gold: int, where: str) -> None:
@@ -252,7 +252,7 @@ def _kind(answer: Any) -> str:
 
 def _places(answer: Any, choices: Sequence[Any]) -> list[int]:
     """Return the places of the choices whose text is the answer."""
-    return [place for place, choice in enumerate(choices) if _same(choice, answer)]
+    return [index for index, choice in enumerate(choices) if _same(choice, answer)]
 
 
 def _index(answer: Any) -> int | None:

@@ -85,8 +85,8 @@ def agreements(frame: pd.DataFrame, sites: Mapping[str, Sites]) -> list[MaskAgre
         sites: The sites of each model; all count as removable for searches that did not record how many are.
     """
     searches = frame[frame["uses_objective"] & frame["removed"].map(bool)]
-    every = (_agreement(setting, cells, sites[setting.model]) for setting, cells in settings(searches))
-    return [agreement for agreement in every if _has_pairs(agreement)]
+    all_agreements = [_agreement(setting, cells, sites[setting.model]) for setting, cells in settings(searches)]
+    return [agreement for agreement in all_agreements if _has_pairs(agreement)]
 
 
 def _has_pairs(agreement: MaskAgreement) -> bool:
@@ -146,7 +146,7 @@ def expected_jaccard(n_free: int, n_remove: int) -> float:
 
 
 def _agreement(setting: Setting, cells: pd.DataFrame, sites: Sites) -> MaskAgreement:
-    # an entry is the masks of one searcher on one draw, a mask for each seed
+    # The masks of each searcher on each draw, a mask for each seed.
     by_place = masks_of(cells, "draw", "searcher")
     by_draw = [list(masks) for _, masks in by_place.groupby(level="draw")]
     pairs = [similarity(first, second) for masks in by_draw for first, second in itertools.combinations(masks, 2)]

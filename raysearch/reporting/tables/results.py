@@ -225,11 +225,16 @@ def _loss(measure: Measure, row: _SearcherRow) -> TableCell:
     return TableCell(
         numbers.loss(rival.mean),
         rival.mean,
-        small="\n".join(filter(None, (_reading(measure, rival.mean), spread))),
+        small=_join_lines(_reading(measure, rival.mean), spread),
         best=rival.behind == 0,
         tied=bool(rival.tied),
         link=row.only_link,
     )
+
+
+def _join_lines(*lines: str) -> str:
+    """Join the lines that are not empty."""
+    return "\n".join(line for line in lines if line)
 
 
 def _over_dense(row: _SearcherRow) -> TableCell:
@@ -304,12 +309,12 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
         all_are_equal = quantity.group == "speed" and all(rival.behind == 0 for rival in comparison.rivals)
         is_ranked = not all_are_equal and not is_description
         spread = "" if rival.spread is None else f"sd {quantity.text(rival.spread)}"
-        lines = [plus_minus(rival.error), spread, _relative_to_dense(rival.mean, quantity, dense)]
+        small = _join_lines(plus_minus(rival.error), spread, _relative_to_dense(rival.mean, quantity, dense))
         return TableCell(
             quantity.text(rival.mean),
             rival.mean,
             rival.error,
-            small="\n".join(filter(None, lines)),
+            small=small,
             best=rival.behind == 0 and is_ranked,
             tied=bool(rival.tied) and is_ranked,
             link=row.only_link,

@@ -88,8 +88,8 @@ def objective_key(objective: str, key: str = _KEY) -> str:
 
 def _view(condition: str, key: str, columns: Sequence[str], order: str) -> dict[str, str]:
     charts = [
-        {"uuid": f"raysearch-{place}", "metricSectionId": _SECTION, "deleted": False, "isGenerated": False, **chart}
-        for place, chart in enumerate(_CHARTS)
+        {"uuid": f"raysearch-{index}", "metricSectionId": _SECTION, "deleted": False, "isGenerated": False, **chart}
+        for index, chart in enumerate(_CHARTS)
     ]
     section = {"uuid": _SECTION, "name": _SECTION, "display": True, "isReordered": False, "deleted": False}
     state = {
