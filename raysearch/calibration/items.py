@@ -70,7 +70,8 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions, needs: s
         UserError: There are too few samples.
     """
     distinct: dict[Sample, Located] = {}
-    rows_read = skipped = 0
+    rows_read = 0
+    skipped = 0
     for located in islice(samples, _MOST_ROWS):
         rows_read += 1
         if located is None:
@@ -78,20 +79,24 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions, needs: s
         else:
             distinct.setdefault(located.sample, located)
     duplicates = rows_read - skipped - len(distinct)
-    n_samples = max(1, int(min(options.most, len(distinct)))) if options.samples == "all" else options.samples
+    n_available = max(1, int(min(options.most, len(distinct))))
+    n_samples = n_available if options.samples == "all" else options.samples
     _check_enough(n_samples, len(distinct), duplicates, skipped, needs)
 
     groups: dict[str, list[Located]] = {}
     for located in distinct.values():
-        groups.setdefault("" if options.balance == "none" else _group(located), []).append(located)
+        name = "" if options.balance == "none" else _group(located)
+        groups.setdefault(name, []).append(located)
     groups = dict(sorted(groups.items()))
 
     rng = np.random.default_rng(options.seed)
     sizes = {name: len(members) for name, members in groups.items()}
     if options.samples == "all" and n_samples == len(distinct):
         shares = sizes
+    elif options.balance == "equal":
+        shares = _equal(sizes, n_samples, rng)
     else:
-        shares = _equal(sizes, n_samples, rng) if options.balance == "equal" else _proportional(sizes, n_samples)
+        shares = _proportional(sizes, n_samples)
     drawn: list[Located] = []
     for name, members in groups.items():
         if options.sampling == "random":

@@ -85,7 +85,7 @@ def recover_in_study(
     ledger: Ledger,
     search: SearchSpec,
     spec: RecoverySpec,
-    way: str,
+    method_label: str,
     *,
     remove: int | None,
     observer: Observer,
@@ -97,7 +97,7 @@ def recover_in_study(
         ledger: See `recover_search`.
         search: See `recover_search`.
         spec: See `recover_search`.
-        way: The study's label of the training method.
+        method_label: The study's label of the training method.
         remove: See `recover_search`.
         observer: See `recover_search`.
     """
@@ -107,9 +107,9 @@ def recover_in_study(
     earlier_records = recoveries_of(ledger, model, [recovery.mask])
     earlier = next((earlier for earlier in earlier_records if earlier.recovery_id == recovery.name), None)
     if earlier is not None and recovery.required_numbers.items() <= earlier.asked.items():
-        written = write_recovery(ledger, model, replace(earlier, way=way, settings=recovery.spec.settings))
+        written = write_recovery(ledger, model, replace(earlier, way=method_label, settings=recovery.spec.settings))
     else:
-        written = _record(recovery, _recover(recovery, out, True, observer), way, observer)
+        written = _record(recovery, _recover(recovery, out, True, observer), method_label, observer)
     if out.exists():  # written for a study, by this command or by an earlier one that was killed
         remove_models(recovery.folder, recovery.spec.options)
     return written
@@ -155,8 +155,8 @@ def _recover(recovery: PlannedRecovery, out: Path, overwrite: bool, observer: Ob
     return result
 
 
-def _record(recovery: PlannedRecovery, result: RecoveryResult, way: str, observer: Observer) -> RecoveryRecord:
-    record = replace(result.record(way), asked=recovery.required_numbers, settings=recovery.spec.settings)
+def _record(recovery: PlannedRecovery, result: RecoveryResult, method_label: str, observer: Observer) -> RecoveryRecord:
+    record = replace(result.record(method_label), asked=recovery.required_numbers, settings=recovery.spec.settings)
     written = write_recovery(recovery.ledger, recovery.assessment.fingerprint, record)
     observer.on_event(written.event(recovery.record))
     return written

@@ -80,12 +80,12 @@ class CboSearcher(Searcher):
             gradients = yield Statistic.GATE_GRADIENTS
             yield Remark("gate_gradient", gradients.mean(axis=0).tolist())
             yield Remark("gate_fisher", (gradients**2).mean(axis=0).tolist())
-            keep = self.first_order
-            if keep is None:
-                keep = stands_out(gradients[:, problem.free])
-                yield Remark("first_order", "kept" if keep else "dropped")
+            has_first_order = self.first_order
+            if has_first_order is None:
+                has_first_order = stands_out(gradients[:, problem.free])
+                yield Remark("first_order", "kept" if has_first_order else "dropped")
             layers = list(problem.free)
-            model = gradient_model(gradients[:, problem.free], keep)
+            model = gradient_model(gradients[:, problem.free], has_first_order)
         else:
             pairs = [Mask(pair) for pair in combinations(problem.free, 2)] if problem.n_remove > 1 else []
             scores = yield Round([problem.dense, *problem.singles, *pairs])

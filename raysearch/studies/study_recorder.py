@@ -60,7 +60,7 @@ def record_study(
     shared: dict[int, float] = {}
     errors: dict[int, float | None] = {}
     held_out: dict[int, dict[str, float]] = {}
-    groups = {number: model_group for model_group in model_groups for number in model_group.cells}
+    group_of_cell = {number: model_group for model_group in model_groups for number in model_group.cells}
     for model_group in model_groups:
         sites = model_group.info.sites
         for numbers in model_group.cells_by_calibration:
@@ -91,7 +91,7 @@ def record_study(
             stochastic=cell.search.searcher.stochastic,
             held_out=fmean(held_out[number].values()) if number in held_out else None,
             held_out_by_draw=held_out.get(number, {}),
-            n_free=len(cell.search.problem(groups[number].info).free),
+            n_free=len(cell.search.problem(group_of_cell[number].info).free),
         )
         for number, (cell, search_id) in enumerate(zip(study.cells, search_ids, strict=True))
     )

@@ -66,28 +66,28 @@ class ContinuationFormat(Format):
         text = take_text(row, "field", self.field, where)
         sentences = _sentences(text)
         seed = _random_bytes(b"", text)
-        places = [place for place in range(self.context_sentences, len(sentences)) if self._can_ask(sentences, place)]
-        for place in sorted(places, key=lambda place: _random_bytes(seed, str(place))):
-            wrong_choices = self._wrong_choices(sentences, place, seed)
+        indices = [index for index in range(self.context_sentences, len(sentences)) if self._can_ask(sentences, index)]
+        for index in sorted(indices, key=lambda index: _random_bytes(seed, str(index))):
+            wrong_choices = self._wrong_choices(sentences, index, seed)
             if len(wrong_choices) == self.choices - 1:
-                prompt = " ".join(sentence.text for sentence in sentences[place - self.context_sentences : place])
+                prompt = " ".join(sentence.text for sentence in sentences[index - self.context_sentences : index])
                 gold = int.from_bytes(_random_bytes(seed, "gold")) % self.choices
-                choices = (*wrong_choices[:gold], sentences[place].text, *wrong_choices[gold:])
+                choices = (*wrong_choices[:gold], sentences[index].text, *wrong_choices[gold:])
                 return Item(prompt, choices, gold)
         return None
 
-    def _can_ask(self, sentences: Sequence[_Sentence], place: int) -> bool:
+    def _can_ask(self, sentences: Sequence[_Sentence], index: int) -> bool:
         """Return whether a sentence and its context are usable, and the last two are in the same paragraph."""
-        run = sentences[place - self.context_sentences : place + 1]
-        return all(sentence.whole for sentence in run) and run[-1].paragraph == run[-2].paragraph
+        passage = sentences[index - self.context_sentences : index + 1]
+        return all(sentence.whole for sentence in passage) and passage[-1].paragraph == passage[-2].paragraph
 
-    def _wrong_choices(self, sentences: Sequence[_Sentence], place: int, seed: bytes) -> list[str]:
+    def _wrong_choices(self, sentences: Sequence[_Sentence], index: int, seed: bytes) -> list[str]:
         """Return the wrong choices for a question; fewer than needed if the document has no more."""
         n = self.context_sentences
-        gold = sentences[place].text
+        gold = sentences[index].text
         # Sentences near the prompt or the answer are excluded, because they could follow the prompt as well.
-        distant = [*sentences[: max(0, place - 2 * n)], *sentences[place + n + 1 :]]
-        shown = {sentence.text.casefold() for sentence in sentences[place - n : place + 1]}
+        distant = [*sentences[: max(0, index - 2 * n)], *sentences[index + n + 1 :]]
+        shown = {sentence.text.casefold() for sentence in sentences[index - n : index + 1]}
         candidates = {
             sentence.text.casefold(): sentence.text
             for sentence in distant
