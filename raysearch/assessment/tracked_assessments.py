@@ -45,8 +45,8 @@ def record_assessments(
     for search in searches:
         _add(ledger, search, _ANSWERS, _answers(assessments, search.finished_result.mask), _Answers)
     record_numbers(ledger, [(search, assessments.named(search.finished_result.mask)) for search in searches], observer)
-    answers_by_search = [(search, answers) for search in searches if (answers := recorded_answers(ledger, search))]
-    observer.on_event(AnswersGenerated(answers_by_search))
+    answers_by_search = [(search, recorded_answers(ledger, search)) for search in searches]
+    observer.on_event(AnswersGenerated([(search, answers) for search, answers in answers_by_search if answers]))
 
 
 def record_numbers(

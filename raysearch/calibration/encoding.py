@@ -73,7 +73,8 @@ def encode_items(samples: Sequence[Located], form: Form, options: ItemOptions, t
     encoded_samples = [_encode(sample, form, options, tokenizer) for sample in samples]
     encoded_samples.sort(key=lambda encoded: encoded.order)
     rows = [row for encoded in encoded_samples for row in encoded.rows]
-    choices = answers = None
+    choices = None
+    answers = None
     if form is Form.CHOICES:
         choices = _choices_of(encoded_samples)
     elif form is Form.PROMPT:

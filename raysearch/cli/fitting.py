@@ -41,12 +41,13 @@ class FittingTable(Table):
         for header in self.expendable:
             if _width_of(_needed(columns, _LONGEST_WORDS[0])) <= width:
                 break
-            left_out += [header] if any(column.header == header for column in columns) else []
+            if any(column.header == header for column in columns):
+                left_out.append(header)
             columns = [column for column in columns if column.header != header]
-        widths = next(
-            (needed for word in _LONGEST_WORDS if _width_of(needed := _needed(columns, word)) <= width),
-            _needed(columns, _LONGEST_WORDS[-1]),
-        )
+        for longest_word in _LONGEST_WORDS:
+            widths = _needed(columns, longest_word)
+            if _width_of(widths) <= width:
+                break
         return self._with(columns, _filled(columns, widths, width), left_out)
 
     def _with(self, columns: Sequence[Column], widths: Sequence[int], left_out: Sequence[str]) -> Table:

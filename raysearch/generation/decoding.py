@@ -40,7 +40,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from typing_extensions import override
 
 from raysearch.errors import UnsupportedModelError, UserError
-from raysearch.generation.prompt import Decoding, Prompt, Written
+from raysearch.generation.prompt import Decoding, Prompt, Written, end_of_answer
 from raysearch.text.sentences import first_line
 
 #: Rows of a batch, by the kind of device. A step on a CPU takes little longer for 32 rows than for one.
@@ -124,8 +124,8 @@ class _Text:
     def written(self) -> Written:
         """Return the text without the end token or the stop text that ended it."""
         text = self._decoded(self.new_tokens[:-1] if self.ended else self.new_tokens)
-        cut = min((place for stop in self.prompt.stop if (place := text.find(stop)) >= 0), default=None)
-        return Written(text[:cut], len(self.new_tokens), cut is None and not self.ended)
+        end = end_of_answer(text, self.prompt.stop)
+        return Written(text[:end], len(self.new_tokens), end is None and not self.ended)
 
     def _stops(self) -> bool:
         """Return whether a stop text was just completed; checking the last tokens is enough."""
@@ -372,11 +372,19 @@ def _candidates(logits: Tensor, scaled: Tensor, decoding: Decoding, margins: Ten
     else:
         likeliest = logits.sort(descending=True).values
     by_rank = likeliest.double() / decoding.temperature
-    fewest = end = most = torch.full_like(margins, n, dtype=torch.int64)
+    # The number of candidates, and the numbers between which it is for certain.
+    end = torch.full_like(margins, n, dtype=torch.int64)
+    fewest = end
+    most = end
     if decoding.top_p < 1:
         below = by_rank[:, :n].softmax(-1).cumsum(-1)
-        bounds = (decoding.top_p + error for error in (-margins / 2, 0, margins / 2))
-        fewest, end, most = (((below < bound).sum(-1, keepdim=True) + 1).clamp(max=n) for bound in bounds)
+
+        def n_candidates(bound: Tensor | float) -> Tensor:
+            return ((below < bound).sum(-1, keepdim=True) + 1).clamp(max=n)
+
+        fewest = n_candidates(decoding.top_p - margins / 2)
+        end = n_candidates(decoding.top_p)
+        most = n_candidates(decoding.top_p + margins / 2)
     next_rank = pad(by_rank, (0, 1), value=-torch.inf).gather(-1, fewest)
     unsure = (scaled - next_rank <= margins) & (scaled - by_rank.gather(-1, most - 1) >= -margins)
     least = likeliest.gather(-1, end - 1)

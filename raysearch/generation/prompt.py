@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -31,3 +32,14 @@ class Written:
     text: str  #: the text before the end token or the stop text
     n_tokens: int  #: the number of generated tokens, an end token included
     cut_off: bool  #: whether it ended because of the limit of tokens
+
+
+def end_of_answer(text: str, stops: Sequence[str]) -> int | None:
+    """Return where an answer ends: at the first of the texts that stop it; None if it has none of them.
+
+    Args:
+        text: The generated text.
+        stops: The texts that stop it.
+    """
+    ends = [text.find(stop) for stop in stops if stop in text]
+    return min(ends, default=None)

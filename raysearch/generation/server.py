@@ -13,7 +13,7 @@ from http.client import HTTPException
 from typing import Any
 
 from raysearch.errors import UserError
-from raysearch.generation.prompt import Decoding, Prompt, Written
+from raysearch.generation.prompt import Decoding, Prompt, Written, end_of_answer
 
 _TIMEOUT_S = 600.0  # of one answer
 _PARALLEL = 8  # requests at once; such servers batch them
@@ -81,9 +81,9 @@ class Server:
             answer = _ask(f"{self.url}/completions", request)
             (choice,) = answer["choices"]
             text: str = choice["text"]
-            cut = min((place for stop in prompt.stop if (place := text.find(stop)) >= 0), default=None)
+            end = end_of_answer(text, prompt.stop)
             n_tokens = int((answer.get("usage") or {}).get("completion_tokens") or 0)
-            return Written(text[:cut], n_tokens, cut is None and choice["finish_reason"] == "length")
+            return Written(text[:end], n_tokens, end is None and choice["finish_reason"] == "length")
 
 
 @contextmanager

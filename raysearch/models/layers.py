@@ -100,7 +100,8 @@ def depth_names(config: PreTrainedConfig) -> list[str]:
 
 def depths(config: PreTrainedConfig) -> dict[str, int]:
     """Return the possible numbers of a decoder's layers in a config, by the name of the setting."""
-    return {name: value for name in depth_names(config) if type(value := getattr(config, name, None)) is int}
+    values = {name: getattr(config, name, None) for name in depth_names(config)}
+    return {name: value for name, value in values.items() if type(value) is int}
 
 
 @torch.no_grad()

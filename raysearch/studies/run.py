@@ -222,7 +222,7 @@ class _StudyWork:
             evaluate_held_out(draws, masks, model_group.info, self.ledger, replicas.open_pool)
         self.record({})
         cells = STUDIES.find(self.ledger, self.spec.study_id).cells
-        held_out = [(record, metrics) for number, record in records.items() if (metrics := cells[number].named)]
+        held_out = [(record, cells[number].named) for number, record in records.items() if cells[number].named]
         self.observer.on_event(MasksAssessed(held_out))
 
     def _assess(self, plan: AssessmentPlan | None, model_group: ModelGroup, replicas: ModelReplicas) -> None:

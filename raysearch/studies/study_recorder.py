@@ -52,11 +52,11 @@ def record_study(
         assessed: New assessed numbers, by the label of a model; they are added to the earlier ones.
     """
     records = SEARCHES.by_ids(ledger, search_ids)
-    results = {
-        number: result
-        for number, search_id in enumerate(search_ids)
-        if search_id in records and (result := records[search_id].result) is not None
-    }
+    results: dict[int, SearchResult] = {}
+    for number, search_id in enumerate(search_ids):
+        record = records.get(search_id)
+        if record is not None and record.result is not None:
+            results[number] = record.result
     shared: dict[int, float] = {}
     errors: dict[int, float | None] = {}
     held_out: dict[int, dict[str, float]] = {}

@@ -225,9 +225,9 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
         if record.result is not None and not is_locked(ledger, search_id)
     }
     searches = tuple(
-        _sync_search(record, ledger, tracking, cell, parent)
+        _sync_search(ended_searches[cell.search_id], ledger, tracking, cell, parent)
         for cell in study.cells
-        if (record := ended_searches.get(cell.search_id))
+        if cell.search_id in ended_searches
     )
     report_folder = tracking.folder / "reports" / study.study_id
     files = sorted(report_folder.iterdir()) if report_folder.is_dir() else []

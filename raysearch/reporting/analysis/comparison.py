@@ -177,9 +177,8 @@ def comparisons(frame: pd.DataFrame, quantity: Quantity, margin: float | None = 
         quantity: The quantity by which searchers are compared.
         margin: The difference below which two searchers are as good as each other; None for no margin.
     """
-    return [
-        comparison for setting, cells in settings(frame) if (comparison := compare(setting, cells, quantity, margin))
-    ]
+    by_setting = [compare(setting, cells, quantity, margin) for setting, cells in settings(frame)]
+    return [comparison for comparison in by_setting if comparison is not None]
 
 
 def _rival(searcher: str, cells: pd.DataFrame, side: Side, quantity: Quantity) -> Rival:

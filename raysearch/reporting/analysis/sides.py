@@ -167,7 +167,8 @@ def _variances_by_draw(first: Side, second: Side, quantity: Quantity) -> list[Va
 def _above(values: Any, other_values: Any) -> Any:
     """Return numbers, arrays or tables minus others; 0 where two numbers differ by rounding alone."""
     gap = values - other_values
-    return gap * (abs(gap) > _DUST * np.maximum(abs(values), abs(other_values)))
+    is_above_rounding = abs(gap) > _DUST * np.maximum(abs(values), abs(other_values))
+    return gap * is_above_rounding
 
 
 def by_item(first: Side, second: Side) -> list[Variance]:

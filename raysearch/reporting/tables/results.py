@@ -285,13 +285,14 @@ def _assessed_table(
     columns = [*_SEARCHER, *(_assessed_column(quantity, dense.get(quantity.key)) for quantity in quantities)]
     records = []
     for setting, cells in panels:
-        compared = [comparison for quantity in quantities if (comparison := compare(setting, cells, quantity))]
+        all_comparisons = [compare(setting, cells, quantity) for quantity in quantities]
+        comparisons = [comparison for comparison in all_comparisons if comparison is not None]
         for searcher, searches in cells.groupby("searcher", observed=True):
-            compared_searcher = {
-                comparison.quantity: (comparison, rival)
-                for comparison in compared
-                if (rival := comparison.rival(searcher))
-            }
+            compared_searcher: dict[Quantity, tuple[Comparison, Rival]] = {}
+            for comparison in comparisons:
+                rival = comparison.rival(searcher)
+                if rival is not None:
+                    compared_searcher[comparison.quantity] = (comparison, rival)
             if compared_searcher:
                 records.append(_SearcherRow(setting, searcher, searches, compared_searcher))
     return tabulate(name, title, columns, records, note, has_dense=bool(dense))

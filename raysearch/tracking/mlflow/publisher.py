@@ -76,9 +76,10 @@ class SearchPublisher:
         self._folder = options.folder
         self._on_progress = on_progress
         header = state.header
-        self._run = run = self._find(header.search_id) or self._client.create_run(
+        run = self._find(header.search_id) or self._client.create_run(
             self._experiment, in_ms(state.began), run_fields.search_tags(header), header.search_id
         )
+        self._run = run
         self.run_id: str = run.info.run_id
         was_stopped = run.data.tags.get("raysearch.complete") == "false"  # a larger budget may continue the search
         self._was_finished = run.info.status == "FINISHED" and not was_stopped
