@@ -174,9 +174,10 @@ def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subje
             masks.append(subject)
         else:
             statistics.append(subject)
+    in_order: list[Subject] = [*statistics, *sorted(masks)]  # as the evaluator orders them
     keys = [
         Key(calibration, subject, shard)
-        for subject in [*statistics, *sorted(masks)]  # as the evaluator orders them
+        for subject in in_order
         for calibration, shards in shards_of(calibrations, subject).items()
         for shard in shards
     ]

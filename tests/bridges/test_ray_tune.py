@@ -175,7 +175,7 @@ def test_answers_remarks_and_the_best_mask_are_restored(tmp_path):
         pickle.dumps(TuneSearcher(AsksForStatistics(), problem, measure=ToyOracle(problem, LOSS).measure))
     )
     early.restore(str(tmp_path / "early"))  # the statistic was saved, so it is not measured again
-    assert early.found is None
+    assert early.mask is None
     # The trial continues under its old name, which the restored searcher does not know.
     early.on_trial_complete("a", {"loss": 0.1, "config/removed": next(iter(first.losses)).layers})
     early.on_trial_complete("unheard of", error=True)
@@ -184,7 +184,7 @@ def test_answers_remarks_and_the_best_mask_are_restored(tmp_path):
     late = TuneSearcher(AsksForStatistics(), problem)
     late.restore(str(tmp_path / "late"))
     assert (late.mask, late.losses, late.remarks) == (first.mask, first.losses, first.remarks)
-    assert (early.found, early.losses, early.remarks) == (first.mask, first.losses, first.remarks)
+    assert (early.mask, early.losses, early.remarks) == (first.mask, first.losses, first.remarks)
 
 
 def test_a_concurrency_limiter_works():

@@ -57,7 +57,7 @@ def test_mask_map_takes_long_searches_of_deep_models():
 def test_best_so_far_names_sizes_dense_and_failures():
     search = greedy_search(n_layers=12, n_remove=3)
     failed = Trial(len(search.trials), 3, Mask.of(0, 1, 2), None, None, "out of memory", cached=False)
-    shown = texts_of(picture("best_so_far.png", replace(search.plot, seen=[*search.trials, failed])))
+    shown = texts_of(picture("best_so_far.png", replace(search.plot, all_trials=[*search.trials, failed])))
     assert f"3 removed: best {search.loss:.3f} (target)" in shown
     assert {"dense: 2.800", "failed (1)", "loss (nats per token)", "perplexity"} <= shown
 
