@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from raysearch.generation.score import ScoredText
 from raysearch.generation.scoring import SYNTAX
@@ -82,16 +82,20 @@ def describe_texts(texts: Sequence[ScoredText], code: bool) -> Mapping[str, Any]
     n = max(1, len(texts))
     passed_base = [text.score.base for text in texts if text.score.base is not None]
     failures = Counter(text.score.failure for text in texts if text.score.failure is not None)
-    return {
+    properties: dict[str, Any] = {
         "n_items": len(texts),
         "cut_off": sum(text.cut_off for text in texts) / n,
         "empty": sum(not text.text.strip() for text in texts) / n,
         "tokens": sum(text.n_tokens for text in texts) / n,
         **vars(degeneration([text.text for text in texts])),
-        **({"failures": dict(failures.most_common())} if failures else {}),
-        **({"parses": 1 - sum(failures[failure] for failure in SYNTAX) / n} if code else {}),
-        **({"base": sum(passed_base) / len(passed_base)} if passed_base else {}),
     }
+    if failures:
+        properties["failures"] = dict(failures.most_common())
+    if code:
+        properties["parses"] = 1 - sum(failures[failure] for failure in SYNTAX) / n
+    if passed_base:
+        properties["base"] = sum(passed_base) / len(passed_base)
+    return properties
 
 
 def sentences(text: str) -> list[list[str]]:
@@ -123,6 +127,18 @@ def self_bleu_within(answer: Sequence[Sequence[str]]) -> float | None:
     return _mean([score for score, sentence in zip(scores, answer, strict=False) if len(sentence) >= _N])
 
 
+class _LargestCounts(NamedTuple):
+    """The two largest counts of an n-gram in a text."""
+
+    first: int
+    text_index: int  #: the text with the first count
+    second: int  #: the largest count of all other texts
+
+    def without(self, text_index: int) -> int:
+        """Return the largest count of all texts but one."""
+        return self.second if text_index == self.text_index else self.first
+
+
 def self_bleu(texts: Sequence[Sequence[str]]) -> list[float]:
     """Return the BLEU-4 of each text against all other texts, 0 … 1; an empty list if there is only one text.
 
@@ -136,20 +152,18 @@ def self_bleu(texts: Sequence[Sequence[str]]) -> list[float]:
     has_no_common_word = [False] * len(texts)
     for n in range(1, _N + 1):
         counts = [_ngrams(text, n) for text in texts]
-        # For each n-gram: the largest count, the text that has it, and the largest count of all other texts.
-        largest: dict[tuple[str, ...], tuple[int, int, int]] = {}
+        largest: dict[tuple[str, ...], _LargestCounts] = {}
         for text_index, ngram_counts in enumerate(counts):
             for ngram, count in ngram_counts.items():
-                most, most_index, second = largest.get(ngram, (0, -1, 0))
-                if count > most:
-                    largest[ngram] = (count, text_index, most)
+                before = largest.get(ngram, _LargestCounts(0, -1, 0))
+                if count > before.first:
+                    largest[ngram] = _LargestCounts(count, text_index, before.first)
                 else:
-                    largest[ngram] = (most, most_index, max(second, count))
+                    largest[ngram] = _LargestCounts(before.first, before.text_index, max(before.second, count))
         for text_index, ngram_counts in enumerate(counts):
             n_common = 0
             for ngram, count in ngram_counts.items():
-                most, most_index, second = largest[ngram]
-                n_common += min(count, second if most_index == text_index else most)
+                n_common += min(count, largest[ngram].without(text_index))
             if n == 1 and n_common == 0:
                 has_no_common_word[text_index] = True
             logs[text_index] += math.log((n_common or _SMOOTHED_ZERO) / max(1, ngram_counts.total())) / _N

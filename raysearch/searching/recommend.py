@@ -153,16 +153,16 @@ def recommend(
         )
     chosen = keeping[0] if budget.only_gains else keeping[-1]
     return Recommendation(
-        result.search_id,
-        result.model,
-        result.measure,
-        budget,
-        result.dense_loss,
-        result.dense_readout,
-        sizes,
-        chosen.n_removed,
-        chosen.mask,
-        _reason(chosen, sizes, budget, result.measure),
+        search_id=result.search_id,
+        model=result.model,
+        measure=result.measure,
+        budget=budget,
+        dense_loss=result.dense_loss,
+        dense_readout=result.dense_readout,
+        sizes=sizes,
+        n_removed=chosen.n_removed,
+        removed=chosen.mask,
+        reason=_reason(chosen, sizes, budget, result.measure),
     )
 
 
@@ -239,16 +239,16 @@ def facts_of(
 
     misses = tuple(part for part in measured if is_missed(part, values[part]))
     return SizeFacts(
-        len(mask),
-        mask,
-        loss,
-        delta,
-        error,
-        measure.read(loss),
-        readout_change(loss),
-        change_error,
-        speed,
-        misses,
+        n_removed=len(mask),
+        mask=mask,
+        loss=loss,
+        delta=delta,
+        delta_error=error,
+        readout=measure.read(loss),
+        readout_change=readout_change(loss),
+        readout_error=change_error,
+        speed=speed,
+        misses=misses,
         unknown=tuple(part for part in budget.limits if part not in measured),
         unsure=tuple(part for part in measured if part not in misses and is_missed(part, bounds[part])),
     )
@@ -300,8 +300,12 @@ def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
 def _reason(chosen: SizeFacts, sizes: Sequence[SizeFacts], budget: Budget, measure: Measure) -> str:
     """Return a sentence on the chosen size, and on why the next size does not keep to the budget."""
     sentence = f"{count(chosen.n_removed, 'layer')} can go: {_facts(chosen, budget, measure)}"
-    step, extreme = (-1, "smallest") if budget.only_gains else (1, "largest")
-    neighbour = next((size for size in sizes if size.n_removed == chosen.n_removed + step), None)
+    next_number = chosen.n_removed + 1
+    extreme = "largest"
+    if budget.only_gains:
+        next_number = chosen.n_removed - 1
+        extreme = "smallest"
+    neighbour = next((size for size in sizes if size.n_removed == next_number), None)
     if neighbour is None:
         return f"{sentence}; it is the {extreme} number that was searched"
     if neighbour.keeps:

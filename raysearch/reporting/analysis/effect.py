@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -159,6 +159,9 @@ def _are_distinct(cells: pd.DataFrame, first: str, second: str, searchers: pd.In
     A searcher with an unknown mask is represented by its name, so that it equals no other searcher.
     """
     removed = cells.groupby(["calibration", "searcher"], observed=True)["removed"].agg(frozenset)
-    masks = {place: layers if all(layers) else place[1] for place, layers in removed.items()}
+    masks: dict[tuple[str, str], frozenset[Any] | str] = {}
+    for (calibration, searcher), layers in removed.items():
+        is_known = all(layers)
+        masks[calibration, searcher] = layers if is_known else searcher
     pairs = pd.Series([(masks[first, searcher], masks[second, searcher]) for searcher in searchers])
     return ~pairs.duplicated().to_numpy()
