@@ -104,6 +104,9 @@ class Data:
             form: The form that the objective needs.
             max_positions: The model's number of positions; None if it has no limit.
 
+        Returns:
+            The batch of all samples, and the description of the draw.
+
         Raises:
             UserError: The form is not offered, rows are too long or unreadable, or the data holds too few samples.
         """

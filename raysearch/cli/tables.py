@@ -96,6 +96,9 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
         result: The search's result.
         in_ledger: The option that names the search's ledger, see `places`.
         in_store: The option that names its local MLflow store; None if there is none.
+
+    Returns:
+        The lines, in the order in which they are printed.
     """
     notes = [f"Removed layers (0-based): {result.mask}"]
     if result.removal_order:
@@ -156,6 +159,9 @@ def path_table(measure: Measure, path: Sequence[Trial], refused: Mapping[Mask, s
         measure: The measure of the losses.
         path: The best trial of each number of layers.
         refused: The masks that `export --gguf` refuses, which have a mark.
+
+    Returns:
+        The table: a row for each number of layers.
     """
     columns = "layers", "removed", *loss_columns(measure)
     table = new_table("Best by number of layers removed (0-based)", *columns, expendable=("layers",))
@@ -171,6 +177,9 @@ def refinement_parts(measure: Measure, refinement: Refinement) -> list[Table | s
     Args:
         measure: The measure of the losses.
         refinement: The recovered masks.
+
+    Returns:
+        The table, and the lines below it.
     """
     after = ["loss after"] if measure.readout is None else ["loss after", f"{measure.readout} after"]
     columns = *loss_columns(measure), *after, "steps", "tokens", ""
@@ -201,6 +210,9 @@ def budget_table(recommendation: Recommendation, refused: Mapping[Mask, str] = _
     Args:
         recommendation: The sizes that were compared.
         refused: The masks that `export --gguf` refuses, which have a mark.
+
+    Returns:
+        The table: a row for each compared number of layers.
     """
     measure = recommendation.measure
     budget = recommendation.budget
@@ -259,6 +271,9 @@ def gap_table(measure: Measure, gap: Gap) -> Table:
     Args:
         measure: The measure of the losses.
         gap: The rank, and the distance to the best mask.
+
+    Returns:
+        The table of one row.
     """
     columns = "layers", "removed", "rank", "of", "percentile", "best", f"gap ({measure.unit})"
     table = new_table("Rank among all masks of as many layers (0-based)", *columns, expendable=("layers", "percentile"))
@@ -305,6 +320,9 @@ def searches_table(
     Args:
         records: The searches.
         cells: By search id: the id of the study that contains the search, and its cell there.
+
+    Returns:
+        The table: a row for each search, in the order of `records`.
     """
     columns = "search", "state", "model", "calibration", "samples", "draw", "study", "removed", "loss", "updated (UTC)"
     numbers = "samples", "draw", "loss"
@@ -349,6 +367,9 @@ def recorded_tables(
         most: The maximum number of masks to show.
         gap: The rank of its mask, if requested.
         cell: The id of the study that contains it, and its cell there; None if there is none.
+
+    Returns:
+        The tables and lines, in the order in which they are printed.
     """
     tables: list[Table | str] = [facts_table(record, cell)]
     result = record.result
@@ -385,6 +406,9 @@ def facts_table(record: SearchRecord, cell: tuple[str, CellRecord] | None) -> Ta
     Args:
         record: The search.
         cell: The id of the study that contains it, and its cell there; None if there is none.
+
+    Returns:
+        The table of two columns: the name and the value of each fact.
     """
     config = record.config
     result = record.result
@@ -429,6 +453,9 @@ def trials_table(
         trials: All trials in the order of their evaluation.
         most: The maximum number of masks to show.
         refused: The masks that `export --gguf` refuses, which have a mark.
+
+    Returns:
+        The table of at most `most` rows.
     """
     masks = _largest_first(trials)
     best = masks[:most]
@@ -475,6 +502,9 @@ def export_lines(done: ExportResult, out: Path, prompt: str | None, public: bool
         out: The folder, as the user typed it.
         prompt: The text that both models continued, if any.
         public: Whether the repository of an upload is public.
+
+    Returns:
+        The lines, in the order in which they are printed.
     """
     size = f"{done.parameters / 1e6:,.1f} M parameters"
     size_dense = f"{done.parameters_dense / 1e6:,.1f} M parameters"
@@ -498,6 +528,9 @@ def gguf_lines(done: GGUFExport, out: Path, public: bool) -> list[str]:
         done: The export.
         out: The file, as the user typed it.
         public: Whether the repository of an upload is public.
+
+    Returns:
+        The lines, in the order in which they are printed.
     """
     size = f"{done.size_bytes / 1e6:,.1f} MB"
     size_dense = f"{done.source_bytes / 1e6:,.1f} MB"
@@ -523,6 +556,9 @@ def recovered_lines(done: RecoveredExport, out: Path, public: bool) -> list[str]
         done: The export.
         out: The folder, as the user typed it.
         public: Whether the repository of an upload is public.
+
+    Returns:
+        One line, and another one on an upload.
     """
     return [
         f"Wrote {out}: the model of {done.recovery_id}, as it is in {done.source}.",
@@ -536,6 +572,9 @@ def healed_lines(done: HealedGGUF, out: Path) -> list[str]:
     Args:
         done: The export.
         out: The file, as the user typed it.
+
+    Returns:
+        The lines, in the order in which they are printed.
     """
     size_line, _, *run_lines = gguf_lines(done.file, out, public=False)
     n_trained = count(done.trained, "tensor")

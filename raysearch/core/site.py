@@ -51,6 +51,9 @@ class Site:
         Args:
             layer: The layer, 0-based.
             parameters: The number of its parameters.
+
+        Returns:
+            The site with both halves of the layer, with a cost of one layer-forward.
         """
         return cls(str(layer), (Half(layer, "attention"), Half(layer, "mlp")), parameters, cost=1.0)
 

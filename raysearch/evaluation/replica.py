@@ -360,6 +360,9 @@ def make_replica(
         over_gpus: Whether the layers are spread over all GPUs of the machine.
         detached: The weights in shared memory; None to read them from disk.
 
+    Returns:
+        The replica, with the model in memory.
+
     Raises:
         UserError: The device does not hold the model.
     """
@@ -391,6 +394,9 @@ def in_memory(attempt: Callable[[], T], use_less: Callable[[], object]) -> T:
     Args:
         attempt: Computes the result.
         use_less: Called when memory is not enough; makes the next attempt smaller, or raises an error.
+
+    Returns:
+        The result of the first attempt for which memory was enough.
     """
     while True:
         try:

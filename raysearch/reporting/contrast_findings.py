@@ -62,6 +62,9 @@ def leading_findings(results: StudyResult, contrasts: Sequence[Contrast]) -> Ite
     Args:
         results: The study.
         contrasts: Its leading answers.
+
+    Yields:
+        The finding of one contrast.
     """
     answered = {_question(contrast.first, contrast.second) for contrast in contrasts}
     for name in results.contrasts:

@@ -22,6 +22,9 @@ def write_knee(recommendation: Recommendation, store: Path) -> Path:
         recommendation: The recommendation of a search by budget.
         store: The folder of the store.
 
+    Returns:
+        The path of the PNG file.
+
     Raises:
         UserError: The file cannot be written.
     """

@@ -17,6 +17,9 @@ def mcnemar_p(only_first: int, only_second: int, alternative: Literal["two-sided
         only_first: The items that only the first side has right.
         only_second: The items that only the second side has right.
         alternative: ``greater`` to test only whether the first side has more items right.
+
+    Returns:
+        The p value; 1 if the sides differ in no item.
     """
     from scipy.stats import binomtest
 

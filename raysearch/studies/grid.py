@@ -57,6 +57,9 @@ def combinations_of(
         exclude: Rules that leave combinations out. A rule names some axes and labels of each; it leaves out the
             combinations that have one of these labels on every axis that it names.
 
+    Returns:
+        The labels and the overrides of each combination.
+
     Raises:
         UserError: An axis is empty or wrong, a rule names an unknown axis or label, or no combination remains.
     """

@@ -32,6 +32,9 @@ def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
     Args:
         frame: The searches, see `cells_frame`.
         quality: An assessed number to show next to the cost; None for none.
+
+    Returns:
+        The table; None if there is no row.
     """
     columns = [
         *labels(),
