@@ -109,7 +109,8 @@ def recorded_search(config: Mapping[str, Any], *, goes_on: bool = False) -> Sear
     """
     if added := _ADDED_SECTIONS - config.keys():
         config = {**config, **{name: value for name, value in compose("search", []).items() if name in added}}
-    if missing := sorted({field.name for field in dataclasses.fields(SearchConfig)} - config.keys()):
+    required = {field.name for field in dataclasses.fields(SearchConfig) if field.default is dataclasses.MISSING}
+    if missing := sorted(required - config.keys()):
         raise UserError(
             f"the search is recorded without {' and '.join(missing)}, as another version of raysearch wrote it; type "
             "the whole search command again, which continues from its evaluations"
