@@ -128,7 +128,7 @@ def task_manager(folder: str | None, task: str) -> Any:
 
 @functools.cache
 def _manager_of_own(part: Path | None) -> Any:
-    """Return lm-eval's manager of its own tasks in a folder; of None, of all tasks, which takes ten seconds to read."""
+    """Return lm-eval's manager of its own tasks in a folder; None for all folders, which takes ten seconds to read."""
     from lm_eval.tasks import TaskManager
 
     return TaskManager() if part is None else TaskManager(include_path=str(part), include_defaults=False)

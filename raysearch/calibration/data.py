@@ -42,7 +42,7 @@ class Used:
     """The samples that other draws of a data set have used."""
 
     texts: SeenTexts  #: for windows of text
-    samples: frozenset[Sample]  #: items, dialogues or tasks in words
+    samples: frozenset[Sample]  #: items, dialogues or tasks as text
 
 
 @dataclass(frozen=True)

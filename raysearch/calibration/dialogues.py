@@ -100,7 +100,7 @@ def messages_of(sample: Sample, where: str) -> tuple[tuple[tuple[str, str], ...]
     """Return the turns of any sample before its answer, and the answer; of a conversation, the last answer.
 
     Args:
-        sample: The sample in words.
+        sample: The sample as text.
         where: The name of the row in messages: ``row 7``.
 
     Returns:

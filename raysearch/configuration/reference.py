@@ -168,7 +168,7 @@ def _default_text(field: dataclasses.Field[Any]) -> str:
 
 
 def type_text(kind: Any) -> str:
-    """Return a type in words: ``integer > 0 or `auto` ``.
+    """Return a type as text for people: ``integer > 0 or `auto` ``.
 
     Args:
         kind: The annotation of a field.

@@ -53,7 +53,7 @@ def sure_of(n_significant: int, n_settings: int) -> Sure:
 
 
 def of_all(part: int, whole: int, what: str) -> str:
-    """Return a part of several in words: ``in the one setting``, ``in all 4 settings``, ``in 3 of 4 settings``.
+    """Return a part of several as a phrase: ``in the one setting``, ``in all 4 settings``, ``in 3 of 4 settings``.
 
     Args:
         part: The number of things in the part.

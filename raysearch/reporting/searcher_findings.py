@@ -92,7 +92,7 @@ def _smallest_seen(comparisons: Sequence[Comparison]) -> str:
 
 
 def _span(least: str, most: str, unit: str) -> str:
-    """Return the range of detectable differences over several settings, in words."""
+    """Return the range of detectable differences over several settings, as a phrase."""
     return f"{most} {unit}".rstrip() if least == most else f"{least} to {most} {unit}, by the setting,"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-@cache  # a call takes half a millisecond, and screening asks for the same few numbers again and again
+@cache  # a call takes half a millisecond, and screening needs the same few numbers again and again
 def mcnemar_p(only_first: int, only_second: int, alternative: Literal["two-sided", "greater"] = "two-sided") -> float:
     """Return the p of the exact McNemar test, which is the sign test over the items that only one side has right.
 
