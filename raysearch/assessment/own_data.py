@@ -51,8 +51,8 @@ class OwnText:
 
 def own_data(evaluation: EvaluationSpec) -> Data | None:
     """Return the data of a search; None if its calibrations use several data sets."""
-    first, *rest = (calibration.data for calibration in evaluation.calibrations)
-    same = all((data.rows, data.format) == (first.rows, first.format) for data in rest)
+    first, *other_data = (calibration.data for calibration in evaluation.calibrations)
+    same = all((data.rows, data.format) == (first.rows, first.format) for data in other_data)
     return first if same else None
 
 

@@ -168,8 +168,8 @@ def fit_template(messages: Sequence[tuple[str, str]], *args: Any, **options: Any
     except UserError:
         if [role for role, _ in messages[:2]] != ["system", "user"]:
             raise
-    (_, system), (_, first), *rest = messages
-    return apply_template([("user", f"{system}\n\n{first}"), *rest], *args, **options)
+    (_, system), (_, first), *later_turns = messages
+    return apply_template([("user", f"{system}\n\n{first}"), *later_turns], *args, **options)
 
 
 def apply_template(

@@ -159,6 +159,6 @@ def _find(row: Mapping[str, Any], field: str) -> Any:
     """Return the value of a field, which may be in a field of objects; `_MISSING` if there is none."""
     if field in row:
         return row[field]
-    first, dot, rest = field.partition(".")
+    first, dot, inner_field = field.partition(".")
     inner = row.get(first)
-    return _find(inner, rest) if dot and isinstance(inner, Mapping) else _MISSING
+    return _find(inner, inner_field) if dot and isinstance(inner, Mapping) else _MISSING

@@ -187,7 +187,7 @@ class _Place:
 def _sentences_of(
     error: ValidationError, kind: type, section: str, values: Mapping[str, Any], absent: Collection[str]
 ) -> list[str]:
-    """Return a sentence for each mistake; several errors of one value, such as those of a union of types, are one mistake."""
+    """Return a sentence for each mistake; several errors of one value, such as of a union, are one mistake."""
     sentences: list[str] = []
     unfit: dict[str, tuple[_Place, list[ErrorDetails]]] = {}
     for problem in error.errors(include_url=False):

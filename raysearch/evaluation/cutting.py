@@ -92,7 +92,7 @@ class _Costs:
     """The costs of masks in `walk_order`, in layer-forwards."""
 
     masks: tuple[Mask, ...]
-    alone: Sequence[float]  #: the cost of each mask by itself
+    single: Sequence[float]  #: the cost of each mask by itself
     sums: Sequence[float]  #: the cost of the first k masks together, for k from 0 to all
 
     @classmethod
@@ -104,17 +104,17 @@ class _Costs:
 
     def of_range(self, start: int, stop: int) -> float:
         """Return the cost of neighbours together: that of the first by itself, and what each next mask adds."""
-        return self.alone[start] + self.sums[stop] - self.sums[start + 1]
+        return self.single[start] + self.sums[stop] - self.sums[start + 1]
 
     def run_again(self, index: int) -> float:
         """Return the cost that a cut before a mask adds: the layers that the mask shares with the mask before it."""
-        return self.alone[index] - (self.sums[index + 1] - self.sums[index])
+        return self.single[index] - (self.sums[index + 1] - self.sums[index])
 
 
 def _even_ranges(costs: _Costs, start: int, n_parts: int) -> list[tuple[int, int]]:
     """Return at most `n_parts` neighbouring ranges from `start`, such that the largest cost is as small as possible."""
     most = costs.of_range(start, len(costs.masks))
-    least = max(costs.alone[start:])
+    least = max(costs.single[start:])
     ranges = [(start, len(costs.masks))]
     for _ in range(_HALVINGS):
         limit = (least + most) / 2
@@ -140,6 +140,6 @@ def _end(costs: _Costs, start: int, cost: float) -> int | None:
     """Return where an end from `start` of about this cost stops, such that little is run again; None if none fits."""
     possible = range(start + 1, len(costs.masks))
     stops = [stop for stop in possible if cost <= costs.of_range(start, stop) <= 2 * cost]
-    if not stops and costs.alone[start] <= 3 * cost:
+    if not stops and costs.single[start] <= 3 * cost:
         stops = [*possible[:1]]  # a mask is the smallest end
     return min(stops, key=costs.run_again, default=None)

@@ -277,8 +277,8 @@ class _Chooser(LogitsProcessor):
             if text.done:
                 continue
             if not sure and self._is_exact:
-                alone = self._alone(text)[None]
-                token = int(_chosen(alone, [draws[row]], self.decoding, margins[row : row + 1])[0])
+                row_logits = self._logits_of_row(text)[None]
+                token = int(_chosen(row_logits, [draws[row]], self.decoding, margins[row : row + 1])[0])
             text.add(token)
             tokens[row] = token
         forced = torch.full_like(scores, -torch.inf)
@@ -291,8 +291,8 @@ class _Chooser(LogitsProcessor):
     def _check(self, logits: Tensor) -> None:
         """Compare the logits of the row with the most padding with those of the row alone."""
         row = min(range(len(self.texts)), key=lambda row: len(self.texts[row].ids))
-        alone = self._alone(self.texts[row])
-        gap = float((logits[row] - alone).abs().max() / alone.abs().max())
+        row_logits = self._logits_of_row(self.texts[row])
+        gap = float((logits[row] - row_logits).abs().max() / row_logits.abs().max())
         if gap > (_WRONG_FLOAT32 if self._is_exact else _WRONG_OTHER_DTYPES):
             raise UnsupportedModelError(
                 f"{self.model.config.model_type} computes other logits with its cache and padding than without them "
@@ -300,7 +300,7 @@ class _Chooser(LogitsProcessor):
                 "or losses that need no answers"
             )
 
-    def _alone(self, text: _Text) -> Tensor:
+    def _logits_of_row(self, text: _Text) -> Tensor:
         """Return the logits after a text, computed without cache, padding and other rows."""
         ids = torch.tensor([text.ids], device=self.model.device)
         # The logits of all tokens may take gigabytes.

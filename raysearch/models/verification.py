@@ -93,12 +93,12 @@ def rows_interact(stack: LayerStack, rows: Sequence[npt.NDArray[np.int64]]) -> b
     stack.by_length = False
     batch = Batch.of([row.tolist() for row in rows], [[False] * len(row) for row in rows])
     together = stack.capture(batch.inputs)
-    alone = [stack.capture(batch.samples(row, row + 1).inputs) for row in range(len(rows) - 1)]
+    single_rows = [stack.capture(batch.samples(row, row + 1).inputs) for row in range(len(rows) - 1)]
     hidden = together.embedded
     with stack.compiling():
         for site in range(len(stack.sites)):
             after = stack.run_site(site, hidden.clone(), together)  # a layer may write into its input
-            for row, captured in enumerate(alone):
+            for row, captured in enumerate(single_rows):
                 if _rotary_gap(captured.calls[site], together.calls[site], row) > tolerance(hidden.dtype):
                     return True
                 before = hidden[row : row + 1, : len(rows[row])]
@@ -119,10 +119,10 @@ def _is_other_update(before: Tensor, after_alone: Tensor, after_together: Tensor
     return bool(gaps.median() > 0.1)  # in 16 bits, some tokens may get other experts
 
 
-def _rotary_gap(alone: LayerCall, together: LayerCall, row: int) -> float:
+def _rotary_gap(single: LayerCall, together: LayerCall, row: int) -> float:
     """Return the relative difference of a layer's rotary embeddings for a row, alone and in a batch."""
     gaps = [0.0]
-    for row_table, batch_table in zip(_rotary(alone), _rotary(together), strict=True):
+    for row_table, batch_table in zip(_rotary(single), _rotary(together), strict=True):
         batch_row = batch_table[row if len(batch_table) > 1 else 0]
         gaps.append(relative_gap(batch_row[: row_table.shape[1]], row_table[0]))
     return max(gaps)

@@ -149,8 +149,8 @@ def cross(problem: Problem, rng: np.random.Generator, mother: Mask, father: Mask
     """
     common = mother & father
     either = (mother ^ father).layers
-    rest = rng.permutation(len(either))[: problem.n_remove - len(common)]
-    return common | (either[index] for index in rest)
+    drawn = rng.permutation(len(either))[: problem.n_remove - len(common)]
+    return common | (either[index] for index in drawn)
 
 
 def mutate(problem: Problem, rng: np.random.Generator, mask: Mask) -> Mask:

@@ -89,8 +89,10 @@ def _rivals(mask: Mask, trials: Mapping[Mask, Trial]) -> tuple[Mask, list[Mask]]
     same_size = [rival for rival in trials if len(rival) == len(mask) and rival != mask]
     if same_size or len(mask) < 2:
         return mask, same_size
-    alone = {layer: trials.get(Mask.of(layer)) for layer in mask}
-    losses = {layer: trial.loss for layer, trial in alone.items() if trial is not None and trial.loss is not None}
+    single_trials = {layer: trials.get(Mask.of(layer)) for layer in mask}
+    losses = {
+        layer: trial.loss for layer, trial in single_trials.items() if trial is not None and trial.loss is not None
+    }
     if len(losses) < len(mask):
         return mask, []
     worst = Mask.of(max(losses, key=lambda layer: (losses[layer], layer)))

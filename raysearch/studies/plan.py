@@ -114,19 +114,19 @@ def plan_study(spec: StudySpec, observer: Observer | None = None, *, with_time: 
         search = cell.search
         evaluation = search.evaluation
         args = search.searcher, search.problem(describe(evaluation.model)), search.seed, evaluation.objectives
-        alone = forecaster.forecast(*args)
-        added = None if alone is None else forecaster.forecast(*args, _recorded_before(evaluation, simulated))
-        if alone is None or added is None:
+        separate_costs = forecaster.forecast(*args)
+        added = None if separate_costs is None else forecaster.forecast(*args, _recorded_before(evaluation, simulated))
+        if separate_costs is None or added is None:
             unpredictable.append(cell)
             continue
         plans.append(
             CellPlan(
                 cell,
-                evaluations=sum(cost.masks for cost in alone),
-                separate=sum(cost.layer_forwards for cost in alone),
+                evaluations=sum(cost.masks for cost in separate_costs),
+                separate=sum(cost.layer_forwards for cost in separate_costs),
                 shared=sum(cost.layer_forwards for cost in added),
                 heads=sum(cost.head_forwards for cost in added),
-                naive=sum(cost.naive_layer_forwards for cost in alone),
+                naive=sum(cost.naive_layer_forwards for cost in separate_costs),
             )
         )
     n_models = len({cell.search.evaluation.model for cell in spec.cells})

@@ -19,11 +19,11 @@ from raysearch.text.numbers import plus_minus
 from raysearch.text.sentences import capital
 
 _BUDGET_NOTE = (
-    "A line for each searcher, with the masks that it requested and the loss of the mask that it found. Next to it: the "
-    "lowest loss that each random searcher (random subsets, genetic, Bayesian) had found after as many masks. All are "
-    "means over draws and seeds. Bold: the lowest of the line. The searchers chose by these losses, so the losses favour "
-    "a searcher that tried more masks. A mask of a greedy or beam search costs less than one of a random search, since "
-    "it shares a prefix with others."
+    "A line for each searcher, with the masks that it requested and the loss of the mask that it found. Next to it: "
+    "the lowest loss that each random searcher (random subsets, genetic, Bayesian) had found after as many masks. All "
+    "are means over draws and seeds. Bold: the lowest of the line. The searchers chose by these losses, so the losses "
+    "favour a searcher that tried more masks. A mask of a greedy or beam search costs less than a mask of a random "
+    "search, since it shares a prefix with others."
 )
 
 

@@ -55,7 +55,7 @@ def flatten(config: Mapping[str, Any]) -> dict[str, str]:
     flat: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            flat.update({key_of(f"{key}.{rest}"): text for rest, text in flatten(value).items()})
+            flat.update({key_of(f"{key}.{inner_key}"): text for inner_key, text in flatten(value).items()})
         else:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
             flat[key_of(str(key))] = clip(text, MAX_PARAM)
