@@ -218,5 +218,5 @@ def smollm2(smollm2_folder: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """The folder of real data beside the checkout."""
+    """The folder of real data next to the checkout."""
     return DATA_FOLDER

@@ -1,4 +1,4 @@
-"""docs/papers.md: what presets set is what it says, beside sentences that the papers have."""
+"""docs/papers.md: the presets set the values that it states, and the papers have the sentences that it quotes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ __all__ = ["cwd", "run", "tables", "world"]  # fixtures
 
 WORDS = ["army", "navy", "treaty", "union", "law"]
 CHOICES = ["war and peace", "power", "money", "trade"]
-#: MMLU's: each has a file of its name beside lm-eval's group of all.
+#: MMLU's: each has a file of its name next to the file of lm-eval's group.
 SUBJECTS = sorted(file.stem.removeprefix("mmlu_") for file in own_files()["mmlu"].parent.glob("mmlu_*.yaml"))
 #: A row of each ready task's data, in the layout of the data folder, out of words that the tiny tokenizer knows.
 ROWS: dict[str, list[dict[str, Any]]] = {

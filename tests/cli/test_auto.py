@@ -107,7 +107,7 @@ def test_another_budget_or_searcher_is_another_search(cwd: Path, world: World, m
 
 
 def test_gains_end_a_search_as_soon_as_a_mask_has_them(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Beside it the weights are nothing.
+    # Compared with it, the weights are small.
     monkeypatch.setattr("raysearch.assessment.speed.PeakMemory.growth", lambda _: 0)
     whole = json_answer(run("search", *overrides(world, budget__readout="1000%"), "--json"))
     memory = {size["n_removed"]: size["speed"]["memory"] for size in whole["recommendation"]["sizes"]}

@@ -98,7 +98,7 @@ def test_a_readout_decides(run: Run, world: World, searched: Mapping[int, Mappin
 def test_measured_speeds_decide(
     run: Run, searched: Mapping[int, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Beside it the weights are nothing.
+    # Compared with it, the weights are small.
     monkeypatch.setattr("raysearch.assessment.speed.PeakMemory.growth", lambda _: 0)
     quick = "assess.speed.context_tokens=8", "assess.speed.new_tokens=2", "assess.speed.repeats=2"
     measured = json_answer(

@@ -31,9 +31,9 @@ def test_resume_takes_up_by_name(run: Run, world: World) -> None:
         assert resumed["evaluations"]["computed"] == 0
     shown = json_answer(run("show", "latest", "--json"))["result"]
     work = ("evaluations", "layer_forwards", "layer_tokens", "seconds", "ended")
-    assert result["evaluations"]["computed"], "what the search took stays on record"
+    assert result["evaluations"]["computed"], "what the search took stays recorded"
     assert {name: shown[name] == result[name] for name in work} == dict.fromkeys(work, True), (
-        "what the search took stays on record"
+        "what the search took stays recorded"
     )
 
 

@@ -199,7 +199,7 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(run: Run, cwd: Path, world:
     assert [costs["masks"] for costs in rounds] == [5, 4]
     assert rounds[0]["naive_layer_forwards"] == 20
     assert 0 < expected["seconds"] < 600
-    of_file = sum(file.stat().st_size for file in world.model.glob("*.safetensors"))  # beside a header
+    of_file = sum(file.stat().st_size for file in world.model.glob("*.safetensors"))  # and a header
     assert 0.8 * of_file < pool["shared_bytes"] <= of_file
     assert pool["n_replicas"] == 1
     overrides = ["refine=recover", "refine.steps=7", "refine.recover_with='recovery.max_tokens=32 data.seq_len=32'"]

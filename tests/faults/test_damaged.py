@@ -1,4 +1,4 @@
-"""A ledger that is damaged is refused or goes on from what is whole, and never answers with anything else."""
+"""A damaged ledger is refused, or its undamaged part is used; it never gives wrong answers."""
 
 from __future__ import annotations
 

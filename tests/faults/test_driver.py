@@ -1,4 +1,4 @@
-"""Whatever ends a search, the same command goes on from there, and finds the same to the last bit."""
+"""Whatever ends a search, the same command continues it, and finds the same to the last bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recovery that was killed goes on where it was, by the same command: nothing is written or trained twice."""
+"""A killed recovery is continued by the same command: nothing is written or trained twice."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_no_secret_is_in_what_commands_print_or_write(
     printed = []
     for expected, arguments in (
         (0, ["search", *hidden, "remove=2", f"searcher={searcher}", "--config-dir", inputs, "tracking=none"]),
-        (2, ["export", "latest", "--out", "pruned"]),  # the model's path is on record without its secret
+        (2, ["export", "latest", "--out", "pruned"]),  # the model's path is recorded without its secret
         (0, ["config", *hidden, *search_words, f"tracking.uri=http://u:{_planted(chr(39), '/')}@h/p"]),
         (0, ["score", *hidden, "masks=[[1]]", "--json"]),
         (0, ["data", *hidden]),

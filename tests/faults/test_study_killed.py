@@ -1,4 +1,4 @@
-"""A study that was killed goes on where it was, by the same command."""
+"""A killed study is continued by the same command."""
 
 from __future__ import annotations
 
