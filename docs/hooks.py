@@ -1,4 +1,4 @@
-"""What the site has beside the pages in docs/: the commands, the configuration, CONTRIBUTING.md and CHANGELOG.md.
+"""Add pages to the site that are not in docs/: the commands, the configuration, CONTRIBUTING.md and CHANGELOG.md.
 
 A hook of MkDocs (mkdocs.yml). It reads the help of the commands, and the keys and comments of the files in conf/.
 """
@@ -23,8 +23,8 @@ from raysearch.configuration.reference import reference_page
 ROOT = Path(__file__).resolve().parents[1]
 CONF, DOCS = ROOT / "conf", ROOT / "docs"
 GROUPS = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
-#: Documents beside docs/ that have a page.
-BESIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+#: Documents outside docs/ that have a page.
+OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s:#]*)((?:#[^)\s]*)?)\)")
 
 
@@ -41,18 +41,19 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made here."""
-    made = {"reference/commands.md": _commands(), "reference/configuration/index.md": _jobs()}
-    made["reference/configuration/keys.md"] = reference_page()
-    made |= {f"reference/configuration/{group}.md": _group(group) for group in GROUPS}
-    made |= {page: (ROOT / name).read_text(encoding="utf-8") for name, page in BESIDE.items()}
-    for place, content in made.items():
+    pages = {"reference/commands.md": _commands(), "reference/configuration/index.md": _jobs()}
+    pages["reference/configuration/keys.md"] = reference_page()
+    pages |= {f"reference/configuration/{group}.md": _group(group) for group in GROUPS}
+    pages |= {page: (ROOT / name).read_text(encoding="utf-8") for name, page in OUTSIDE.items()}
+    for place, content in pages.items():
         files.append(File.generated(config, place, content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Make links to files outside of docs/ their names, and formulas MathML: both work without a network."""
-    source = {made: ROOT / name for name, made in BESIDE.items()}.get(page.file.src_uri, DOCS / page.file.src_uri)
+    sources = {page_name: ROOT / name for name, page_name in OUTSIDE.items()}
+    source = sources.get(page.file.src_uri, DOCS / page.file.src_uri)
 
     def linked(link: re.Match[str]) -> str:
         text, path, anchor = link.groups()
@@ -60,13 +61,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         if not path or not target.is_relative_to(ROOT):
             return link[0]
         place = target.relative_to(ROOT).as_posix()
-        if place in BESIDE or target.is_relative_to(DOCS):
-            made = DOCS / BESIDE.get(place, target)
-            return f"[{text}]({os.path.relpath(made, (DOCS / page.file.src_uri).parent)}{anchor})"
+        if place in OUTSIDE or target.is_relative_to(DOCS):
+            linked_page = DOCS / OUTSIDE.get(place, target)
+            return f"[{text}]({os.path.relpath(linked_page, (DOCS / page.file.src_uri).parent)}{anchor})"
         return f"`{place}`" if text.strip("`") in (place, target.name) else f"{text} (`{place}`)"
 
     formula = re.compile(r"\$\$(.+?)\$\$", flags=re.DOTALL)
-    markdown = formula.sub(lambda found: f"<div>{convert(found[1].strip(), display='block')}</div>", markdown)
+    markdown = formula.sub(lambda match: f"<div>{convert(match[1].strip(), display='block')}</div>", markdown)
     return LINK.sub(linked, markdown)
 
 
@@ -76,7 +77,7 @@ def _commands() -> str:
     parts = ["# Commands", "Layers are 0-based everywhere. Every command has `--help`."]
     commands = dict(cli.commands)
     for name, command in cli.commands.items():
-        commands |= {f"{name} {sub}": one for sub, one in getattr(command, "commands", {}).items()}
+        commands |= {f"{name} {sub}": subcommand for sub, subcommand in getattr(command, "commands", {}).items()}
     for name, command in commands.items():
         context = command.make_context(name, [], resilient_parsing=True, terminal_width=110, max_content_width=110)
         context.info_name = f"raysearch {name}"
@@ -95,7 +96,7 @@ def _jobs() -> str:
     ]
     for file in sorted(CONF.glob("*.yaml")):
         parts += _section(
-            file, f"raysearch {file.stem}" if file.stem != "evaluation" else "What several commands share"
+            file, f"raysearch {file.stem}" if file.stem != "evaluation" else "Keys that several commands share"
         )
     return "\n\n".join(parts) + "\n"
 
@@ -104,7 +105,7 @@ def _group(group: str) -> str:
     """Return the page of a group: its choices, and the keys, defaults and comments of each."""
     parts = [f"# {group}="]
     if group in ("model", "study"):
-        parts.append("What a file does not say stands in [the commands' own files](index.md).")
+        parts.append("Keys that a file does not set are in [the commands' own files](index.md).")
     for file in sorted((CONF / group).glob("*.yaml")):
         parts += _section(file, f"{group}={file.stem}")
     return "\n\n".join(parts) + "\n"
@@ -123,43 +124,45 @@ def _section(file: Path, title: str) -> list[str]:
     parts += [_cell(remarks)] if remarks else []
     if rows:
         table = ["| key | default | |", "|---|---|---|"]
-        table += [f"| `{key}` | {f'`{_cell(value)}`' if value else ''} | {_cell(said)} |" for key, value, said in rows]
+        table += [
+            f"| `{key}` | {f'`{_cell(value)}`' if value else ''} | {_cell(comment)} |" for key, value, comment in rows
+        ]
         parts.append("\n".join(table))
     return parts
 
 
 def _rows(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each key of a YAML file with its value as written and the comment beside it."""
+    """Yield each key of a YAML file with its value as written and the comment next to it."""
     lines, node = text.splitlines(), yaml.compose(text)
 
     def walk(prefix: str, mapping: yaml.MappingNode) -> Iterator[tuple[str, str, str]]:
         for key, value in mapping.value:
             name = f"{prefix}{key.value}"
             if name == "defaults":
-                for one in value.value:
-                    if isinstance(one, yaml.MappingNode):
-                        group, chosen = one.value[0]
+                for default in value.value:
+                    if isinstance(default, yaml.MappingNode):
+                        group, chosen = default.value[0]
                         yield f"{group.value.split()[-1].lstrip('/')}=", chosen.value, ""
-                    elif one.value != "_self_":
-                        yield "defaults", one.value, "keys not set here come from that file"
+                    elif default.value != "_self_":
+                        yield "defaults", default.value, "keys not set here come from that file"
             elif isinstance(value, yaml.MappingNode) and not value.flow_style:
-                said = _comment(lines[key.end_mark.line][key.end_mark.column :])
-                yield from [(name, "", said)] if said else []
+                comment = _comment(lines[key.end_mark.line][key.end_mark.column :])
+                yield from [(name, "", comment)] if comment else []
                 yield from walk(f"{name}.", value)
             else:
                 written = text[value.start_mark.index : value.end_mark.index].rstrip()
                 last = value.start_mark.line + written.count("\n")
-                said = _comment(lines[last].rpartition(written.splitlines()[-1])[2] if written else lines[last])
-                yield name, " ".join(line.partition(" #")[0].strip() for line in written.splitlines()), said
+                comment = _comment(lines[last].rpartition(written.splitlines()[-1])[2] if written else lines[last])
+                yield name, " ".join(line.partition(" #")[0].strip() for line in written.splitlines()), comment
 
     if isinstance(node, yaml.MappingNode):
         yield from walk("", node)
 
 
-def _comment(rest: str) -> str:
+def _comment(text: str) -> str:
     """Return the comment in what follows a value on its line."""
-    found = re.search(r"(?:^|\s)#\s?(.*)$", rest)
-    return found[1] if found else ""
+    match = re.search(r"(?:^|\s)#\s?(.*)$", text)
+    return match[1] if match else ""
 
 
 def _cell(text: str) -> str:

@@ -64,12 +64,12 @@ def trial(config: dict[str, Any], evaluation: Any) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", metavar="key=value", help="see raysearch search")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="see raysearch search")
     parser.add_argument("--concurrent", type=int, default=2, help="trials at a time; the actor evaluates one by one")
     options = parser.parse_args()
-    words = [*DEFAULTS, *options.words]
+    overrides = [*DEFAULTS, *options.overrides]
 
-    spec = build.search_spec(words)
+    spec = build.search_spec(overrides)
     info = describe(spec.evaluation.model)
     problem = Problem.of_sites(info.sites, spec.remove, spec.protect, spec.evaluation.model.name)
 
@@ -98,7 +98,7 @@ def main() -> None:
     print(f"Tuner: {searcher.mask} after {len(results)} trials of {seconds / len(results):.2f} s")
     ray.get(evaluation.close.remote())
 
-    result = raysearch.search(*words).result
+    result = raysearch.search(*overrides).result
     counts = result.work.evaluations
     print(f"raysearch search: {result.mask}; of {counts.requested} evaluations the ledger had {counts.cached}")
     if searcher.mask != Mask.of(*result.removed):

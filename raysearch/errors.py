@@ -84,6 +84,9 @@ def within(where: str, step: Callable[P, T], *values: P.args, **named: P.kwargs)
         values: Its positional arguments.
         named: Its named arguments.
 
+    Returns:
+        The return value of the step.
+
     Raises:
         UserError: The step has raised a `UserError`.
     """

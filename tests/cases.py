@@ -36,8 +36,8 @@ def assert_refused(call: Callable[..., object], cases: Iterable[tuple[Any, str]]
         try:
             call(**argument) if isinstance(argument, dict) else call(argument)
         except UserError as error:
-            said = str(error)
-            assert said.startswith(message) or re.search(message, said), said
+            sentence = str(error)
+            assert sentence.startswith(message) or re.search(message, sentence), sentence
         else:
             raise AssertionError("it was accepted")
 

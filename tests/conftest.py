@@ -46,8 +46,8 @@ def _move_into_a_home_of_its_own() -> None:
 if TEST_HOME not in os.environ:
     _move_into_a_home_of_its_own()
 os.environ["HF_HUB_OFFLINE"] = "1"
-for one in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS", "LINES"):  # of the developer's own terminal
-    os.environ.pop(one, None)
+for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS", "LINES"):  # of the developer's own terminal
+    os.environ.pop(name, None)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["OMP_NUM_THREADS"] = "1"  # CPU kernels add in another order with another thread count
 os.environ["MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR"] = "0"  # a server that is gone is asked again at once
@@ -218,5 +218,5 @@ def smollm2(smollm2_folder: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """The folder of real data beside the checkout."""
+    """The folder of real data next to the checkout."""
     return DATA_FOLDER

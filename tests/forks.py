@@ -63,7 +63,7 @@ class _Request:
 
     executable: str
     folder: str
-    words: list[str]
+    arguments: list[str]
     settings: dict[str, str]
     streams: list[int]
 
@@ -134,15 +134,15 @@ class _Server:
 def _received(client: socket.socket) -> _Request:
     sizes, streams, _, _ = socket.recv_fds(client, 8, 3)
     with client.makefile("rb") as content:
-        words = content.read(int.from_bytes(sizes[:4], "big"))
+        command = content.read(int.from_bytes(sizes[:4], "big"))
         settings = content.read(int.from_bytes(sizes[4:], "big"))
-    executable, folder, *arguments = map(os.fsdecode, words.split(b"\0"))
+    executable, folder, *arguments = map(os.fsdecode, command.split(b"\0"))
     pairs = [os.fsdecode(setting).partition("=") for setting in settings.split(b"\0")]
     return _Request(executable, folder, arguments, {name: value for name, _, value in pairs}, streams)
 
 
 def _become(request: _Request, server: _Server) -> None:
-    """Make this fork look like a new interpreter that was started with the request's words."""
+    """Make this fork look like a new interpreter that was started with the request's arguments."""
     os.setsid()  # Ray kills the process group of a worker that has died
     for client in server.clients.values():
         client.close()
@@ -157,8 +157,8 @@ def _become(request: _Request, server: _Server) -> None:
         del os.environ[name]
     os.environ.update(request.settings)
     sys.executable = request.executable
-    sys.argv = request.words
-    sys.path[0] = str(Path(request.words[0]).parent)
+    sys.argv = request.arguments
+    sys.path[0] = str(Path(request.arguments[0]).parent)
 
 
 def _main(script: str, listening: socket.socket) -> None:
@@ -173,7 +173,7 @@ def _main(script: str, listening: socket.socket) -> None:
     except _Fork as fork:
         request = fork.request
     _become(request, server)
-    runpy.run_path(request.words[0], run_name="__main__")
+    runpy.run_path(request.arguments[0], run_name="__main__")
 
 
 @contextlib.contextmanager

@@ -18,13 +18,13 @@ MARK = "RAYSEARCH_TEST_MARK"
 def marked(mark: str) -> dict[int, str]:
     """The living processes that inherited a mark, such as Ray's, with their command lines."""
     living = psutil.process_iter(["cmdline", "environ"])
-    return {one.pid: _line(one) for one in living if (one.info["environ"] or {}).get(MARK) == mark}
+    return {process.pid: _line(process) for process in living if (process.info["environ"] or {}).get(MARK) == mark}
 
 
 def descendants(ancestor: int) -> dict[int, str]:
     """The processes that a process has started, and those that they have, with their command lines."""
     family = psutil.Process(ancestor).children(recursive=True)
-    return {one.pid: _line(one) for one in psutil.process_iter(["cmdline"]) if one in family}
+    return {process.pid: _line(process) for process in psutil.process_iter(["cmdline"]) if process in family}
 
 
 def _line(process: psutil.Process) -> str:
@@ -36,8 +36,8 @@ def wait_for(
 ) -> T:
     """Returns what something gives as soon as that is true."""
     deadline = time.monotonic() + within_s
-    while not (found := what()):
+    while not (value := what()):
         if time.monotonic() > deadline:
             pytest.fail(f"not within {within_s:g} s; {why()}")
         time.sleep(every_s)
-    return found
+    return value

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def needed(*names: str) -> set[str]:
     """Packages with all that they need, without their extras."""
-    found: set[str] = set()
+    packages: set[str] = set()
     open_ = list(names)
     while open_:
         name = re.sub(r"[-_.]+", "-", open_.pop()).lower()
@@ -25,10 +25,10 @@ def needed(*names: str) -> set[str]:
             wants = metadata.requires(name) or []
         except metadata.PackageNotFoundError:
             continue  # for another platform or Python
-        if name not in found:
-            found.add(name)
+        if name not in packages:
+            packages.add(name)
             open_ += [match[0] for want in wants if "extra ==" not in want and (match := re.match(r"[\w.-]+", want))]
-    return found
+    return packages
 
 
 def link(names: set[str], folder: Path) -> None:
@@ -51,8 +51,8 @@ def test_the_benchmark_of_gpus_needs_torch_and_transformers_alone(tmp_path: Path
     done = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
-    (kept,) = out.glob("*.json")
-    parts = json.loads(kept.read_text())["parts"]
+    (file,) = out.glob("*.json")
+    parts = json.loads(file.read_text())["parts"]
     assert parts["Walk and plain loop, bit for bit"]["masks with the same bits"] == "4 of 4"
     assert parts["CPU and this device, float32"]["largest relative difference"] == 0
     assert parts["CPU and this device, other work"]["margin of packed choices"] == 0
@@ -64,7 +64,7 @@ def test_the_benchmark_of_gpus_needs_torch_and_transformers_alone(tmp_path: Path
     assert parts["Layer"]["attention without a mask tensor"]
     assert parts["Head"]["share of the peak"] > 0
     assert "model.fused_head=true" in parts["Head, model.fused_head"]["not here"]
-    assert kept.with_suffix(".txt").read_text().splitlines()[0] in done.stdout + kept.read_text()
+    assert file.with_suffix(".txt").read_text().splitlines()[0] in done.stdout + file.read_text()
 
 
 def test_a_search_of_few_shards_keeps_eight_replicas_busy() -> None:

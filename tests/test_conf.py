@@ -22,10 +22,10 @@ COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], object]]] = {
     "search": ("search", build.search_spec),
     "score": ("score", build.score_spec),
     "study": ("study", build.study_spec),
-    "assess": ("assess", lambda words: build.assess_spec(compose("assess", words))),
-    "recover": ("recover", lambda words: build.recover_spec(compose("recover", words))),
-    "data": ("evaluation", lambda words: build.evaluation_spec(words, [])),
-    "sweep": ("evaluation", lambda words: build.evaluation_spec(words, [])),
+    "assess": ("assess", lambda overrides: build.assess_spec(compose("assess", overrides))),
+    "recover": ("recover", lambda overrides: build.recover_spec(compose("recover", overrides))),
+    "data": ("evaluation", lambda overrides: build.evaluation_spec(overrides, [])),
+    "sweep": ("evaluation", lambda overrides: build.evaluation_spec(overrides, [])),
 }
 
 
@@ -35,9 +35,9 @@ def place(file: Path) -> str:
 
 
 @cache
-def built(command: str, words: tuple[str, ...]) -> object:
+def built(command: str, overrides: tuple[str, ...]) -> object:
     """What a command builds from its words, which several files may open with."""
-    return COMMANDS[command][1](words)
+    return COMMANDS[command][1](overrides)
 
 
 def test_there_are_files() -> None:
@@ -56,11 +56,11 @@ def test_every_file_opens_with_commands_that_choose_it_and_work(subtests: pytest
             group, chosen = file.parent.name, file.parent == ROOT
             for line in lines:
                 if line.startswith("# raysearch "):
-                    command, *words = shlex.split(line.removeprefix("# raysearch ").split("  ")[0])
-                    words = [word for word in words if "=" in word]
-                    assert built(command, tuple(words))
-                    chosen = chosen or f"{group}={file.stem}" in words
-                    chosen = chosen or compose(COMMANDS[command][0], words)["choices"].get(group) == file.stem
+                    command, *overrides = shlex.split(line.removeprefix("# raysearch ").split("  ")[0])
+                    overrides = [word for word in overrides if "=" in word]
+                    assert built(command, tuple(overrides))
+                    chosen = chosen or f"{group}={file.stem}" in overrides
+                    chosen = chosen or compose(COMMANDS[command][0], overrides)["choices"].get(group) == file.stem
             assert chosen, "one of the commands chooses it"
 
 
@@ -69,7 +69,8 @@ def test_the_studies_of_experiments_are_grids_of_searches(subtests: pytest.Subte
         with subtests.test(file.stem):
             section = compose("study", [f"study={file.stem}"], file.parents[1])["study"]
             combinations = combinations_of(section["grid"], section["include"], section["exclude"])
-            words = {words for axis in section["grid"].values() if isinstance(axis, dict) for words in axis.values()}
-            assert len(combinations) > len(words) > 3
-            for one in words:
-                build.search_spec(shlex.split(one))
+            axes = [axis for axis in section["grid"].values() if isinstance(axis, dict)]
+            texts = {text for axis in axes for text in axis.values()}
+            assert len(combinations) > len(texts) > 3
+            for text in texts:
+                build.search_spec(shlex.split(text))

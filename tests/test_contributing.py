@@ -16,13 +16,14 @@ _FILE = re.compile(r"`((?:raysearch|conf|tests)/[\w/]+\.(?:py|yaml))`")
 
 
 def shown() -> dict[str, str]:
-    """The whole files of CONTRIBUTING.md, each by the last new path before it."""
-    text, found = (ROOT / "CONTRIBUTING.md").read_text(), {}
+    """Return the whole files that CONTRIBUTING.md shows, each by the last new path before it."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    contents = {}
     parts = re.split(r"^```(?:python|yaml)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     for before, content in zip(parts[::2], parts[1::2], strict=False):
-        *_, name = (one for one in _FILE.findall(before) if not (ROOT / one).exists())
-        found[name] = content
-    return found
+        *_, name = (path for path in _FILE.findall(before) if not (ROOT / path).exists())
+        contents[name] = content
+    return contents
 
 
 @pytest.mark.slow

@@ -51,10 +51,10 @@ def load(file: Path) -> Any:
     return yaml.safe_load(file.read_text(encoding="utf-8"))
 
 
-def run(*words: str | Path) -> None:
+def run(*arguments: str | Path) -> None:
     """Runs a linter of this environment."""
-    tool = Path(sys.executable).parent / words[0]
-    done = subprocess.run([tool, *words[1:]], capture_output=True, text=True, check=False)
+    tool = Path(sys.executable).parent / arguments[0]
+    done = subprocess.run([tool, *arguments[1:]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -86,8 +86,8 @@ def test_there_are_commands_everywhere() -> None:
 
 def test_every_command_is_one_that_raysearch_takes(subtests: pytest.Subtests) -> None:
     for command, name in sorted({command: name for name, command in commands()}.items()):
-        job, *words = shlex.split(command)
-        overrides = [word for word in words if not word.startswith("--")]
+        job, *arguments = shlex.split(command)
+        overrides = [word for word in arguments if not word.startswith("--")]
         with subtests.test(f"{name}: {command}"):
             assert getattr(build, f"{job}_spec")(overrides)
 

@@ -58,40 +58,41 @@ class Block:
     text: str
 
     def commands(self) -> Iterator[tuple[list[str], str]]:
-        """Yield the words of each command and what the document says that it prints."""
+        """Yield the arguments of each command, and the output that the document shows."""
         for part in re.split(r"^\$ ", self.text.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
             line, _, printed = part.partition("\n")
             yield shlex.split(line, comments=True), printed
 
 
 def blocks(document: Path) -> list[Block]:
-    """The console blocks of a document."""
-    return [Block(*found.groups()) for found in BLOCK.finditer(document.read_text(encoding="utf-8"))]
+    """Return the console blocks of a document."""
+    return [Block(*match.groups()) for match in BLOCK.finditer(document.read_text(encoding="utf-8"))]
 
 
 def commands(document: Path) -> Iterator[list[str]]:
-    """The words of each raysearch command in a document: in its blocks, and with options or words in its lines."""
+    """Yield the arguments of each raysearch command in a document: in its blocks, and with arguments in its lines."""
     for block in blocks(document):
-        for words, _ in block.commands():
-            if "raysearch" in words:
-                yield words[words.index("raysearch") + 1 :]
+        for arguments, _ in block.commands():
+            if "raysearch" in arguments:
+                yield arguments[arguments.index("raysearch") + 1 :]
     prose = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
     for span in SPAN.findall(prose):
-        words = [word for word in shlex.split(span)[1:] if not PLACEHOLDER.search(word)]
-        if len(words) > 1 and words[-1] != "--help":
-            yield words
+        arguments = [argument for argument in shlex.split(span)[1:] if not PLACEHOLDER.search(argument)]
+        if len(arguments) > 1 and arguments[-1] != "--help":
+            yield arguments
 
 
-def compose(job: str, words: list[str]) -> None:
-    """Parse the options of a command, and build what its words say."""
-    given = CLI.commands[job].make_context(job, list(words)).params
-    job = given["command"] if job == "config" else job
-    if job in COMMANDS and given["config_dir"] is None:
-        built(job, tuple(given["overrides"] or ()))
-        for also in (words for words in given.get("also") or () if "=" in words):
-            evaluation_spec(given["overrides"] or [], [also])
+def compose(job: str, arguments: list[str]) -> None:
+    """Parse the arguments of a command, and build the specification of its overrides."""
+    options = CLI.commands[job].make_context(job, list(arguments)).params
+    job = options["command"] if job == "config" else job
+    if job in COMMANDS and options["config_dir"] is None:
+        built(job, tuple(options["overrides"] or ()))
+        for also in options.get("also") or ():
+            if "=" in also:
+                evaluation_spec(options["overrides"] or [], [also])
     elif job == "recommend":
-        Budget.parse(given["budget"] or [])
+        Budget.parse(options["budget"] or [])
 
 
 def test_commands_stand_in_console_blocks() -> None:
@@ -101,20 +102,20 @@ def test_commands_stand_in_console_blocks() -> None:
 
 def test_every_command_is_one_that_raysearch_takes(subtests: pytest.Subtests) -> None:
     for page in PAGES:
-        for job, *words in commands(page):
-            with subtests.test(f"{page.name}: {job} {' '.join(words)}"):
-                compose(job, words)
+        for job, *arguments in commands(page):
+            with subtests.test(f"{page.name}: {job} {' '.join(arguments)}"):
+                compose(job, arguments)
 
 
 def test_every_file_of_configuration_works(cwd: Path, subtests: pytest.Subtests) -> None:
     used = re.compile(r"```yaml\n(# (\S+), used by: raysearch (\w+) --config-dir (\w+) ([^\n]*)\n[^`]*)```")
-    found = [one for page in PAGES for one in used.findall(page.read_text(encoding="utf-8"))]
-    assert len(found) >= 3
-    for content, file, job, folder, words in found:
+    files = [match for page in PAGES for match in used.findall(page.read_text(encoding="utf-8"))]
+    assert len(files) >= 3
+    for content, file, job, folder, overrides in files:
         with subtests.test(file):
             (cwd / file).parent.mkdir(parents=True, exist_ok=True)
             (cwd / file).write_text(content, encoding="utf-8")
-            assert settings_of(job, shlex.split(words), folder)
+            assert settings_of(job, shlex.split(overrides), folder)
 
 
 @pytest.fixture(scope="module")
@@ -123,23 +124,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_llama(tmp_path_factory.mktemp("models") / "smollm2-135m.gguf", n_layers=10, context=2048)
 
 
-def smaller(job: str, words: list[str], model: Path) -> list[str]:
-    """The words of a command, with those that make it quick in place of its own."""
-    given = dict(word.split("=", 1) for word in words if "=" in word)
+def smaller(job: str, arguments: list[str], model: Path) -> list[str]:
+    """Return the arguments of a command, followed by overrides that make it quick."""
+    values = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     small: dict[str, object] = {}
     if job in SEARCHES:
         small = {"model": model, "model.dtype": "float32"} | ({} if job == "study" else {"cluster": "inline"})
         small |= {"tracking": "none"} if job == "search" else {}
-        if job != "study" and given.get("data", "sotu") in ("sotu", "file"):
-            small |= {"data.samples": min(int(given.get("data.samples", 8)), 8), "data.seq_len": 16}
-        small |= {"speed.context_tokens": 32, "speed.repeats": 1} if given.get("remove") == "auto" else {}
-        small |= {"objective.max_new_tokens": 2} if given.get("objective") == "generation_accuracy" else {}
+        if job != "study" and values.get("data", "sotu") in ("sotu", "file"):
+            small |= {"data.samples": min(int(values.get("data.samples", 8)), 8), "data.seq_len": 16}
+        small |= {"speed.context_tokens": 32, "speed.repeats": 1} if values.get("remove") == "auto" else {}
+        small |= {"objective.max_new_tokens": 2} if values.get("objective") == "generation_accuracy" else {}
     elif job == "recover":
         small = {"data.samples": 24, "data.seq_len": 32, "recovery.max_steps": 2, "assess.limit": 2}
         small |= {"assess.probe.items": 4}
     elif job == "assess":
         small = {"assess.limit": 2, "assess.seq_len": 32, "assess.speed.context_tokens": 32, "assess.speed.repeats": 1}
-    return [*words, *(f"{key}={value}" for key, value in small.items())]
+    return [*arguments, *(f"{key}={value}" for key, value in small.items())]
 
 
 @pytest.mark.real
@@ -167,17 +168,21 @@ def test_every_block_runs(
     for rows, name in re.findall(r"```jsonl\n(.*?)```\n+```console\n.*? data.path=(\S+)", text, flags=re.DOTALL):
         (cwd / name).write_text(rows, encoding="utf-8")
     todo = [command for block in blocks(document) if block.reason is None for command in block.commands()]
-    if any("latest" in words for words, _ in todo) and not any("search" in words for words, _ in todo[:1]):
+    needs_search = any("latest" in arguments for arguments, _ in todo)
+    first_arguments, _ = todo[0] if todo else ([], "")
+    if needs_search and "search" not in first_arguments:
         run("search", *smaller("search", [], model))
-    for (program, job, *words), printed in todo:
-        with subtests.test(" ".join([program, job, *words])):
+    for (program, job, *arguments), printed in todo:
+        with subtests.test(" ".join([program, job, *arguments])):
             assert program == "raysearch", "only raysearch is run; say why the others are not"
-            outcome = run(job, *smaller(job, words, model))
+            outcome = run(job, *smaller(job, arguments, model))
             assert outcome.code == 0, outcome.err
-            told = set(WORD.findall(outcome.out + outcome.err))
+            printed_words = set(WORD.findall(outcome.out + outcome.err))
             for line in printed.splitlines():  # numbers, judgements and what is in brackets depend on the model
-                said = set(WORD.findall(re.sub(r"\(.*?\)", "", line)))
-                assert len(said & told) >= len(said) / 2, f"{line}\n is not in:\n{outcome.out}{outcome.err}"
+                expected_words = set(WORD.findall(re.sub(r"\(.*?\)", "", line)))
+                assert len(expected_words & printed_words) >= len(expected_words) / 2, (
+                    f"{line}\n is not in:\n{outcome.out}{outcome.err}"
+                )
 
 
 @pytest.mark.real
@@ -189,8 +194,8 @@ def test_every_block_of_python_runs(
     search = raysearch.search
 
     def small_search(*overrides: str, **values: Any) -> raysearch.Search:
-        words = ["model.dtype=float32", "cluster=inline", "tracking=none", "data.samples=8", "data.seq_len=16"]
-        return search(*overrides, *words, **{**values, "model": model})
+        small = ["model.dtype=float32", "cluster=inline", "tracking=none", "data.samples=8", "data.seq_len=16"]
+        return search(*overrides, *small, **{**values, "model": model})
 
     monkeypatch.setattr(raysearch, "search", small_search)
     python_blocks = re.findall(
@@ -206,6 +211,10 @@ def test_every_command_that_answers_does_so_in_json_too() -> None:
     """README: every command except `ui` takes `--json`."""
     commands: dict[str, Any] = {}
     for name, command in CLI.commands.items():
-        commands |= {f"{name} {sub}": one for sub, one in getattr(command, "commands", {name: command}).items()}
-    without = {name for name, one in commands.items() if not any("--json" in each.opts for each in one.params)}
-    assert {name.split()[-1] for name in without} == {"ui"}
+        subcommands = getattr(command, "commands", {name: command})
+        commands |= {f"{name} {sub}": subcommand for sub, subcommand in subcommands.items()}
+    without = set()
+    for name, command in commands.items():
+        if not any("--json" in option.opts for option in command.params):
+            without.add(name.split()[-1])
+    assert without == {"ui"}

@@ -96,8 +96,8 @@ def test_no_error_holds_a_secret() -> None:
 def test_an_address_in_a_word_or_a_variable_tells_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORE", "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3D%7Bs3cr+t%20Q9%7D")
     monkeypatch.setattr("sys.argv", ["raysearch", "search", "tracking.uri=postgresql+psycopg2://u:S3cr%27et/Q9 @db/x"])
-    for said in ("S3cr%27et/Q9 ", "S3cr'et/Q9 ", "S3cr%27et%2FQ9%20", "DRIVER=x;PWD={s3cr+t Q9}"):
-        assert redact(f"it was <{said}>") == "it was <***>", said
+    for secret in ("S3cr%27et/Q9 ", "S3cr'et/Q9 ", "S3cr%27et%2FQ9%20", "DRIVER=x;PWD={s3cr+t Q9}"):
+        assert redact(f"it was <{secret}>") == "it was <***>", secret
 
 
 def test_addresses_are_read_as_sqlalchemy_reads_them() -> None:

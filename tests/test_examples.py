@@ -35,6 +35,6 @@ def test_the_notebook_runs(cwd: Path, world: World) -> None:
     for cell in book.cells:
         cell.source = cell.source.replace('"seq_len": 64, "probe"', '"seq_len": 32, "probe"')
     NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(cwd)}}).execute()
-    written = "".join(one["text"] for one in book.cells[-1].outputs if one.get("name") == "stdout")
+    written = "".join(output["text"] for output in book.cells[-1].outputs if output.get("name") == "stdout")
     assert "pruned:" in written
     assert "healed:" in written

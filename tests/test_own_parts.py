@@ -73,8 +73,8 @@ def test_objects_of_ours_are_what_their_words_are(own: Any) -> None:
     composed = compose("search", [searcher, objective, "searcher.width=4"])
     assert build_searcher(composed["searcher"]) == BeamSearcher(width=4)
     assert build_objective(composed["objective"]) == KLObjective("reverse")
-    words = compose("search", ["searcher=beam", "searcher.width=4", "objective=kl", "objective.direction=reverse"])
-    assert (composed["searcher"], composed["objective"]) == (words["searcher"], words["objective"])
+    overrides = compose("search", ["searcher=beam", "searcher.width=4", "objective=kl", "objective.direction=reverse"])
+    assert (composed["searcher"], composed["objective"]) == (overrides["searcher"], overrides["objective"])
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ def test_an_installed_package_adds_parts(
         file = tmp_path / "conf" / f"{place}.yaml"
         file.parent.mkdir(parents=True)
         file.write_text(text)
-    words = world.search(searcher="hot", objective="bits", searcher__temperature=0.2)
-    printed = json_answer(run("search", *words, "--config-dir", str(tmp_path / "conf"), "--json"))
+    overrides = world.search(searcher="hot", objective="bits", searcher__temperature=0.2)
+    printed = json_answer(run("search", *overrides, "--config-dir", str(tmp_path / "conf"), "--json"))
     assert printed["search_id"].startswith("hot-m2-") and printed["measure"]["unit"] == "bits per token"
     assert raysearch.open().search().result.config["searcher"] == {"type": "annealing", "steps": 3, "temperature": 0.2}
     assert run("export", "latest", "--out", "out").code == 0

@@ -1,4 +1,4 @@
-"""docs/papers.md: what presets set is what it says, beside sentences that the papers have."""
+"""docs/papers.md: the presets set the values that it states, and the papers have the sentences that it quotes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ROWS = [
 ]
 
 
-def composed(words: str) -> dict[str, object]:
+def composed(overrides: str) -> dict[str, object]:
     jobs = {"study": "study", "assess": "assess", "recovery": "recover"}
-    job = jobs.get(words.split("=")[0], "search")
-    return compose(job, shlex.split(words))
+    job = jobs.get(overrides.split("=")[0], "search")
+    return compose(job, shlex.split(overrides))
 
 
 def value_of(config: dict[str, object], key: str) -> object:
@@ -40,18 +40,18 @@ def value_of(config: dict[str, object], key: str) -> object:
 
 def test_presets_set_what_the_page_says(subtests: pytest.Subtests) -> None:
     assert len(ROWS) > 15
-    for paper, _, words, values, *_ in ROWS:
-        with subtests.test(f"{paper}: {words}"):
+    for paper, _, overrides, values, *_ in ROWS:
+        with subtests.test(f"{paper}: {overrides}"):
             pairs = [pair.split("=", 1) for pair in re.findall(r"`([^`]+)`", values)]
-            config = composed(words.strip("`"))
+            config = composed(overrides.strip("`"))
             assert pairs
             assert [value_of(config, key) for key, _ in pairs] == [yaml.safe_load(value) for _, value in pairs]
 
 
 def test_the_papers_study_has_the_words_of_the_page() -> None:
     grid = yaml.safe_load((conf_dir() / "study" / "paper.yaml").read_text(encoding="utf-8"))["grid"]
-    told = {words.strip("`") for paper, _, words, *_ in ROWS if paper.startswith("A 4")}
-    assert {*grid["searcher"].values(), *grid["calibration"].values()} <= told
+    documented = {overrides.strip("`") for paper, _, overrides, *_ in ROWS if paper.startswith("A 4")}
+    assert {*grid["searcher"].values(), *grid["calibration"].values()} <= documented
 
 
 @pytest.mark.data

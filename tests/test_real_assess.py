@@ -59,28 +59,28 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(store, data_folder, dense):
+def assessments(store, data_folder, dense):
     """Everything but speed, of the resident model."""
-    words = [f"assess.data_dir={data_folder}", f"assess.tasks=[{','.join(TASKS)}]", "assess.speed.enabled=false"]
-    words += [f"assess.seq_len={SEQ_LEN}", f"assess.limit={ITEMS}"]
-    spec = assess_spec(compose("assess", ["assess=paper", *words]))
+    overrides = [f"assess.data_dir={data_folder}", f"assess.tasks=[{','.join(TASKS)}]", "assess.speed.enabled=false"]
+    overrides += [f"assess.seq_len={SEQ_LEN}", f"assess.limit={ITEMS}"]
+    spec = assess_spec(compose("assess", ["assess=paper", *overrides]))
     with closing(Ledger(store / "ledger.db")) as ledger:
         return assess_masks(plan_assessment(spec, dense, ClusterOptions("inline"), ledger.path), ledger, [MASK])
 
 
-def test_accuracies_are_those_of_lm_evals_own_command(found, checkpoint, store, data_folder, monkeypatch):
+def test_accuracies_are_those_of_lm_evals_own_command(assessments, checkpoint, store, data_folder, monkeypatch):
     """The command runs in this process, which has imported already what takes it ten seconds."""
     from lm_eval import __main__ as lm_eval_command
     from lm_eval.tasks._index import TaskIndex
 
     folder, out = write_task_files(data_folder, store), store / "lm-eval"
     model_args = f"pretrained={checkpoint},dtype=float32"
-    words = ["--model", "hf", "--model_args", model_args, "--device", "cpu", "--include_path", str(folder)]
-    words += ["--tasks", ",".join(TASKS), "--limit", str(ITEMS), "--output_path", str(out)]
-    monkeypatch.setattr(sys, "argv", ["lm_eval", *words])
+    arguments = ["--model", "hf", "--model_args", model_args, "--device", "cpu", "--include_path", str(folder)]
+    arguments += ["--tasks", ",".join(TASKS), "--limit", str(ITEMS), "--output_path", str(out)]
+    monkeypatch.setattr(sys, "argv", ["lm_eval", *arguments])
     files = TaskIndex._iter_yaml_files  # of its own thousands, before ours, it reads those of these tasks alone
-    these = {folder.name, *TASKS}
-    only_these = staticmethod(lambda root: (file for file in files(root) if file.parent.name in these))
+    tasks = {folder.name, *TASKS}
+    only_these = staticmethod(lambda root: (file for file in files(root) if file.parent.name in tasks))
     monkeypatch.setattr(TaskIndex, "_iter_yaml_files", only_these)
     monkeypatch.setattr(lm_eval_command, "setup_logging", lambda: None)  # other tests have their own
     with warnings.catch_warnings(action="ignore"):
@@ -89,10 +89,10 @@ def test_accuracies_are_those_of_lm_evals_own_command(found, checkpoint, store, 
     expected: dict[str, dict[str, Any]] = json.loads(file.read_text())["results"]
     for task in TASKS:
         theirs = {key.partition(",")[0]: value for key, value in expected[task].items() if key.endswith(",none")}
-        assert found.by_mask[MASK][task].detail["metrics"] == theirs
+        assert assessments.by_mask[MASK][task].detail["metrics"] == theirs
 
 
-def test_perplexities_are_those_of_a_plain_script(found, checkpoint, data_folder):
+def test_perplexities_are_those_of_a_plain_script(assessments, checkpoint, data_folder):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
@@ -111,4 +111,4 @@ def test_perplexities_are_those_of_a_plain_script(found, checkpoint, data_folder
                 logits = model(torch.tensor([row]), use_cache=False).logits[0, :-1]
             nats += float(functional.cross_entropy(logits, torch.tensor(row[1:]), reduction="sum"))
             n_tokens += len(row) - 1
-        assert found.values[MASK][name].value == pytest.approx(math.exp(nats / n_tokens), rel=1e-5), name
+        assert assessments.values[MASK][name].value == pytest.approx(math.exp(nats / n_tokens), rel=1e-5), name

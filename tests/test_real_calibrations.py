@@ -56,15 +56,15 @@ def without(model, mask):
 def calibrate(data_folder, smollm2_tokenizer):
     """Makes a calibration of the words that name it."""
 
-    def make(*words, samples=SAMPLES):
-        data = next(word.removeprefix("data=") for word in words if word.startswith("data="))
+    def make(*overrides, samples=SAMPLES):
+        data = next(word.removeprefix("data=") for word in overrides if word.startswith("data="))
         local = [f"data.path={data_folder / ITEMS[data]}", "data.allow_evaluation_split=true"] if data in ITEMS else []
         if data == "arc_easy":  # in the shape of the rows at hand
             local += ["data.question=query", "data.answer=gold", "data.prompt={question}"]
-        config = compose("score", [*local, *words, f"data.samples={samples}", "masks=[[]]"])
+        config = compose("score", [*local, *overrides, f"data.samples={samples}", "masks=[[]]"])
         objective, chosen = build_objective(config["objective"]), build_data(config["data"])
         drawn = chosen.samples(smollm2_tokenizer, objective.form)
-        return Calibration.create(objective, drawn.batch, 2, {"words": words}, drawn.description)
+        return Calibration.create(objective, drawn.batch, 2, {"overrides": overrides}, drawn.description)
 
     return make
 
@@ -111,10 +111,11 @@ def scored_logits(model, mask, ids, scored):
 
 
 @pytest.mark.parametrize(
-    "words", [["data=commonsense170k"], ["data=commonsense170k", "data.score=all"], ["data=sotu", "data.seq_len=48"]]
+    "overrides",
+    [["data=commonsense170k"], ["data=commonsense170k", "data.score=all"], ["data=sotu", "data.seq_len=48"]],
 )
-def test_perplexity(words, calibrate, replica, model):
-    calibration = calibrate("objective=perplexity", *words)
+def test_perplexity(overrides, calibrate, replica, model):
+    calibration = calibrate("objective=perplexity", *overrides)
     nats = sum(
         float(functional.cross_entropy(scored_logits(model, MASK, ids, scored), ids[scored], reduction="sum"))
         for _, ids, scored in rows_of(calibration)
@@ -132,7 +133,8 @@ def test_margin(data, calibrate, replica, model):
         mean = float(log_probs.gather(1, ids[scored][:, None]).mean())
         means.setdefault(sample, {True: [], False: []})[gold].append(mean)
     margins = [
-        right[0] - sum(wrong) / len(wrong) for right, wrong in ((one[True], one[False]) for one in means.values())
+        right[0] - sum(wrong) / len(wrong)
+        for right, wrong in ((by_right[True], by_right[False]) for by_right in means.values())
     ]
     expected = -sum(margins) / SAMPLES
     assert len(margins) == SAMPLES
@@ -149,8 +151,8 @@ def test_divergence(direction, calibrate, replica, model):
         dense, pruned = (scored_logits(model, mask, ids, scored).double().log_softmax(-1) for mask in (Mask(), MASK))
         middle = ((dense.exp() + pruned.exp()) / 2).log()
         pairs = {"forward": [(dense, pruned)], "reverse": [(pruned, dense)], "js": [(dense, middle), (pruned, middle)]}
-        for one, other in pairs[direction]:  # torch's own has them the other way round
-            nats += float(functional.kl_div(other, one, log_target=True, reduction="sum")) / len(pairs[direction])
+        for target, estimate in pairs[direction]:  # torch's own has them the other way round
+            nats += float(functional.kl_div(estimate, target, log_target=True, reduction="sum")) / len(pairs[direction])
     assert loss_of(replica, calibration) == pytest.approx(nats / calibration.n_tokens, rel=1e-5)
 
 
@@ -246,7 +248,12 @@ def test_accuracy_is_that_of_lm_eval(data, data_folder, calibrate, replica, mode
         )["results"][f"{data}_rows"]
     packed = None
     for normalise, metric in (("none", "acc"), ("characters", "acc_norm")):
-        words = [f"objective.normalise={normalise}", f"data={data}", f"data.path={same}", "data.sampling=sequential"]
-        calibration = calibrate("objective=task_accuracy", *words, samples=n_items)
+        overrides = [
+            f"objective.normalise={normalise}",
+            f"data={data}",
+            f"data.path={same}",
+            "data.sampling=sequential",
+        ]
+        calibration = calibrate("objective=task_accuracy", *overrides, samples=n_items)
         assert 1 - loss_of(replica, calibration, packed=packed) == pytest.approx(results[f"{metric},none"])
         packed = replica._packing[calibration.fingerprint]  # the same items, tried once

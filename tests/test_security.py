@@ -69,11 +69,11 @@ def risks(call: ast.Call) -> Iterator[str]:
     name = ast.unparse(call.func)
     if name in FORBIDDEN:
         yield f"calls {name}"
-    given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    arguments = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     for risky in ("shell", "allow_pickle", "weights_only"):
-        if risky in given:
-            yield f"has {risky}={given[risky]}"
-    if given.get("trust_remote_code", "model.trust_remote_code") != "model.trust_remote_code":
+        if risky in arguments:
+            yield f"has {risky}={arguments[risky]}"
+    if arguments.get("trust_remote_code", "model.trust_remote_code") != "model.trust_remote_code":
         yield "trusts code unasked"
 
 

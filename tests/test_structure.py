@@ -92,23 +92,19 @@ def name_of(file: Path) -> str:
 
 @functools.cache
 def imported_files() -> dict[str, set[str]]:
-    """By module, the modules of ours that it imports."""
-    known = {name_of(file) for file in FILES}
+    """Return, by module, the modules of the package that it imports."""
+    module_names = {name_of(file) for file in FILES}
 
     def nearest(name: str) -> str:
-        while name not in known:
+        while name not in module_names:
             name = name.rpartition(".")[0]
         return name
 
-    return {
-        name_of(file): {
-            found
-            for module in imports(file)
-            if module.partition(".")[0] == "raysearch"
-            and (found := nearest(module)) not in (name_of(file), "raysearch")
-        }
-        for file in FILES
-    }
+    imported_by = {}
+    for file in FILES:
+        nearest_modules = {nearest(module) for module in imports(file) if module.partition(".")[0] == "raysearch"}
+        imported_by[name_of(file)] = nearest_modules - {name_of(file), "raysearch"}
+    return imported_by
 
 
 def room(module: str) -> str:

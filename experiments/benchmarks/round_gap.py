@@ -1,7 +1,7 @@
 """How long do replicas wait between two rounds, and for what?
 
     python experiments/benchmarks/round_gap.py
-    python experiments/benchmarks/round_gap.py data.samples=64 tracking=none        words as of raysearch search
+    python experiments/benchmarks/round_gap.py data.samples=64 tracking=none        overrides of raysearch search
 
 runs a search on two replicas in a new store, with all that a command does: ledger, MLflow, display. Its samples are
 short, so that it is quick; what happens between rounds does not depend on them. A gap is from the moment when the
@@ -33,8 +33,8 @@ from raysearch.ledger.claims import Claims
 from raysearch.ledger.ledger import Ledger
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 
-WORDS = ["cluster.replicas=2", "remove=5", "data.samples=8", "data.seq_len=32"]
-#: The functions that are timed, none of which calls another, by what they are for.
+OVERRIDES = ["cluster.replicas=2", "remove=5", "data.samples=8", "data.seq_len=32"]
+#: The functions that are timed, by their purpose. None of them calls another.
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "ledger, commits": [(Ledger, "record"), (Claims, "take"), (Claims, "release")],
     "ledger, reads": [(Ledger, "known")],
@@ -101,7 +101,7 @@ class Clock:
 def main() -> None:
     """Run the search, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="as of raysearch search")
+    parser.add_argument("overrides", nargs="*", help="overrides of raysearch search")
     options = parser.parse_args()
     clock = Clock()
     RayPool.run = clock.watched(RayPool.run)
@@ -109,7 +109,7 @@ def main() -> None:
         for owner, name in functions:
             setattr(owner, name, clock.timed(part, getattr(owner, name)))
     with tempfile.TemporaryDirectory() as store, SearchDisplay(SafeConsole(file=sys.stderr)) as display:
-        raysearch.search(*WORDS, *options.words, f"store={store}", observer=display)
+        raysearch.search(*OVERRIDES, *options.overrides, f"store={store}", observer=display)
     print("| between rounds | median, ms |\n|---|---:|")
     for part in PARTS:
         print(f"| {part} | {1e3 * statistics.median(parts[part] for parts in clock.parts_s):.1f} |")

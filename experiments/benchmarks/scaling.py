@@ -6,9 +6,10 @@
 
 Everything that decides is the real thing: the searcher, the evaluator with its ledger and its screening, the cutting of
 units, the scheduler, and how many replicas `cluster.replicas=auto` starts on a machine with so many cores, or GPUs, and
-enough memory. Only the replicas are not there. Each takes for a unit what the prefix plan and the head cost by their
-parameters; it has a speed of its own, and each unit varies (log-normal, 5 % each, seeded). A clock is moved from answer
-to answer, so the results are the same on any machine. What a message, a commit or a searcher takes is left out.
+enough memory. Only the replicas are simulated. The time of a unit follows from the parameters that the prefix plan and
+the head run. Replicas have different speeds, and the time of each unit varies (log-normal, 5 % each, seeded). A clock
+is moved from answer to answer, so the results are the same on any machine. The times of messages, commits and searchers
+are left out.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ SPEED_SIGMA = JITTER_SIGMA = 0.05
 
 
 def shape(device: str, n_layers: int, layer: int, head: int, embedding: int, width: int) -> ModelInfo:
-    """Return the sizes of a model of this many parameters a layer, in its head and in an embedding beside it."""
+    """Return the sizes of a model of this many parameters a layer, in its head and in a separate embedding."""
     model = LocatedModel("simulated", "simulated", "bfloat16", device, location="simulated")
     parameters = n_layers * layer + head + embedding
     sites = Sites.of_layers([layer] * n_layers)
@@ -200,14 +201,14 @@ class Outcome:
 
     @property
     def tails(self) -> list[float]:
-        """The share of each round in which some replica has nothing."""
+        """Return the share of each round in which some replica has no work."""
         return [
             sum(span.tail_s for span in spans) / sum(span.ended - span.began for span in spans) for spans in self.rounds
         ]
 
     @property
     def share_without_work(self) -> float:
-        """The share of the replicas' time in which they have nothing, the mean of the rounds."""
+        """Return the share of the replicas' time in which they have no work, the mean over the rounds."""
         lasted = [sum(span.ended - span.began for span in spans) for spans in self.rounds]
         busy = [sum(span.busy_s for span in spans) for spans in self.rounds]
         return float(np.mean([1 - spent / self.n_replicas / whole for spent, whole in zip(busy, lasted, strict=True)]))
@@ -271,7 +272,7 @@ def work_s(case: Case, screening: Screening) -> float:
 
 
 def table(cases: Sequence[Case], machines: Sequence[int], screening: Screening, late_s: float) -> Iterator[str]:
-    """Give the lines of a table in Markdown: each case on machines of so many cores, or GPUs."""
+    """Yield the lines of a table in Markdown: each case on machines of so many cores, or GPUs."""
     heads = ["calibration", "shards", "cores or GPUs", "replicas", "times one replica", "share of the ideal"]
     yield f"| {' | '.join([*heads, 'time without work', 'tail of a round, median (most)'])} |"
     yield f"|---{'|---:' * (len(heads) + 1)}|"

@@ -1,9 +1,9 @@
-"""Measures where the time from a command to its first unit goes.
+"""Measure the parts of the time from a command to its first unit.
 
     python experiments/benchmarks/startup.py --repeats 5
 
-Each run is a process of its own that does the steps of ``raysearch search`` on the demo one after another. Samples are
-drawn anew in each, as in a first search on new data. ``--cold`` reads the GGUF file anew as well, as the very first
+Each run is a separate process that does the steps of ``raysearch search`` on the demo one after another. Each run draws
+other samples, as in a first search on new data. With ``--cold`` each run also reads the GGUF file, as the very first
 search does: in this process, while Ray starts.
 """
 
@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-WORDS = ["searcher=greedy", "remove=5", "model.dtype=bfloat16", "data.samples=8", "data.seq_len=128"]
+OVERRIDES = ["searcher=greedy", "remove=5", "model.dtype=bfloat16", "data.samples=8", "data.seq_len=128"]
 
 
 def main() -> None:
-    """Run as often as was asked for, and print the medians."""
+    """Run the steps `--repeats` times, and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cold", action="store_true", help="read the GGUF file in each run")
@@ -63,7 +63,7 @@ def phases(store: Path) -> dict[str, list[float]]:
         from raysearch.evaluation.unit import Job, MaskUnit
         from raysearch.models.loading import describe
     with phase("config"):
-        spec = build.search_spec([*WORDS, f"store={store}", f"data.seed={time.time_ns() % 2**31}"])
+        spec = build.search_spec([*OVERRIDES, f"store={store}", f"data.seed={time.time_ns() % 2**31}"])
     with phase("model's sizes"):
         info = describe(spec.evaluation.model)
     with phase("calibration"):

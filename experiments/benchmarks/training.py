@@ -4,7 +4,7 @@
     python experiments/benchmarks/training.py --at-once 1 2 4 8 --dtype bfloat16
 
 Rows are windows of the State of the Union addresses: of 256 tokens each, or of lengths as Alpaca's rows have, 40 to 600
-tokens. Every run is a process of its own that trains an adapter for steps of eight rows on the tokens themselves.
+tokens. Every run is a separate process that trains an adapter for steps of eight rows on the tokens themselves.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ def main() -> None:
         for lengths in ("equal", "varied"):
             first = None
             for at_once in options.at_once:
-                words = [__file__, "--dtype", options.dtype, "--run", folder, str(at_once), lengths]
-                done = subprocess.run([sys.executable, *words], check=True, stdout=subprocess.PIPE, text=True)
-                one = json.loads(done.stdout.splitlines()[-1])
-                first = first or one["seconds"]
-                share, memory = f"{one['seconds'] / first:.2f}", f"{one['memory']:.1f}"
-                print(f"| {lengths} | {at_once} | {one['seconds']:.1f} | {share} | {memory} | {one['loss']:.5f} |")
+                arguments = [__file__, "--dtype", options.dtype, "--run", folder, str(at_once), lengths]
+                done = subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.PIPE, text=True)
+                timing = json.loads(done.stdout.splitlines()[-1])
+                first = first or timing["seconds"]
+                share, memory = f"{timing['seconds'] / first:.2f}", f"{timing['memory']:.1f}"
+                print(
+                    f"| {lengths} | {at_once} | {timing['seconds']:.1f} | {share} | {memory} | {timing['loss']:.5f} |"
+                )
 
 
 def write_model(folder: Path) -> None:
@@ -98,7 +100,7 @@ def run(folder: Path, at_once: int, varied: bool, dtype: Any) -> dict[str, Any]:
         clock = Clock()
         trainer.add_callback(clock)
         trainer.train()
-    losses = [one["loss"] for one in trainer.state.log_history if "loss" in one]
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return {"seconds": sum(clock.seconds[1:]) / (N_STEPS - 1), "memory": peak, "loss": losses[-1]}
 

@@ -59,7 +59,7 @@ def main() -> None:
         f"seconds (median) walk {statistics.median(walk_s):.2f}   loop {statistics.median(loop_s):.2f}   "
         f"ratio {statistics.median(ratios):.2f} (min {min(ratios):.2f}, max {max(ratios):.2f}, n={len(ratios)})"
     )
-    print(f"states held      {plan.peak_held} at most, beside the running one")
+    print(f"states held      {plan.peak_held} at most, besides the current one")
     print(f"largest relative difference of a sample's loss: {gap:.1e}")
     if options.device == "cuda":
         print(f"peak GPU memory  {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
@@ -81,7 +81,7 @@ def round_masks(name: str, n_layers: int) -> list[Mask]:
 
 @torch.inference_mode()
 def plain_losses(model: PreTrainedModel, mask: Mask, batch: Batch) -> np.ndarray:
-    """Summed nats per sample by the model's own forward with the mask's layers taken out of its list."""
+    """Return the summed nats of each sample, by the model's own forward without the layers of the mask."""
     layers = model.model.layers
     model.model.layers = torch.nn.ModuleList(layer for index, layer in enumerate(layers) if index not in mask)
     try:
@@ -94,7 +94,7 @@ def plain_losses(model: PreTrainedModel, mask: Mask, batch: Batch) -> np.ndarray
 
 
 def by_sample(model: PreTrainedModel, mask: Mask, batch: Batch) -> np.ndarray:
-    """The same by a forward for every sample, as SLEB does."""
+    """Return the same by a forward for every sample, as SLEB does."""
     rows = (batch.samples(sample, sample + 1) for sample in range(batch.n_samples))
     return np.concatenate([plain_losses(model, mask, row) for row in rows])
 

@@ -1,11 +1,11 @@
-"""Objective and data apart: {perplexity, margin} x {C4, Commonsense} on one model.
+"""Compare the effects of the objective and of the data: {perplexity, margin} x {C4, Commonsense} on one model.
 
-Greedy search on one draw of samples, single layers on others too: they tell how much is chance.
+A greedy search uses one draw of samples. Single layers are evaluated on other draws too, which shows the noise.
 
     python experiments/calibrations_on_smollm2/run.py --store /tmp/cells
 
-It takes about three quarters of an hour on two shared cores. Stopped, the same command goes on. It writes
-six CSV files, cells.png and, for people, tables.md beside this file.
+It takes about three quarters of an hour on two shared cores. If it is stopped, the same command continues. It writes
+six CSV files, cells.png and, for people, tables.md next to this file.
 """
 
 import argparse
@@ -32,25 +32,25 @@ M = 5
 
 C4 = "data.path={data}/c4/calibration.jsonl"
 COMMONSENSE = "data=commonsense170k data.path={data}/commonsense170k/sample.jsonl data.samples=48"
-#: Objective and data of each cell, in words of the command line; about as many scored tokens in each.
+#: The overrides of each cell, for its objective and its data; about as many scored tokens in each.
 CELLS = {
     ("perplexity", "C4"): f"objective=perplexity data=c4 {C4} data.samples=16 data.seq_len=128",
     ("perplexity", "Commonsense"): f"objective=perplexity {COMMONSENSE} data.score=all",
     ("margin", "C4"): f"objective=task_margin data=continuation {C4} data.samples=16",
     ("margin", "Commonsense"): f"objective=task_margin {COMMONSENSE}",
 }
-#: Single layers by more items of a third draw, where few turn out to say little.
+#: More items of a third draw for single layers, in the cells in which few items are too noisy.
 MORE = {("margin", "C4", 2): 48, ("margin", "Commonsense", 2): 192}
 UNSEEN = "data.allow_evaluation_split=true data.seed=0 data.path={data}"
 ARC = "data=arc_easy data.question=query data.choices=choices data.answer=gold data.prompt={{question}}"
 ACCURACY = "objective=task_accuracy objective.normalise=characters data.samples=100"
-#: What no search has seen.
+#: Data that no search has used.
 HELDOUT = {
     "C4 perplexity": f"objective=perplexity data=c4 {UNSEEN}/c4/evaluation.jsonl data.samples=32 data.seq_len=256",
     "ARC-Easy accuracy": f"{ACCURACY} {ARC} {UNSEEN}/arc_easy/test.jsonl",
     "PIQA accuracy": f"{ACCURACY} data=piqa {UNSEEN}/piqa/validation.jsonl",
 }
-#: What two calibrations have in common, objective and data, and so what they differ in, for people.
+#: Whether two calibrations have the same objective and the same data, and the name of their difference.
 PAIRS = {(True, True): "the draw", (True, False): "data, draw", (False, True): "objective, draw", (False, False): "all"}
 
 
@@ -63,39 +63,43 @@ def main() -> None:
     common = [f"model={args.model}", "model.name=smollm2-135m", "model.dtype=bfloat16", "cluster.replicas=2"]
     common.append(f"store={args.store}")
 
-    def words(text: str) -> list[str]:
+    def overrides_of(text: str) -> list[str]:
         return [*common, *text.format(data=args.data).split()]
 
     keys = [(*cell, draw) for draw in DRAWS for cell in CELLS]
     calibrations = {key: f"{CELLS[key[:2]]} data.seed={key[2]}" for key in keys}
     calibrations |= {key: f"{CELLS[key[:2]]} data.seed={key[2]} data.samples={n}" for key, n in MORE.items()}
-    cells = [search(key, words(calibrations[key]), args.store) for key in keys if key[2] == DRAWS[0]]
+    cells = [search(key, overrides_of(calibrations[key]), args.store) for key in keys if key[2] == DRAWS[0]]
     masks = [json.loads(row["removed"]) for row in cells]
 
     first, *others = (text.format(data=args.data) for text in calibrations.values())
-    swept = raysearch.sweep(*words(first), also=others)  # on the first draw, the ledger answers
+    swept = raysearch.sweep(*overrides_of(first), also=others)  # on the first draw, the ledger answers
     searched = dataclasses.replace(swept, calibrations=swept.calibrations[: len(cells)])
     sweep_figure(searched, M).savefig(HERE / "cells.png", dpi=150)
     names = [" ".join(map(str, key)) for key in calibrations]
-    losses = zip(*(one.losses for one in swept.calibrations), strict=True)
+    losses = zip(*(profile.losses for profile in swept.calibrations), strict=True)
     singles = [{"layer": layer, **dict(zip(names, row, strict=True))} for layer, row in enumerate(losses)]
     pairs = [
-        {**labels(one), **labels(other, "other_"), "spearman": agreement.spearman, "shared": agreement.shared}
-        for (one, other), agreement in zip(itertools.combinations(calibrations, 2), swept.agreements(M), strict=True)
+        {**labels(key), **labels(other_key, "other_"), "spearman": agreement.spearman, "shared": agreement.shared}
+        for (key, other_key), agreement in zip(
+            itertools.combinations(calibrations, 2), swept.agreements(M), strict=True
+        )
     ]
 
     with contextlib.closing(Ledger(args.store / "ledger.db")) as ledger:
-        noise = [{**labels(key), **split_halves(words(text), ledger)} for key, text in calibrations.items()]
+        noise = [{**labels(key), **split_halves(overrides_of(text), ledger)} for key, text in calibrations.items()]
 
     cross = []
     for key in keys:
-        dense, *scores = score(words(calibrations[key]), masks)
-        for row, one in zip(cells, scores, strict=True):
-            cross.append({**of(row), **labels(key, "by_"), "loss": one.loss, "dense_loss": dense.loss})
-    readouts = {name: score(words(text), masks) for name, text in HELDOUT.items()}
+        dense, *scores = score(overrides_of(calibrations[key]), masks)
+        for row, mask_score in zip(cells, scores, strict=True):
+            cross.append(
+                {**labels_of_mask(row), **labels(key, "by_"), "loss": mask_score.loss, "dense_loss": dense.loss}
+            )
+    readouts = {name: score(overrides_of(text), masks) for name, text in HELDOUT.items()}
     heldout = [
         {**row, **{name: scores[place].measure.read(scores[place].loss) for name, scores in readouts.items()}}
-        for place, row in enumerate([{"objective": "dense", "data": "", "removed": "[]"}, *map(of, cells)])
+        for place, row in enumerate([{"objective": "dense", "data": "", "removed": "[]"}, *map(labels_of_mask, cells)])
     ]
     write(HERE / "cells.csv", cells)
     write(HERE / "singles.csv", singles)
@@ -106,11 +110,11 @@ def main() -> None:
     (HERE / "tables.md").write_text("\n".join(tables(cells, pairs, noise, cross, heldout)) + "\n")
 
 
-def search(key: tuple[str, str, int], words: list[str], store: Path) -> dict:
-    """One cell as a row: as it went the first time, when the ledger did not yet know it all."""
-    kept = store / "rows" / f"{'-'.join(map(str, key))}.json"
-    if not kept.exists():
-        result = raysearch.search(*words, "searcher=greedy", f"remove={M}", "tracking=none").result
+def search(key: tuple[str, str, int], overrides: list[str], store: Path) -> dict:
+    """Return a cell as a row. Its costs are those of the first run; later, the ledger has all losses."""
+    file = store / "rows" / f"{'-'.join(map(str, key))}.json"
+    if not file.exists():
+        result = raysearch.search(*overrides, "searcher=greedy", f"remove={M}", "tracking=none").result
         row = {
             **labels(key),
             "removed": str(list(result.removed)),
@@ -127,15 +131,15 @@ def search(key: tuple[str, str, int], words: list[str], store: Path) -> dict:
             "layer_tokens": result.work.layer_tokens.computed,
             "seconds": result.work.seconds,
         }
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(row))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(row))
         print(f"{key}: {result.mask} {result.loss:.4f} after {result.work.seconds:.0f} s", flush=True)
-    return json.loads(kept.read_text())
+    return json.loads(file.read_text())
 
 
-def split_halves(words: list[str], ledger: Ledger, n_layers: int = 30) -> dict:
-    """How far single layers rank alike by random halves of the samples, each of which the ledger knows by itself."""
-    (calibration,) = raysearch.inspect(*words, loss=False, samples=0)
+def split_halves(overrides: list[str], ledger: Ledger, n_layers: int = 30) -> dict:
+    """Return how well the rankings of single layers by two random halves of the samples agree."""
+    (calibration,) = raysearch.inspect(*overrides, loss=False, samples=0)
     subjects = [raysearch.Mask(), *map(raysearch.Mask.of, range(n_layers))]
     evaluations = ledger.evaluations(calibration.fingerprint, subjects)
     shard_losses = ([values for _, values in sorted(evaluations[subject].items())] for subject in subjects)
@@ -143,36 +147,42 @@ def split_halves(words: list[str], ledger: Ledger, n_layers: int = 30) -> dict:
     added = losses[1:] - losses[0]
     rng = np.random.default_rng(0)
     orders = (np.array_split(rng.permutation(added.shape[1]), 2) for _ in range(500))
-    found = [stats.spearmanr(added[:, one].sum(1), added[:, other].sum(1)).statistic for one, other in orders]
+    correlations = [
+        stats.spearmanr(added[:, half].sum(1), added[:, other_half].sum(1)).statistic for half, other_half in orders
+    ]
     worth = np.abs(added.mean(1)) / stats.sem(added, axis=1)
-    return {"samples": added.shape[1], "halves_spearman": float(np.mean(found)), "median_t": float(np.median(worth))}
+    return {
+        "samples": added.shape[1],
+        "halves_spearman": float(np.mean(correlations)),
+        "median_t": float(np.median(worth)),
+    }
 
 
-def score(words: list[str], masks: list[list[int]]) -> list[Score]:
-    """The dense model and each mask."""
-    return raysearch.score(*words, masks=[[], *masks])
+def score(overrides: list[str], masks: list[list[int]]) -> list[Score]:
+    """Return the score of the dense model, followed by that of each mask."""
+    return raysearch.score(*overrides, masks=[[], *masks])
 
 
 def labels(key: tuple[str, str, int], prefix: str = "") -> dict:
-    """A calibration as columns."""
+    """Return a calibration as columns."""
     return {prefix + name: value for name, value in zip(("objective", "data", "draw"), key, strict=True)}
 
 
-def of(row: dict) -> dict:
-    """Whose mask it is."""
+def labels_of_mask(row: dict) -> dict:
+    """Return the labels of a mask: its calibration and its layers."""
     return {name: row[name] for name in ("objective", "data", "removed")}
 
 
 def tables(
     cells: list[dict], pairs: list[dict], noise: list[dict], cross: list[dict], heldout: list[dict]
 ) -> Iterator[str]:
-    """The results as Markdown."""
+    """Yield the lines of the results in Markdown."""
     costs = ("scored tokens", "requested", "layer-forwards computed / naive", "s")
     yield from table("What each cell removes", ("cell", "in order of removal", "dense", "pruned", *costs))
     for row in cells:
         layers = f"{row['layer_forwards_computed']:,.0f} / {row['layer_forwards_naive']:,.0f}"
-        found = f"{named(row)} | {row['order']} | {row['dense_loss']:.4f} | {row['loss']:.4f}"
-        yield f"| {found} | {row['scored_tokens']:,} | {row['requested']} | {layers} | {row['seconds']:.0f} |"
+        columns = f"{named(row)} | {row['order']} | {row['dense_loss']:.4f} | {row['loss']:.4f}"
+        yield f"| {columns} | {row['scored_tokens']:,} | {row['requested']} | {layers} | {row['seconds']:.0f} |"
     yield from table("Layers that two masks share, of 5, and Jaccard overlap", ("", *map(named, cells)))
     for row in cells:
         yield f"| {named(row)} | {' | '.join(overlap(row, other) for other in cells)} |"
@@ -210,26 +220,28 @@ def tables(
         yield f"| {named(row) if row['data'] else 'dense'} | {row['removed']} | {readouts} |"
 
 
-def overlap(one: dict, other: dict) -> str:
-    """Of two masks."""
-    removed, others = (set(json.loads(row["removed"])) for row in (one, other))
-    return f"{len(removed & others)}, {len(removed & others) / len(removed | others):.2f}"
+def overlap(row: dict, other_row: dict) -> str:
+    """Return how many layers two masks share, and the Jaccard similarity of the masks."""
+    removed = set(json.loads(row["removed"]))
+    other_removed = set(json.loads(other_row["removed"]))
+    shared = removed & other_removed
+    return f"{len(shared)}, {len(shared) / len(removed | other_removed):.2f}"
 
 
 def table(title: str, names: Sequence[str]) -> Iterator[str]:
-    """How a table begins."""
+    """Yield the heading and the header of a table."""
     yield f"\n### {title}\n"
     yield f"| {' | '.join(names)} |"
     yield "|---" * len(names) + "|"
 
 
 def named(row: dict, prefix: str = "") -> str:
-    """A cell's name."""
+    """Return the name of a cell."""
     return f"{row[prefix + 'objective']} on {row[prefix + 'data']}"
 
 
 def write(path: Path, rows: list[dict]) -> None:
-    """The rows as CSV."""
+    """Write the rows as CSV."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()

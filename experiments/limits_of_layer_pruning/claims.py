@@ -1,7 +1,7 @@
 """The claims of the README from the study's ``cells.csv`` and ``dense.csv``, each with its numbers and verdict.
 
-Nothing but these two files is read; statistics are computed here, apart from the report's own. Prints Markdown;
-``results/claims.md`` is what it prints of ``results/``.
+Only these two files are read. The statistics are computed here, independently of the report. Prints Markdown;
+``results/claims.md`` is its output for ``results/``.
 
     python experiments/limits_of_layer_pruning/claims.py experiments/limits_of_layer_pruning/results
 """
@@ -23,7 +23,7 @@ SYNTAX = ("humaneval.failed.parenthesis", "humaneval.failed.other_syntax")
 
 
 def main() -> None:
-    """Prints the tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     folder = parser.parse_args().results
@@ -38,36 +38,44 @@ def main() -> None:
     print(f"## The claims\n\n{claims(masks.drop_duplicates('removed'), dense)}")
 
 
-def measures(of: Callable[[str], float], dense: pd.Series) -> dict[str, float]:
-    """Return what is left of a mask's abilities: shares of the dense model's, and plain numbers."""
-    above = sum(of(task) - chance for task, chance in TASKS.items())
+def measures(value_of: Callable[[str], float], dense: pd.Series) -> dict[str, float]:
+    """Return the remaining abilities of a mask: shares of the dense model's, and plain numbers."""
+    above = sum(value_of(task) - chance for task, chance in TASKS.items())
     return {
-        "perplexity": of("wikitext2"),
-        "classification": sum(of(task) / dense[task] for task in TASKS) / len(TASKS),
+        "perplexity": value_of("wikitext2"),
+        "classification": sum(value_of(task) / dense[task] for task in TASKS) / len(TASKS),
         "above chance": above / sum(dense[task] - chance for task, chance in TASKS.items()),
-        "probe": of("arithmetic_top1") / dense["arithmetic_top1"],
-        "log p": of("arithmetic_log_p") - dense["arithmetic_log_p"],
-        "python": of("humaneval.parses"),
-        "syntax": sum(of(name) for name in SYNTAX),
-        "names": of("humaneval.failed.undefined_name"),
-        "code cut off": of("humaneval.cut_off"),
-        "rep-4": of("gsm8k.rep_4"),
-        "within": of("gsm8k.self_bleu_within"),
-        "across": of("gsm8k.self_bleu_across"),
-        "cut off": of("gsm8k.cut_off"),
+        "probe": value_of("arithmetic_top1") / dense["arithmetic_top1"],
+        "log p": value_of("arithmetic_log_p") - dense["arithmetic_log_p"],
+        "python": value_of("humaneval.parses"),
+        "syntax": sum(value_of(name) for name in SYNTAX),
+        "names": value_of("humaneval.failed.undefined_name"),
+        "code cut off": value_of("humaneval.cut_off"),
+        "rep-4": value_of("gsm8k.rep_4"),
+        "within": value_of("gsm8k.self_bleu_within"),
+        "across": value_of("gsm8k.self_bleu_across"),
+        "cut off": value_of("gsm8k.cut_off"),
     }
 
 
 def by_method(masks: pd.DataFrame, dense: pd.Series) -> str:
-    """The dense model, then each mask."""
+    """Return the table of the dense model and of each mask."""
     first = {"remove": 0, "searcher": "dense", "removed": "[]", **measures(dense.__getitem__, dense)}
     rows = []
-    for _, one in pd.concat([pd.DataFrame([first]), masks]).sort_values("remove", kind="stable").iterrows():
-        layers = ", ".join(map(str, json.loads(one["removed"])))
-        shares = [f"{100 * one[name]:.0f} %" for name in ("classification", "above chance", "probe")]
-        texts = [percent(one[name]) for name in ("python", "code cut off", "rep-4", "within", "across", "cut off")]
+    for _, mask in pd.concat([pd.DataFrame([first]), masks]).sort_values("remove", kind="stable").iterrows():
+        layers = ", ".join(map(str, json.loads(mask["removed"])))
+        shares = [f"{100 * mask[name]:.0f} %" for name in ("classification", "above chance", "probe")]
+        texts = [percent(mask[name]) for name in ("python", "code cut off", "rep-4", "within", "across", "cut off")]
         rows.append(
-            [one["remove"], one["searcher"], layers, three(one["perplexity"]), *shares, f"{one['log p']:+.2f}", *texts]
+            [
+                mask["remove"],
+                mask["searcher"],
+                layers,
+                three(mask["perplexity"]),
+                *shares,
+                f"{mask['log p']:+.2f}",
+                *texts,
+            ]
         )
     heads = [
         *("M", "method", "layers", "WikiText-2", "classification", "above chance", "probe", "Δ log p"),
@@ -77,9 +85,9 @@ def by_method(masks: pd.DataFrame, dense: pd.Series) -> str:
 
 
 def claims(masks: pd.DataFrame, dense: pd.Series) -> str:
-    """Each claim over the distinct masks: how many agree, by how much, and whether a test tells it from chance."""
+    """Return each claim over the distinct masks: how many agree, by how much, and whether the effect is significant."""
     own = measures(dense.__getitem__, dense)
-    alive = masks[masks["perplexity"] < 10 * dense["wikitext2"]]  # what still is a language model
+    alive = masks[masks["perplexity"] < 10 * dense["wikitext2"]]  # which still are language models
     rows = [
         paired("classification keeps more than the probe", masks["classification"] - masks["probe"], 100, "points"),
         paired("… counted above chance", masks["above chance"] - masks["probe"], 100, "points"),
@@ -100,7 +108,7 @@ def claims(masks: pd.DataFrame, dense: pd.Series) -> str:
 
 
 def paired(claim: str, differences: pd.Series, scale: float, unit: str) -> list[str]:
-    """A claim that a difference is positive, over the masks, by the exact sign test."""
+    """Test the claim that a difference is positive, over the masks, by the exact sign test."""
     differences = (scale * differences).dropna().round(9) + 0.0  # no -0
     other = differences[differences != 0]
     agree, n = int((other > 0).sum()), len(other)
@@ -110,25 +118,26 @@ def paired(claim: str, differences: pd.Series, scale: float, unit: str) -> list[
 
 
 def code(masks: pd.DataFrame, own: dict[str, float]) -> list[list[str]]:
-    """Whether fewer answers of each mask are Python: Fisher's exact test on the counts, with Holm's correction."""
+    """Test whether fewer answers of each mask are Python: Fisher's exact test on the counts, with Holm's correction."""
     before = round(own["python"] * N_CODE / 100)
-    found = []
-    for _, one in masks.iterrows():
-        after = round(one["python"] * N_CODE / 100)
+    changes = []
+    for _, mask in masks.iterrows():
+        after = round(mask["python"] * N_CODE / 100)
         p = stats.fisher_exact([[before, N_CODE - before], [after, N_CODE - after]]).pvalue
-        found.append((f"{one['searcher']}, M={one['remove']}", before, after, p))
-    rows, worst = [], 0.0
-    for place, (name, before, after, p) in enumerate(sorted(found, key=lambda one: one[-1])):
-        worst = max(worst, min(1.0, p * (len(found) - place)))
+        changes.append((f"{mask['searcher']}, M={mask['remove']}", before, after, p))
+    rows = []
+    worst = 0.0
+    for place, (name, before, after, p) in enumerate(sorted(changes, key=lambda change: change[-1])):
+        worst = max(worst, min(1.0, p * (len(changes) - place)))
         claim = f"less of the code is Python: {name}"
         rows.append([claim, "", f"{before} → {after} of {N_CODE}", "", verdict(before > after, 1, worst)])
     return rows
 
 
 def verdict(agree: int, n: int, p: float) -> str:
-    """Return whether a test tells the claim, or its opposite, from chance."""
-    told = "not told" if p > 0.05 else "**clear**" if 2 * agree > n else "**the opposite**"
-    return f"{told} ({'p < 0.001' if p < 0.001 else f'p = {p:.3f}'})"
+    """Return whether the claim, or its opposite, is significant."""
+    certainty = "not told" if p > 0.05 else "**clear**" if 2 * agree > n else "**the opposite**"
+    return f"{certainty} ({'p < 0.001' if p < 0.001 else f'p = {p:.3f}'})"
 
 
 def percent(value: float) -> str:

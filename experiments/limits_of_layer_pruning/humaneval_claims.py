@@ -1,7 +1,7 @@
 """The claims of the README on longer answers to all of HumanEval, from ``humaneval.csv``: a row for each answer.
 
-Nothing else is read. Prints Markdown; ``results/humaneval.md`` is what it prints of ``results/``. With a store, it
-takes the answers from its ledger first.
+No other file is read. Prints Markdown; ``results/humaneval.md`` is its output for ``results/``. With a store, it first
+reads the answers from the store's ledger.
 
     python experiments/limits_of_layer_pruning/humaneval_claims.py experiments/limits_of_layer_pruning/results
     python experiments/limits_of_layer_pruning/humaneval_claims.py … --store mlruns
@@ -27,7 +27,7 @@ DENSE = "{}"
 
 
 def main() -> None:
-    """Prints the tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--store", type=Path)
@@ -38,7 +38,7 @@ def main() -> None:
     answers = pd.read_csv(file, keep_default_na=False)
     answers["python"] = ~answers["failure"].isin(SYNTAX)
     answers["cut_off"] = answers["cut_off"].astype(bool)
-    masks = {name: of.set_index("item") for name, of in answers.groupby("removed", sort=False)}
+    masks = {name: mask_answers.set_index("item") for name, mask_answers in answers.groupby("removed", sort=False)}
     dense = masks.pop(DENSE)
     print(f"## {len(dense)} answers of each model\n\n{shares({DENSE: dense, **masks})}\n")
     print(f"## Against the dense model, item by item\n\n{tests(dense, masks)}")
@@ -49,13 +49,13 @@ def answers_of(store: Path) -> pd.DataFrame:
     searches = raysearch.open(store).to_frame()
     rows = []
     with opened(store / "ledger.db") as ledger:
-        written = {one for (one,) in ledger.read("SELECT DISTINCT calibration FROM texts")}
+        written = {calibration for (calibration,) in ledger.read("SELECT DISTINCT calibration FROM texts")}
         (calibration,) = written - {*searches["calibration"]}
         # A search that had texts written is the iterative one, which is greedy by another name.
         by_texts = searches["calibration"].isin(written)
         searches["searcher"] = searches.index.str.replace("-m.*", "", regex=True).where(~by_texts, "iterative")
         distinct = searches.sort_values("remove").groupby("removed", sort=False)["searcher"]
-        methods = {DENSE: ["dense"], **{mask: sorted(set(of)) for mask, of in distinct}}
+        methods = {DENSE: ["dense"], **{mask: sorted(set(mask_searchers)) for mask, mask_searchers in distinct}}
         for removed, names in methods.items():
             mask = Mask.of(*json.loads(f"[{removed[1:-1]}]"))
             rows += [
@@ -73,15 +73,16 @@ def answers_of(store: Path) -> pd.DataFrame:
 
 
 def shares(masks: dict[str, pd.DataFrame]) -> str:
-    """How many answers of each model end, are Python, and why they fail."""
+    """Return how many answers of each model end and are Python, and why the others fail."""
     rows = []
-    for name, of in masks.items():
-        ended = of[~of["cut_off"]]
-        failed = [f"{100 * (of['failure'] == one).mean():.0f} %" for one in ("undefined name", "assertion", "")]
+    for name, answers in masks.items():
+        ended = answers[~answers["cut_off"]]
+        causes = ("undefined name", "assertion", "")
+        failed = [f"{100 * (answers['failure'] == cause).mean():.0f} %" for cause in causes]
         rows.append(
             [
-                *(name.count(",") + 1 if name != DENSE else 0, of["searcher"].iloc[0], name[1:-1]),
-                *(f"{100 * share:.0f} %" for share in (of["cut_off"].mean(), of["python"].mean())),
+                *(name.count(",") + 1 if name != DENSE else 0, answers["searcher"].iloc[0], name[1:-1]),
+                *(f"{100 * share:.0f} %" for share in (answers["cut_off"].mean(), answers["python"].mean())),
                 f"{100 * ended['python'].mean():.0f} % of {len(ended)}" if len(ended) else "–",
                 *failed,
             ]
@@ -91,12 +92,12 @@ def shares(masks: dict[str, pd.DataFrame]) -> str:
 
 
 def tests(dense: pd.DataFrame, masks: dict[str, pd.DataFrame]) -> str:
-    """Whether fewer answers are Python: McNemar's exact test on all items, and on those that both models ended."""
+    """Test whether fewer answers are Python: McNemar's exact test on all items, and on those that both models ended."""
     rows = []
     for kind in ("all items", "both end"):
         counted = {}
-        for name, of in masks.items():
-            pairs = dense.join(of, suffixes=("", "_mask"))
+        for name, answers in masks.items():
+            pairs = dense.join(answers, suffixes=("", "_mask"))
             if kind == "both end":
                 pairs = pairs[~pairs["cut_off"] & ~pairs["cut_off_mask"]]
             lost = int((pairs["python"] & ~pairs["python_mask"]).sum())

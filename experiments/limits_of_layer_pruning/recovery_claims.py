@@ -1,6 +1,6 @@
 """The claims of the README on training, from ``recovery.csv`` of the study's report, with their numbers and verdicts.
 
-Nothing else is read. Prints Markdown; ``results/recovery.md`` is what it prints of ``results/``.
+No other file is read. Prints Markdown; ``results/recovery.md`` is its output for ``results/``.
 
     python experiments/limits_of_layer_pruning/recovery_claims.py experiments/limits_of_layer_pruning/results
 """
@@ -33,7 +33,7 @@ MEASURES = {  # its unit, and whether more is better
 
 
 def main() -> None:
-    """Prints the tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     trained = trainings(pd.read_csv(parser.parse_args().results / "recovery.csv"))
@@ -66,15 +66,15 @@ def trainings(numbers: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_training(trained: pd.DataFrame) -> str:
-    """Each mask, before training and after each."""
+    """Return the numbers of each mask before and after each training."""
     rows = []
     for (remove, mask), ways in trained.groupby(level=["M", "mask"]):
         before = ways.xs("Pruned", level="model").iloc[0]
         after = ways.xs("Recovered", level="model").droplevel(["M", "mask"])
-        for way, one in [("none", before), *((way, after.loc[way]) for way in WAYS)]:
-            shares = [percent(one[name]) for name in MEASURES if name not in ("log perplexity", "log p")]
-            perplexity, log_p = three(np.exp(one["log perplexity"])), f"{one['log p']:.2f}"
-            rows.append([remove, mask, way, perplexity, log_p, *shares, f"{one['length']:.0f}"])
+        for way, model in [("none", before), *((way, after.loc[way]) for way in WAYS)]:
+            shares = [percent(model[name]) for name in MEASURES if name not in ("log perplexity", "log p")]
+            perplexity, log_p = three(np.exp(model["log perplexity"])), f"{model['log p']:.2f}"
+            rows.append([remove, mask, way, perplexity, log_p, *shares, f"{model['length']:.0f}"])
     heads = [
         *("M", "mask", "trained on", "WikiText-2", "log p (nats)", "classification", "top-1"),
         *("is Python", "cut off (code)", "rep-4", "tokens (GSM8K)"),
@@ -83,7 +83,7 @@ def by_training(trained: pd.DataFrame) -> str:
 
 
 def given_back(trained: pd.DataFrame, masks: pd.Index) -> str:
-    """By measure and way: over the masks, what training gives; and what it gives the dense model."""
+    """Return, by measure and training, the gain over the masks, and the gain of the dense model."""
     before, after = (trained.xs(model, level="model") for model in ("Pruned", "Recovered"))
     rows = []
     for name, (unit, more) in MEASURES.items():
@@ -95,24 +95,27 @@ def given_back(trained: pd.DataFrame, masks: pd.Index) -> str:
 
 
 def rivals(trained: pd.DataFrame) -> str:
-    """By measure: over the masks, what one way of training gives more than another."""
+    """Return, by measure, by how much one training is better than another over the masks."""
     after = trained.xs("Recovered", level="model").query("M > 0")
     rows = []
     for name, (unit, more) in MEASURES.items():
         by_way = after[name].unstack("way") * (1 if more else -1)
-        rows += [paired(f"{name}: {one} over {other}", by_way[one] - by_way[other], 1, unit) for one, other in RIVALS]
+        rows += [
+            paired(f"{name}: {better} over {worse}", by_way[better] - by_way[worse], 1, unit)
+            for better, worse in RIVALS
+        ]
     return table(["claim", "masks that agree", "median", "range", "verdict"], rows)
 
 
 def ranks(trained: pd.DataFrame) -> str:
-    """By measure and way: the rank correlation of before and after over all masks, and the best of each size."""
+    """Return, by measure and training, the rank correlation of before and after, and the best mask of each size."""
     pruned = trained.query("M > 0")
     rows = []
     for name in ("log perplexity", "log p"):
         for way in WAYS:
-            both = pruned[name].xs(way, level="way").unstack("model") * (1 if MEASURES[name][1] else -1)
-            rho = stats.spearmanr(both["Pruned"], both["Recovered"]).statistic
-            best = both.groupby(level="M")[["Pruned", "Recovered"]].idxmax()
+            losses = pruned[name].xs(way, level="way").unstack("model") * (1 if MEASURES[name][1] else -1)
+            rho = stats.spearmanr(losses["Pruned"], losses["Recovered"]).statistic
+            best = losses.groupby(level="M")[["Pruned", "Recovered"]].idxmax()
             same = np.where(best["Pruned"] == best["Recovered"], "the same", "another")
             rows.append([name, way, f"{rho:+.2f}", *same])
     return table(["measure", "trained on", "ρ", *(f"best, M={remove}" for remove in best.index)], rows)

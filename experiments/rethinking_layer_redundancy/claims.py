@@ -1,8 +1,8 @@
 """The claims of the README from a study's ``cells.csv``, each with its effect, interval and verdict.
 
 The tests are the report's own (`raysearch.reporting.analysis`); the shape of masks, the share of the prior, and
-objective and data apart are computed here. Prints Markdown; each ``claims.md`` is what it prints of the ``cells.csv``
-beside it.
+objective and data apart are computed here. Prints Markdown; each ``claims.md`` is its output for the ``cells.csv``
+next to it.
 
     python experiments/rethinking_layer_redundancy/claims.py \\
       experiments/rethinking_layer_redundancy/results/three_draws/cells.csv
@@ -27,6 +27,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.site import Sites
 from raysearch.reporting.analysis.analyse import Analysis, analyse
+from raysearch.reporting.analysis.correlation import Correlation
 from raysearch.reporting.analysis.ranking import Pair
 from raysearch.stats.paired import mcnemar_p
 from raysearch.stats.significance import holm
@@ -49,14 +50,14 @@ GROUPS: Mapping[str, Group] = {
 }
 PAIRS = (("beam", "GA"), ("greedy", "GA"), ("greedy", "one-shot"), ("beam", "greedy"))
 CONTRASTS = ("greedy - one-shot", "beam - greedy")
-#: Of a study by the name of its folder: with budgets alike, or random numbers of their own in each draw.
+#: More contrasts of a study, by the name of its folder: with equal budgets, or other random numbers in each draw.
 MORE_CONTRASTS = {"equal_budget": ("beam - random", "beam - GA", "beam - BO")}
 MARGIN = Margin(loss=0.02, points=1.0)
 N_LAYERS = {"SmolLM2-135M": 30, "Gemma-3-270M": 18}
 
 
 def main() -> None:
-    """Prints the tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cells", type=Path)
     path = parser.parse_args().cells
@@ -76,12 +77,12 @@ def study(path: Path, searchers: Collection[str] | None = None) -> StudyResult:
     table = pd.read_csv(path, dtype={"draw": str}).astype(object)
     table = table.where(table.notna(), None)
     metrics = [
-        Metric(name, name, of, "%" if of == "accuracy" else of, of == "accuracy")
-        for name, of in GROUPS.items()
+        Metric(name, name, group, "%" if group == "accuracy" else group, group == "accuracy")
+        for name, group in GROUPS.items()
         if f"assessed.{name}" in table
     ]
     chosen = table if searchers is None else table[table["searcher"].isin(searchers)]
-    items = items_beside(path)
+    items = items_next_to(path)
     cells = [cell(row, items.get((row["model"], row["removed"]), {})) for row in chosen.to_dict("records")]
     sites = {name: Sites.of_equal_layers(N_LAYERS[name]) for name in chosen["model"].unique()}
     return StudyResult(
@@ -91,13 +92,13 @@ def study(path: Path, searchers: Collection[str] | None = None) -> StudyResult:
     )
 
 
-def items_beside(path: Path) -> dict[tuple[str, str], dict[str, list[float]]]:
-    """Return what each item adds to a mask's numbers, by which masks are paired: from ``items.csv``, if it is there."""
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+def items_next_to(path: Path) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """Return the contribution of each item to the numbers of a mask, from ``items.csv``; empty without the file."""
+    items_by_mask: dict[tuple[str, str], dict[str, list[float]]] = {}
     if (file := path.with_name("items.csv")).is_file():
         for row in pd.read_csv(file).itertuples():
-            found.setdefault((row.model, row.removed), {})[row.metric] = json.loads(row.items)
-    return found
+            items_by_mask.setdefault((row.model, row.removed), {})[row.metric] = json.loads(row.items)
+    return items_by_mask
 
 
 def cell(row: Mapping[Any, Any], items: Mapping[str, Sequence[float]]) -> CellResult:
@@ -117,120 +118,126 @@ def cell(row: Mapping[Any, Any], items: Mapping[str, Sequence[float]]) -> CellRe
         }
     )
     declared = {"uses_objective": row["searcher"] not in BASELINES, "stochastic": row["searcher"] in STOCHASTIC}
-    found = {
+    derived = {
         "search_id": row.get("search_id") or row["run_id"],
         "draw": row.get("draw", ""),
         "held_out_by_draw": json.loads(row.get("held_out_by_draw") or "{}"),
         "n_free": N_LAYERS[row["model"]],
         "outcome": outcome,
     }
-    return CellResult(**declared | fields_of(CellResult, row) | found)
+    return CellResult(**declared | fields_of(CellResult, row) | derived)
 
 
 def fields_of(kind: type[CellResult | Outcome], row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return what a line of the file has of the fields of a class."""
+    """Return the fields of a class that a line of the file has."""
     return {field.name: row[field.name] for field in dataclasses.fields(kind) if field.name in row}
 
 
 def claims(whole: Analysis, seven: Analysis) -> str:
-    """Each claim with its effect, interval and verdict: by all searchers that use the objective, or by the seven."""
+    """Return each claim with its effect, interval and verdict: by all searchers with an objective, or by the seven."""
     rows = [*calibration_claims(whole), *variance_claims(seven), *agreement_claims(seven)]
     rows += [*searcher_claims(whole), *contrast_claims(whole), *prediction_claims(whole)]
     return table(["claim", "effect", "95 % interval", "verdict"], rows)
 
 
 def calibration_claims(whole: Analysis) -> Iterator[list[object]]:
-    """Which calibration gives better checkpoints, over the searchers that use the objective."""
-    for one in whole.effects:
-        unit = "times" if one.quantity.ratio else "points"
-        ends = "" if one.low is None or one.high is None else f"{number(one.low)} to {number(one.high)}"
-        what = f"{one.quantity.group}: {one.best} better than {one.second}, M={one.panel.remove}"
-        effect = f"{number(one.gain)} {unit} ({one.n_better} of {one.n_searchers} searchers)"
-        yield [what, effect, ends, verdict(one.p, drawn=one.n_draws > 1)]
+    """Yield which calibration gives better checkpoints, over the searchers that use the objective."""
+    for effect in whole.effects:
+        unit = "times" if effect.quantity.ratio else "points"
+        ends = "" if effect.low is None or effect.high is None else f"{number(effect.low)} to {number(effect.high)}"
+        what = f"{effect.quantity.group}: {effect.best} better than {effect.second}, M={effect.panel.remove}"
+        gain = f"{number(effect.gain)} {unit} ({effect.n_better} of {effect.n_searchers} searchers)"
+        yield [what, gain, ends, verdict(effect.p, drawn=effect.n_draws > 1)]
 
 
 def variance_claims(seven: Analysis) -> Iterator[list[object]]:
-    """Shares of variance, noise taken off."""
-    for one in seven.splits:
-        for part, p in one.p.items():
-            low, high = one.intervals[part]
-            shares = f"ω² {one.shares[part]:.2f} (η² {one.raw[part]:.2f})"
-            what = f"{one.quantity.group} varies with the {part}, M={one.panel.remove}"
-            yield [what, shares, f"{low:.2f} to {high:.2f}", verdict(p, drawn=one.drawn)]
+    """Yield the shares of variance, after subtraction of the noise."""
+    for split in seven.splits:
+        for part, p in split.p.items():
+            low, high = split.intervals[part]
+            shares = f"ω² {split.shares[part]:.2f} (η² {split.raw[part]:.2f})"
+            what = f"{split.quantity.group} varies with the {part}, M={split.panel.remove}"
+            yield [what, shares, f"{low:.2f} to {high:.2f}", verdict(p, drawn=split.drawn)]
 
 
 def agreement_claims(seven: Analysis) -> Iterator[list[object]]:
-    """How alike masks are."""
-    pairs = [(one.mean, one.chance) for one in seven.agreements if one.mean is not None]
+    """Yield how similar masks are."""
+    pairs = [(agreement.mean, agreement.chance) for agreement in seven.agreements if agreement.mean is not None]
     if pairs:  # else there is one searcher
         within, chance = map(fmean, zip(*pairs, strict=True))
         what, against = "masks of two searchers on the same samples", ""
         if seven.cross:
             what += ", against those of one on two calibrations"
-            against = f" against {fmean(one.mean for one in seven.cross):.2f}"
+            against = f" against {fmean(agreement.mean for agreement in seven.cross):.2f}"
         yield [what, f"Jaccard {within:.2f}{against}; chance {chance:.2f}", "", "a description"]
-    for one in seven.agreements:
-        if one.between_draws is not None:
-            what = f"{one.setting.calibration}: masks of one searcher by two draws, M={one.setting.remove}"
-            others = "" if one.mean is None else f"; of two searchers by one draw {one.mean:.2f}"
-            yield [what, f"Jaccard {one.between_draws:.2f}{others}", "", "a description"]
+    for agreement in seven.agreements:
+        if agreement.between_draws is not None:
+            what = f"{agreement.setting.calibration}: masks of one searcher by two draws, M={agreement.setting.remove}"
+            others = "" if agreement.mean is None else f"; of two searchers by one draw {agreement.mean:.2f}"
+            yield [what, f"Jaccard {agreement.between_draws:.2f}{others}", "", "a description"]
 
 
 def searcher_claims(whole: Analysis) -> Iterator[list[object]]:
-    """Searchers over all settings, by calibration loss."""
-    found = next((one for one in whole.rankings if one.quantity.key == "loss"), None)
-    if found is None:  # too few settings
+    """Compare searchers over all settings, by calibration loss."""
+    ranking = next((ranking for ranking in whole.rankings if ranking.quantity.key == "loss"), None)
+    if ranking is None:  # too few settings
         return
     yield [
-        f"searchers differ in calibration loss ({len(found.ranks)} over {found.n_sets} sets of samples)",
-        "mean ranks: " + ", ".join(f"{name} {rank:.1f}" for name, rank in found.ranks.items()),
-        f"critical difference {found.critical:.1f}",
-        verdict(found.p, "Friedman"),
+        f"searchers differ in calibration loss ({len(ranking.ranks)} over {ranking.n_sets} sets of samples)",
+        "mean ranks: " + ", ".join(f"{name} {rank:.1f}" for name, rank in ranking.ranks.items()),
+        f"critical difference {ranking.critical:.1f}",
+        verdict(ranking.p, "Friedman"),
     ]
-    pairs: dict[tuple[str, str], Pair] = {(one.better, one.worse): one for one in found.pairs}
-    asked = [pair for pair in PAIRS if {*pair} <= found.ranks.keys()]
-    told = [pairs.get(pair) or pairs[pair[::-1]] for pair in asked]
-    corrected = holm([mcnemar_p(one.wins, one.losses) for one in told])
+    pairs: dict[tuple[str, str], Pair] = {(pair.better, pair.worse): pair for pair in ranking.pairs}
+    claimed = [names for names in PAIRS if {*names} <= ranking.ranks.keys()]
+    compared = [pairs.get(names) or pairs[names[::-1]] for names in claimed]
+    corrected = holm([mcnemar_p(pair.wins, pair.losses) for pair in compared])
     seeds = whole.frame[whole.frame["stochastic"]].groupby("searcher", observed=True)["seed"].nunique()
-    for one, p in zip(told, corrected, strict=True):
-        lone = [name for name in (one.better, one.worse) if seeds.get(name) == 1]
+    for pair, p in zip(compared, corrected, strict=True):
+        lone = [name for name in (pair.better, pair.worse) if seeds.get(name) == 1]
         yield [
-            f"{one.better} better than {one.worse}{f' (one seed of {lone[0]})' if lone else ''}",
-            f"better in {one.wins}, worse in {one.losses} of {found.n_sets} sets of samples",
+            f"{pair.better} better than {pair.worse}{f' (one seed of {lone[0]})' if lone else ''}",
+            f"better in {pair.wins}, worse in {pair.losses} of {ranking.n_sets} sets of samples",
             "",
-            verdict(p, f"sign test, corrected for {len(told)} pairs"),
+            verdict(p, f"sign test, corrected for {len(compared)} pairs"),
         ]
 
 
 def contrast_claims(whole: Analysis) -> Iterator[list[object]]:
-    """Two searchers beside each other, paired by draw; by the loss on other draws where there are any."""
-    for one in whole.contrasts:
-        half = one.gap.half_width()
-        ends = "" if half is None else f"{one.gain - half:+.3f} to {one.gain + half:+.3f}"
-        where = f"{one.setting.calibration}, M={' and '.join(map(str, one.sizes))}"
-        same = ", equivalent within the margin" if one.equivalent else ""
+    """Compare two searchers, paired by draw; by the loss on other draws where there are any."""
+    for contrast in whole.contrasts:
+        half = contrast.gap.half_width()
+        ends = "" if half is None else f"{contrast.gain - half:+.3f} to {contrast.gain + half:+.3f}"
+        where = f"{contrast.setting.calibration}, M={' and '.join(map(str, contrast.sizes))}"
+        same = ", equivalent within the margin" if contrast.equivalent else ""
         yield [
-            f"{one.quantity.title}: {one.first} better than {one.second}, {where}",
-            f"{one.gain:+.3f} {one.unit} over {one.gap.n_draws} draws",
+            f"{contrast.quantity.title}: {contrast.first} better than {contrast.second}, {where}",
+            f"{contrast.gain:+.3f} {contrast.unit} over {contrast.gap.n_draws} draws",
             ends,
-            f"{verdict(one.p)}{same}",
+            f"{verdict(contrast.p)}{same}",
         ]
 
 
 def prediction_claims(whole: Analysis) -> Iterator[list[object]]:
-    """Whether a better loss means a better checkpoint."""
-    told = [one for one in whole.correlations if one.first.key == "loss" and one.rho is not None]
-    for key in dict.fromkeys((one.setting.calibration, one.second.group) for one in told):  # as the report groups them
-        members = [one for one in told if (one.setting.calibration, one.second.group) == key]
-        for one, p in zip(members, holm([one.p for one in members]), strict=True):
-            ends = "" if one.low is None or one.high is None else f"{one.low:+.2f} to {one.high:+.2f}"
-            what = f"{one.setting.calibration}: its loss predicts {one.second.group}, M={one.setting.remove}"
-            effect = f"ρ {one.rho:+.2f} ({one.n} searchers with other masks)"
-            yield [what, effect, ends, verdict(p, f"permutations, corrected for {len(members)} M")]
+    """Yield whether a better loss predicts a better checkpoint."""
+    by_question: dict[tuple[str, str | None], list[Correlation]] = {}  # grouped as in the report
+    for correlation in whole.correlations:
+        if correlation.first.key == "loss" and correlation.rho is not None:
+            question = (correlation.setting.calibration, correlation.second.group)
+            by_question.setdefault(question, []).append(correlation)
+    for (calibration, group), correlations in by_question.items():
+        corrected = holm([correlation.p for correlation in correlations])
+        for correlation, p in zip(correlations, corrected, strict=True):
+            ends = ""
+            if correlation.low is not None and correlation.high is not None:
+                ends = f"{correlation.low:+.2f} to {correlation.high:+.2f}"
+            what = f"{calibration}: its loss predicts {group}, M={correlation.setting.remove}"
+            effect = f"ρ {correlation.rho:+.2f} ({correlation.n} searchers with other masks)"
+            yield [what, effect, ends, verdict(p, f"permutations, corrected for {len(correlations)} M")]
 
 
 def verdict(p: float | None, test: str = "", drawn: bool = True) -> str:
-    """Return the verdict of a test, with its p; what differs in one draw is measured on its samples and no more."""
+    """Return the verdict of a test, with its p. A difference in a single draw is known only for its samples."""
     if p is None or math.isnan(p):
         return "cannot be told"
     by = f"{test}, " if test else ""
@@ -244,12 +251,12 @@ def number(value: float) -> str:
 
 
 def shapes(cells: pd.DataFrame) -> str:
-    """Runs of neighbouring layers, where they lie, and how alike searchers' masks are."""
+    """Return the runs of neighbouring layers, their positions, and the similarity of searchers' masks."""
     rows = []
     seven = cells[cells["searcher"].isin(SEVEN)]
     for (calibration, remove), group in seven.groupby(["calibration", "remove"], sort=False, observed=True):
         drawn = group.drop_duplicates(["searcher", "draw"]).groupby("draw")["mask"]
-        alike = [one.jaccard(other) for _, masks in drawn for one, other in combinations(masks, 2)]
+        alike = [mask.jaccard(other_mask) for _, masks in drawn for mask, other_mask in combinations(masks, 2)]
         runs = group["mask"].map(lambda mask: sum(layer - 1 not in mask for layer in mask))
         middle = group["mask"].map(fmean)
         places = f"{middle.mean():.1f} ± {middle.std():.1f}"
@@ -260,21 +267,21 @@ def shapes(cells: pd.DataFrame) -> str:
 
 
 def priors(cells: pd.DataFrame) -> str:
-    """What GA and BO lose without the prior, over the same seeds; and one-shot, which is the prior."""
+    """Return what GA and BO lose without the prior, over the same seeds; and one-shot, which is the prior."""
     rows = []
     for (calibration, remove), group in cells.groupby(["calibration", "remove"], sort=False, observed=True):
         best = group["loss"].min()
-        behind = {name: one["loss"] - best for name, one in group.groupby("searcher", observed=True)}
+        behind = {name: searches["loss"] - best for name, searches in group.groupby("searcher", observed=True)}
         names = ("one-shot", "GA", "GA without prior", "BO", "BO without prior", "random")
         rows.append([calibration, remove, *(over_seeds(behind[name]) if name in behind else "" for name in names)])
     return table(["calibration", "M", "one-shot", "GA", "GA, no prior", "BO", "BO, no prior", "random"], rows)
 
 
 def by_windows(cells: pd.DataFrame) -> str:
-    """What the draws of each number of windows found: how alike masks are, and their perplexities on the same text."""
+    """Return the similarity of the masks of each number of windows, and their perplexities on the same text."""
     rows = []
     for (calibration, searcher), group in cells.groupby(["calibration", "searcher"], sort=False, observed=True):
-        alike = [one.jaccard(other) for one, other in combinations(group["mask"], 2)]
+        alike = [mask.jaccard(other_mask) for mask, other_mask in combinations(group["mask"], 2)]
         perplexities = group["assessed.c4"]
         mean, span = geometric_mean(perplexities), f"{perplexities.min():.1f} to {perplexities.max():.1f}"
         rows.append([calibration, searcher, group["mask"].nunique(), f"{fmean(alike):.2f}", f"{mean:.1f}", span])
@@ -283,29 +290,31 @@ def by_windows(cells: pd.DataFrame) -> str:
 
 
 def crossed(cells: pd.DataFrame) -> str:
-    """How alike the masks of two calibrations are: mean Jaccard over the seven searchers and both M, like with like."""
+    """Return the similarity of the masks of two calibrations: the mean Jaccard over the seven searchers and both M."""
     seven = cells[cells["searcher"].isin(SEVEN) & (cells["seed"] == 0)]
     names = list(seven["calibration"].unique())
-    found = {
+    masks_by_place = {
         place: list(masks)
         for place, masks in seven.groupby(["searcher", "remove", "calibration"], observed=True)["mask"]
     }
     rows = []
-    for one in names:
-        row = [one]
-        for other in names:
+    for calibration in names:
+        row = [calibration]
+        for other_calibration in names:
             pairs = [
-                a.jaccard(b)
+                mask.jaccard(other_mask)
                 for place in product(SEVEN, seven["remove"].unique())
-                for a, b in product(found.get((*place, one), ()), found.get((*place, other), ()))
+                for mask, other_mask in product(
+                    masks_by_place.get((*place, calibration), ()), masks_by_place.get((*place, other_calibration), ())
+                )
             ]
-            row.append(f"{fmean(pairs):.2f}" if pairs and one != other else "")
+            row.append(f"{fmean(pairs):.2f}" if pairs and calibration != other_calibration else "")
         rows.append(row)
     return table(["", *names], rows)
 
 
 def over_seeds(values: pd.Series) -> str:
-    """A mean, and its standard error where there are several."""
+    """Return a mean, with its standard error if there are several values."""
     if len(values) == 1:
         return f"{values.iloc[0]:.3f}"
     return f"{values.mean():.3f} ± {values.std() / math.sqrt(len(values)):.3f}"

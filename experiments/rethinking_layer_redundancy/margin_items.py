@@ -1,11 +1,11 @@
-"""How many items does a task margin need, before another draw of them leaves the mask as it is?
+"""How many items does a task margin need, so that another draw of items finds the same mask?
 
     python experiments/rethinking_layer_redundancy/margin_items.py --store mlruns > …/results/margin_items.md
 
 Every layer is removed alone, on many items of Commonsense 170k and on many windows of C4; the ledger keeps the loss of
 each. The items are those of the draws of study=many_items, whose store has their losses already. Then two groups of n,
 drawn at random without a common one, rank the layers and choose the mask of one-shot, some hundred times for every n.
-Prints Markdown; stopped, the same command goes on.
+Prints Markdown. If it is stopped, the same command continues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMMONSENSE = (
 
 
 def main() -> None:
-    """Prints a table for each calibration."""
+    """Print a table for each calibration."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, required=True, help="folder of the ledger")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the data sets")
@@ -45,50 +45,55 @@ def main() -> None:
     args = parser.parse_args()
     common = ["model=smollm2-135m", "model.dtype=bfloat16", f"store={args.store}"]
     for name, text, draws in (("Margin on Commonsense", COMMONSENSE, args.draws), ("Perplexity on C4", C4, [0])):
-        words = [*common, *text.format(data=args.data).split()]
-        added = added_losses(words, draws, args.store / "ledger.db")
+        overrides = [*common, *text.format(data=args.data).split()]
+        added = added_losses(overrides, draws, args.store / "ledger.db")
         print(f"## {name}: {added.shape[1]} samples\n")
         print("| samples in each half | Spearman | Jaccard, M=5 | Jaccard, M=7 |\n|---:|---:|---:|---:|")
         for n, spearman, *shared in halves(added):
-            print(f"| {n} | {spearman:.2f} | {' | '.join(f'{one:.2f}' for one in shared)} |")
+            print(f"| {n} | {spearman:.2f} | {' | '.join(f'{similarity:.2f}' for similarity in shared)} |")
         if spearman < GOAL:
             more = n * GOAL * (1 - spearman) / (spearman * (1 - GOAL))  # Spearman (1910) and Brown (1910)
             print(f"\nBy the formula of Spearman and Brown, {more:,.0f} samples would have a correlation of {GOAL}.")
         print(f"\nOf the variance between layers {noise_share(added):.2%} is due to which samples were drawn.\n")
 
 
-def added_losses(words: list[str], draws: list[int], path: Path) -> npt.NDArray[np.float64]:
+def added_losses(overrides: list[str], draws: list[int], path: Path) -> npt.NDArray[np.float64]:
     """Return what each layer adds to the loss of each sample that is in one of the draws, layers x samples."""
     subjects = [raysearch.Mask(), *map(raysearch.Mask.of, range(N_LAYERS))]
-    found: dict[ShownSample, npt.NDArray[np.float64]] = {}
+    added_by_sample: dict[ShownSample, npt.NDArray[np.float64]] = {}
     for draw in draws:
-        drawn = [*words, f"data.seed={draw}"]
+        drawn = [*overrides, f"data.seed={draw}"]
         raysearch.sweep(*drawn)
         (calibration,) = raysearch.inspect(*drawn, loss=False, samples=sys.maxsize)
         with contextlib.closing(Ledger(path)) as ledger:
             evaluations = ledger.evaluations(calibration.fingerprint, subjects)
         shard_losses = ([values for _, values in sorted(evaluations[subject].items())] for subject in subjects)
         losses = np.array([np.concatenate(losses_by_shard) for losses_by_shard in shard_losses])
-        found |= zip(calibration.shown, (losses[1:] - losses[0]).T, strict=True)
-    return np.array([*found.values()]).T
+        added_by_sample |= zip(calibration.shown, (losses[1:] - losses[0]).T, strict=True)
+    return np.array([*added_by_sample.values()]).T
 
 
 def halves(added: npt.NDArray[np.float64]) -> Iterator[tuple[float, ...]]:
     """Yield n, and how much two groups of n samples agree: Spearman of the layers, Jaccard of the masks of each M."""
-    random, half = np.random.default_rng(0), added.shape[1] // 2
+    random = np.random.default_rng(0)
+    half = added.shape[1] // 2
     for n in (*(size for size in SAMPLES if size < half), half):
-        found = []
+        agreements = []
         for _ in range(SPLITS):
             order = random.permutation(added.shape[1])
-            one, other = (added[:, part].mean(1) for part in (order[:n], order[n : 2 * n]))
-            found.append([stats.spearmanr(one, other).statistic, *(jaccard(one, other, size) for size in SIZES)])
-        yield (n, *np.mean(found, axis=0))
+            first, second = (added[:, part].mean(1) for part in (order[:n], order[n : 2 * n]))
+            agreements.append(
+                [stats.spearmanr(first, second).statistic, *(jaccard(first, second, size) for size in SIZES)]
+            )
+        yield (n, *np.mean(agreements, axis=0))
 
 
-def jaccard(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64], size: int) -> float:
+def jaccard(effects_of_first: npt.NDArray[np.float64], effects_of_second: npt.NDArray[np.float64], size: int) -> float:
     """Return how much two masks of one-shot share."""
-    first, second = (raysearch.Mask.of(*np.argsort(effects)[:size]) for effects in (one, other))
-    return first.jaccard(second)
+    mask, other_mask = (
+        raysearch.Mask.of(*np.argsort(effects)[:size]) for effects in (effects_of_first, effects_of_second)
+    )
+    return mask.jaccard(other_mask)
 
 
 def noise_share(added: npt.NDArray[np.float64]) -> float:

@@ -3,7 +3,7 @@
     python experiments/rethinking_layer_redundancy/more_tasks.py \\
       experiments/rethinking_layer_redundancy/results/many_items_by_all piqa arc_challenge
 
-It continues where it was stopped, from the ledger in ``--store``; files change when all is known.
+If it is stopped, the same command continues from the ledger in ``--store``. Files change only at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raysearch.searching.speed_options import SpeedOptions
 
 
 def main() -> None:
-    """Assesses, and joins."""
+    """Assess the masks, and join the results with the study's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="the folder of a study of SmolLM2-135M")
     parser.add_argument("tasks", nargs="+", help="names of lm-eval tasks")
@@ -40,8 +40,8 @@ def main() -> None:
     plan = plan_assessment(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
     masks = sorted({mask_of(removed) for removed in cells["removed"]})
     with closing(Ledger(evaluation.ledger)) as ledger:
-        found = assess_masks(plan, ledger, masks, on_progress=lambda line: print(line, flush=True))
-    join(options.results, cells, found)
+        assessments = assess_masks(plan, ledger, masks, on_progress=lambda line: print(line, flush=True))
+    join(options.results, cells, assessments)
 
 
 def mask_of(removed: str) -> Mask:
@@ -49,19 +49,21 @@ def mask_of(removed: str) -> Mask:
     return Mask.of(*json.loads(removed))
 
 
-def join(results: Path, cells: pd.DataFrame, found: Assessments) -> None:
+def join(results: Path, cells: pd.DataFrame, assessments: Assessments) -> None:
     """Write the files of a study again, with the accuracies that were found and without averages of fewer tasks."""
     (model,) = cells["model"].unique()
-    for name in (metric.name for metric in found.metrics):
-        estimates = cells["removed"].map(lambda removed, name=name: found.by_mask[mask_of(removed)][name].estimate)
-        cells[f"assessed.{name}"] = [one.value for one in estimates]
-        cells[f"assessed.{name}_error"] = [one.error for one in estimates]
+    for name in (metric.name for metric in assessments.metrics):
+        estimates = cells["removed"].map(
+            lambda removed, name=name: assessments.by_mask[mask_of(removed)][name].estimate
+        )
+        cells[f"assessed.{name}"] = [estimate.value for estimate in estimates]
+        cells[f"assessed.{name}_error"] = [estimate.error for estimate in estimates]
     cells = cells.drop(columns=["accuracy_average", "accuracy_average_error"], errors="ignore")
     cells.to_csv(results / "cells.csv", index=False, lineterminator="\n")
     new = [
         (model, removed, name, json.dumps([float(f"{item:.6g}") for item in result.items]))
         for removed in cells["removed"].unique()
-        for name, result in found.by_mask[mask_of(removed)].items()
+        for name, result in assessments.by_mask[mask_of(removed)].items()
     ]
     items = pd.concat(
         [pd.read_csv(results / "items.csv"), pd.DataFrame(new, columns=["model", "removed", "metric", "items"])]
@@ -69,7 +71,7 @@ def join(results: Path, cells: pd.DataFrame, found: Assessments) -> None:
     items.drop_duplicates(["model", "removed", "metric"], keep="last").to_csv(
         results / "items.csv", index=False, lineterminator="\n"
     )
-    for name, result in found.by_mask[Mask()].items():
+    for name, result in assessments.by_mask[Mask()].items():
         print(f"dense {name}: {result.estimate.value:.1f} ± {result.estimate.error:.1f}")
 
 

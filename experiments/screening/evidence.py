@@ -4,8 +4,8 @@
     python experiments/screening/evidence.py --store /tmp/screening --data path/to/folder-of-jsonl
 
 Each search runs unscreened, which fills the ledger, and then screened: once in its own order of shards, and in random
-orders, since luck with one order is no evidence. Stopped, the same command goes on. It writes searches.csv beside this
-file: a row for each search and order.
+orders, since a single order may be lucky. If it is stopped, the same command continues. It writes searches.csv next to
+this file: a row for each search and order.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def compare(spec: SearchSpec, session: EvaluationSession, orders: int) -> Iterat
         finally:
             evaluator.close()
 
-    exact, full = run(None)
+    unscreened_mask, full = run(None)
     costs = full.evaluator.meter
     (calibration,) = session.calibrations
     for order in range(orders):
@@ -88,34 +88,34 @@ def compare(spec: SearchSpec, session: EvaluationSession, orders: int) -> Iterat
         if order:
             drawn = tuple(np.random.default_rng(order).permutation(calibration.n_shards).tolist())
         with mock.patch.object(screening, "shard_order", lambda _, drawn=drawn: drawn):
-            found, screened = run(Screening())
+            screened_mask, screened = run(Screening())
         meter = screened.evaluator.meter
         yield {
             "order": order,
-            "unscreened": exact,
-            "screened": found,
-            "same": int(found == exact),
-            "excess_loss": screened.losses[found] - full.losses[exact],
+            "unscreened": unscreened_mask,
+            "screened": screened_mask,
+            "same": int(screened_mask == unscreened_mask),
+            "excess_loss": screened.losses[screened_mask] - full.losses[unscreened_mask],
             "layer_forwards": meter.layer_forwards_alone / costs.layer_forwards_alone,
             "head_forwards": meter.head_forwards_alone / costs.head_forwards_alone,
             "masks": len(screened.trials) - 1,  # without the dense model
-            "masks_screened": sum(one.screened is not None for one in screened.trials),
+            "masks_screened": sum(trial.screened is not None for trial in screened.trials),
         }
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each calibration, search and order."""
-    for calibration, words in CALIBRATIONS.items():
-        if any("{data}" in word for word in words) and arguments.data is None:
+    for calibration, overrides in CALIBRATIONS.items():
+        if any("{data}" in override for override in overrides) and arguments.data is None:
             continue
-        words = [word.format(data=arguments.data) for word in words]
+        overrides = [override.format(data=arguments.data) for override in overrides]
         place = [f"store={arguments.store}", "cluster=local", f"cluster.cpus_per_replica={arguments.threads}"]
         session: EvaluationSession | None = None
         sizes = LONG_SIZES if calibration.endswith("64 x 128") else SIZES
         try:
-            for searcher, own in SEARCHES.items():
+            for searcher, searcher_overrides in SEARCHES.items():
                 for remove in sizes.get(searcher, ()):
-                    spec = search_spec([*COMMON, *words, *place, *own, f"remove={remove}"])
+                    spec = search_spec([*COMMON, *overrides, *place, *searcher_overrides, f"remove={remove}"])
                     if session is None:
                         info = describe(spec.evaluation.model)
                         session = open_session(spec.evaluation, info, lambda progress: None)

@@ -1,8 +1,9 @@
-"""Every searcher on one model and one text, sharing a ledger; and how far each stays from the true optimum.
+"""Run every searcher on one model and one text with a shared ledger, and measure its gap to the true optimum.
 
     python experiments/searchers_on_smollm2/run.py --store /tmp/searchers        about an hour on two cores
 
-Stopped, the same command goes on. It writes compare.csv, gap.csv and, for people, tables.md beside this file.
+If it is stopped, the same command continues. It writes compare.csv, gap.csv and tables.md (for people) next to
+this file.
 """
 
 import argparse
@@ -24,7 +25,7 @@ LONG = {"data": "sotu", "data.samples": 8, "data.seq_len": 128, "data.seed": 0} 
 SHORT = {"data": "sotu", "data.samples": 2, "data.seq_len": 128, "data.seed": 0}  # 254 scored tokens
 UNSEEN = {"data": "sotu", "data.samples": 32, "data.seq_len": 128, "data.seed": 1}
 
-#: In this order: what comes first pays for what later ones find in the ledger.
+#: The order matters: a searcher pays for the masks that later searchers find in the ledger.
 SEARCHERS = {
     "reverse": {},
     "random": {},
@@ -75,55 +76,55 @@ def main() -> None:
 
 
 def convert(folder: Path) -> None:
-    """Writes the model as safetensors, once: every search loads it, and a GGUF file takes twenty times as long."""
+    """Write the model as safetensors, once: every search loads it, and a GGUF file takes twenty times as long."""
     if not folder.exists():
         spec = build.search_spec(["model=smollm2-135m", "model.dtype=bfloat16"])
         model = locate(spec.evaluation.model)
-        beside = folder.with_name("model.part")
-        load_model(model).save_pretrained(beside)
-        load_tokenizer(model).save_pretrained(beside)
-        beside.rename(folder)
+        unfinished = folder.with_name("model.part")
+        load_model(model).save_pretrained(unfinished)
+        load_tokenizer(model).save_pretrained(unfinished)
+        unfinished.rename(folder)
 
 
 def run(name: str, data: dict, remove: int, store: Path) -> dict:
-    """One search as a row: as it went the first time, when the ledger did not yet know it all."""
-    kept = store / "rows" / f"{remove} {name}.json"
-    if not kept.exists():
+    """Return a search as a row. Its costs are those of the first run; later, the ledger has all losses."""
+    file = store / "rows" / f"{remove} {name}.json"
+    if not file.exists():
         options = {"searcher": name.partition(",")[0], **SEARCHERS.get(name, {}), "remove": remove, "store": store}
-        result = raysearch.search(*words({"model": store / "model"}, MODEL, data, options)).result
+        result = raysearch.search(*overrides({"model": store / "model"}, MODEL, data, options)).result
         evaluations, forwards = result.work.evaluations, result.work.layer_forwards
         counts = {"requested": evaluations.requested, "computed": evaluations.computed, "cached": evaluations.cached}
         costs = {"layer_forwards_computed": forwards.computed, "layer_forwards_naive": forwards.naive}
         costs |= {"seconds": result.work.seconds, "searcher_seconds": result.work.searcher_seconds}
         row = {"remove": remove, "searcher": name, "removed": str(result.mask), "id": result.search_id}
         row |= {"loss": result.loss, "dense_loss": result.dense_loss, **counts, **costs}
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps({key: row[key] for key in (*COLUMNS, "id")}))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({key: row[key] for key in (*COLUMNS, "id")}))
         print(f"M={remove} {name}: {result.mask} {result.loss:.4f} after {result.work.seconds:.0f} s", flush=True)
-    return json.loads(kept.read_text())
+    return json.loads(file.read_text())
 
 
 def with_gap(row: dict, store: Path) -> dict:
-    """The row with the rank of its mask among all of its size."""
+    """Return the row with the rank of its mask among all masks of its size."""
     shown = subprocess.run(
         ["raysearch", "show", row["id"], "--gap", "--json", "--store", str(store)], capture_output=True, check=True
     )
-    *_, gap = json.loads(shown.stdout)["gap"]  # by size; the last is what it looked for
+    *_, gap = json.loads(shown.stdout)["gap"]  # by size; the last one is the requested size
     return {**row, "gap": gap["gap"], "rank": gap["rank"], "masks": gap["n_masks"]}
 
 
 def with_unseen(rows: list[dict], store: Path) -> list[dict]:
-    """The rows with the loss of each mask on text that no search has seen."""
+    """Return the rows with the loss of each mask on text that no search has used."""
     masks = sorted({row["removed"] for row in rows} | {"{}"})
     layers = [[int(layer) for layer in mask[1:-1].split(",") if layer] for mask in masks]
     model = {key: value for key, value in MODEL.items() if key != "tracking"}
-    scores = raysearch.score(*words({"model": store / "model"}, model, UNSEEN, {"store": store}), masks=layers)
+    scores = raysearch.score(*overrides({"model": store / "model"}, model, UNSEEN, {"store": store}), masks=layers)
     losses = {str(score.mask): score.loss for score in scores}
     return [{**row, "unseen_loss": losses[row["removed"]], "unseen_dense_loss": losses["{}"]} for row in rows]
 
 
 def tables(compared: list[dict], gaps: list[dict]) -> Iterator[str]:
-    """The results as Markdown, best first."""
+    """Yield the lines of the results in Markdown, the best first."""
     for remove in (5, 7):
         rows = sorted((row for row in compared if row["remove"] == remove), key=lambda row: row["loss"])
         dense = math.exp(rows[0]["dense_loss"]), math.exp(rows[0]["unseen_dense_loss"])
@@ -150,13 +151,13 @@ def tables(compared: list[dict], gaps: list[dict]) -> Iterator[str]:
             )
 
 
-def words(*parts: dict) -> list[str]:
-    """Options as on the command line."""
+def overrides(*parts: dict) -> list[str]:
+    """Return options as overrides of the command line."""
     return [f"{key}={value}" for part in parts for key, value in part.items()]
 
 
 def write(path: Path, rows: list[dict]) -> None:
-    """The rows as CSV."""
+    """Write the rows as CSV."""
     names = [name for name in rows[0] if name != "id"]
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n", extrasaction="ignore")

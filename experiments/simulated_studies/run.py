@@ -46,15 +46,15 @@ def main() -> None:
     parser.add_argument("--effect", type=float, default=0.0, help="of the first searcher, in standard errors")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in range(options.studies):
-        found = findings(analyse(simulated_study(np.random.default_rng(seed), options.effect * ERROR)))
-        clear = [one for one in found if one.sure in ("clear", "clear in part")]
-        told.update({f"{subject(one.question, one.verdict)} ({one.sure})" for one in clear})
+        study = simulated_study(np.random.default_rng(seed), options.effect * ERROR)
+        clear = [finding for finding in findings(analyse(study)) if finding.sure in ("clear", "clear in part")]
+        counts.update({f"{subject(finding.question, finding.verdict)} ({finding.sure})" for finding in clear})
         if (seed + 1) % 50 == 0:
-            print(f"{seed + 1} studies", dict(told), flush=True)
+            print(f"{seed + 1} studies", dict(counts), flush=True)
     print("\n| verdict | clear, share of studies |\n| --- | --- |")
-    for name, number in sorted(told.items()):
+    for name, number in sorted(counts.items()):
         print(f"| {name} | {number / options.studies:.3f} |")
 
 
@@ -115,7 +115,7 @@ def _cells(rng: np.random.Generator, of_draw: dict[tuple[str, str], float], effe
             calibration,
             searcher,
             remove,
-            int(draw),  # each draw has a seed of its own, as in studies
+            int(draw),  # each draw has another seed, as in studies
             "",
             draw=draw,
             stochastic=True,

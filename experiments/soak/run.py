@@ -1,9 +1,9 @@
-"""Kills commands at random moments, runs them again to their end, and compares what they give with an undisturbed run.
+"""Kill commands at random moments, run them again to their end, and compare their results with an undisturbed run.
 
     python experiments/soak/run.py --kills 200 --folder /tmp/soak
 
-Every trial has its own seed and its own folder, which is gone afterwards. What it saw is a line of ``trials.jsonl``, so
-the same command goes on where it was stopped. The model is a random Llama of six layers, written on first use.
+Every trial has its own seed and its own folder, which is deleted afterwards. Its result is a line of ``trials.jsonl``,
+so the same command continues where it was stopped. The model is a random Llama of six layers, written on first use.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Command:
     """A command that is killed.
 
     Args:
-        words: What is typed after ``raysearch``; ``MODEL`` stands for the model's folder.
-        answer: Reads what it gave, from its standard output and its folder.
+        arguments: The arguments of ``raysearch``; ``MODEL`` stands for the model's folder.
+        answer: Reads its result from its standard output and its folder.
         needs: The command that must have run before; its folder is copied.
-        nothing_left: What it says, with an exit code, if an earlier one has done all of it.
+        nothing_left: Its message, with an exit code, if an earlier command has done all of the work.
     """
 
-    words: list[str]
+    arguments: list[str]
     answer: Callable[[str, Path], Any]
     needs: str | None = None
     nothing_left: str | None = None
@@ -57,7 +57,7 @@ def evaluations(store: Path) -> list[Any]:
     return [len(rows), hashlib.sha256(repr(rows).encode()).hexdigest()]
 
 
-def found(printed: str, folder: Path) -> Any:
+def search_answer(printed: str, folder: Path) -> Any:
     """Return the mask, its loss, what was requested, and the digest of all losses that the ledger has."""
     result = json.loads(printed)
     whole = [result["search_id"], result["removed"], result["loss"], result["evaluations"]["requested"]]
@@ -71,8 +71,8 @@ def listed(printed: str, _: Path) -> Any:
         costs = "seconds cached computed decode prefill peak_memory ended busy_share pool"
         left_out = (*costs.split(), "base_model_name_or_path")
         if isinstance(value, dict):
-            return {key: plain(one) for key, one in value.items() if not key.startswith(left_out)}
-        return [plain(one) for one in value] if isinstance(value, list) else value
+            return {key: plain(part) for key, part in value.items() if not key.startswith(left_out)}
+        return [plain(part) for part in value] if isinstance(value, list) else value
 
     return plain(json.loads(printed))
 
@@ -84,11 +84,13 @@ def studied(printed: str, folder: Path) -> Any:
 
 def written(_: str, folder: Path) -> Any:
     """Return the digests of all files outside the store but model cards; of JSON, all but times and costs."""
-    files = [one for one in sorted(folder.rglob("*")) if one.is_file() and one.name != "README.md"]
-    names = {str(one.relative_to(folder)): one for one in files if one.relative_to(folder).parts[0] != "mlruns"}
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != "README.md"]
+    names = {str(file.relative_to(folder)): file for file in files if file.relative_to(folder).parts[0] != "mlruns"}
     return {
-        name: listed(one.read_text(), folder) if one.suffix == ".json" else hashlib.sha256(one.read_bytes()).hexdigest()
-        for name, one in names.items()
+        name: listed(file.read_text(), folder)
+        if file.suffix == ".json"
+        else hashlib.sha256(file.read_bytes()).hexdigest()
+        for name, file in names.items()
     }
 
 
@@ -113,17 +115,17 @@ _ASSESS = ["assess=none", "assess.seq_len=48", "assess.limit=8", _TEXT]
 _TRAIN = [f"recovery.{how}" for how in ("max_steps=4", "micro_batch_size=4", "checkpoint_steps=1", "top_k=8")]
 _RECOVER = [*_ASSESS, "assess.probe.enabled=false", "data.samples=40", "data.seq_len=48", *_TRAIN]
 COMMANDS = {
-    "search": Command([*_GREEDY, *_QUIET], found),
-    "search, screened": Command(["search", "model=MODEL", "searcher=beam", "remove=2", *_DATA, *_QUIET], found),
+    "search": Command([*_GREEDY, *_QUIET], search_answer),
+    "search, screened": Command(["search", "model=MODEL", "searcher=beam", "remove=2", *_DATA, *_QUIET], search_answer),
     "search by a budget": Command(
-        ["search", "model=MODEL", "remove=auto", "budget.loss=1", "speed.enabled=false", *_DATA, *_QUIET], found
+        ["search", "model=MODEL", "remove=auto", "budget.loss=1", "speed.enabled=false", *_DATA, *_QUIET], search_answer
     ),
     "search of a GGUF file": Command(
-        ["search", "searcher=one_shot", "remove=5", *_DATA, "data.samples=2", *_QUIET], found
+        ["search", "searcher=one_shot", "remove=5", *_DATA, "data.samples=2", *_QUIET], search_answer
     ),
-    "search with Ray": Command([*_GREEDY[:-1], "cluster=local", "cluster.replicas=2", *_QUIET], found),
+    "search with Ray": Command([*_GREEDY[:-1], "cluster=local", "cluster.replicas=2", *_QUIET], search_answer),
     "search with MLflow": Command([*_GREEDY, "--json"], mlflow_runs),
-    "resume": Command(["resume", "latest", "--json"], found, "search"),
+    "resume": Command(["resume", "latest", "--json"], search_answer, "search"),
     "score": Command(["score", "model=MODEL", "masks=[[0],[1,2],[3]]", *_DATA, "--json"], listed),
     "data": Command(["data", "model=MODEL", *_DATA, "--json"], listed),
     "sweep": Command(["sweep", "model=MODEL", *_DATA, "--json"], listed),
@@ -154,7 +156,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Kill as often as was asked for, and print what came of it."""
+    """Kill commands until there were `--kills` signals, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--folder", type=Path, default=Path("soak"))
@@ -179,7 +181,7 @@ def main() -> None:
 
 @functools.cache
 def undisturbed(name: str, folder: Path, model: Path) -> tuple[Any, Path, float]:
-    """Return what a command gives, a folder as it leaves it, and how long it takes."""
+    """Return the result of a command, its folder after the command, and its time in seconds."""
     command = COMMANDS[name]
     where = folder / "undisturbed" / name.replace(" ", "-").replace(",", "")
     shutil.rmtree(where, ignore_errors=True)
@@ -202,7 +204,7 @@ def before(command: Command, folder: Path, model: Path, where: Path) -> None:
 
 
 def disturbed(name: str, folder: Path, model: Path, rng: random.Random) -> dict[str, Any]:
-    """Kill a command up to four times, let it end, and say what was wrong; empty if nothing was."""
+    """Kill a command up to four times, let it end, and return the signals and what was wrong; empty if nothing was."""
     command, (answer, _, seconds) = COMMANDS[name], undisturbed(name, folder, model)
     where, signals, wrong = folder / "trial", [], ""
     shutil.rmtree(where, ignore_errors=True)
@@ -216,13 +218,13 @@ def disturbed(name: str, folder: Path, model: Path, rng: random.Random) -> dict[
             process.send_signal(number)
             signals.append(number.name)
             try:
-                _, said = process.communicate(timeout=END_S)
+                _, printed = process.communicate(timeout=END_S)
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGABRT)  # which prints what it was doing
-                _, said = process.communicate()
-                wrong = f"did not end within {END_S:.0f} s of {number.name}: {said}"
+                process.send_signal(signal.SIGABRT)  # which prints the stack of each thread
+                _, printed = process.communicate()
+                wrong = f"did not end within {END_S:.0f} s of {number.name}: {printed}"
             else:
-                wrong = f"traceback: {said}" if has_traceback(said, number) else wrong
+                wrong = f"traceback: {printed}" if has_traceback(printed, number) else wrong
     done = run(command, model, where)
     if "raysearch sync" in done.stderr:  # as it says where MLflow took longer than a search waits for it
         raysearch(["sync", "latest"], where)
@@ -242,29 +244,29 @@ def disturbed(name: str, folder: Path, model: Path, rng: random.Random) -> dict[
     return {"signals": signals, "wrong": wrong}
 
 
-def has_traceback(said: str, number: signal.Signals) -> bool:
+def has_traceback(printed: str, number: signal.Signals) -> bool:
     """Return whether a signal made a traceback that is not Python's own of a Ctrl-C before the command's first line."""
-    ours = number != signal.SIGINT or re.search(r'cli/__init__\.py", line \d+, in main', said)
-    return "Traceback" in said and number != signal.SIGKILL and bool(ours)
+    ours = number != signal.SIGINT or re.search(r'cli/__init__\.py", line \d+, in main', printed)
+    return "Traceback" in printed and number != signal.SIGKILL and bool(ours)
 
 
 def run(command: Command, model: Path, where: Path) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return raysearch([word.replace("MODEL", str(model)) for word in command.words], where)
+    return raysearch([argument.replace("MODEL", str(model)) for argument in command.arguments], where)
 
 
-def raysearch(words: list[str], where: Path) -> subprocess.CompletedProcess[str]:
-    """Run ``raysearch`` with words."""
-    whole = [sys.executable, "-m", "raysearch", *words]
+def raysearch(arguments: list[str], where: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``raysearch`` with arguments."""
+    whole = [sys.executable, "-m", "raysearch", *arguments]
     return subprocess.run(whole, cwd=where, capture_output=True, text=True, timeout=RUN_S, check=False)
 
 
 def start(command: Command, model: Path, where: Path) -> subprocess.Popen[str]:
     """Start a command."""
-    words = [word.replace("MODEL", str(model)) for word in command.words]
+    arguments = [argument.replace("MODEL", str(model)) for argument in command.arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-m", "raysearch", *words],
+        [sys.executable, "-X", "faulthandler", "-m", "raysearch", *arguments],
         **{"cwd": where, "stdout": pipe, "stderr": pipe, "text": True},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in what a shell runs behind a prompt
     )
@@ -286,8 +288,10 @@ def write_model(folder: Path) -> Path:
     config = LlamaConfig(vocab_size=len(alphabet), num_hidden_layers=6, initializer_range=0.3, **sizes)
     LlamaForCausalLM(config).save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=alphabet[0]).save_pretrained(folder)
-    asked = [json.dumps({"question": f"What is {number} and {number}?", "answer": 2 * number}) for number in range(16)]
-    (folder / "asked.jsonl").write_text("\n".join(asked))
+    questions = [
+        json.dumps({"question": f"What is {number} and {number}?", "answer": 2 * number}) for number in range(16)
+    ]
+    (folder / "asked.jsonl").write_text("\n".join(questions))
     return folder
 
 
@@ -296,10 +300,10 @@ def show(trials: list[dict[str, Any]]) -> None:
     print("| command | trials | kills | wrong |\n|---|---|---|---|")
     for name in COMMANDS:
         mine = [trial for trial in trials if trial["command"] == name]
-        signals = Counter(one.removeprefix("SIG") for trial in mine for one in trial["signals"])
-        said = ", ".join(f"{number} {kind}" for kind, number in signals.most_common())
+        signals = Counter(name.removeprefix("SIG") for trial in mine for name in trial["signals"])
+        kills = ", ".join(f"{number} {kind}" for kind, number in signals.most_common())
         wrong = sum(bool(trial["wrong"]) for trial in mine)
-        print(f"| {name} | {len(mine)} | {said} | {wrong} |")
+        print(f"| {name} | {len(mine)} | {kills} | {wrong} |")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ def all_overrides(overrides: Sequence[str], values: Mapping[str, Any]) -> list[s
         overrides: ``key=value`` texts.
         values: The keyword arguments of a call.
 
+    Returns:
+        ``key=value`` texts. The keyword arguments are last, so they win.
+
     Raises:
         UserError: An override is not a text, or a value cannot be written as one.
     """
@@ -56,6 +59,9 @@ def repository_for_export(push: str | None, public: bool, overwrite: bool) -> Hu
         public: Whether to make the repository public.
         overwrite: Whether to replace an existing export.
 
+    Returns:
+        The checked repository; None if `push` is None.
+
     Raises:
         UserError: A value is not understood, or `public` is set without a repository.
     """
@@ -80,6 +86,9 @@ def job_config(
         overrides: ``key=value`` texts.
         recorded_config: The configuration of the search or the study.
         config_dir: A folder of the user's own YAML files.
+
+    Returns:
+        The composed configuration of the job, as nested mappings of plain values.
 
     Raises:
         UserError: An override is not understood.

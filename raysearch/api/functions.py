@@ -78,6 +78,9 @@ def config(
         config_dir: A folder of your own YAML files, laid out like ``conf/``.
         **values: The same keys as keyword arguments.
 
+    Returns:
+        Each value of the configuration with its dotted key, and the file or override that set it.
+
     Raises:
         UserError: A key or a value is not understood, or the command has no configuration.
     """
@@ -101,6 +104,9 @@ def forecast(
         config_dir: A folder of your own YAML files, laid out like ``conf/``.
         observer: Receives the progress.
         **values: The same keys as keyword arguments.
+
+    Returns:
+        The expected masks, evaluations, layer-forwards, seconds and memory of the search.
 
     Raises:
         UserError: A key or a value is not understood, or does not fit the model, the data or the machine.
@@ -163,6 +169,9 @@ def sweep(
         config_dir: A folder of your own YAML files, laid out like ``conf/``.
         observer: Receives the progress.
         **values: The same keys as keyword arguments.
+
+    Returns:
+        The losses without each layer by each calibration, and the files that were written.
 
     Raises:
         UserError: A key or a value is not understood, or does not fit the model, the data or the machine.
@@ -280,6 +289,9 @@ def plan(
         config_dir: A folder of your own YAML files, laid out like ``conf/``.
         observer: Receives the progress.
         **values: The same keys as keyword arguments.
+
+    Returns:
+        The forecast of each search of the study, and the costs of the whole study.
 
     Raises:
         UserError: A key or a value is not understood, or does not fit the models, the data or the machine.

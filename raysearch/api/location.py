@@ -32,6 +32,9 @@ class StoreLocation:
         Args:
             folder: The folder of the store.
             ledger: The file of its ledger.
+
+        Returns:
+            The location. Its path is the folder if the ledger is at its usual place in it, else the ledger.
         """
         return cls(folder if ledger == folder / "ledger.db" else ledger)
 
@@ -67,6 +70,9 @@ class StoreLocation:
         Args:
             config: The configuration of a search or a study in the ledger.
             ledger: The open ledger.
+
+        Returns:
+            The values of the keys ``store`` and ``ledger``; ``ledger`` is None for the usual place in the store.
         """
         folder = as_path("--store", self.path)
         if folder.is_file():

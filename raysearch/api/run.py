@@ -25,6 +25,9 @@ def run_tracked_search(
         observer: Receives the progress.
         resumed_id: The id that the search must have, if it is resumed by its id.
 
+    Returns:
+        The result of the search, which the ledger contains.
+
     Raises:
         UserError: The specification does not fit the model, the data or the machine.
         EvaluationError: An evaluation failed.
@@ -41,6 +44,9 @@ def speed_meter_for(spec: SearchSpec, observer: Observer) -> SpeedMeter | None:
     Args:
         spec: The search.
         observer: Receives the progress.
+
+    Returns:
+        The meter, which measures masks when it is called; or None.
 
     Raises:
         UserError: The options of the speeds cannot be measured.

@@ -161,6 +161,9 @@ class Search:
                 value. Without any, the budget of the search itself (``remove=auto``).
             budget: The same as a mapping.
 
+        Returns:
+            The recommended number of layers, and the facts of every compared number.
+
         Raises:
             UserError: The budget is not understood, no number of layers meets it, or there is no result yet.
         """
@@ -472,6 +475,9 @@ class Search:
             config_dir: A folder of your own YAML files, laid out like ``conf/``.
             observer: Receives the progress.
             **values: The same keys as keyword arguments.
+
+        Returns:
+            The rows, the tokens, the steps, and the expected seconds and bytes of the training.
 
         Raises:
             UserError: See `recover`.

@@ -189,6 +189,9 @@ class Store:
             *searches: Ids, starts of ids, or ``latest``; none to shrink the file only.
             yes: Delete. Otherwise only count what would be deleted.
 
+        Returns:
+            What is deleted (or, without `yes`, would be), and the size of the file before and after, in bytes.
+
         Raises:
             UserError: A name fits no search or several, or one of the searches is running.
         """

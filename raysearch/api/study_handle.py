@@ -97,6 +97,9 @@ class Study:
                 study recorded to, or that ``raysearch ui`` serves the store at.
             observer: Receives the progress.
 
+        Returns:
+            The collected results of the study, and the files that were written.
+
         Raises:
             UserError: The folder cannot be written, or the address is none.
         """
@@ -122,6 +125,9 @@ class Study:
             out: The folder of the report; None for ``reports/<study>`` in the store.
             observer: Receives the progress.
             **values: The same keys as keyword arguments.
+
+        Returns:
+            The collected results of the study with the new numbers, and the files of the report.
 
         Raises:
             UserError: No search has found a mask, a model has changed since its search, or a task or its data is
@@ -193,6 +199,9 @@ def write_study_report(
         out: The folder to write; None for ``reports/<study>`` in the store.
         observer: Receives the progress.
         mlflow_url: MLflow's address for readers of the report; None for the recorded one.
+
+    Returns:
+        The collected results of the study, and the files that were written.
 
     Raises:
         UserError: The folder cannot be written, or the address is none.

@@ -20,6 +20,9 @@ def tracker_for(tracking: TrackingOptions, observer: Observer) -> Tracker:
     Args:
         tracking: Where to record.
         observer: Receives the tracker's warnings, and its progress while the caller waits for it.
+
+    Returns:
+        The tracker.
     """
     from raysearch.tracking.mlflow.tracker import open_tracker
 
@@ -32,6 +35,9 @@ def tracked_observer(tracking: TrackingOptions, observer: Observer) -> Observer:
     Args:
         tracking: Where to record.
         observer: The other observer.
+
+    Returns:
+        The observer that forwards each event, first to the tracker.
     """
     return Observers(tracker_for(tracking, observer), observer)
 
@@ -43,6 +49,9 @@ def recorded_tracking(config: Mapping[str, Any], location: StoreLocation, ledger
         config: Its configuration.
         location: Its store.
         ledger: The open ledger of the store.
+
+    Returns:
+        The options, with the present place of the store.
 
     Raises:
         UserError: The recorded options cannot be used.
@@ -64,6 +73,9 @@ def tracking_to_sync(
         overrides: ``tracking.key=value`` texts, for another place than the recorded one.
         location: Its store.
         ledger: The open ledger of the store.
+
+    Returns:
+        The options, which name a tracker.
 
     Raises:
         UserError: An override is not of ``tracking``, or the options name no place.

@@ -193,6 +193,9 @@ def assess_search(
         remove: The number of layers of the mask, of which the best is assessed; None for the search's result.
         observer: Receives progress, warnings and results.
 
+    Returns:
+        The results of both models, the files of their answers, and the texts that calibration and assessment share.
+
     Raises:
         UserError: The search has no such mask, its model has changed since, or a text or task does not exist.
         EvaluationError: A job failed for good.
@@ -226,6 +229,10 @@ def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Obs
         options: How speed is measured; if it is not enabled, the function returns no speeds.
         evaluation: The evaluation of the search.
         observer: Receives the progress.
+
+    Returns:
+        A function of a session and masks. It returns the speed of each mask, and measures those that the ledger does
+        not have.
 
     Raises:
         UserError: The options do not fit the model.

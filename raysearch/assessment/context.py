@@ -88,6 +88,9 @@ class AssessmentPlan:
             ledger: An open ledger.
             name: The name of the result, see `named`.
             masks: The masks.
+
+        Returns:
+            The recorded result of each mask as plain values. A mask without one is left out.
         """
         return read_assessments(ledger, self.fingerprint, name, masks)
 

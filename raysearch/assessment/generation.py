@@ -57,6 +57,9 @@ def assess_generation(context: AssessContext, server: Server | None) -> Assessed
         context: The masks and the ledger.
         server: A server of the checkpoint of the only pruned mask, which answers for it; None to use the replicas.
 
+    Returns:
+        The results of each mask, and the number of jobs that were computed now.
+
     Raises:
         UserError: There is a server, and not exactly one pruned mask.
         EvaluationError: A job failed for good.

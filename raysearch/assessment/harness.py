@@ -159,6 +159,9 @@ def missing_tasks(plan: AssessmentPlan, ledger: Ledger, masks: Sequence[Mask]) -
         plan: The plan with the tasks.
         ledger: An open ledger.
         masks: The masks.
+
+    Returns:
+        A job for each mask and task that the ledger does not have.
     """
     spec = plan.spec
     jobs: list[TaskJob] = []
@@ -176,6 +179,9 @@ def run_tasks(context: AssessContext, jobs: Sequence[TaskJob]) -> Assessed:
     Args:
         context: The masks and the ledger.
         jobs: The missing tasks, see `missing_tasks`.
+
+    Returns:
+        The results of each mask on all tasks, and the number of jobs that were computed now.
 
     Raises:
         UserError: A task cannot be loaded.
@@ -204,6 +210,9 @@ def task_result(name: str, output: Mapping[str, Any], dense: Mapping[str, Any]) 
         name: The name of the task.
         output: The return value of `TaskJob.run` for a mask.
         dense: The same for the dense model.
+
+    Returns:
+        The metric, its value with a standard error, and the share of the dense model's value that is left.
     """
     metrics = output["metrics"]
     headline = next((metric for metric in _HEADLINES if metric in metrics), next(iter(output["higher_is_better"])))

@@ -77,6 +77,9 @@ def own_text(spec: AssessSpec, searched: EvaluationSpec, info: ModelInfo, files:
         searched: The model and the calibrations of the search, or of several searches.
         info: The description of the model.
         files: The model's files.
+
+    Returns:
+        The text and its samples; or, if there is no such text, the reason why not.
     """
     data = own_data(searched)
     if spec.texts and all(is_installed(calibration.data) for calibration in searched.calibrations):

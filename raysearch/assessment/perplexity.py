@@ -42,6 +42,9 @@ def text_specs(spec: AssessSpec, name: str, max_positions: int | None) -> list[C
         name: The name of the model, for errors.
         max_positions: The most tokens that the model accepts; None for any number.
 
+    Returns:
+        A calibration with perplexity for each text, in the order of the configuration.
+
     Raises:
         UserError: The windows are longer than the model accepts, or a text is not read in order.
     """
@@ -95,6 +98,9 @@ def local_rows(key: str, name: str, rows: Rows, data_dir: Path | None) -> Rows:
         name: Its name.
         rows: Its rows without a data folder.
         data_dir: The data folder; None for none.
+
+    Returns:
+        The rows of the file in the data folder; or the given rows.
 
     Raises:
         UserError: The folder has no file of the text or task.

@@ -90,6 +90,9 @@ def probe_problems(options: ProbeOptions, tokenizer: Any) -> tuple[ArithmeticPro
         options: The options of the probe.
         tokenizer: The model's tokenizer.
 
+    Returns:
+        Distinct problems, in the order of the draw.
+
     Raises:
         UserError: The file cannot be read, or the tokenizer has no token for each digit.
     """
@@ -136,6 +139,9 @@ def probe_results(answers: Mapping[str, Sequence[float]], dense: Mapping[str, Se
     Args:
         answers: The return value of `ProbeJob.run` for a mask.
         dense: The same for the dense model.
+
+    Returns:
+        The two results by the names of their metrics.
     """
     extent = f"{count(len(answers['right']), 'problem')}, first digit"
     right = [100 * is_right for is_right in answers["right"]]

@@ -18,6 +18,9 @@ def rows_of_subject(subject: str, *, test: str, dev: str, **_: Any) -> DatasetDi
         test: The file of JSON lines with the questions.
         dev: The file of JSON lines with the worked examples.
 
+    Returns:
+        The rows of both files, as the splits ``test`` and ``dev``.
+
     Raises:
         LookupError: A file has no row of that subject.
     """

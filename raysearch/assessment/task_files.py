@@ -50,6 +50,9 @@ def find_tasks(spec: AssessSpec, store: Path) -> list[TaskSource]:
         spec: The names of the tasks, and the folders of data and task files.
         store: The folder of the store.
 
+    Returns:
+        The source of each task, in the order of the specification; empty if it names no task.
+
     Raises:
         UserError: A folder or a file does not exist, or no ready file reads local data for a task.
     """
@@ -95,6 +98,9 @@ def stands_for_several(name: str, tasks: Iterable[str]) -> UserError:
     Args:
         name: The name.
         tasks: The names of its tasks.
+
+    Returns:
+        The error, which names the single tasks.
     """
     return UserError(f"assess.tasks has {name}, which stands for several tasks; name them: {', '.join(sorted(tasks))}")
 
@@ -105,6 +111,9 @@ def task_manager(folder: str | None, task: str) -> Any:
     Args:
         folder: A folder of task files; None for lm-eval's own.
         task: The name of the task.
+
+    Returns:
+        An ``lm_eval.tasks.TaskManager``.
     """
     from lm_eval.tasks import TaskManager
 
@@ -119,7 +128,7 @@ def task_manager(folder: str | None, task: str) -> Any:
 
 @functools.cache
 def _manager_of_own(part: Path | None) -> Any:
-    """Return lm-eval's manager of its own tasks in a folder; of None, of all tasks, which takes ten seconds to read."""
+    """Return lm-eval's manager of its own tasks in a folder; None for all folders, which takes ten seconds to read."""
     from lm_eval.tasks import TaskManager
 
     return TaskManager() if part is None else TaskManager(include_path=str(part), include_defaults=False)

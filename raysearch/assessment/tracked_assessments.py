@@ -70,6 +70,9 @@ def recorded_assessments(ledger: Ledger, search: SearchRecord) -> dict[str, floa
     Args:
         ledger: An open ledger.
         search: The search.
+
+    Returns:
+        Each number by its metric's name: ``assess/…``. Empty if nothing was assessed.
     """
     return _recorded(ledger, search, _NUMBERS, Number)
 
@@ -80,6 +83,9 @@ def recorded_answers(ledger: Ledger, search: SearchRecord) -> dict[str, str]:
     Args:
         ledger: An open ledger.
         search: The search.
+
+    Returns:
+        The text of a JSON Lines file for each task. Empty if no answers were recorded.
     """
     by_task = {}
     for name, answers in _recorded(ledger, search, _ANSWERS, _Answers).items():

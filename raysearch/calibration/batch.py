@@ -157,6 +157,9 @@ class Batch:
             start: The first sample.
             stop: The sample after the last one.
             step: The distance from one sample to the next.
+
+        Returns:
+            The batch of these samples. Its rows are as long as its longest one.
         """
         number, remainder = np.divmod(self.sample_of_row - start, step)
         rows = (number >= 0) & (self.sample_of_row < stop) & (remainder == 0)
@@ -189,6 +192,9 @@ class Batch:
             scored: Whether each token of each row is scored.
             choices: The items that the rows belong to; None if each row is a sample.
             answers: The expected answer to each row; None if nothing is generated.
+
+        Returns:
+            The batch, [R, T], with T the length of the longest row. It has no attention mask if all rows are that long.
         """
         shape = len(rows), max(map(len, rows), default=0)
         padded_ids = np.zeros(shape, np.int64)

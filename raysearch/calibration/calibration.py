@@ -62,6 +62,9 @@ class Calibration:
                 8192 tokens.
             identity: All other things that a loss depends on, as JSON values: model, tokenizer, objective, numerics.
             description: Plain values for the records.
+
+        Returns:
+            The calibration: its shards, its fingerprint, and a digest for each shard.
         """
         n_samples = samples.n_samples
         n_shards = math.ceil(n_samples / (shard_samples or _default_shard_samples(samples)))

@@ -42,7 +42,7 @@ class Used:
     """The samples that other draws of a data set have used."""
 
     texts: SeenTexts  #: for windows of text
-    samples: frozenset[Sample]  #: items, dialogues or tasks in words
+    samples: frozenset[Sample]  #: items, dialogues or tasks as text
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,9 @@ class Data:
             tokenizer: A transformers tokenizer.
             form: The form that the objective needs.
             max_positions: The model's number of positions; None if it has no limit.
+
+        Returns:
+            The batch of all samples, and the description of the draw.
 
         Raises:
             UserError: The form is not offered, rows are too long or unreadable, or the data holds too few samples.

@@ -37,6 +37,9 @@ def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[S
         tokenizer: A transformers tokenizer with a chat template.
         where: The name of the row in messages: ``row 7``.
 
+    Returns:
+        The text, and the first and the last place plus 1 of each such turn, in characters.
+
     Raises:
         UserError: The template refuses the conversation, or rewrites its turns.
     """
@@ -83,6 +86,9 @@ def render_prompt(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, 
         tokenizer: A transformers tokenizer with a chat template.
         where: The name of the row in messages: ``row 7``.
 
+    Returns:
+        The text of the prompt, up to the opening of the answer; and the text of the answer.
+
     Raises:
         UserError: The template refuses the conversation, or it begins with its only answer.
     """
@@ -94,8 +100,11 @@ def messages_of(sample: Sample, where: str) -> tuple[tuple[tuple[str, str], ...]
     """Return the turns of any sample before its answer, and the answer; of a conversation, the last answer.
 
     Args:
-        sample: The sample in words.
+        sample: The sample as text.
         where: The name of the row in messages: ``row 7``.
+
+    Returns:
+        The role and content of each turn before the answer; and the answer, stripped.
 
     Raises:
         UserError: The sample has no text before its answer.
@@ -124,6 +133,9 @@ def render_task(task: Task, tokenizer: Any, where: str) -> tuple[str, bool]:
         tokenizer: A transformers tokenizer.
         where: The name of the row in messages: ``row 7``.
 
+    Returns:
+        The text of the prompt; and True if the chat template wrote it.
+
     Raises:
         UserError: The task needs a chat template and the model has none, or the template refuses the task.
     """
@@ -144,6 +156,9 @@ def fit_template(messages: Sequence[tuple[str, str]], *args: Any, **options: Any
         messages: Each turn's role and content.
         args: The other arguments of `apply_template`, by position.
         options: The other arguments of `apply_template`, by name.
+
+    Returns:
+        The text of the turns.
 
     Raises:
         UserError: The template refuses the turns in both forms.
@@ -168,6 +183,9 @@ def apply_template(
         where: The name of the row in messages: ``row 7``.
         ask: Whether the text ends in the opening of an answer.
         thinking: Whether the template requests thinking before the answer; None for the template's default.
+
+    Returns:
+        The text of the turns.
 
     Raises:
         UserError: The model has no template, or its template is broken, does not support `thinking`, or refuses these

@@ -1,4 +1,4 @@
-"""Turns samples in words into rows of tokens, marks the scored tokens, and cuts long rows."""
+"""Turns samples of text into rows of tokens, marks the scored tokens, and cuts long rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raysearch.generation.answer import Answer
 
 @dataclass(frozen=True)
 class _Wording:
-    """A row in words: its text, the spans that are scored, and whether the tokenizer adds its special tokens."""
+    """A row of text: the text, the spans that are scored, and whether the tokenizer adds its special tokens."""
 
     text: str
     spans: tuple[Span, ...]
@@ -59,7 +59,7 @@ def encode_items(samples: Sequence[Located], form: Form, options: ItemOptions, t
     the spaces before the answer. The first token of a row is never scored, because no token predicts it.
 
     Args:
-        samples: The samples in words.
+        samples: The samples as text.
         form: The form that the objective needs.
         options: The length of a row, and which tokens are scored.
         tokenizer: A transformers tokenizer.

@@ -23,6 +23,9 @@ def take(row: Mapping[str, Any], key: str, field: str, where: str) -> Any:
         field: The name of the field; ``question.stem`` is ``stem`` in ``question``.
         where: The name of the row in messages.
 
+    Returns:
+        The value, which may be None: the field is there, but null.
+
     Raises:
         UserError: The row has no such field.
     """
@@ -40,6 +43,9 @@ def take_text(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
         key: The key of the configuration that names the field.
         field: The name of the field.
         where: The name of the row in messages.
+
+    Returns:
+        The text, unchanged.
 
     Raises:
         UserError: The row has no such field, or the value is not a text.
@@ -59,6 +65,9 @@ def take_answer(row: Mapping[str, Any], key: str, field: str, where: str) -> str
         key: The key of the configuration that names the field.
         field: The name of the field.
         where: The name of the row in messages.
+
+    Returns:
+        The text, which is never blank.
 
     Raises:
         UserError: The row has no such field, or the value is empty, or neither a text nor a number.
@@ -84,6 +93,9 @@ def remedy_for(value: Any, other_kind: str) -> str:
     Args:
         value: The value; null is a gap that the user can fill.
         other_kind: The remedy for all values but null.
+
+    Returns:
+        The last part of an error's sentence.
     """
     return "fill it in, or leave the row out" if value is None else other_kind
 
@@ -107,6 +119,9 @@ def fill(template: str, row: Mapping[str, Any], where: str, into: str = "prompt"
         where: The name of the row in messages.
         into: The key of the configuration that holds the template, for messages.
         keys: Placeholders that are keys of the configuration, with the field that each key names.
+
+    Returns:
+        The template with the text of each field in place of its placeholder.
 
     Raises:
         UserError: The row lacks a field, a value is neither a text nor a number, or a filter is unknown.

@@ -66,6 +66,9 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions, needs: s
         options: The options of the draw.
         needs: The condition that a row must meet to make a sample, for the message if no row meets it.
 
+    Returns:
+        The drawn samples, and the counts of rows.
+
     Raises:
         UserError: There are too few samples.
     """

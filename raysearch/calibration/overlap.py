@@ -52,6 +52,9 @@ class SeenTexts:
         Args:
             text: The text.
             template: The words that the text may share with many others: at its beginning, and at its end.
+
+        Returns:
+            The hashes of the runs that occur in both; empty if the text shares nothing or is too short.
         """
         all_words = words_of(text)
         before, after = template

@@ -39,6 +39,10 @@ def pack(batch: Batch, together: bool = False) -> Inputs:
         together: Whether several samples share a row, one after the other, so that rows need little padding. Samples do
             not attend to each other. A row is as long as the longest sample, because the cost of attention grows with
             the length of a row.
+
+    Returns:
+        The packed rows: token ids and positions [P, L], the attention mask [P, L, L], and the places of the predicting
+        tokens.
     """
     layout = _layout(batch)
     if together:

@@ -15,6 +15,9 @@ def cut_by_length(batch: Batch, packed: bool, pass_tokens: int) -> list[Batch]:
         batch: The samples, best in order of length; the order stays.
         packed: Whether the rows of a sample will be packed into one.
         pass_tokens: The cost of a pass, as the number of tokens that take as long to compute.
+
+    Returns:
+        The batches, in the order of the samples. Together they contain each sample once.
     """
     n = batch.n_samples
     if packed:

@@ -21,6 +21,9 @@ def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
     Args:
         sweep: The losses by each calibration.
         agreements: The agreement of each pair of calibrations; none for a single calibration.
+
+    Returns:
+        The table of losses, those of generated texts, and that of agreements.
     """
     names = [f"{profile.calibration} ({profile.measure.unit})" for profile in sweep.calibrations]
     layers = new_table(

@@ -33,6 +33,9 @@ def new_table(
         left_aligned: The headers of columns that are aligned left; all others (numbers) are aligned right.
         at: The alignment of the title.
         expendable: The columns that a narrow terminal may leave out, in the order in which they are left out.
+
+    Returns:
+        The table, which has columns and no rows.
     """
     table = FittingTable(title=title, title_justify=at, expendable=expendable)
     for column in columns:
@@ -64,6 +67,9 @@ def loss_cells(measure: Measure, loss: float) -> list[str]:
     Args:
         measure: The unit and readout of the loss.
         loss: The loss.
+
+    Returns:
+        The loss, and the readout if the measure has one.
     """
     cells = [f"{loss:.4f}"]
     if measure.readout is not None:
@@ -77,6 +83,9 @@ def number_cell(estimate: Estimate | None, unit: str) -> str:
     Args:
         estimate: The number.
         unit: Its unit; bytes are shown as a size.
+
+    Returns:
+        The text of the cell.
     """
     return size(estimate.value) if estimate is not None and unit == "bytes" else estimate_text(estimate)
 
@@ -88,6 +97,9 @@ def extent(measure: Measure, n_tokens: int, n_samples: int) -> str:
         measure: Its measure, which counts tokens or samples.
         n_tokens: The number of scored tokens; 0 for generated answers.
         n_samples: The number of samples.
+
+    Returns:
+        The text, which counts tokens, items or both.
     """
     tokens = f"{n_tokens:,} scored tokens"
     if measure.per != "sample":
@@ -110,6 +122,9 @@ def refusal_notes(refused: Mapping[Mask, str], mask: Mask) -> list[str]:
     Args:
         refused: The masks that `export --gguf` refuses, each with the reason.
         mask: The mask to explain if it is refused; otherwise another is explained.
+
+    Returns:
+        One line; none if no mask is refused.
     """
     if not refused:
         return []
@@ -123,6 +138,9 @@ def marked(mask: Mask, refused: Mapping[Mask, str]) -> str:
     Args:
         mask: The mask.
         refused: The masks that are refused, each with the reason.
+
+    Returns:
+        The mask's text; `` *`` follows if it is refused.
     """
     return f"{mask} *" if mask in refused else str(mask)
 

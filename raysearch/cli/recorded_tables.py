@@ -60,6 +60,9 @@ def searches_table(
     Args:
         records: The searches.
         cells: By search id: the id of the study that contains the search, and its cell there.
+
+    Returns:
+        The table: a row for each search, in the order of `records`.
     """
     columns = "search", "state", "model", "calibration", "samples", "draw", "study", "removed", "loss", "updated (UTC)"
     right_aligned = ("samples", "draw", "loss")
@@ -151,6 +154,9 @@ def facts_table(record: SearchRecord, cell: tuple[str, CellRecord] | None) -> Ta
     Args:
         record: The search.
         cell: The id of the study that contains it, and its cell there; None if there is none.
+
+    Returns:
+        The table of two columns: the name and the value of each fact.
     """
     config = record.config
     result = record.result
@@ -194,6 +200,9 @@ def gap_table(measure: Measure, gap: Gap) -> Table:
     Args:
         measure: The measure of the losses.
         gap: The rank, and the distance to the best mask.
+
+    Returns:
+        The table of one row.
     """
     columns = "layers", "removed", "rank", "of", "percentile", "best", f"gap ({measure.unit})"
     table = new_table("Rank among all masks of as many layers (0-based)", *columns, expendable=("layers", "percentile"))
@@ -229,6 +238,9 @@ def trials_table(
         trials: All trials in the order of their evaluation.
         most: The maximum number of masks to show.
         refused: The masks that `export --gguf` refuses, which have a mark.
+
+    Returns:
+        The table of at most `most` rows.
     """
     all_masks = _largest_first(trials)
     best = all_masks[:most]

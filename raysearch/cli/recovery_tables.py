@@ -26,6 +26,9 @@ def recovery_parts(record: RecoveryRecord, search_id: str | None = None) -> list
     Args:
         record: The recovery.
         search_id: The search that the user named; if the mask of another search was recovered, that one is shown.
+
+    Returns:
+        The table, followed by the lines.
     """
     method = f", {record.way}" if record.way else ""
     origin = "" if search_id in (None, record.search_id) else f", as {record.search_id} found it"
@@ -50,6 +53,9 @@ def closing_lines(recovery: RecoveryResult, out: Path, store: Path) -> list[str]
         recovery: The recovery.
         out: The folder of the checkpoint, as the user typed it.
         store: The store, as the user typed it.
+
+    Returns:
+        The lines, in the order in which they are printed.
     """
     name = quote(f"{out.name}.gguf")
     in_ledger = option_for(store)

@@ -83,6 +83,9 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
         result: The search's result.
         in_ledger: The option that names the search's ledger, see `places`.
         in_store: The option that names its local MLflow store; None if there is none.
+
+    Returns:
+        The lines, in the order in which they are printed.
     """
     notes = [f"Removed layers (0-based): {result.mask}"]
     if result.removal_order:
@@ -186,6 +189,9 @@ def path_table(measure: Measure, path: Sequence[Trial], refused: Mapping[Mask, s
         measure: The measure of the losses.
         path: The best trial of each number of layers.
         refused: The masks that `export --gguf` refuses, which have a mark.
+
+    Returns:
+        The table: a row for each number of layers.
     """
     columns = "layers", "removed", *loss_columns(measure)
     table = new_table("Best by number of layers removed (0-based)", *columns, expendable=("layers",))
@@ -201,6 +207,9 @@ def budget_table(recommendation: Recommendation, refused: Mapping[Mask, str] = N
     Args:
         recommendation: The sizes that were compared.
         refused: The masks that `export --gguf` refuses, which have a mark.
+
+    Returns:
+        The table: a row for each compared number of layers.
     """
     measure = recommendation.measure
     budget = recommendation.budget
@@ -251,6 +260,9 @@ def refinement_parts(measure: Measure, refinement: Refinement) -> list[Table | s
     Args:
         measure: The measure of the losses.
         refinement: The recovered masks.
+
+    Returns:
+        The table, and the lines below it.
     """
     after = ["loss after"] if measure.readout is None else ["loss after", f"{measure.readout} after"]
     columns = *loss_columns(measure), *after, "steps", "tokens", ""

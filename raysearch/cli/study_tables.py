@@ -169,6 +169,9 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
         mask: The mask.
         dense: The dense model's results, by name.
         pruned: The mask's results, by name.
+
+    Returns:
+        The table: a row for each result that both models have.
     """
     columns = "", "dense", f"without {mask}", "retention", "over"
     table = new_table(title, *columns, left_aligned=("", "over"), expendable=("over", "retention"))

@@ -61,6 +61,9 @@ class ReplicaActor:
         Args:
             pool: The name of the calling pool.
             recipe: A list of one reference to a `Recipe`; a list, so that Ray does not resolve the reference.
+
+        Returns:
+            The host name of the machine.
         """
         self._replica_for(pool, recipe)
         return platform.node()
@@ -74,6 +77,9 @@ class ReplicaActor:
             job: The job.
             calibration: A list of one reference to the job's calibration, which is resolved only if the replica does
                 not have it; empty if the job needs none.
+
+        Returns:
+            The return value of `Job.run`.
         """
         replica = self._replica_for(pool, recipe)
         if calibration and job.calibration is not None and job.calibration not in replica.calibrations:

@@ -162,6 +162,9 @@ class RemoteFleet:
             pool: The name of the pool.
             demand: Its demand, which replaces the last one.
 
+        Returns:
+            Ray's handle of each actor, by the actor's name.
+
         Raises:
             KeyboardInterrupt: The fleet has ended.
         """
@@ -192,6 +195,9 @@ def shared_fleet(least: int, most: int, needs: Needs, idle_s: float) -> RemoteFl
         most: The largest number of actors.
         needs: The resources of each actor.
         idle_s: Seconds after which an actor that is not needed is ended.
+
+    Returns:
+        A handle of the fleet, which can be pickled and used in any process of the cluster.
     """
     this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     remote: Any = ray.remote  # the annotations of Ray lack node affinity

@@ -142,6 +142,9 @@ class ClusterOptions(Options, PoolFactory):
             info: The model.
             n_units: How many replicas the work can keep busy.
             resources: The resources of the cluster: ``CPU``, ``GPU``, and ``memory`` in bytes; None for this machine's.
+
+        Returns:
+            The smallest and the largest number of replicas.
         """
         if isinstance(self.replicas, ReplicaRange):
             return self.replicas
@@ -200,6 +203,9 @@ class ClusterOptions(Options, PoolFactory):
             local_range: `replica_range` before the cluster is joined, since that takes memory; it is used on this
                 machine.
             is_shared: Whether pools in other processes use the replicas, too.
+
+        Returns:
+            The started replicas.
 
         Raises:
             UserError: The model does not fit, or replicas cannot be started.

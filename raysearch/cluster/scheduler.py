@@ -169,6 +169,9 @@ class Scheduler:
         Args:
             members: The names of the fleet's replicas.
             now: The time in s.
+
+        Returns:
+            One call for each new replica, which loads the model.
         """
         known_members = set(self._members)
         self._members = list(members)

@@ -48,6 +48,9 @@ def fitting_replicas(info: ModelInfo, cpus: int, gpus: float, resources: Mapping
         cpus: The CPUs of each replica.
         gpus: The GPUs of each replica, if the model is on a GPU.
         resources: ``CPU``, ``GPU``, and ``memory`` in bytes; without ``memory`` it does not limit the number.
+
+    Returns:
+        The number, which the caller rounds; less than 1 if not even one replica fits.
     """
     if info.model.on_gpu:
         return resources.get("GPU", 0) / (gpus or 1)
@@ -61,6 +64,9 @@ def pool_size(info: ModelInfo, n_replicas: int) -> PoolSize:
     Args:
         info: The model.
         n_replicas: The number of replicas.
+
+    Returns:
+        The number of replicas, and their memory in bytes.
     """
     if info.model.on_gpu:
         return PoolSize(n_replicas, 0, info.weight_bytes + _state_bytes(info) + _BYTES_OF_LOGITS_ON_GPU)

@@ -70,6 +70,9 @@ def search_spec(overrides: Sequence[str], config_dir: PathLike | None = None) ->
     Args:
         overrides: See `compose`.
         config_dir: See `compose`.
+
+    Returns:
+        The specification of the search.
     """
     return tracked_search(overrides, config_dir)[0]
 
@@ -80,6 +83,9 @@ def tracked_search(overrides: Sequence[str], config_dir: PathLike | None = None)
     Args:
         overrides: See `compose`.
         config_dir: See `compose`.
+
+    Returns:
+        The specification of the search, and the options of its tracker.
     """
     merged = compose_leniently("search", overrides, config_dir)
     config = _read(SearchConfig, merged)
@@ -94,13 +100,17 @@ def recorded_search(config: Mapping[str, Any], *, goes_on: bool = False) -> Sear
         goes_on: Whether the search is to be resumed. Only then are its sections ``refine`` and ``tracking`` read: a
             refiner needs peft and trl.
 
+    Returns:
+        The specification of the search. It has no refiner unless `goes_on` is set.
+
     Raises:
         UserError: Another version of raysearch recorded the search, or the model's path has a secret, which is not
             recorded.
     """
     if added := _ADDED_SECTIONS - config.keys():
         config = {**config, **{name: value for name, value in compose("search", []).items() if name in added}}
-    if missing := sorted({field.name for field in dataclasses.fields(SearchConfig)} - config.keys()):
+    required = {field.name for field in dataclasses.fields(SearchConfig) if field.default is dataclasses.MISSING}
+    if missing := sorted(required - config.keys()):
         raise UserError(
             f"the search is recorded without {' and '.join(missing)}, as another version of raysearch wrote it; type "
             "the whole search command again, which continues from its evaluations"
@@ -186,6 +196,9 @@ def score_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> 
     Args:
         overrides: See `compose`.
         config_dir: See `compose`.
+
+    Returns:
+        The evaluation, and the masks in the order of ``masks``.
     """
     config = _read(ScoreConfig, compose_leniently("score", overrides, config_dir))
     return _evaluation_spec(config), config.masks
@@ -200,6 +213,9 @@ def evaluation_spec(
         overrides: See `compose`; they name the model and the first calibration.
         also: The other calibrations: for each, the overrides that differ from the first.
         config_dir: See `compose`.
+
+    Returns:
+        The evaluation. Its first calibration is the one of `overrides`, and those of `also` follow in order.
 
     Raises:
         UserError: See `compose`; or the first calibration is weighted.
@@ -230,6 +246,9 @@ def study_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> 
     Args:
         overrides: See `compose`.
         config_dir: See `compose`.
+
+    Returns:
+        The specification of the study.
     """
     return tracked_study(overrides, config_dir)[0]
 
@@ -240,6 +259,12 @@ def tracked_study(overrides: Sequence[str], config_dir: PathLike | None = None) 
     Args:
         overrides: See `compose`.
         config_dir: See `compose`.
+
+    Returns:
+        The specification of the study, and the options of its tracker.
+
+    Raises:
+        UserError: See `compose`; or the searches of the study are recorded in different places.
     """
     merged = compose_leniently("study", overrides, config_dir)
     mistakes = merged.mistakes

@@ -46,6 +46,9 @@ def compose_leniently(job: str, overrides: Sequence[str], config_dir: PathLike |
         job: See `compose`.
         overrides: See `compose`.
         config_dir: See `compose`.
+
+    Returns:
+        The configuration of the correct overrides, and the sentences of the mistakes.
     """
     merged = merge(job, overrides, config_dir)
     for section, resolve in (("objective", _resolve_parts), ("assess", _resolve_texts), ("refine", _resolve_recovery)):
@@ -129,6 +132,9 @@ def split_overrides(text: str, name: str = "") -> list[str]:
         text: Such as ``data=file data.path='my text.txt'``.
         name: What the message puts before the text.
 
+    Returns:
+        The overrides, without their quotation marks.
+
     Raises:
         UserError: A quotation does not end.
     """
@@ -185,6 +191,9 @@ def with_section(section: str, config: Mapping[str, Any], overrides: Sequence[st
         section: The section's name.
         config: The configuration that has it.
         overrides: The overrides, which win.
+
+    Returns:
+        Overrides that set each key of the section, followed by `overrides`; or `overrides` alone.
     """
     if any(override.startswith(f"{section}=") for override in overrides):
         return [*overrides]
@@ -197,6 +206,9 @@ def with_tracking(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
     Args:
         config: The recorded configuration.
         overrides: Overrides of ``tracking``; none to change nothing.
+
+    Returns:
+        A copy of the configuration.
 
     Raises:
         UserError: An override is of another section.

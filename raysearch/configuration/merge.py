@@ -95,6 +95,9 @@ def merge(job: str, overrides: Sequence[str], config_dir: PathLike | None) -> Me
         overrides: ``key=value`` texts; of a key given twice, the last counts.
         config_dir: A folder of the user's YAML files, laid out like ``conf/``.
 
+    Returns:
+        The configuration with its mistakes, and where its values come from.
+
     Raises:
         UserError: No configuration can be merged, such as from a file that is not YAML. Other mistakes are returned.
     """
@@ -356,6 +359,9 @@ def items_of(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     Args:
         values: The mapping.
         prefix: A text to put before each key.
+
+    Yields:
+        A dotted key and its value. A mapping comes before its own keys.
     """
     for key, value in values.items():
         yield f"{prefix}{key}", value

@@ -37,6 +37,9 @@ def settings_of(job: str, overrides: Sequence[str], config_dir: PathLike | None 
         overrides: See `compose`.
         config_dir: See `compose`.
 
+    Returns:
+        Each value with its dotted key and its origin, in the order of the configuration, without secrets.
+
     Raises:
         UserError: See `compose`.
     """

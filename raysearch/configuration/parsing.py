@@ -59,6 +59,9 @@ def parse_overrides(
         job_groups: The groups from which the job chooses a file.
         mistakes: Receives the mistakes. An override with a mistake is not in the result; nor are values of a group
             whose choice is a mistake, since the keys of that group are not known.
+
+    Returns:
+        The overrides by their kind.
     """
     parsed = ParsedOverrides({override.partition("=")[0]: override for override in overrides})
     for key, override in parsed.texts.items():

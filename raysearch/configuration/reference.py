@@ -87,11 +87,16 @@ def reference_page() -> str:
 
 
 def _sections() -> Iterator[_Section]:
-    """Yield the sections in the order of the page."""
-    search_keys = ("store", "ledger", "seed", "remove", "protect")
-    search_fields = [field.name for field in dataclasses.fields(SearchConfig)]
-    yield _Section("Search", "", SearchConfig, [name for name in search_fields if name not in search_keys])
-    yield _Section("Score", "", ScoreConfig, search_fields)
+    """Yield the sections in the order of the page; the keys of no section come first."""
+    sections = [*_sections_with_prefix()]
+    prefixes = [section.prefix for section in sections]
+    yield _Section("Search", "", SearchConfig, ["choices", *prefixes])
+    yield _Section("Score", "", ScoreConfig, [field.name for field in dataclasses.fields(SearchConfig)])
+    yield from sections
+
+
+def _sections_with_prefix() -> Iterator[_Section]:
+    """Yield the sections whose keys have a prefix, in the order of the page."""
     yield _Section("model", "model", ModelSpec)
     yield _Section("data: the rows", "data", Rows)
     yield _Section("data: the draw of windows of text", "data", WindowOptions)
@@ -163,7 +168,7 @@ def _default_text(field: dataclasses.Field[Any]) -> str:
 
 
 def type_text(kind: Any) -> str:
-    """Return a type in words: ``integer > 0 or `auto` ``.
+    """Return a type as text for people: ``integer > 0 or `auto` ``.
 
     Args:
         kind: The annotation of a field.

@@ -85,6 +85,9 @@ class TrackingSection(Options):
         Args:
             folder: The store.
             ledger: The ledger's file; None for the ledger in the store.
+
+        Returns:
+            The options. Secrets in the name of the experiment are redacted.
         """
         return TrackingOptions(self.type, self.uri, redact(self.experiment), folder, ledger, self.child_runs)
 
@@ -122,6 +125,9 @@ def calibration_spec(objective: Objective, data: Data, choices: Mapping[str, str
         objective: The objective.
         data: The data.
         choices: The chosen files of ``objective`` and ``data``.
+
+    Returns:
+        The specification. Its name is such as ``perplexity on c4``.
     """
     return CalibrationSpec(redact(f"{choices['objective']} on {_name_of(choices['data'], data.rows)}"), objective, data)
 

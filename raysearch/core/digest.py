@@ -13,5 +13,8 @@ def digest(value: Any, length: int) -> str:
     Args:
         value: The value; a part that JSON does not support is replaced by its ``str``.
         length: The number of hexadecimal digits to return, at most 64.
+
+    Returns:
+        The first hexadecimal digits of the SHA-256.
     """
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:length]

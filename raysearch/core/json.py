@@ -20,6 +20,9 @@ def to_json(value: Any, kind: Any = None) -> str:
     Args:
         value: The value.
         kind: The type of the value; None for its class.
+
+    Returns:
+        The JSON text.
     """
     return json.dumps(_plain(value, kind, round_trip=True))
 
@@ -30,6 +33,9 @@ def to_record(value: Any, kind: Any = None) -> str:
     Args:
         value: The value.
         kind: The type of the value; None for its class.
+
+    Returns:
+        The JSON text.
     """
     return json.dumps(redacted(_plain(value, kind, round_trip=True)))
 
@@ -45,6 +51,9 @@ def from_json(kind: type[_T], text: str) -> _T:
     Args:
         kind: The type of the value.
         text: The JSON text.
+
+    Returns:
+        An instance of the type.
     """
     value_type: Any = kind  # a cached function needs a hashable argument, which mypy does not see in type[_T]
     return _adapter(value_type).validate_python(json.loads(text))
@@ -56,6 +65,9 @@ def plain(value: Any, kind: Any = None) -> Any:
     Args:
         value: The value.
         kind: The type of the value; None for its class.
+
+    Returns:
+        Mappings, lists, texts, numbers, booleans and None.
     """
     return redacted(_plain(value, kind, round_trip=False))
 

@@ -1,4 +1,4 @@
-"""The layers removed from a model. `raysearch.core.site.Sites` says what they are in a model.
+"""The layers removed from a model. `raysearch.core.site.Sites` has their facts in a model.
 
     >>> mask = Mask.of(25, 21, 22)
     >>> str(mask)

@@ -56,6 +56,9 @@ class Measure:
         Args:
             n_tokens: The number of scored tokens.
             n_samples: The number of samples.
+
+        Returns:
+            The number of tokens or of samples; 1 for a loss of the whole set.
         """
         return {"token": n_tokens, "sample": n_samples, "set": 1}[self.per]
 
@@ -66,6 +69,9 @@ def readout_text(measure: Measure, readout: float) -> str:
     Args:
         measure: The measure of the loss.
         readout: The readout of the loss.
+
+    Returns:
+        The readout as text, without its name.
     """
     if measure.readout != "perplexity":
         return f"{readout:.4f}"

@@ -23,6 +23,9 @@ def as_path(name: str, value: object) -> Path:
         name: The argument that holds the path, for messages.
         value: The path.
 
+    Returns:
+        The path. It is relative if the user's is.
+
     Raises:
         UserError: The value is not a path, or cannot be used: a loop of links, a name too long, an unknown home.
     """
@@ -48,6 +51,9 @@ def as_folder(name: str, value: object) -> Path:
         name: The argument that holds the path, for messages.
         value: The path.
 
+    Returns:
+        The path. The folder is not created.
+
     Raises:
         UserError: The value is not a path, or the path cannot be used, is a file, or cannot be written.
     """
@@ -70,6 +76,9 @@ def write_files(name: str, folder: Path, contents: Mapping[str, bytes]) -> list[
         name: The argument that holds the folder, for messages.
         folder: The folder.
         contents: The content of each file, by the file's path in the folder.
+
+    Returns:
+        The path of each file, in the order of `contents`.
 
     Raises:
         UserError: The folder cannot be written.
@@ -117,6 +126,9 @@ def ledger_path(name: str, store: object) -> Path:
         name: The argument that holds the path, for messages.
         store: A store, which contains its ledger, or the file of a ledger.
 
+    Returns:
+        The path of the file, which need not exist.
+
     Raises:
         UserError: The value is not a path, or cannot be used.
     """
@@ -130,6 +142,9 @@ def option_for(store: Path, ledger: Path | None = None) -> str:
     Args:
         store: The store.
         ledger: The file of the ledger; None for the ledger in the store.
+
+    Returns:
+        A space and the option, quoted for a shell; or an empty text.
     """
     path = store if ledger in (None, store / "ledger.db") else ledger
     return "" if path == Path("mlruns") else f" --store {shlex.quote(str(path))}"
@@ -141,6 +156,9 @@ def as_name(name: str, value: str) -> str:
     Args:
         name: The argument that holds the text, for messages.
         value: The text.
+
+    Returns:
+        The text, unchanged.
 
     Raises:
         UserError: The text contains separators, consists of dots, or is too long.

@@ -43,6 +43,9 @@ class Problem:
             protect: As in `of_sites`.
             model: As in `of_sites`.
 
+        Returns:
+            The problem: N equal layers, M and the protected layers.
+
         Raises:
             UserError: As in `of_sites`.
         """
@@ -60,6 +63,9 @@ class Problem:
             protect: Layers that must stay; a negative index counts from the end, so ``[0, -1]`` are the first and the
                 last layer.
             model: The name of the model, for messages.
+
+        Returns:
+            The problem: the sites, M and the indices of the protected sites.
 
         Raises:
             UserError: A protected index lies outside the model, or there are too few layers to remove.

@@ -51,6 +51,9 @@ class Site:
         Args:
             layer: The layer, 0-based.
             parameters: The number of its parameters.
+
+        Returns:
+            The site with both halves of the layer, with a cost of one layer-forward.
         """
         return cls(str(layer), (Half(layer, "attention"), Half(layer, "mlp")), parameters, cost=1.0)
 
@@ -160,7 +163,7 @@ class Sites(Sequence[Site]):
         return self.last(len(mask)) if len(sizes) == 1 else mask
 
     def text(self, mask: Mask) -> str:
-        """Return a mask with what it is a part of: ``{3,5} of 30 layers (0-based)``."""
+        """Return a mask with the number of all layers: ``{3,5} of 30 layers (0-based)``."""
         return f"{mask} of {self.n_layers} layers (0-based)"
 
     def picture(self, mask: Mask) -> str:

@@ -48,6 +48,9 @@ def best_by_size(trials: Iterable[Trial], at_most: int) -> tuple[Trial, ...]:
     Args:
         trials: The trials.
         at_most: The largest number of layers; the smallest is 1.
+
+    Returns:
+        The trials. A number without an evaluated mask has none.
     """
     best: dict[int, Trial] = {}
     for trial in ranked(trials):

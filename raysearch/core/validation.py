@@ -56,6 +56,9 @@ def validated(
         mistakes: The sentences of earlier mistakes, which are reported together with the new ones.
         absent: The keys that are missing because of these mistakes.
 
+    Returns:
+        The instance of the dataclass.
+
     Raises:
         UserError: All mistakes: unknown and missing keys, values of other types or beyond their limits, and what the
             dataclasses refuse.
@@ -79,6 +82,9 @@ def checked(expected: Any, key: str, value: Any) -> Any:
         key: The dotted key of the value, for messages.
         value: The value.
 
+    Returns:
+        The value as an instance of the type.
+
     Raises:
         UserError: The value has another type, or is beyond the limits of the type.
     """
@@ -94,6 +100,9 @@ def unknown_key(key: str, known_keys: Collection[str]) -> str:
     Args:
         key: The dotted key.
         known_keys: The last parts of the keys that exist in its section.
+
+    Returns:
+        The sentence, with a similar key if there is one.
     """
     return f"{key} is not a key of this configuration; {did_you_mean(key.rpartition('.')[2], known_keys)}"
 
@@ -178,7 +187,7 @@ class _Place:
 def _sentences_of(
     error: ValidationError, kind: type, section: str, values: Mapping[str, Any], absent: Collection[str]
 ) -> list[str]:
-    """Return a sentence for each mistake; several errors of one value, as of a union of types, are one mistake."""
+    """Return a sentence for each mistake; several errors of one value, such as of a union, are one mistake."""
     sentences: list[str] = []
     unfit: dict[str, tuple[_Place, list[ErrorDetails]]] = {}
     for problem in error.errors(include_url=False):

@@ -27,6 +27,9 @@ def plan_of(objective: StateObjective, masks: Iterable[Mask], sites: Sites) -> P
         objective: The objective. If it compares with the dense model, the plan scores the dense model first.
         masks: The masks to score.
         sites: The sites of the dense model.
+
+    Returns:
+        The steps of the walk on one shard.
     """
     return plan_prefixes(masks, sites, dense_first=objective.compares)
 
@@ -38,6 +41,9 @@ def passes(objective: Objective, masks: Sequence[Mask], sites: Sites) -> tuple[f
         objective: The objective. If the model generates, masks share no prefix.
         masks: The masks to score.
         sites: The sites of the dense model.
+
+    Returns:
+        The layer-forwards, a fraction if sites cost less than a layer; and the head-forwards.
     """
     if isinstance(objective, StateObjective):
         return plan_of(objective, masks, sites).layer_forwards, objective.heads * len(masks)
@@ -51,6 +57,9 @@ def whole_passes(objectives: Sequence[Objective], masks: Sequence[Mask], sites: 
         objectives: The objectives to compare.
         masks: The masks to score.
         sites: The sites of the dense model.
+
+    Returns:
+        The layer-forwards of the masks on one shard, divided by those of the dense model.
     """
     layer_forwards_by_objective = []
     for objective in objectives:
@@ -68,6 +77,9 @@ def n_units(calibrations: Sequence[Calibration], n_passes: float) -> float:
     Args:
         calibrations: The calibrations of the search.
         n_passes: The cost of the largest round on each shard, in forwards of the whole model; infinite if unknown.
+
+    Returns:
+        The number; a fraction if the round's cost is one.
     """
     return max(1.0, n_passes) * sum(calibration.n_shards for calibration in calibrations)
 
@@ -126,6 +138,9 @@ def planned_passes(units: Iterable[Unit], calibrations: Sequence[Calibration], s
         units: The units.
         calibrations: All calibrations of the search.
         sites: The sites of the dense model.
+
+    Returns:
+        The layer-forwards and the head-forwards, each of all samples.
     """
     by_fingerprint = {calibration.fingerprint: calibration for calibration in calibrations}
 
@@ -154,6 +169,9 @@ def as_passes(layers: float, heads: int, calibrations: Iterable[Calibration]) ->
         layers: Layer-forwards of single tokens.
         heads: Head-forwards of single tokens.
         calibrations: All calibrations of the search.
+
+    Returns:
+        The layer-forwards and the head-forwards, each of all samples.
     """
     tokens = sum(batch.n_tokens for calibration in calibrations for batch in calibration.shards)
     return layers / tokens, heads / tokens
@@ -166,6 +184,9 @@ def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subje
         calibrations: All calibrations of the search; each is counted once.
         subjects: Masks, and statistics of the dense model.
         sites: The sites of the dense model.
+
+    Returns:
+        The layer-forwards of all samples.
     """
     masks: list[Mask] = []
     statistics: list[Statistic] = []

@@ -60,6 +60,9 @@ def walk_order(masks: Sequence[Mask], sites: Sites) -> tuple[Mask, ...]:
     Args:
         masks: The masks.
         sites: The sites of the dense model.
+
+    Returns:
+        The masks, sorted.
     """
     return tuple(sorted(masks, key=lambda mask: (*mask, len(sites))))
 
@@ -70,6 +73,9 @@ def own_costs(masks: Sequence[Mask], sites: Sites) -> list[float]:
     Args:
         masks: Masks in `walk_order`.
         sites: The sites of the dense model.
+
+    Returns:
+        The cost of each mask, in layer-forwards of one shard.
     """
     shared_costs = [0, *(_shared_cost(before, mask, sites) for before, mask in pairwise(masks))]
     return [sites.remaining_cost(mask) - shared for mask, shared in zip(masks, shared_costs, strict=True)]

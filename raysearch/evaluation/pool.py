@@ -137,6 +137,9 @@ class JoinedCluster(Protocol):
             info: The model.
             n_units: How many replicas the work can keep busy; no more are opened.
 
+        Returns:
+            The pool, which the caller closes.
+
         Raises:
             UserError: The model does not fit, or replicas cannot be started.
         """
@@ -169,6 +172,9 @@ class PoolFactory(Protocol):
         Args:
             info: The model.
             n_units: How many replicas the work can keep busy.
+
+        Returns:
+            The number of replicas, and the memory that they need in bytes.
         """
         ...
 
@@ -187,6 +193,9 @@ def job_failure(job: Job, error: BaseException) -> str:
     Args:
         job: The job.
         error: The error of the last attempt.
+
+    Returns:
+        The message, with the last line of the error.
     """
     return f"{job} failed {MAX_ATTEMPTS} times; the last cause: {type(error).__name__}: {last_line(error)}"
 
@@ -219,6 +228,9 @@ def done_jobs(jobs: Sequence[JobT], make_pool: Callable[[], Pool]) -> Iterator[t
     Args:
         jobs: Distinct jobs.
         make_pool: Returns the pool; called only if there are jobs.
+
+    Returns:
+        An iterator of pairs: the number of jobs that are done, and a job with its result.
     """
     results = make_pool().run(jobs) if jobs else ()
     return enumerate(filter(None, results), start=1)

@@ -68,6 +68,9 @@ def naive_layer_forwards(masks: Iterable[Mask], sites: Sites) -> float:
     Args:
         masks: The masks.
         sites: The sites of the dense model.
+
+    Returns:
+        The sum over the masks of the cost of the remaining sites.
     """
     return sum(sites.remaining_cost(mask) for mask in masks)
 

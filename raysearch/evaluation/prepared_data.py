@@ -113,6 +113,9 @@ def prepare_data(spec: EvaluationSpec, info: ModelInfo, files: ModelFiles | None
         info: The model.
         files: The facts of the model's files, if some have been computed; these are not computed again.
 
+    Returns:
+        The calibrations, in the order of the specification, and the facts of the model's files.
+
     Raises:
         UserError: Data cannot be read, hold too little, or do not fit the objective, the model or its tokenizer.
     """
@@ -138,6 +141,9 @@ def joint_fingerprint(fingerprints: Sequence[str], weighting: WeightedObjective 
     Args:
         fingerprints: The fingerprint of each calibration.
         weighting: How their losses are combined; None to return the first fingerprint.
+
+    Returns:
+        The fingerprint of the one calibration, or a digest of 32 hexadecimal digits.
     """
     if weighting is None:
         return fingerprints[0]

@@ -361,6 +361,9 @@ def make_replica(
         over_gpus: Whether the layers are spread over all GPUs of the machine.
         detached: The weights in shared memory; None to read them from disk.
 
+    Returns:
+        The replica, with the model in memory.
+
     Raises:
         UserError: The device does not hold the model.
     """

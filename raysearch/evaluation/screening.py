@@ -203,6 +203,9 @@ class Screener:
         Args:
             masks: Masks that have been evaluated up to the stage.
             stage: The index of the stage in `stages`.
+
+        Returns:
+            The estimated loss of each mask.
         """
         return dict(zip(masks, self._estimate(self._losses(masks, stage))[0].tolist(), strict=True))
 
@@ -213,6 +216,9 @@ class Screener:
             masks: The masks.
             best: The best mask of the round.
             loss: Its loss.
+
+        Returns:
+            The estimate of each mask with its bounds, and the share of the shards that it is based on.
         """
         estimates = {}
         n_shards = sum(calibration.n_shards for calibration in self._calibrations)

@@ -117,6 +117,9 @@ def open_session(
         n_passes: The cost of the largest round on each shard, in forwards of the whole model. It decides how many
             replicas are opened if `spec.cluster` does not.
 
+    Returns:
+        The session, which the caller closes.
+
     Raises:
         UserError: The cluster does not answer, or the data are missing, too small, or do not fit the model.
     """

@@ -37,6 +37,9 @@ def sample_losses(
         calibration: The calibration.
         ledger: The ledger, which must contain the masks on all shards.
         masks: The masks.
+
+    Returns:
+        The losses of each mask, and the weights, both ordered by shard.
     """
     all_shards = range(calibration.n_shards)
     values = ledger.evaluations(calibration.fingerprint, masks)
@@ -77,6 +80,9 @@ def known_totals(ledger: Ledger, calibration: str, n_shards: int) -> Iterator[tu
         ledger: The ledger.
         calibration: The fingerprint of the calibration.
         n_shards: The number of its shards.
+
+    Yields:
+        A mask, and the sum of its losses over all shards.
     """
     for mask, shards in ledger.masks(calibration):
         if len(shards) == n_shards:

@@ -50,6 +50,9 @@ def cost_picture(palette: Palette, name: str, model: str, panels: Sequence[CostP
         name: The name of the picture.
         model: The model.
         panels: The panels.
+
+    Returns:
+        The picture, with its title and caption.
     """
     from matplotlib.lines import Line2D
 

@@ -40,6 +40,9 @@ def path_picture(palette: Palette, name: str, model: str, panels: Sequence[PathP
         name: The name of the picture.
         model: The model.
         panels: The panels.
+
+    Returns:
+        The picture, with its title and caption.
     """
     figure, all_axes = grid(len(panels), 3.3)
     for axes, panel in zip(all_axes, panels, strict=True):
@@ -103,6 +106,9 @@ def progress_picture(palette: Palette, name: str, model: str, panels: Sequence[C
         name: The name of the picture.
         model: The model.
         panels: The panels.
+
+    Returns:
+        The picture, with its title and caption.
     """
     ordered = sorted(panels, key=lambda panel: panel.remove)
     figure, all_axes = grid(len(panels), 2.9)
@@ -159,6 +165,9 @@ def recovery_picture(palette: Palette, name: str, model: str, curves: Sequence[T
         name: The name of the picture.
         model: The model.
         curves: The curves.
+
+    Returns:
+        The picture, with its title and caption.
     """
     from matplotlib.lines import Line2D
 

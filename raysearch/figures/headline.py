@@ -86,6 +86,9 @@ def headline_picture(
         name: The name of the picture.
         model: The model.
         panels: The panels.
+
+    Returns:
+        The picture, with its title and caption.
     """
     from matplotlib.lines import Line2D
 

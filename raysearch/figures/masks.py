@@ -45,6 +45,9 @@ def mask_picture(
         name: The name of the picture.
         model: The model.
         maps: The maps.
+
+    Returns:
+        The picture, with its title and caption.
     """
     from matplotlib.patches import Patch
 

@@ -36,6 +36,9 @@ class Palette:
         Args:
             searchers: The searchers; the repetition of a name does not matter.
             calibrations: The calibrations, in the same way.
+
+        Returns:
+            The palette: a colour and a shape for each searcher, and a filling for each calibration.
         """
         distinct_searchers = dict.fromkeys(searchers)
         return cls(
@@ -60,6 +63,9 @@ class Palette:
             searchers: The searchers.
             calibrations: The calibrations, whose fillings are shown if there are several.
             dense: Whether the dense model has an entry.
+
+        Returns:
+            Matplotlib's artists, one for each entry.
         """
         from matplotlib.lines import Line2D
 

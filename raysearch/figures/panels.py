@@ -26,6 +26,9 @@ def grid(
         columns: The most panels in a row.
         foot: The height of the legend, in inches.
         options: Other arguments of ``Figure.subplots``.
+
+    Returns:
+        The figure, and the axes of its panels, [n_panels].
     """
     from matplotlib.figure import Figure
 

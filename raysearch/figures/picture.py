@@ -41,6 +41,9 @@ def pictures(
         name: The first part of the pictures' names; a number follows.
         panels: The data of the panels, each with the label of its model.
         draw: Makes a picture from its name, the model and the panels of the model.
+
+    Returns:
+        The pictures, in the order in which the models first occur. They are named ``<name>_1``, ``<name>_2``, ….
     """
     by_model: dict[str, list[_Panel]] = {}
     for model, panel in panels:
@@ -64,6 +67,9 @@ def svg(figure: Figure, name: str) -> str:
     Args:
         figure: The figure.
         name: Its name, which is unique on the page.
+
+    Returns:
+        The text of the SVG file.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG

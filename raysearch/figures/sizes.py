@@ -36,6 +36,9 @@ def size_picture(palette: Palette, name: str, model: str, panels: Sequence[SizeP
         name: The name of the picture.
         model: The model.
         panels: The panels.
+
+    Returns:
+        The picture, with its title and caption.
     """
     figure, all_axes = grid(len(panels), 3.0)
     for axes, panel in zip(all_axes, panels, strict=True):

@@ -86,6 +86,9 @@ def short(label: str, most: int = 26) -> str:
     Args:
         label: The label.
         most: The most characters; a longer label loses its middle.
+
+    Returns:
+        The label, to be passed to matplotlib.
     """
     if len(label) > most:
         tail = most // 3
@@ -100,6 +103,9 @@ def wrapped(text: str, inches: float, points: float) -> str:
         text: The text; its line breaks stay.
         inches: The length of a line.
         points: The size of the letters.
+
+    Returns:
+        The text with line breaks.
     """
     most = max(8, int(72 * inches / (_EM * points)))
     return "\n".join(line for part in text.splitlines() for line in textwrap.wrap(part, most))
@@ -127,6 +133,9 @@ def blend(colour: str, strength: float) -> tuple[float, float, float]:
     Args:
         colour: The colour.
         strength: The share of the colour, 0 … 1.
+
+    Returns:
+        Red, green and blue.
     """
     from matplotlib.colors import to_rgb
 

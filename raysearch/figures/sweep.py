@@ -53,6 +53,9 @@ def draw_sweep(model: str, panels: Sequence[SweepPanel], n_remove: int) -> Figur
         model: The model.
         panels: The panels.
         n_remove: M, the number of layers to mark in each panel.
+
+    Returns:
+        The figure.
     """
     from matplotlib.patches import Patch
 

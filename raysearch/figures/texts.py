@@ -43,6 +43,9 @@ def failure_picture(name: str, model: str, panels: Sequence[FailurePanel]) -> Pi
         name: The name of the picture.
         model: The model.
         panels: The panels.
+
+    Returns:
+        The picture, with its title and caption.
     """
     from matplotlib.patches import Patch
 
@@ -98,6 +101,9 @@ def probe_picture(palette: Palette, name: str, model: str, panels: Sequence[Prob
         name: The name of the picture.
         model: The model.
         panels: The panels.
+
+    Returns:
+        The picture, with its title and caption.
     """
     figure, all_axes = grid(len(panels), 2.9)
     for axes, panel in zip(all_axes, panels, strict=True):

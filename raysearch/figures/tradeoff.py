@@ -56,6 +56,9 @@ def tradeoff_picture(
         name: The name of the picture.
         model: The model.
         panels: The panels.
+
+    Returns:
+        The picture, with its title and caption.
     """
     figure, all_axes = grid(len(panels), 3.6, sharey=True, sharex=True)
     for axes, panel in zip(all_axes, panels, strict=True):

@@ -69,6 +69,9 @@ def draw_problems(n: int, seed: int) -> list[ArithmeticProblem]:
         n: The number of problems.
         seed: The seed of the draw.
 
+    Returns:
+        The problems, in the order of the draw.
+
     Raises:
         UserError: There are fewer than `n` problems.
     """
@@ -87,6 +90,9 @@ def read_problems(rows: Iterable[Mapping[str, Any]], n: int, seed: int) -> list[
         rows: Rows with a field ``context``: the lines ``Question: What is (9 + 8) * 2?`` and ``Answer:``.
         n: The number of problems.
         seed: ``random_state`` of ``sample``; the paper's is 42.
+
+    Returns:
+        The problems, in the order of the draw.
 
     Raises:
         UserError: A row has another form, or there are fewer than `n` problems.
@@ -114,6 +120,9 @@ def encode_probe(problem: ArithmeticProblem, tokenizer: Any) -> Probe:
     Args:
         problem: The problem.
         tokenizer: A transformers tokenizer.
+
+    Returns:
+        The token ids of the prompt and of the ten digits, and the right digit.
 
     Raises:
         UserError: The tokenizer does not have a token for each digit.

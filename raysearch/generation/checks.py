@@ -25,6 +25,9 @@ def check_of(answer: Answer, match: Match = "auto") -> Check:
     Args:
         answer: The expected answer.
         match: The check of all answers, or ``auto``.
+
+    Returns:
+        The name of the check, never ``auto``.
     """
     if match != "auto":
         return match
@@ -47,6 +50,9 @@ def score_answers(
         answers: The expected answer to each prompt.
         match: The check of all answers, or ``auto``.
         workers: The number of programs that run at once; None for the number of processors.
+
+    Returns:
+        The scores, in the order of the texts.
 
     Raises:
         UserError: This machine cannot isolate generated code.

@@ -21,6 +21,9 @@ def examples(
         dense: The dense model's answers, under the keys ``dense`` and ``dense_score``.
         pruned: The pruned model's answers, under ``text``, ``score``, ``failure`` and ``cut_off``.
         other_models: Answers of other models, such as ``recovered``, under ``recovered`` and ``recovered_score``.
+
+    Returns:
+        A row for each item: its number, its right answer, and each model's text and score.
     """
     rows = []
     answers = zip(expected, dense, pruned, *other_models.values(), strict=True)
@@ -47,6 +50,9 @@ def worst(rows: Sequence[dict[str, Any]], n: int) -> list[dict[str, Any]]:
     Args:
         rows: Rows of `examples`.
         n: The most rows to return.
+
+    Returns:
+        At most `n` rows; empty if the pruned model is never below.
     """
 
     def fall(row: dict[str, Any]) -> float:

@@ -61,6 +61,9 @@ def run_programs(programs: Iterable[Program], workers: int | None = None) -> Ite
         programs: The programs.
         workers: The number of programs that run at once; None for the number of processors.
 
+    Yields:
+        Whether a program passed; if not, its error.
+
     Raises:
         UserError: This machine cannot isolate a program.
     """

@@ -35,6 +35,9 @@ def score_math(text: str, gold: str) -> AnswerScore:
     Args:
         text: The answer.
         gold: The right answer; text before ``####`` is ignored, as in GSM8K.
+
+    Returns:
+        A score of 1 or 0.
     """
     from math_verify import parse, verify
 
@@ -81,6 +84,9 @@ def score_rouge(text: str, gold: str) -> AnswerScore:
     Args:
         text: The summary.
         gold: The right summary.
+
+    Returns:
+        The score, with a right answer as 1.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -95,6 +101,9 @@ def score_regex(text: str, pattern: str, gold: str) -> AnswerScore:
         text: The answer.
         pattern: A regular expression; if it has groups, the first group of the match counts.
         gold: The right text.
+
+    Returns:
+        A score of 1 or 0.
     """
     matches = list(re.finditer(pattern, text))
     if not matches:
@@ -116,6 +125,9 @@ def extract_code(text: str, opening: str = "") -> str:
     Args:
         text: The answer.
         opening: The beginning of the answer, which was part of the prompt.
+
+    Returns:
+        The code, without fences.
     """
     opening_fences = list(_FENCE.finditer(opening))
     leaves_fence_open = opening.count("```") % 2 == 1
@@ -136,6 +148,9 @@ def score_codes(codes: Sequence[str], tests: Sequence[CodeTests], workers: int |
         codes: The pieces of code.
         tests: The tests of each piece of code.
         workers: The number of programs that run at once; None for the number of processors.
+
+    Returns:
+        The scores, in the order of the pieces.
 
     Raises:
         UserError: This machine cannot isolate generated code.
@@ -180,6 +195,9 @@ def failure_class(error: str, message: str) -> FailureClass:
     Args:
         error: The name of the exception.
         message: The message of the exception.
+
+    Returns:
+        The class.
 
     Source: figures 4b and 5b of `On the Limits of Layer Pruning for Generative Reasoning`.
     """

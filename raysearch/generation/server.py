@@ -34,6 +34,9 @@ class Server:
             url: The address, up to ``/v1``.
             model: The name of a model of the server; None if the server lists exactly one.
 
+        Returns:
+            The server and the name of its model.
+
         Raises:
             UserError: The address is invalid, the server does not answer, or it lists no model or several.
         """

@@ -224,6 +224,9 @@ class Ledger:
             query: The SQL statement.
             values: The values of its parameters.
 
+        Yields:
+            A row, as SQLite returns it.
+
         Raises:
             UserError: The file cannot be read.
         """
@@ -240,6 +243,9 @@ class Ledger:
             where: The SQL condition.
             values: The values of its parameters.
 
+        Returns:
+            An iterator of rows.
+
         Raises:
             UserError: The file cannot be read, or a row is damaged.
         """
@@ -252,6 +258,9 @@ class Ledger:
         Args:
             query: The SQL statement.
             values: The values of its parameters.
+
+        Yields:
+            A row without its checksum.
 
         Raises:
             UserError: The file cannot be read, or a row does not have its checksum: a disk or a person has changed it.

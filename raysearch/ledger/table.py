@@ -63,6 +63,9 @@ class RecordTable(Generic[_Record]):
             record_id: The record's id.
             change: Returns the new record of the old one, which is None if there is none or it is damaged.
 
+        Returns:
+            The new record, as it is in the ledger.
+
         Raises:
             UserError: The ledger cannot be written.
         """
@@ -103,6 +106,9 @@ class RecordTable(Generic[_Record]):
         Args:
             ledger: The ledger.
             record_id: The record's id.
+
+        Returns:
+            The record, or None.
 
         Raises:
             UserError: The ledger cannot be read, or the record is damaged.
@@ -146,6 +152,9 @@ class RecordTable(Generic[_Record]):
         Args:
             ledger: The ledger.
             most: The largest number of ids to return; -1 returns all of them.
+
+        Returns:
+            The ids, at most `most`.
         """
         return self._ids(ledger, "", most=most)
 
@@ -155,6 +164,9 @@ class RecordTable(Generic[_Record]):
         Args:
             ledger: The ledger.
             name: An id, or the id of an MLflow run. If it is neither, the start of an id.
+
+        Returns:
+            The ids; empty if no record fits.
         """
         exact = self._ids(ledger, f"WHERE {self._id} = ? OR mlflow_run_id = ?", name, name)
         return exact or self._ids(ledger, f"WHERE ? <> '' AND substr({self._id}, 1, length(?)) = ?", name, name, name)
@@ -165,6 +177,9 @@ class RecordTable(Generic[_Record]):
         Args:
             ledger: The ledger.
             name: The name.
+
+        Returns:
+            The record.
 
         Raises:
             UserError: There is no such record, or the name fits several.
@@ -217,8 +232,11 @@ def find_in(ledger: Ledger, name: str, *tables: RecordTable[Any]) -> Any:
 
     Args:
         ledger: The ledger.
-        name: A name as in `Table.names`, or ``latest`` for the newest record of the first table.
+        name: A name as in `RecordTable.names`, or ``latest`` for the newest record of the first table.
         tables: The tables to search. An error message lists the records of the last table first.
+
+    Returns:
+        The record, of the type of the table that contains it.
 
     Raises:
         UserError: There is no such record, or the name fits several.

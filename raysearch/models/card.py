@@ -89,6 +89,9 @@ def model_card(
         tokenizer: Whether the checkpoint has a tokenizer.
         misread: Why llama.cpp would run another model, see `raysearch.models.llama_cpp.misread_by_llama_cpp`.
         misread_by_vllm: Why vLLM would run another model, see `raysearch.models.vllm.misread_by_vllm`.
+
+    Returns:
+        The text, in Markdown with a header in YAML.
     """
     share = pruned.parameters / pruned.parameters_dense
     rows = [
@@ -127,6 +130,9 @@ def gguf_card(
         source: The name of the dense model's file.
         sizes: The sizes of the dense model's file and of the pruned file, in bytes.
         build: The first build of llama.cpp that reads the file; None if every build does.
+
+    Returns:
+        The text, in Markdown with a header in YAML.
     """
     dense_bytes, pruned_bytes = sizes
     rows = [
@@ -172,6 +178,9 @@ def export_record(mask: Mask, sites: Sites, evidence: Evidence) -> str:
         mask: The removed layers.
         sites: The sites of the dense model.
         evidence: The search that found the mask.
+
+    Returns:
+        JSON text that ends in a line break. Secrets are redacted.
     """
     record = {"mask": list(mask), "n_layers_dense": sites.n_layers, "evidence": asdict(evidence)}
     return json.dumps(redacted(record), indent=2) + "\n"
@@ -184,6 +193,9 @@ def render_card(template: Path, **values: Any) -> str:
         template: The template's file.
         values: The variables of the template. Templates of checkpoints include ``use.md.j2``, about loading, which
             needs ``name``, ``tokenizer``, ``misread`` and ``misread_by_vllm``, as in `model_card`.
+
+    Returns:
+        The text, in Markdown with a header in YAML.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

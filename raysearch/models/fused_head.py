@@ -76,6 +76,9 @@ def find_fused_head(model: PreTrainedModel, tail: Head) -> FusedHead:
         model: The model.
         tail: Computes the model's logits from hidden states.
 
+    Returns:
+        The head. Its cap is None if the model does not cap its logits.
+
     Raises:
         UserError: The head is not linear.
     """

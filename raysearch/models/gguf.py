@@ -43,6 +43,9 @@ def is_whole(folder: Path, cache: FileCache) -> bool:
     Args:
         folder: The folder.
         cache: The cache of the files' digests.
+
+    Returns:
+        Whether the copy can be used.
     """
     try:
         checksums = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))

@@ -75,6 +75,9 @@ def read_content(file: Path, name: str) -> GGUFContent:
         file: The file.
         name: The model's name, for messages.
 
+    Returns:
+        The metadata, and the names of the tensors.
+
     Raises:
         UserError: The file is one part of several.
         UnsupportedModelError: Files of this architecture are not read.

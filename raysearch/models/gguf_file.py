@@ -57,6 +57,9 @@ class GGUFFile:
         Args:
             reason: The reason.
             remedy: What the user can do.
+
+        Returns:
+            The error, which the caller raises.
         """
         return UserError(f"{self.path} cannot be pruned: {reason}; {remedy}")
 
@@ -189,6 +192,9 @@ def renumbered(reader: Any, kept_blocks: Sequence[int]) -> list[tuple[str, Store
     Args:
         reader: gguf's reader of the file.
         kept_blocks: The indices of the kept blocks, ascending.
+
+    Returns:
+        The new name of each kept tensor, and the tensor.
     """
     tensors = []
     for tensor in reader.tensors:

@@ -174,7 +174,7 @@ def _is_bytes(kind: Any) -> bool:
 def _layout(file: GGUFFile, stored: Values, values: Values) -> Callable[[Values], Values] | None:
     """Return the function from a checkpoint's values to the file's layout; None if the layout is unknown.
 
-    Stored values may differ by a constant, as of norms that are stored as 1 + w, since the training does not change it.
+    Stored values may differ by a constant (norms are stored as 1 + w), since the training does not change it.
     """
     tolerance = _ROUNDED * float(np.abs(stored).max())
     for rearrange in _layouts(file, stored.shape):

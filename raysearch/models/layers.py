@@ -52,6 +52,9 @@ class Convention:
         Args:
             args: The positional arguments.
             output: The output of the layer.
+
+        Returns:
+            The convention.
         """
         container = next((kind for kind in (tuple, list) if isinstance(output, kind)), None)
         return cls(bool(args), container, 1 if container is None else len(output))

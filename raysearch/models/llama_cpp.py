@@ -84,6 +84,9 @@ class Rule:
         Args:
             kept_layers: The indices of the kept layers in the dense model, ascending.
             n_layers: N, the layers of the dense model.
+
+        Returns:
+            Whether llama.cpp would run a kept layer as a layer of another kind.
         """
         flags = self.flags(n_layers)
         return [flags[layer] for layer in kept_layers] != self.flags(len(kept_layers))
@@ -95,6 +98,9 @@ def rules_of(architecture: str, get: Callable[[str], Any]) -> list[Rule]:
     Args:
         architecture: The name of the architecture.
         get: Returns the metadata's value of a key, or None.
+
+    Returns:
+        The rules; empty if all layers are alike.
     """
     name = _letters(architecture)
     rules: list[Rule] = []
@@ -136,6 +142,9 @@ def is_computed_differently(architecture: str, n_layers: int, n_kept: int) -> bo
         architecture: The name of the architecture.
         n_layers: The number of layers of one model.
         n_kept: The number of layers of the other model.
+
+    Returns:
+        Whether the two models are computed differently.
     """
     groups = _DEPTHS.get(_letters(architecture), ())
     return any((n_layers in depths) != (n_kept in depths) for depths in groups)

@@ -47,6 +47,9 @@ def resolve_dtype(dtype: str, config: PreTrainedConfig) -> torch.dtype:
     Args:
         dtype: A torch dtype's name, or ``auto`` for the config's dtype.
         config: The model's config. If it names no dtype, that is float32.
+
+    Returns:
+        The dtype of torch.
     """
     import torch
 
@@ -100,6 +103,9 @@ def load_model(model: LocatedModel, device: str | None = None) -> PreTrainedMode
     Args:
         model: The model.
         device: The torch device to load it onto; None for the model's device.
+
+    Returns:
+        The model, in eval mode.
 
     Raises:
         UserError: As `load_config`, or the weights are incomplete, corrupt or pickled.
@@ -167,6 +173,9 @@ def spread(model: PreTrainedModel, name: str) -> PreTrainedModel:
     Args:
         model: The model.
         name: The user's name for it, for messages.
+
+    Returns:
+        The same model, with its hooks.
 
     Raises:
         UserError: The model does not fit on the GPUs.
@@ -245,6 +254,9 @@ def load_random_layers(info: ModelInfo, layers: Sequence[int]) -> PreTrainedMode
     Args:
         info: The model.
         layers: The indices of the layers to build, ascending.
+
+    Returns:
+        The model, in eval mode, whose layers are those of `layers`.
     """
     from raysearch.models.surgery import shrink_config
 
@@ -262,6 +274,9 @@ def without_weights(model: LocatedModel, config: PreTrainedConfig) -> PreTrained
     Args:
         model: The model.
         config: The model's config.
+
+    Returns:
+        The model, whose parameters have shapes and no values.
     """
     return _build(model, config, "meta")
 

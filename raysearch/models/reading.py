@@ -247,6 +247,9 @@ def unwritable_quantisation(model: LocatedModel, config: PreTrainedConfig) -> st
     Args:
         model: The model.
         config: The model's config.
+
+    Returns:
+        The name of the quantisation, such as ``awq``, or None.
     """
     quantisation = getattr(config, "quantization_config", None)
     if not quantisation:

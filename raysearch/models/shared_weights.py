@@ -49,6 +49,9 @@ def attach(structure: bytes, arrays: Sequence[npt.NDArray[Any]]) -> PreTrainedMo
     Args:
         structure: The pickled structure.
         arrays: The tensors' values, whose memory the model uses.
+
+    Returns:
+        The model.
     """
     init_hf_modules()  # without it, pickle does not find a class of the code that came with the model
     return _Unpickler(io.BytesIO(structure), arrays).load()

@@ -335,5 +335,8 @@ def predicting(hidden: Tensor, inputs: Inputs) -> Tensor:
     Args:
         hidden: The states of all positions, [P, L, d].
         inputs: The inputs of the batch.
+
+    Returns:
+        The states in the order of the scored tokens, [n, d].
     """
     return hidden.flatten(0, 1)[to_device(inputs.predictors, hidden.device)]

@@ -64,6 +64,9 @@ def block_influence(stack: LayerStack, batch: Batch) -> Tensor:
     Args:
         stack: The layers of the dense model.
         batch: The samples.
+
+    Returns:
+        The statistic, on the CPU.
     """
     _, states = _forward(stack, batch)
     tokens = _real_tokens(batch)
@@ -81,6 +84,9 @@ def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
         stack: The layers of the dense model.
         batch: The samples.
         tokens: The tokens of the mean, bool [R, T], at least one in each row.
+
+    Returns:
+        The statistic, on the CPU.
 
     Source: Gromov et al. 2024 (arXiv 2403.17887), equation 7.
     """
@@ -106,6 +112,9 @@ def gate_gradients(stack: LayerStack, batch: Batch, objective: Objective) -> Ten
         stack: The layers of the dense model.
         batch: The samples.
         objective: The objective whose loss is differentiated.
+
+    Returns:
+        The derivatives, on the CPU.
     """
     rows = torch.zeros(len(batch.input_ids), len(stack.sites), dtype=torch.float64)
     for step in _backward(stack, batch, objective):
@@ -121,6 +130,9 @@ def magnitude(stack: LayerStack, power: int) -> Tensor:
     Args:
         stack: The layers of the dense model.
         power: The exponent.
+
+    Returns:
+        The sums.
     """
     sums = []
     for layer in stack.layers:
@@ -138,6 +150,9 @@ def taylor(stack: LayerStack, batches: Sequence[Batch], objective: Objective) ->
         stack: The layers of the dense model.
         batches: All samples.
         objective: The objective whose loss is differentiated.
+
+    Returns:
+        The scores, divided by the number of scored tokens or samples.
     """
     weights_by_layer = [_weights(layer) for layer in stack.layers]
     totals = [

@@ -53,6 +53,9 @@ def packs(stack: LayerStack, batch: Batch) -> bool:
     Args:
         stack: The layers of the model.
         batch: Samples with choices.
+
+    Returns:
+        Whether the states agree within the tolerance of the model's dtype.
     """
     config = stack.model.config.get_text_config()
     if config._attn_implementation not in ("sdpa", "eager"):
@@ -80,6 +83,9 @@ def rows_interact(stack: LayerStack, rows: Sequence[npt.NDArray[np.int64]]) -> b
     Args:
         stack: The layers of the dense model. Its `by_length` is False afterwards.
         rows: The token ids of each row. No two rows have the same length, and the longest is the last.
+
+    Returns:
+        Whether a shorter row has other states next to the longest one.
     """
     n_selected = getattr(stack.model.config.get_text_config(), "index_topk", None)
     if n_selected and n_selected < len(rows[-1]):
@@ -135,6 +141,9 @@ def dense_states(stack: LayerStack, inputs: Inputs) -> Tensor:
     Args:
         stack: The layers of the dense model.
         inputs: The rows.
+
+    Returns:
+        The states.
     """
     return predicting(stack.walk(stack.capture(inputs), Mask()), inputs)
 
@@ -213,6 +222,9 @@ def relative_gap(values: Tensor, reference: Tensor) -> float:
     Args:
         values: A tensor.
         reference: A tensor of the same shape.
+
+    Returns:
+        The ratio, without unit.
     """
     reference = reference.float()
     largest = reference.abs().max().clamp_min(torch.finfo(torch.float32).tiny)

@@ -60,6 +60,9 @@ def adapter_for(options: RecoveryOptions, bare: Callable[[], PreTrainedModel]) -
         options: The options, with the targets.
         bare: Builds the model without weights.
 
+    Returns:
+        The configuration of peft, with targets that the model has.
+
     Raises:
         UserError: The model has no linear layer that peft can train.
     """

@@ -59,6 +59,9 @@ def export_recovered(
         overwrite: Whether to replace an existing export.
         push: The repository of the Hugging Face Hub to upload to.
 
+    Returns:
+        The folder of the copy, the recovery, and the address of the upload.
+
     Raises:
         UserError: The mask was not recovered, its checkpoint no longer exists, or the folder cannot be used.
     """
@@ -99,6 +102,9 @@ def export_recovered_as_gguf(
         remove: Export the recovery of the best mask of so many layers; None for the search's result.
         overwrite: Whether to replace an existing file.
 
+    Returns:
+        The file, and what the training changed in it.
+
     Raises:
         UserError: The mask was not recovered, its checkpoint no longer exists, no GGUF file is named, or the file is of
             another model or cannot be pruned.
@@ -132,6 +138,9 @@ def last_recovery(record: SearchRecord, ledger: Ledger, remove: int | None) -> R
         record: The search's record.
         ledger: The ledger with the record.
         remove: The best mask of so many layers; None for the search's result.
+
+    Returns:
+        The record of the recovery.
 
     Raises:
         UserError: There is no such recovery.

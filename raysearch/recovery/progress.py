@@ -35,6 +35,9 @@ def run_jobs(
         replicas: Returns the pool; called only if there are jobs.
         title: What the jobs compute, for the progress.
         on_progress: Receives a line after each job.
+
+    Yields:
+        A job and its result, as soon as it is done.
     """
     started = time.monotonic()
     n_jobs = len(jobs)

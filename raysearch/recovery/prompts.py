@@ -83,6 +83,9 @@ def draw_prompts(
         measured: The texts of the calibration and the assessment.
         max_positions: The maximum length that the model supports; None for no limit.
 
+    Returns:
+        The questions or rows in the order of their drawing, and the number of rows that were left out, by the reason.
+
     Raises:
         UserError: The data cannot be used, or fewer than two rows remain.
     """
@@ -160,6 +163,9 @@ def encode(
         where: The place of the row, for messages.
         thinking: See `Task`.
 
+    Returns:
+        The token ids.
+
     Raises:
         UserError: The chat template refuses the messages.
     """
@@ -184,6 +190,9 @@ def row_of(
         cut_off: Whether the answer is incomplete.
         options: The options of the training.
         tokenizer: The model's tokenizer.
+
+    Returns:
+        The row; or the reason: ``empty``, ``cut off`` or ``too long``.
     """
     if not answer:
         return "empty"
@@ -199,6 +208,9 @@ def usable_rows(results: Sequence[TrainingRow | LeftOut], left_out: Counter[str]
     Args:
         results: A row, or the reason why there is none, for each question.
         left_out: The number of questions that are left out, by the reason; this is updated.
+
+    Returns:
+        The rows, in the order of the results.
     """
     left_out.update(result for result in results if not isinstance(result, TrainingRow))
     return [result for result in results if isinstance(result, TrainingRow)]
@@ -254,6 +266,9 @@ def n_to_train_on(rows: Sequence[TrainingRow], options: RecoveryOptions, left_ou
         options: The options, with the limit.
         left_out: The number of rows that are left out, by the reason; this is updated.
         data: The data, for the message.
+
+    Returns:
+        The number of rows, at least 2.
 
     Raises:
         UserError: Fewer than two rows fit.

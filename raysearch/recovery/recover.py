@@ -67,6 +67,9 @@ def recover_search(
         overwrite: Whether to replace an existing checkpoint.
         observer: Receives the progress and the record.
 
+    Returns:
+        The numbers of the dense, the pruned and the recovered model, the losses of the training, and the costs.
+
     Raises:
         UserError: Something the user named does not exist, is too small, or does not fit together.
         EvaluationError: A step failed permanently.
@@ -100,6 +103,9 @@ def recover_in_study(
         method_label: The study's label of the training method.
         remove: See `recover_search`.
         observer: See `recover_search`.
+
+    Returns:
+        The record of the recovery, as it is in the ledger.
     """
     recovery = prepare(record, ledger, search, spec, remove, warn=observer.warn)
     model = recovery.assessment.fingerprint
@@ -179,6 +185,9 @@ def recovery_cost(
         spec: See `recover_search`.
         remove: See `recover_search`.
         observer: See `recover_search`.
+
+    Returns:
+        The rows, the tokens, the steps, and the expected seconds and bytes of the training.
 
     Raises:
         UserError: See `recover_search`.

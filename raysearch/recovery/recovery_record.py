@@ -130,6 +130,9 @@ def side_by_side(
         dense: The dense model's results, by metric.
         pruned: The pruned model's results, by metric.
         recovered: The recovered model's results, by metric.
+
+    Returns:
+        The three numbers of each metric, in the order of the recovered model's results.
     """
     return tuple(
         ThreeNumbers(
@@ -154,6 +157,9 @@ def write_recovery(ledger: Ledger, model: str, record: RecoveryRecord) -> Recove
         ledger: The ledger.
         model: The dense model's fingerprint.
         record: The recovery.
+
+    Returns:
+        The merged record, as it is in the ledger.
     """
 
     def change(recorded: Sequence[RecoveryRecord] | None) -> list[RecoveryRecord]:
@@ -189,6 +195,9 @@ def recoveries_of(ledger: Ledger, model: str, masks: Iterable[Mask]) -> list[Rec
         ledger: The ledger.
         model: The dense model's fingerprint.
         masks: The masks.
+
+    Returns:
+        The records, mask by mask.
     """
     masks = list(masks)
     records_by_mask = read_assessments(ledger, model, _RECOVERIES, masks, list[RecoveryRecord])
@@ -201,6 +210,9 @@ def recoveries_of_search(ledger: Ledger, record: SearchRecord) -> list[RecoveryR
     Args:
         ledger: The ledger.
         record: The search.
+
+    Returns:
+        The records, mask by mask.
     """
     if (result := record.result) is None:
         return []

@@ -82,6 +82,9 @@ class RecoveryRefiner(Options):
         Args:
             searched: The calibrations of the search.
             config: The search's configuration, for the record.
+
+        Returns:
+            The refiner, with these data if the user chose none.
         """
         return replace(self, recover_with=self.recover_with.on_own_data(searched, config) or self.recover_with)
 
@@ -109,6 +112,9 @@ class RecoveryRefiner(Options):
             search: The specification of the search.
             session: The session of the search, with its replicas and ledger.
             observer: Receives the progress.
+
+        Returns:
+            The masks with their losses before and after, and the rank correlation of both.
         """
         from raysearch.recovery.steps import TEACHER, remove_models  # imports torch
 
@@ -186,6 +192,9 @@ def recorded_refinement(ledger: Ledger, record: SearchRecord) -> Iterator[MaskRe
     Args:
         ledger: The ledger.
         record: The search.
+
+    Yields:
+        The event of one mask.
     """
     if (refinement := record.finished_result.refinement) is None:
         return

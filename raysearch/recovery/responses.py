@@ -95,6 +95,9 @@ def write_answers(
         replicas: Returns the pool; called only if an answer is missing.
         on_progress: Receives a line after each job.
 
+    Returns:
+        The answers, and how many of them were not in the ledger.
+
     Raises:
         UserError: Not even one answer fits the memory.
     """

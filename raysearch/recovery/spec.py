@@ -148,6 +148,9 @@ class RecoveryOptions(Options):
         Args:
             n_steps: The number of steps.
             n_rows: The number of rows of an epoch.
+
+        Returns:
+            The number; a row that is seen twice counts twice.
         """
         epochs, more = divmod(n_steps, math.ceil(n_rows / self.batch_size))
         return epochs * n_rows + more * self.batch_size

@@ -106,6 +106,9 @@ class PlannedRecovery:
         Args:
             folder: The folder of a checkpoint.
             suffix: A suffix for the model's name, if it is to be measured.
+
+        Returns:
+            The specification of the model, in the dtype of the folder's config.
         """
         model = self.search.evaluation.model
         return replace(model, name=f"{model.label} {suffix}".rstrip(), path=str(folder), dtype="auto", revision=None)
@@ -145,6 +148,9 @@ def prepare(
         plan: The dense model and the plan of its assessment; None to read the model now.
         shared: A folder for rows and logits that several masks share; None for the recovery's own folder.
         warn: Receives a sentence if the search's own data are too few to train on.
+
+    Returns:
+        The recovery, ready to run.
 
     Raises:
         UserError: See `recover_search`.

@@ -90,6 +90,9 @@ def top_logits_of(
         folder: The folder of the results; results in it are not computed again.
         replicas: Returns the pool; called only if a result is missing.
         on_progress: Receives a line after each job.
+
+    Returns:
+        The tokens and logits of each row, in the order of the rows.
     """
     folder.mkdir(exist_ok=True)
     jobs = []

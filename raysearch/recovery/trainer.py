@@ -61,6 +61,9 @@ class TrainingRows:
         Args:
             rows: The rows.
             options: The options; with `completion_only` only the answers are scored.
+
+        Returns:
+            The rows. Position 0 is never scored, since no token precedes it.
         """
         return cls(rows, [max(1, row.n_prompt if options.completion_only else 1) for row in rows])
 
@@ -70,6 +73,9 @@ class TrainingRows:
         Args:
             start: The index of the first row.
             stop: The index after the last row.
+
+        Returns:
+            The part, with its logits if the rows have some.
         """
         top_logits = None if self.top_logits is None else self.top_logits[start:stop]
         return TrainingRows(self.rows[start:stop], self.starts[start:stop], top_logits)
@@ -187,6 +193,9 @@ def make_trainer(setup: TrainingSetup, micro_batch_size: int) -> RecoveryTrainer
         setup: The checkpoint, the rows and the options.
         micro_batch_size: The number of rows at once in each process.
 
+    Returns:
+        The trainer, which has not begun to train.
+
     Raises:
         UserError: The targets of the adapter do not fit the model.
     """
@@ -300,6 +309,9 @@ def load_pruned(model: ModelSpec, options: RecoveryOptions, *, on_gpu: bool, bf1
         options: The options of the training.
         on_gpu: Whether the training is on a GPU.
         bf16: Whether the computation is in bfloat16.
+
+    Returns:
+        The model.
     """
     exact = options.method == "full" or not bf16
     quantization = None

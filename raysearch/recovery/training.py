@@ -118,6 +118,9 @@ def train(
         on_progress: Receives a line after each step.
         warn: Receives a sentence for each problem that does not stop the training.
 
+    Returns:
+        The losses of the training, and its costs.
+
     Raises:
         UserError: Names of layers are wrong, the loss is not finite, or not even one row fits the memory.
         EvaluationError: One of several processes has died.
@@ -237,6 +240,9 @@ def last_checkpoint(folder: Path, workers: int = 1) -> str | None:
     Args:
         folder: The folder of the checkpoints.
         workers: The number of processes that wrote each checkpoint.
+
+    Returns:
+        The path of the checkpoint's folder, or None.
     """
     checkpoints = {int(checkpoint.name.partition("-")[2]): checkpoint for checkpoint in folder.glob("checkpoint-*")}
     for _, checkpoint in sorted(checkpoints.items(), reverse=True):

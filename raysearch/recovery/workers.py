@@ -50,6 +50,9 @@ def on_workers(
         on_progress: Receives the progress.
         warn: Receives the warnings.
 
+    Returns:
+        The return value of `work` in the first process.
+
     Raises:
         UserError: The cluster has too few CPUs or GPUs, or the function raises a `UserError`.
         EvaluationError: A process has died, or the function raises an `EvaluationError`.

@@ -22,7 +22,7 @@ def calibration_findings(analysis: Analysis) -> Iterator[Finding]:
         yield Finding(_QUESTION, verdict, "cannot tell", leads=True)
     elif not analysis.averages:
         verdict = (
-            "Which calibration is better cannot be told: no checkpoint was assessed, and the losses of two "
+            "It is not known which calibration is better: no checkpoint was assessed, and the losses of two "
             "calibrations have different units."
         )
         command = f"raysearch assess {analysis.results.study_id}{analysis.results.option}"

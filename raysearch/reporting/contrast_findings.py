@@ -62,6 +62,9 @@ def leading_findings(results: StudyResult, contrasts: Sequence[Contrast]) -> Ite
     Args:
         results: The study.
         contrasts: Its leading answers.
+
+    Yields:
+        The finding of one contrast.
     """
     answered = {_question(contrast.first, contrast.second) for contrast in contrasts}
     for name in results.contrasts:
@@ -69,7 +72,7 @@ def leading_findings(results: StudyResult, contrasts: Sequence[Contrast]) -> Ite
         question = _question(first, second)
         if question not in answered:
             why = "in no setting have both searchers found a mask"
-            verdict = f"Whether {first} is better than {second} cannot be told: {why}."
+            verdict = f"It is not known whether {first} is better than {second}: {why}."
             yield Finding(question, verdict, "cannot tell", "verdicts")
     yield from map(contrast_finding, contrasts)
 
@@ -84,7 +87,7 @@ def contrast_finding(contrast: Contrast) -> Finding:
     half_width = contrast.gap.half_width()
     if half_width is None:
         verdict = (
-            f"Whether {first} is better than {second} {where} cannot be told: {_why_untold(contrast)} ({samples})."
+            f"It is not known whether {first} is better than {second} {where}: {_why_unknown(contrast)} ({samples})."
         )
         return Finding(question, verdict, "cannot tell", "verdicts")
     if not contrast.gain and not half_width:
@@ -129,7 +132,7 @@ def _samples(contrast: Contrast) -> str:
     return f"{draws}, {seeds}"
 
 
-def _why_untold(contrast: Contrast) -> str:
+def _why_unknown(contrast: Contrast) -> str:
     """Return why the error of a contrast is not known."""
     if not math.isfinite(contrast.gain):
         return "a mask ruins the model"

@@ -43,6 +43,9 @@ def sure_of(n_significant: int, n_settings: int) -> Sure:
     Args:
         n_significant: The number of settings with a significant result.
         n_settings: The number of settings.
+
+    Returns:
+        ``clear`` if all settings have one, ``clear in part`` if some have.
     """
     if not n_significant:
         return "not significant"
@@ -50,12 +53,15 @@ def sure_of(n_significant: int, n_settings: int) -> Sure:
 
 
 def of_all(part: int, whole: int, noun: str) -> str:
-    """Return a part of several in words: ``in the one setting``, ``in all 4 settings``, ``in 3 of 4 settings``.
+    """Return a part of several as a phrase: ``in the one setting``, ``in all 4 settings``, ``in 3 of 4 settings``.
 
     Args:
         part: The number of things in the part.
         whole: The number of all things.
         noun: What is counted, in the singular: ``setting``.
+
+    Returns:
+        The text.
     """
     if whole == 1:
         return f"in the one {noun}" if part else f"not in the one {noun}"
@@ -70,6 +76,9 @@ def place_in(place: Setting | Panel, places: Sequence[Setting | Panel]) -> str:
     Args:
         place: The setting or panel.
         places: All settings or panels that are to be distinguished.
+
+    Returns:
+        The text.
     """
     labels = place._asdict()
     remove = labels.pop("remove")

@@ -45,7 +45,7 @@ def _in_settings(quantity: Quantity, comparisons: Sequence[Comparison], leads: b
     if len(decided) < len(comparisons):
         where = of_all(len(comparisons) - len(decided), len(comparisons), "setting")
         why = "no error is known, or a searcher that draws random numbers has one seed"
-        verdict = f"Whether searchers differ by {quantity.title} within a setting cannot be told {where}: {why}."
+        verdict = f"It is not known whether searchers differ by {quantity.title} within a setting {where}: {why}."
         yield Finding(question, verdict, "cannot tell", "verdicts", leads and not decided)
 
 
@@ -92,7 +92,7 @@ def _smallest_seen(comparisons: Sequence[Comparison]) -> str:
 
 
 def _span(least: str, most: str, unit: str) -> str:
-    """Return the range of detectable differences over several settings, in words."""
+    """Return the range of detectable differences over several settings, as a phrase."""
     return f"{most} {unit}".rstrip() if least == most else f"{least} to {most} {unit}, by the setting,"
 
 

@@ -99,13 +99,13 @@ def sections(analysis: Analysis) -> list[Section]:
         Section(
             "generation", "Texts", "What the generated texts show",
             intro="Repetition, likeness and length of the answers, how much of the code is Python, and whether the "
-            "next digit is known: a text may lose its structure before its scores tell.",
+            "next digit is known: a text may lose its structure before its scores show it.",
             pictures=[*probe_pictures(results, frame, palette), *failure_pictures(results, frame)],
             tables=degeneration_tables(analysis),
         ),
         Section(
             "recovery", "Recovery", "What training gave back",
-            intro="Masks that were trained again, beside the dense and the pruned model.",
+            intro="Recovered masks, compared with the dense and the pruned model.",
             pictures=recovery_pictures(results, palette),
             tables=recovery_tables(results),
         ),

@@ -27,6 +27,9 @@ def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
         n_remove: M, the number of layers to mark in each panel: those whose removal adds the least loss.
         folder: The folder of the files; created if it does not exist.
 
+    Returns:
+        The paths of the written files.
+
     Raises:
         UserError: The folder cannot be written to.
     """
@@ -43,6 +46,9 @@ def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:
     Args:
         sweep: The sweep.
         n_remove: M, the number of layers to mark in each panel.
+
+    Returns:
+        The figure.
     """
     panels = [
         SweepPanel(

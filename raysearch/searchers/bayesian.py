@@ -128,6 +128,9 @@ class Surrogate:
         Args:
             count: How many masks to return. Each is chosen as if the masks before it had their predicted losses.
             rng: It draws the random masks from which local searches start.
+
+        Returns:
+            The masks, best first.
         """
         masks = []
         for _ in range(count):

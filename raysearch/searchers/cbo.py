@@ -156,6 +156,9 @@ def gradient_model(gradients: NDArray[np.float64], first_order: bool) -> Ising:
     Args:
         gradients: d loss_s / d a_i of each removable layer's gate, at the dense model [S, F].
         first_order: Whether the model has first-order terms.
+
+    Returns:
+        The energy of a state, whose variables are the removable layers.
     """
     fisher = gradients.T @ gradients / len(gradients)
     linear = np.diag(fisher) / 2
@@ -174,6 +177,9 @@ def lowest_states(model: Ising, size: int, count: int, rng: np.random.Generator,
         count: How many states to return.
         rng: It draws the starts of the local search.
         time_limit_s: The time limit of the proof; at the limit, the states of the local search are returned.
+
+    Returns:
+        The states, lowest first, and how many of them are proven.
     """
     if math.comb(len(model.linear), size) <= _ENUMERABLE:
         return enumerate_lowest(model, size, count)

@@ -110,6 +110,9 @@ def conflict_free(centre: Mask, improving: Iterable[Mask]) -> Mask:
         centre: The mask whose layers are exchanged.
         improving: The masks after one exchange each, best first. An exchange is left out if an earlier one has
             already exchanged one of its layers.
+
+    Returns:
+        A mask of the same size as `centre`.
     """
     exchanged = Mask()
     for mask in improving:

@@ -128,6 +128,9 @@ def select(population: Sequence[Mask], rng: np.random.Generator) -> Mask:
     Args:
         population: The masks, best first.
         rng: It draws the masks that compete.
+
+    Returns:
+        The best of the masks that compete.
     """
     return population[int(rng.integers(len(population), size=_TOURNAMENT).min())]
 
@@ -140,6 +143,9 @@ def cross(problem: Problem, rng: np.random.Generator, mother: Mask, father: Mask
         rng: It draws the layers that only one parent removes.
         mother: One parent.
         father: The other parent.
+
+    Returns:
+        A mask of M layers.
     """
     common = mother & father
     of_one_parent = (mother ^ father).layers
@@ -154,6 +160,9 @@ def mutate(problem: Problem, rng: np.random.Generator, mask: Mask) -> Mask:
         problem: The space of legal masks.
         rng: It draws the two layers.
         mask: The mask to mutate; it is returned unchanged if all removable layers are removed.
+
+    Returns:
+        The mutated mask, of the same size.
     """
     kept_layers = [layer for layer in problem.free if layer not in mask]
     if not kept_layers:

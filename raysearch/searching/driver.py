@@ -143,6 +143,9 @@ def run_searcher(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle
         seed: The seed of the searcher's random numbers.
         oracle: Answers the requests of the searcher.
 
+    Returns:
+        The mask that the searcher returned.
+
     Raises:
         ContractError: The searcher breaks the contract (`check_requests`).
     """

@@ -42,6 +42,9 @@ def forecast_search(spec: SearchSpec, observer: Observer) -> SearchForecast:
         spec: The search.
         observer: Gets progress and warnings.
 
+    Returns:
+        The numbers of masks and forwards, the seconds with their source, and the memory of the replicas.
+
     Raises:
         UserError: As `search_rounds`, except for errors that only the weights or a cluster show.
     """

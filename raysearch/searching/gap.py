@@ -58,6 +58,9 @@ def gap_of(record: SearchRecord, ledger: Ledger) -> Gap:
         record: The search.
         ledger: Its ledger.
 
+    Returns:
+        The rank and the percentile of the mask, and the best mask.
+
     Raises:
         UserError: The search has not finished, its losses are weighted, or the ledger does not contain all masks of the
             size.

@@ -21,6 +21,9 @@ def refused_masks(model: ModelSpec, masks: Sequence[Mask]) -> dict[Mask, str]:
     Args:
         model: The model; if it is not a GGUF file, no mask is refused.
         masks: The masks to check.
+
+    Returns:
+        The reason for each refused mask, in the order of `masks`; empty if none is refused.
     """
     source = gguf_file(model)
     if source is None or not source.is_file():
@@ -44,6 +47,9 @@ def refused_masks_of_record(settings: SearchSettings, masks: Sequence[Mask]) -> 
     Args:
         settings: The settings of the search.
         masks: The masks to check.
+
+    Returns:
+        The reason for each refused mask; empty if none is refused.
     """
     with suppress(UserError, OSError):
         cache = user_cache() if settings.model_cache else None

@@ -104,6 +104,9 @@ def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: 
         with_loss: Whether the dense model is evaluated.
         observer: Gets progress and warnings.
 
+    Returns:
+        The facts of each calibration, with its first samples.
+
     Raises:
         UserError: The data cannot be used.
         EvaluationError: The dense model cannot be evaluated.

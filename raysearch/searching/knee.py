@@ -32,6 +32,9 @@ def write_knee(recommendation: Recommendation, store: Path) -> Path:
         recommendation: The recommendation of the search.
         store: The folder of the store.
 
+    Returns:
+        The path of the PNG file.
+
     Raises:
         UserError: The file cannot be written.
     """

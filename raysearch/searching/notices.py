@@ -29,6 +29,9 @@ def describe_model(model: ModelSpec, observer: Observer) -> ModelInfo:
     Args:
         model: The model.
         observer: Gets a line if the hub is asked, which may be slow.
+
+    Returns:
+        The number of layers, their sizes, and the other facts that a search needs.
     """
     if is_hub_id(model) and is_asked():
         observer.reading(f"reading model={model.name} from the Hugging Face hub, or its copy on this machine")

@@ -30,7 +30,15 @@ SpeedMeter = Callable[[EvaluationSession, Sequence[Mask]], Mapping[Mask, Speed]]
 
 
 def unmeasured(session: EvaluationSession, masks: Sequence[Mask]) -> Mapping[Mask, Speed]:
-    """Return no speeds: the meter of a search that measures none."""
+    """Return no speeds: the meter of a search that measures none.
+
+    Args:
+        session: The session of the search; not used.
+        masks: The masks; not used.
+
+    Returns:
+        An empty mapping.
+    """
     return {}
 
 
@@ -125,6 +133,9 @@ def recommend(
         measured: Speeds of masks that were measured now. The speeds of other masks come from the recommendation of the
             search, or from the ledger.
 
+    Returns:
+        The recommended number of layers with its reason, and the facts of every number.
+
     Raises:
         UserError: A part of the budget was not measured, or no number of layers keeps to the budget.
     """
@@ -212,6 +223,9 @@ def facts_of(
         budget: The budget.
         error: The standard error of the difference of the losses; None if it is not known.
         speed: The speed of the mask; None if it was not measured.
+
+    Returns:
+        The facts, each as an absolute number and relative to the dense model.
     """
     delta = loss - dense_loss
     dense_readout = measure.read(dense_loss)

@@ -208,6 +208,9 @@ def memory_text(speed: Speed, budget: Budget) -> str:
     Args:
         speed: The speed and memory of the mask.
         budget: The budget.
+
+    Returns:
+        The text with its unit.
     """
     return size_text(speed.memory_bytes) if budget.is_of_bytes else f"{speed.memory:+.1%}"
 

@@ -365,6 +365,9 @@ def trials_frame(trials: Iterable[Trial], measure: Measure) -> pd.DataFrame:
     Args:
         trials: The trials of a search; at least one.
         measure: The unit of their losses.
+
+    Returns:
+        The table, whose index is the index of the trial.
     """
     import pandas as pd
 
@@ -387,6 +390,9 @@ def named_readout(measure: Measure, loss: float, name: str = "{}") -> dict[str, 
         measure: The unit of the loss.
         loss: The loss.
         name: The format of the name, such as ``dense_{}``.
+
+    Returns:
+        A mapping with one entry, or an empty one.
     """
     return {} if measure.readout is None else {name.format(measure.readout): measure.read(loss)}
 

@@ -138,6 +138,9 @@ def with_current_states(ledger: Ledger, records: Sequence[SearchRecord]) -> list
     Args:
         ledger: The ledger.
         records: Records of the ledger.
+
+    Returns:
+        The records, in the same order.
     """
     ended_ids = [
         record.search_id for record in records if record.state == "running" and not is_locked(ledger, record.search_id)
@@ -154,7 +157,10 @@ def find_search(ledger: Ledger, name: str) -> SearchRecord:
 
     Args:
         ledger: The ledger.
-        name: The id, the beginning of one, or ``latest``; see `Table.find`.
+        name: The id, the beginning of one, or ``latest``; see `RecordTable.find`.
+
+    Returns:
+        The record of the search.
 
     Raises:
         UserError: No search fits the name, or several do.
@@ -169,6 +175,9 @@ def count_evaluated(ledger: Ledger, record: SearchRecord) -> int:
     Args:
         ledger: The ledger.
         record: The search.
+
+    Returns:
+        The number of distinct masks.
     """
     query = "subject LIKE '{_%}' AND calibration IN (SELECT value FROM json_each(?))"
     parameters = (json.dumps(_calibrations(record)),)
@@ -196,6 +205,9 @@ def write_search(
             of the search are kept.
         failure: The cause, if the search failed.
         fingerprints: The fingerprints; None keeps the recorded ones.
+
+    Returns:
+        The record, as it is in the ledger.
     """
 
     def changed(before: SearchRecord | None) -> SearchRecord:
@@ -231,6 +243,9 @@ def record_mlflow_run(
         run_id: MLflow's id of the search; None keeps the recorded one.
         receipt: The tracker's receipt; None if something is not written.
         tracking: The new section ``tracking`` of its configuration, without secrets; None keeps the recorded one.
+
+    Returns:
+        The record, as it is in the ledger.
     """
 
     def changed(record: SearchRecord | None) -> SearchRecord:
@@ -274,6 +289,9 @@ def clean(ledger: Ledger, names: Sequence[str], *, really: bool) -> Cleaned:
         ledger: The ledger.
         names: The searches; without names, only free space is released.
         really: Whether they are deleted; if not, they are only counted.
+
+    Returns:
+        The deleted searches, the number of deleted rows, and the sizes of the file before and after, in bytes.
 
     Raises:
         UserError: A name fits no search or several, or one of the searches is running.

@@ -1,4 +1,4 @@
-"""Typed access to recorded configurations: where the records are, and what a search was asked for.
+"""Typed access to recorded configurations: where the records are, and the settings of a search.
 
 A record keeps the whole configuration as plain values. This is the only place that reads single values of it by their
 keys. Earlier versions recorded fewer keys; those that some records lack have defaults here.
@@ -55,7 +55,7 @@ class PlaceSettings:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """What a search was asked for.
+    """The recorded settings of a search.
 
     Args:
         config: Its recorded configuration.

@@ -57,6 +57,9 @@ class Refiner(Protocol):
             session: Evaluates masks.
             observer: Gets progress.
 
+        Returns:
+            The masks with their losses before and after the training.
+
         Raises:
             UserError: Something that the user named is missing, or does not fit together.
             EvaluationError: A training or an evaluation failed for good.

@@ -128,6 +128,9 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
         spec: The model and the calibrations.
         observer: Gets progress and warnings.
 
+    Returns:
+        The loss of each single-layer mask by each calibration, with standard errors.
+
     Raises:
         UserError: The specification does not fit the model, the data or the machine.
         EvaluationError: The dense model cannot be evaluated, or a unit of work failed for good.

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-@cache  # a call takes half a millisecond, and screening asks for the same few numbers again and again
+@cache  # a call takes half a millisecond, and screening needs the same few numbers again and again
 def mcnemar_p(only_first: int, only_second: int, alternative: Literal["two-sided", "greater"] = "two-sided") -> float:
     """Return the p of the exact McNemar test, which is the sign test over the items that only one side has right.
 
@@ -17,6 +17,9 @@ def mcnemar_p(only_first: int, only_second: int, alternative: Literal["two-sided
         only_first: The items that only the first side has right.
         only_second: The items that only the second side has right.
         alternative: ``greater`` to test only whether the first side has more items right.
+
+    Returns:
+        The p value; 1 if the sides differ in no item.
     """
     from scipy.stats import binomtest
 

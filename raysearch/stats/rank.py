@@ -40,6 +40,9 @@ def permutation_p(x: _Numbers, y: _Numbers) -> float:
     Args:
         x: The one quantity, [n].
         y: The other quantity, [n].
+
+    Returns:
+        The p value, 0 … 1.
     """
     from scipy.stats import permutation_test, rankdata
 
@@ -83,6 +86,9 @@ def spearman(x: _Numbers, y: _Numbers) -> _Numbers:
     Args:
         x: The one quantity, [..., n].
         y: The other quantity, [..., n].
+
+    Returns:
+        The correlations, [...], each -1 … 1.
     """
     x_ranks = _centred_ranks(x)
     y_ranks = _centred_ranks(y)

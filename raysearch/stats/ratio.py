@@ -20,6 +20,9 @@ def ratio(values: Numbers, weights: Weights) -> Numbers:
     Args:
         values: The value of each sample, [..., S].
         weights: The weight of each sample, [S].
+
+    Returns:
+        The ratios, [...].
     """
     return np.asarray(values.sum(axis=-1) / weights.sum())
 
@@ -30,6 +33,9 @@ def residual_variance(values: Numbers, weights: Weights) -> Numbers:
     Args:
         values: The value of each sample, [..., S].
         weights: The weight of each sample, [S].
+
+    Returns:
+        The variances, [...], with S - 1 as the divisor.
     """
     if values.shape[-1] < 2:
         return np.zeros(values.shape[:-1])
@@ -43,6 +49,9 @@ def standard_error(values: Numbers, weights: Weights) -> float:
     Args:
         values: The value of each sample, float64, [S], at least two.
         weights: The weight of each sample, [S]: its scored tokens, or 1.
+
+    Returns:
+        The standard error, in the unit of the ratio.
     """
     return float(np.sqrt(len(values) * residual_variance(values, weights)) / weights.sum())
 

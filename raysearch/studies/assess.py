@@ -36,6 +36,9 @@ def assess_searches(
         observer: It is notified of progress and of the numbers.
         make_pool: It returns a pool of replicas that are running; None to start replicas.
 
+    Returns:
+        The metrics, the results of each mask, and the answers to the items.
+
     Raises:
         UserError: A task or its data cannot be loaded.
         EvaluationError: An evaluation failed after all its retries.

@@ -40,6 +40,9 @@ def check_study(study: StudySpec, model_groups: Sequence[ModelGroup], store: Pat
         model_groups: Its models, with their data.
         store: The folder to which the task files of an assessment are written.
 
+    Returns:
+        The ids of the searches, and the plans of the assessments.
+
     Raises:
         UserError: The study's store cannot be a folder, two searches are the same, or rows of a recovery or an
             assessment are missing or do not fit a model.

@@ -26,6 +26,9 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
         study: The recorded study.
         ledger: The ledger with the study and its searches.
         link: It returns the address of an MLflow run, by the run's id; None if there is no run.
+
+    Returns:
+        The cells of the study with their numbers, and the facts that all cells share.
     """
     settings = StudySettings(study.config)
     searches = SEARCHES.by_ids(ledger, [cell.search_id for cell in study.cells])
@@ -55,6 +58,9 @@ def has_ended(results: StudyResult, ledger: Ledger) -> bool:
     Args:
         results: The collected study.
         ledger: The ledger with the study.
+
+    Returns:
+        Whether it has ended.
     """
     return all(cell.state != "waiting" for cell in results.cells) and not is_locked(ledger, results.study_id)
 

@@ -57,6 +57,9 @@ def combinations_of(
         exclude: Rules that leave combinations out. A rule names some axes and labels of each; it leaves out the
             combinations that have one of these labels on every axis that it names.
 
+    Returns:
+        The labels and the overrides of each combination.
+
     Raises:
         UserError: An axis is empty or wrong, a rule names an unknown axis or label, or no combination remains.
     """
@@ -88,13 +91,13 @@ def _shown(axis: str, label: str, values: Any) -> str:
 def _values(axis: str, values: Any) -> dict[str, str]:
     """Return the overrides of each label of an axis."""
     if isinstance(values, Mapping):
-        for label, words in values.items():
-            if not isinstance(words, str) or "=" not in words or not _closes(words):
+        for label, text in values.items():
+            if not isinstance(text, str) or "=" not in text or not _closes(text):
                 raise UserError(
-                    f"study.grid.{axis} has {label}: {json.dumps(words)}; write the overrides for this label, such as "
+                    f"study.grid.{axis} has {label}: {json.dumps(text)}; write the overrides for this label, such as "
                     f'"{axis}=… data.samples=8"'
                 )
-        overrides = {str(label): words for label, words in values.items()}
+        overrides = {str(label): text for label, text in values.items()}
         if len(overrides) < len(values):
             raise UserError(f"study.grid.{axis} has two labels with the same text, such as 1 and '1'; rename one")
     elif isinstance(values, list):

@@ -75,6 +75,9 @@ def prepare(study: StudySpec, observer: Observer) -> list[ModelGroup]:
         study: The study.
         observer: It is notified of models and large files.
 
+    Returns:
+        The group of each model, with its data.
+
     Raises:
         UserError: A search does not fit its model, its data or the machine, or its cluster cannot run a study.
     """
@@ -112,6 +115,9 @@ def name_searches(study: StudySpec, model_groups: Sequence[ModelGroup]) -> list[
     Args:
         study: The study.
         model_groups: Its models, with their data.
+
+    Returns:
+        The ids, which are distinct.
 
     Raises:
         UserError: Two searches are the same.

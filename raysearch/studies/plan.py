@@ -97,6 +97,9 @@ def plan_study(spec: StudySpec, observer: Observer | None = None, *, with_time: 
         with_time: Whether to estimate time and memory too. This reads the data, checks the study, and runs a few layers
             of each model. Otherwise only the configurations of the models are read.
 
+    Returns:
+        The forecast of each search, and the costs of the whole study.
+
     Raises:
         UserError: A search does not fit its model; with `with_time`, also the errors of
             `raysearch.studies.run.run_study`.

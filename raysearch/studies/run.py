@@ -120,6 +120,9 @@ def is_done(record: SearchRecord | None, stop: StopCriteria) -> bool:
     Args:
         record: The record of the search; None if it has none.
         stop: The budget.
+
+    Returns:
+        Whether the study leaves the search as it is.
     """
     if record is None or record.result is None or record.state not in ("finished", "stopped"):
         return False

@@ -11,7 +11,7 @@ from raysearch.studies.spec import Margin
 
 @dataclass(frozen=True)
 class StudySettings:
-    """What the report of a study was asked for. Earlier versions recorded no margin and no contrasts.
+    """The recorded settings of a study's report. Earlier versions recorded no margin and no contrasts.
 
     Args:
         config: The study's recorded configuration.

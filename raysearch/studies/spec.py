@@ -58,6 +58,9 @@ def cell_labels(cell: Cell | CellRecord, remove: object, seed: int) -> dict[str,
         cell: The search's place in a study.
         remove: The numbers of layers that it removes.
         seed: The seed of its searcher.
+
+    Returns:
+        The label of each axis, by the name of the axis.
     """
     labels = {"model": cell.model, "calibration": cell.calibration, "searcher": cell.searcher}
     labels |= {"remove": str(remove), "seed": str(seed)}

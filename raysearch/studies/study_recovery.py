@@ -25,6 +25,9 @@ def recovered_masks(searches: Sequence[tuple[CellRecord, SearchRecord]], ledger:
     Args:
         searches: The searches of the study that are recorded, with their places.
         ledger: The ledger with the recoveries.
+
+    Returns:
+        The recoveries, each with the searchers and calibrations that found its mask.
     """
     searchers_by_model: dict[tuple[str, str], dict[Mask, dict[str, None]]] = {}  # model, then mask, then searchers
     samples: dict[Mask, set[str]] = {}

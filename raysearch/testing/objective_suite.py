@@ -99,6 +99,9 @@ class ObjectiveSuite:
             batch: The samples.
             mask: The layers to remove.
             packed: Whether the rows of each sample are packed into one row.
+
+        Returns:
+            The losses, on the CPU.
         """
         objective = self.make_objective()
         if isinstance(objective, ModelObjective):

@@ -197,6 +197,9 @@ def toy_scores(proposed: Round, loss: ToyLoss) -> Scores:
     Args:
         proposed: The round.
         loss: The toy loss; a NaN is a failed evaluation.
+
+    Returns:
+        The scores. A NaN is a failure.
     """
     outcomes: dict[Mask, Outcome] = {}
     for mask in proposed.masks:
@@ -211,6 +214,9 @@ def screened_scores(scores: Scores, loss: ToyLoss) -> Scores:
     Args:
         scores: The scores of all masks of the round.
         loss: The toy loss.
+
+    Returns:
+        The scores; for such a mask, its loss is its estimate.
     """
     proposed = scores.round
     if proposed.keep is None and proposed.beat is None:
@@ -238,6 +244,9 @@ def killed_after(evaluations: int, loss: ToyLoss) -> ToyLoss:
     Args:
         evaluations: The number of evaluations that succeed.
         loss: The loss of these evaluations.
+
+    Returns:
+        The loss. The call after the last one raises `KeyboardInterrupt`.
     """
     remaining = iter(range(evaluations))
 
@@ -255,6 +264,9 @@ def additive_loss(problem: Problem, seed: int) -> ToyLoss:
     Args:
         problem: The problem, which has the number of layers.
         seed: The seed of the costs.
+
+    Returns:
+        A function of a mask.
     """
     costs = np.random.default_rng(seed).random(len(problem.sites))
     return lambda mask: float(costs[list(mask)].sum())
@@ -266,6 +278,9 @@ def rugged_loss(problem: Problem, seed: int) -> ToyLoss:
     Args:
         problem: The problem, which has the number of layers.
         seed: The seed of costs and interactions.
+
+    Returns:
+        A function of a mask.
     """
     rng = np.random.default_rng(seed)
     n_sites = len(problem.sites)

@@ -21,6 +21,9 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
         number: The count.
         noun: The noun in the singular.
         plural: The plural, if it is not formed by an s.
+
+    Returns:
+        The text, with commas between thousands.
     """
     if number == 1:
         return f"1 {noun}"
@@ -51,6 +54,9 @@ def with_error(value: float, error: float | None) -> str:
     Args:
         value: The number.
         error: Its standard error; None if unknown.
+
+    Returns:
+        The text, without unit.
     """
     if not error or not math.isfinite(error):
         return f"{rounded(value)} {plus_minus(error)}".rstrip()
@@ -64,6 +70,9 @@ def added(value: float, error: float | None) -> str:
     Args:
         value: The difference.
         error: Its standard error; None if unknown.
+
+    Returns:
+        The text, without unit.
     """
     return f"{value:+.4f}" + ("" if error is None else f" ± {error:.4f}")
 
@@ -102,6 +111,9 @@ def remaining(passed_s: float, done: float, whole: float) -> str:
         passed_s: The time since the start, in seconds.
         done: The work that is done.
         whole: All work, in the same unit.
+
+    Returns:
+        The text of a duration.
     """
     return duration(passed_s / done * (whole - done) if done else None)
 
@@ -202,6 +214,9 @@ def assessed(number: float, group: str | None, unit: str) -> str:
         number: The number.
         group: The group of its metric, such as ``accuracy``.
         unit: Its unit; bytes are shown in the unit of `assessed_unit`.
+
+    Returns:
+        The text.
     """
     if group in ("accuracy", "generation", "probe") or (group == "perplexity" and abs(number) < 1000):
         return f"{number:.2f}"
@@ -225,5 +240,8 @@ def difference(number: float, unit: str) -> str:
     Args:
         number: The difference.
         unit: The unit of the numbers; of percentages the difference is in points.
+
+    Returns:
+        The text, with its unit.
     """
     return f"{number:.2f} points" if unit == "%" else f"{rounded_if_known(number)} {unit}".strip()

@@ -59,6 +59,9 @@ def hidden_keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     Args:
         config: The configuration, or a section of it.
         prefix: The key of the section and a dot; empty for the whole configuration.
+
+    Yields:
+        The dotted key of a redacted value.
     """
     for key, value in config.items():
         if isinstance(value, Mapping):

@@ -67,6 +67,9 @@ def most_similar(text: str, names: Iterable[str]) -> str | None:
     Args:
         text: The user's text.
         names: The existing names. A section at the beginning of the text and of all names is not compared.
+
+    Returns:
+        One of `names`, or None.
     """
     choices = sorted(names)
     section = _shared_section(text, choices)
@@ -87,6 +90,9 @@ def listed(items: Sequence[str], most: int = 6) -> str:
     Args:
         items: The texts.
         most: The most items to show; the others are counted: ``a, b and 3 more``.
+
+    Returns:
+        The enumeration; empty without texts.
     """
     if len(items) > most:
         return ", ".join(items[: most - 1]) + f" and {len(items) - most + 1} more"

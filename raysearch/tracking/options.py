@@ -43,6 +43,9 @@ class MlflowStore:
             folder: The folder of the embedded store and of artifacts.
             argument: The name of the argument in error messages.
 
+        Returns:
+            The store, with the password in its URI.
+
         Raises:
             UserError: MLflow does not support the URI, or cannot keep runs there.
         """

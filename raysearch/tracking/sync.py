@@ -94,6 +94,9 @@ def sync_search(record: SearchRecord, ledger: Ledger, tracking: TrackingOptions)
         ledger: The ledger with the record.
         tracking: Where to write.
 
+    Returns:
+        The MLflow run, and how many trials were missing in it.
+
     Raises:
         UserError: The search has not ended, another process runs it, or MLflow cannot be written to.
     """
@@ -110,6 +113,9 @@ def sync_study(record: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
         record: The recorded study.
         ledger: The ledger with the record.
         tracking: Where to write.
+
+    Returns:
+        The MLflow run, the searches that have ended, and the others.
 
     Raises:
         UserError: MLflow cannot be written to.

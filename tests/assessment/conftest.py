@@ -31,7 +31,7 @@ __all__ = ["cwd", "run", "tables", "world"]  # fixtures
 
 WORDS = ["army", "navy", "treaty", "union", "law"]
 CHOICES = ["war and peace", "power", "money", "trade"]
-#: MMLU's: each has a file of its name beside lm-eval's group of all.
+#: MMLU's: each has a file of its name next to the file of lm-eval's group.
 SUBJECTS = sorted(file.stem.removeprefix("mmlu_") for file in own_files()["mmlu"].parent.glob("mmlu_*.yaml"))
 #: A row of each ready task's data, in the layout of the data folder, out of words that the tiny tokenizer knows.
 ROWS: dict[str, list[dict[str, Any]]] = {
@@ -129,9 +129,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 INLINE = ClusterOptions("inline")
 
 
-def read(words: Iterable[str], folder: Path, ledger: Path, cluster: ClusterOptions = INLINE) -> AssessmentPlan:
+def read(overrides: Iterable[str], folder: Path, ledger: Path, cluster: ClusterOptions = INLINE) -> AssessmentPlan:
     """Return the plan of an assessment from overrides under ``assess``."""
-    spec = assess_spec(compose("assess", ["assess=none", *words]))
+    spec = assess_spec(compose("assess", ["assess=none", *overrides]))
     return plan_assessment(spec, ModelSpec("tiny", str(folder)), cluster, ledger)
 
 
@@ -164,11 +164,11 @@ def no_pool() -> Pool:
     raise AssertionError("everything is recorded")
 
 
-def assert_recorded(assess: Assess, mask: Mask, words: list[str], computed: int) -> None:
+def assert_recorded(assess: Assess, mask: Mask, overrides: list[str], computed: int) -> None:
     """Assert that so many numbers are computed, and that a second call reads them from the ledger."""
-    first = assess([mask], *words)
+    first = assess([mask], *overrides)
     assert first.computed == computed
-    second = assess([mask], *words, make_pool=no_pool)
+    second = assess([mask], *overrides, make_pool=no_pool)
     assert second.values == first.values
     assert second.computed == 0
 
@@ -199,8 +199,8 @@ class Stopping:
 def assess(world: World, ledger: Ledger) -> Assess:
     """A function that assesses masks of the tiny model by overrides under ``assess``, inline by default."""
 
-    def call(masks: list[Mask], *words: str, folder: Path = world.model, **options: Any) -> Assessments:
-        return assess_masks(read(words, folder, ledger.path), ledger, masks, **options)
+    def call(masks: list[Mask], *overrides: str, folder: Path = world.model, **options: Any) -> Assessments:
+        return assess_masks(read(overrides, folder, ledger.path), ledger, masks, **options)
 
     return call
 

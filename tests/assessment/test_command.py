@@ -21,7 +21,7 @@ from tests.tracking.conftest import closed_port
 
 
 @pytest.fixture
-def words(world: World, items: Path) -> list[str]:
+def overrides(world: World, items: Path) -> list[str]:
     """A text and a task."""
     how = ["assess.seq_len=16", "assess.limit=4", "assess.tasks=[piqa]", f"assess.data_dir={items}"]
     return ["assess=none", of_text("mine", world.text), *how]
@@ -33,8 +33,8 @@ def searched(run: Run, world: World) -> str:
     return json.loads(run("search", *world.search(), "--json").out)["search_id"]
 
 
-def test_table_and_json(run: Run, searched: str, words: list[str], cwd: Path) -> None:
-    shown = run("assess", "latest", *words)
+def test_table_and_json(run: Run, searched: str, overrides: list[str], cwd: Path) -> None:
+    shown = run("assess", "latest", *overrides)
     assert shown.code == 0
     assert searched in shown.out
     assert "mine (perplexity, lower is better)" in shown.out
@@ -43,7 +43,7 @@ def test_table_and_json(run: Run, searched: str, words: list[str], cwd: Path) ->
     assert "4 items, acc_norm" in shown.out
     assert "4 numbers computed now" in shown.out
     assert f"lm_eval --include_path {cwd / 'mlruns' / 'tasks'}" in shown.out
-    outcome = run("assess", searched, *words, "--json")
+    outcome = run("assess", searched, *overrides, "--json")
     value = json.loads(outcome.out)
     assert value["computed"] == 0
     assert len(value["removed"]) == 2
@@ -51,19 +51,19 @@ def test_table_and_json(run: Run, searched: str, words: list[str], cwd: Path) ->
     assert mine["retention"] == pytest.approx(mine["value"] / value["dense"]["mine"]["value"])
     assert (mine["unit"], mine["group"], mine["higher_is_better"]) == ("perplexity", "perplexity", False)
     assert value["pruned"]["piqa"]["detail"]["metrics"].keys() >= {"acc", "acc_norm", "acc_norm_stderr"}
-    assert "nothing was computed" in run("assess", "latest", *words).out
+    assert "nothing was computed" in run("assess", "latest", *overrides).out
 
 
-def test_a_text_that_was_calibrated_on_is_named(run: Run, searched: str, words: list[str], text: Path) -> None:
+def test_a_text_that_was_calibrated_on_is_named(run: Run, searched: str, overrides: list[str], text: Path) -> None:
     by_document = of_text("apart", text, "whole")
-    assert json.loads(run("assess", "latest", *words, by_document, "--json").out)["overlaps"] == ["mine"]
-    assert "Warning: the search calibrated on samples of the same text: mine" in run("assess", "latest", *words).out
+    assert json.loads(run("assess", "latest", *overrides, by_document, "--json").out)["overlaps"] == ["mine"]
+    assert "Warning: the search calibrated on samples of the same text: mine" in run("assess", "latest", *overrides).out
 
 
-def test_another_size_of_the_path(run: Run, searched: str, words: list[str]) -> None:
-    value = json.loads(run("assess", "latest", *words, "--remove", 1, "--json").out)
+def test_another_size_of_the_path(run: Run, searched: str, overrides: list[str]) -> None:
+    value = json.loads(run("assess", "latest", *overrides, "--remove", 1, "--json").out)
     assert len(value["removed"]) == 1
-    outcome = run("assess", "latest", *words, "--remove", 4)
+    outcome = run("assess", "latest", *overrides, "--remove", 4)
     assert outcome.code == 2
     assert "choose one of: 1, 2" in outcome.err
 
@@ -87,7 +87,7 @@ def test_python(searched: str, world: World) -> None:
 
 
 @pytest.mark.usefixtures("tables", "blank_figures")
-def test_mlflow_shows_it(run: Run, world: World, words: list[str], cwd: Path) -> None:
+def test_mlflow_shows_it(run: Run, world: World, overrides: list[str], cwd: Path) -> None:
     from mlflow import MlflowClient
 
     result = json.loads(run("search", *world.search(tracking="mlflow"), "--json").out)
@@ -95,7 +95,7 @@ def test_mlflow_shows_it(run: Run, world: World, words: list[str], cwd: Path) ->
         '{"question": "what is", "answer": "the"}\n{"question": "peace", "answer": "war"}\n'
     )
     options = "data=generation data.path=asked.jsonl data.samples=all data.max_new_tokens=4 data.seq_len=32"
-    value = json.loads(run("assess", "latest", *words, f"assess.generation.asked={options}", "--json").out)
+    value = json.loads(run("assess", "latest", *overrides, f"assess.generation.asked={options}", "--json").out)
     client = MlflowClient(f"sqlite:///{cwd / 'mlruns' / 'mlflow.db'}")
     metrics = client.get_run(result["mlflow_run_id"]).data.metrics
     file = Path(client.download_artifacts(result["mlflow_run_id"], "answers/asked.jsonl"))
@@ -150,11 +150,11 @@ MISTAKES: list[tuple[list[str], str]] = [
 
 
 def test_mistakes_are_reported_in_a_sentence(
-    run: Run, searched: str, words: list[str], subtests: pytest.Subtests
+    run: Run, searched: str, overrides: list[str], subtests: pytest.Subtests
 ) -> None:
     for changed, message in MISTAKES:
         with subtests.test(message):
-            outcome = run("assess", "latest", *words, *changed)
+            outcome = run("assess", "latest", *overrides, *changed)
             assert (outcome.code, outcome.out) == (2, "")
             assert message in outcome.err
             assert outcome.err.startswith("error: ")
@@ -162,7 +162,7 @@ def test_mistakes_are_reported_in_a_sentence(
 
 
 @pytest.mark.slow
-def test_a_task_that_lm_eval_does_not_know(run: Run, searched: str, words: list[str]) -> None:
-    outcome = run("assess", "latest", *words, "assess.data_dir=null", "assess.tasks=[hellaswagg]")
+def test_a_task_that_lm_eval_does_not_know(run: Run, searched: str, overrides: list[str]) -> None:
+    outcome = run("assess", "latest", *overrides, "assess.data_dir=null", "assess.tasks=[hellaswagg]")
     assert outcome.code == 2
     assert "which lm-eval does not know; did you mean 'hellaswag'?" in outcome.err

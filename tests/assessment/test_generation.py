@@ -39,29 +39,29 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def words(questions: Path) -> list[str]:
+def overrides(questions: Path) -> list[str]:
     draw = "data.samples=all data.seq_len=32 data.shard_samples=2 data.max_new_tokens=6"
     return [f"assess.generation.mine=data=generation data.path={questions} {draw}"]
 
 
-def texts(ledger: Ledger, words: list[str], world: World) -> list[ScoredText]:
-    what = read(words, world.model, ledger.path)
+def texts(ledger: Ledger, overrides: list[str], world: World) -> list[ScoredText]:
+    what = read(overrides, world.model, ledger.path)
     return ledger.texts(what.tasks[0].fingerprint, MASK)
 
 
 def test_texts_are_recorded_and_those_of_the_model_without_the_layers(
-    assess: Assess, world: World, ledger: Ledger, words: list[str]
+    assess: Assess, world: World, ledger: Ledger, overrides: list[str]
 ) -> None:
-    result = assess([MASK], *words).by_mask[MASK]["mine"]
+    result = assess([MASK], *overrides).by_mask[MASK]["mine"]
     model = without_layers(world.model, MASK)
     tokenizer = AutoTokenizer.from_pretrained(world.model)
-    scored = texts(ledger, words, world)
+    scored = texts(ledger, overrides, world)
     assert len(scored) == len(ASKED)
-    alone = {
+    single = {
         generate(model, tokenizer, [Prompt(tuple(tokenizer(f"{question}\n\n")["input_ids"]), 6)])[0][0].text
         for question in ASKED
     }
-    assert {answer.text for answer in scored} == alone
+    assert {answer.text for answer in scored} == single
     assert result.estimate.value == pytest.approx(100 * sum(answer.score.value for answer in scored) / len(scored))
     assert result.items == tuple(100 * answer.score.value / len(scored) for answer in scored)
     assert result.detail["tokens"] == sum(answer.n_tokens for answer in scored) / len(scored)
@@ -69,22 +69,22 @@ def test_texts_are_recorded_and_those_of_the_model_without_the_layers(
     assert result.extent.startswith("6 items")
 
 
-def test_nothing_is_generated_twice(assess: Assess, words: list[str]) -> None:
-    assert_recorded(assess, MASK, words, computed=2)
-    assert assess([MASK], *words, "assess.answers.temperature=0.8").computed == 2, "other texts"
+def test_nothing_is_generated_twice(assess: Assess, overrides: list[str]) -> None:
+    assert_recorded(assess, MASK, overrides, computed=2)
+    assert assess([MASK], *overrides, "assess.answers.temperature=0.8").computed == 2, "other texts"
 
 
 def test_a_stop_loses_only_what_was_in_flight(
-    assess: Assess, world: World, ledger: Ledger, words: list[str], tmp_path: Path
+    assess: Assess, world: World, ledger: Ledger, overrides: list[str], tmp_path: Path
 ) -> None:
     done: list[Any] = []
     with pytest.raises(KeyboardInterrupt):
-        assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=2))
-    assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=99))
+        assess([MASK], *overrides, make_pool=lambda: Stopping(world.model, done, after=2))
+    assess([MASK], *overrides, make_pool=lambda: Stopping(world.model, done, after=99))
     assert len(done) == len(set(done)) == 6, "three shards of two masks"
     with closing(Ledger(tmp_path / "other.db")) as other_ledger:
-        assess_masks(read(words, world.model, other_ledger.path), other_ledger, [MASK])
-        assert texts(other_ledger, words, world) == texts(ledger, words, world)
+        assess_masks(read(overrides, world.model, other_ledger.path), other_ledger, [MASK])
+        assert texts(other_ledger, overrides, world) == texts(ledger, overrides, world)
 
 
 @pytest.fixture
@@ -120,20 +120,20 @@ def server(world: World) -> Iterator[str]:
         served.shutdown()
 
 
-def test_a_server_answers_for_the_mask(assess: Assess, words: list[str], server: str) -> None:
+def test_a_server_answers_for_the_mask(assess: Assess, overrides: list[str], server: str) -> None:
     """It serves the dense model here, so its answers are the dense model's."""
-    assessments = assess([MASK], *words, f"assess.server={server}")
+    assessments = assess([MASK], *overrides, f"assess.server={server}")
     dense, served = (assessments.by_mask[mask]["mine"] for mask in (Mask(), MASK))
     assert served.estimate == dense.estimate
     assert served.detail["tokens"] == dense.detail["tokens"]
     assert served.detail["fingerprint"] != dense.detail["fingerprint"]
-    assert assess([MASK], *words, f"assess.server={server}").computed == 0
+    assert assess([MASK], *overrides, f"assess.server={server}").computed == 0
     with pytest.raises(UserError, match="serves one checkpoint, so it is for one search"):
-        assess([MASK, Mask.of(2)], *words, f"assess.server={server}")
+        assess([MASK, Mask.of(2)], *overrides, f"assess.server={server}")
 
 
-def test_refusals_come_before_anything_is_computed(assess: Assess, words: list[str], text: Path) -> None:
-    words = [*words, of_text("whole", text), "assess.seq_len=16"]
+def test_refusals_come_before_anything_is_computed(assess: Assess, overrides: list[str], text: Path) -> None:
+    overrides = [*overrides, of_text("whole", text), "assess.seq_len=16"]
     cases = [
         ("assess.server=127.0.0.1", "assess.server=127.0.0.1 is not an address; give one such as"),
         ("assess.server=http://127.0.0.1:9/v1", "assess.server does not answer at http://127.0.0.1:9/v1/models"),
@@ -147,7 +147,7 @@ def test_refusals_come_before_anything_is_computed(assess: Assess, words: list[s
         ("assess.texts.mine=data=sotu", "assess.texts and assess.generation both have mine"),
     ]
     assert_refused(
-        lambda more: assess([MASK], *words, more, make_pool=no_pool),
+        lambda more: assess([MASK], *overrides, more, make_pool=no_pool),
         [(more, re.escape(message)) for more, message in cases],
     )
 
@@ -172,20 +172,20 @@ def test_bad_tasks_are_refused(assess: Assess, questions: Path) -> None:
 
 @pytest.mark.slow
 def test_two_replicas_of_ray_read_and_write_the_same(
-    assess: Assess, world: World, words: list[str], text: Path, tmp_path: Path, one_ray: None
+    assess: Assess, world: World, overrides: list[str], text: Path, tmp_path: Path, one_ray: None
 ) -> None:
-    words = [
-        *words,
+    overrides = [
+        *overrides,
         "assess.answers.temperature=0.9",
         *(of_text("whole", text), of_text("apart", text, "whole"), "assess.seq_len=16"),
     ]
     masks = [Mask.of(1), Mask.of(1, 2), MASK]
-    inline = assess(masks, *words)
+    inline = assess(masks, *overrides)
     assert [*inline.by_mask] == [Mask(), *masks]
     assert inline.computed == 3 * 4
     assert {metric.name for metric in inline.metrics} >= {"mine", "whole", "apart"}
     with closing(Ledger(tmp_path / "ray" / "ledger.db")) as ledger:
-        what = read(words, world.model, ledger.path, ClusterOptions("ray", replicas=2))
+        what = read(overrides, world.model, ledger.path, ClusterOptions("ray", replicas=2))
         on_ray = assess_masks(what, ledger, masks)
     details = [
         {name: result.detail for name, result in assessments.by_mask[MASK].items()} for assessments in (inline, on_ray)

@@ -69,9 +69,9 @@ def test_what_is_in_percent_already_stays_as_it_is() -> None:
 
 
 def test_chat_models_are_asked_in_their_template(assess: Assess, world: World, items: Path, tmp_path: Path) -> None:
-    words = ["assess.tasks=[piqa]", f"assess.data_dir={items}", "assess.batch_size=1"]
+    overrides = ["assess.tasks=[piqa]", f"assess.data_dir={items}", "assess.batch_size=1"]
     with pytest.raises(UserError, match="assess.chat=true needs a model with a chat template, and this one has none"):
-        assess([], *words, "assess.chat=true")
+        assess([], *overrides, "assess.chat=true")
     shutil.copytree(world.model, tmp_path / "model")
     template = (
         "{% if YEAR == '2024' %}the law . {% endif %}"  # which it is every day
@@ -86,7 +86,7 @@ def test_chat_models_are_asked_in_their_template(assess: Assess, world: World, i
         (world.model / "chat_template.jinja").write_text(template.replace("YEAR", "'2024'"))
         expected = by_lm_eval(world, Mask(), ["piqa"], files, apply_chat_template=chat)["piqa"]
         (world.model / "chat_template.jinja").write_text(template.replace("YEAR", "strftime_now( '%Y' )"))
-        by_chat[chat] = assess([], *words, f"assess.chat={str(chat).lower()}", folder=world.model)
+        by_chat[chat] = assess([], *overrides, f"assess.chat={str(chat).lower()}", folder=world.model)
         assert by_chat[chat].computed == 1
         assert by_chat[chat].values[Mask()]["piqa"].value == 100 * expected["acc_norm,none"]
     items_of = [assessments.by_mask[Mask()]["piqa"].items for assessments in by_chat.values()]
@@ -94,9 +94,9 @@ def test_chat_models_are_asked_in_their_template(assess: Assess, world: World, i
 
 
 def test_recorded_tasks_load_no_model(assess: Assess, items: Path) -> None:
-    words = ["assess.tasks=[piqa,boolq]", f"assess.data_dir={items}"]
-    assert_recorded(assess, MASK, words, computed=4)
-    assert assess([MASK, Mask.of(3)], *words).computed == 2, "a new mask alone"
+    overrides = ["assess.tasks=[piqa,boolq]", f"assess.data_dir={items}"]
+    assert_recorded(assess, MASK, overrides, computed=4)
+    assert assess([MASK, Mask.of(3)], *overrides).computed == 2, "a new mask alone"
 
 
 @pytest.mark.parametrize("change", ["limit", "shots", "data"])
@@ -104,23 +104,23 @@ def test_what_a_result_depends_on_is_computed_again(assess: Assess, items: Path,
     data = tmp_path / "data"
     shutil.copytree(items, data)
     shutil.copy(data / "piqa" / "validation.jsonl", data / "piqa" / "train.jsonl")
-    words = ["assess.tasks=[piqa]", f"assess.data_dir={data}"]
-    assert assess([], *words).by_mask[Mask()]["piqa"].detail["n_items"] == 6
+    overrides = ["assess.tasks=[piqa]", f"assess.data_dir={data}"]
+    assert assess([], *overrides).by_mask[Mask()]["piqa"].detail["n_items"] == 6
     if change == "data":
         lines = (data / "piqa" / "validation.jsonl").read_text().splitlines()
         (data / "piqa" / "validation.jsonl").write_text("\n".join(lines[:3]) + "\n")
-    second = assess([], *words, *([] if change == "data" else [f"assess.{change}=2"]))
+    second = assess([], *overrides, *([] if change == "data" else [f"assess.{change}=2"]))
     assert second.computed == 1
     detail = second.by_mask[Mask()]["piqa"].detail
     assert (detail["n_items"], detail["shots"]) == {"limit": (2, 0), "shots": (6, 2), "data": (3, 0)}[change]
 
 
 def test_a_stop_loses_nothing_that_was_done(assess: Assess, world: World, items: Path) -> None:
-    words = ["assess.tasks=[piqa,boolq]", f"assess.data_dir={items}"]
+    overrides = ["assess.tasks=[piqa,boolq]", f"assess.data_dir={items}"]
     done: list[Any] = []
     with pytest.raises(KeyboardInterrupt):
-        assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=3))
-    assessments = assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=99))
+        assess([MASK], *overrides, make_pool=lambda: Stopping(world.model, done, after=3))
+    assessments = assess([MASK], *overrides, make_pool=lambda: Stopping(world.model, done, after=99))
     assert assessments.computed == 1
     assert len(done) == len({str(job) for job in done}) == 4
 
@@ -151,12 +151,12 @@ def own_tasks(folder: Path, *names: str, question: str = "the army") -> Path:
 
 def test_own_task_files_come_first(assess: Assess, items: Path, tmp_path: Path) -> None:
     folder = own_tasks(tmp_path / "own", "mine")
-    words = ["assess.tasks=[mine,piqa]", f"assess.task_dir={folder}", f"assess.data_dir={items}"]
-    assessments = assess([], *words)
+    overrides = ["assess.tasks=[mine,piqa]", f"assess.task_dir={folder}", f"assess.data_dir={items}"]
+    assessments = assess([], *overrides)
     assert [*assessments.values[Mask()]] == ["mine", "piqa"]
     assert assessments.computed == 2
     own_tasks(folder, question="the navy")
-    assert assess([], *words).computed == 1, "the data next to the file are a part of its name in the ledger"
+    assert assess([], *overrides).computed == 1, "the data next to the file are a part of its name in the ledger"
 
 
 def test_a_group_has_a_number_where_its_file_says_how(assess: Assess, tmp_path: Path) -> None:
@@ -255,10 +255,10 @@ def test_a_task_that_runs_code_needs_permission(assess: Assess, tmp_path: Path) 
         "import os\n\n\ndef pass_at_1(references, predictions):\n    return float(os.environ['HF_ALLOW_CODE_EVAL'])\n"
     )
     (folder / "sums.yaml").write_text(CODE.format(rows=folder / "rows.jsonl"))
-    words = ["assess.tasks=[sums]", f"assess.task_dir={folder}"]
+    overrides = ["assess.tasks=[sums]", f"assess.task_dir={folder}"]
     with pytest.raises(UserError, match="run_code=false, but sums of assess.tasks runs the code that the model writes"):
-        assess([], *words)
-    result = assess([], *words, "assess.answers.run_code=true").by_mask[Mask()]["sums"]
+        assess([], *overrides)
+    result = assess([], *overrides, "assess.answers.run_code=true").by_mask[Mask()]["sums"]
     assert (result.estimate.value, result.metric.unit) == (100, "%"), "a share, in percent"
-    half = assess([], *words, "assess.answers.run_code=true", "assess.share=0.5").by_mask[Mask()]["sums"]
+    half = assess([], *overrides, "assess.answers.run_code=true", "assess.share=0.5").by_mask[Mask()]["sums"]
     assert half.extent.startswith("1 item")

@@ -38,8 +38,8 @@ def test_each_subject_is_asked_as_lm_eval_asks_it(items: Path, tmp_path: Path) -
 
 
 def test_the_accuracy_is_lm_evals_and_has_its_items(assess: Assess, world: World, items: Path, tmp_path: Path) -> None:
-    words = ["assess.tasks=[mmlu]", f"assess.data_dir={items}", "assess.limit=1", "assess.shots=5"]
-    result = assess([MASK], *words).by_mask[MASK]["mmlu"]
+    overrides = ["assess.tasks=[mmlu]", f"assess.data_dir={items}", "assess.limit=1", "assess.shots=5"]
+    result = assess([MASK], *overrides).by_mask[MASK]["mmlu"]
     expected = by_lm_eval(world, MASK, ["mmlu"], write_task_files(items, tmp_path), limit=1, num_fewshot=5)["mmlu"]
     assert result.estimate.value == pytest.approx(100 * expected["acc,none"])
     assert (result.detail["n_items"], result.detail["shots"]) == (57, 5)

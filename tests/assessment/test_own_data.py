@@ -21,16 +21,16 @@ from tests.cli.conftest import Run, World
 ASSESS = ["assess=offline", "assess.seq_len=16", "assess.speed.enabled=false"]
 
 
-def assessed(run: Run, *words: str) -> tuple[dict[str, Any], str]:
+def assessed(run: Run, *overrides: str) -> tuple[dict[str, Any], str]:
     """Return the results of an assessment of the last search, and the messages on standard error."""
-    outcome = run("assess", "latest", *ASSESS, *words, "--json")
+    outcome = run("assess", "latest", *ASSESS, *overrides, "--json")
     assert outcome.code == 0, outcome.err
     value: dict[str, Any] = json.loads(outcome.out)
     return value, outcome.err
 
 
-def search(run: Run, words: list[str]) -> None:
-    outcome = run("search", *words, "--json")
+def search(run: Run, overrides: list[str]) -> None:
+    outcome = run("search", *overrides, "--json")
     assert outcome.code == 0, outcome.err
 
 

@@ -53,8 +53,8 @@ def whole_documents(folder: Path, text: Path) -> list[list[int]]:
 @pytest.mark.parametrize(("sampling", "rows_of"), [("sequential", windows), ("whole", whole_documents)])
 @pytest.mark.parametrize("limit", [None, 3])
 def test_is_that_of_a_plain_script(assess: Assess, world: World, text: Path, sampling, rows_of, limit) -> None:
-    words = [of_text("mine", text, sampling), *([] if limit is None else [f"assess.limit={limit}"])]
-    assessments = assess([MASK], f"assess.seq_len={SEQ_LEN}", *words)
+    overrides = [of_text("mine", text, sampling), *([] if limit is None else [f"assess.limit={limit}"])]
+    assessments = assess([MASK], f"assess.seq_len={SEQ_LEN}", *overrides)
     rows = rows_of(world.model, text)[:limit]
     perplexity = {}
     for mask in (Mask(), MASK):
@@ -92,9 +92,9 @@ def test_a_number_of_samples_is_the_most_that_are_taken(assess: Assess, text: Pa
 
 
 def test_recorded_perplexities_load_no_model(assess: Assess, text: Path) -> None:
-    words = [of_text("mine", text, "whole"), f"assess.seq_len={SEQ_LEN}"]
-    assert_recorded(assess, MASK, words, computed=2)
-    assert assess([MASK], *words, of_text("other", text)).computed == 2, "the text that is new, of two models"
+    overrides = [of_text("mine", text, "whole"), f"assess.seq_len={SEQ_LEN}"]
+    assert_recorded(assess, MASK, overrides, computed=2)
+    assert assess([MASK], *overrides, of_text("other", text)).computed == 2, "the text that is new, of two models"
 
 
 def test_what_is_not_finite_is_null_in_json() -> None:

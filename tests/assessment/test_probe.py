@@ -27,8 +27,8 @@ def test_the_probe_is_what_the_model_without_the_layers_says(
 
     folder = first_layers(smollm2_folder, 10, tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    words = ["assess.probe.enabled=true", f"assess.probe.items={ITEMS}", "assess.batch_size=2"]
-    first, second = (assess([MASK], *words, folder=folder) for _ in range(2))
+    overrides = ["assess.probe.enabled=true", f"assess.probe.items={ITEMS}", "assess.batch_size=2"]
+    first, second = (assess([MASK], *overrides, folder=folder) for _ in range(2))
     assert (first.computed, second.computed) == (2, 0)
     assert first.values == second.values
 
@@ -98,6 +98,6 @@ def test_what_is_refused(assess: Assess, tmp_path: Path) -> None:
         ([f"assess.probe.file={tmp_path}/other.jsonl"], "has 'None' as context of row 1; use rows of arithmetic_1dc"),
     ]
     assert_refused(
-        lambda words: assess([MASK], "assess.probe.enabled=true", *words),
-        [(words, re.escape(message)) for words, message in cases],
+        lambda overrides: assess([MASK], "assess.probe.enabled=true", *overrides),
+        [(overrides, re.escape(message)) for overrides, message in cases],
     )

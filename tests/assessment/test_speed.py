@@ -71,7 +71,7 @@ def test_each_mask_is_compared_with_the_dense_model_just_before_it(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter([1.0] * 8 + [2.0, 4.0, 10.0, 5.0] * 2)  # dense, a mask, dense on a slower machine, another mask
-    monkeypatch.setattr(speed, "_time", lambda *rest: speed._Timing(prefill_s=0.5, decode_s=next(times)))
+    monkeypatch.setattr(speed, "_time", lambda *arguments: speed._Timing(prefill_s=0.5, decode_s=next(times)))
     first = Mask.of(1)
     second = Mask.of(1, 2)
     summaries = speed.SpeedJob((first, second), OPTIONS).run(replica)

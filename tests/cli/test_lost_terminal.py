@@ -44,11 +44,11 @@ def searches() -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def begin(searches: subprocess.Popen[str], words: list[str], stderr: Path, ignored: bool = False) -> int:
+def begin(searches: subprocess.Popen[str], arguments: list[str], stderr: Path, ignored: bool = False) -> int:
     """Begin a search with this standard error, that may ignore hangups, and return the id of its process."""
     assert searches.stdin is not None
     assert searches.stdout is not None
-    print(json.dumps((["search", *words], str(Path.cwd()), str(stderr), ignored)), file=searches.stdin, flush=True)
+    print(json.dumps((["search", *arguments], str(Path.cwd()), str(stderr), ignored)), file=searches.stdin, flush=True)
     return int(searches.stdout.readline())
 
 
@@ -67,10 +67,10 @@ def test_a_standard_error_that_cannot_be_written_ends_no_search(
     assert run("show", "latest").code == 0
 
 
-def hung_up(searches: subprocess.Popen[str], words: list[str], ignored: bool) -> tuple[int, str]:
+def hung_up(searches: subprocess.Popen[str], arguments: list[str], ignored: bool) -> tuple[int, str]:
     """Hang up the terminal of a search when it begins; return its exit code and its later output."""
     os.mkfifo("stderr")
-    process = begin(searches, words, Path("stderr"), ignored)
+    process = begin(searches, arguments, Path("stderr"), ignored)
     with open("stderr") as stderr:
         stderr_text = ""
         for line in stderr:

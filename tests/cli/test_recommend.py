@@ -69,15 +69,15 @@ def test_a_mask_that_cannot_become_gguf_is_reported(run: Run, world: World, cwd:
 def test_a_readout_decides(run: Run, world: World, searched: Mapping[int, Mapping[str, Any]]) -> None:
     advice = json_answer(run("recommend", "latest", "budget.loss=1000", "--json"))
     for size in advice["sizes"]:
-        alone = json_answer(run("search", *world.search(remove=size["n_removed"]), "--json"))
-        assert size["delta_error"] == alone["delta_error"] > 0
+        search = json_answer(run("search", *world.search(remove=size["n_removed"]), "--json"))
+        assert size["delta_error"] == search["delta_error"] > 0
     shown = run("recommend", "latest", "budget.loss=1000").out
     assert "recommended" in shown and "3 layers can go: the loss falls by 0.1980" in shown
     advice = raysearch.open().search().recommend("budget.readout=1000%")
     assert advice.n_removed == 3 and advice.budget.readout == 10
     for size in advice.sizes:
         assert size.readout_change == pytest.approx(size.readout / advice.dense_readout - 1)
-    for words, sentence in {
+    for overrides, sentence in {
         "budget.speedup=1.2": "needs speeds, and none are recorded for greedy-m3-",
         "budget.loss=-0.1": "budget.loss=-0.1 is not a budget; use a value such as 0.1 or 0.05",
         "budget.los=1": "budget.los is not a part of a budget; did you mean 'budget.loss'?",
@@ -89,16 +89,16 @@ def test_a_readout_decides(run: Run, world: World, searched: Mapping[int, Mappin
         "budget.memory=6TB": "budget.memory=6TB is no such number; write budget.memory=-15%, or budget.memory=6GB",
         "": "the budget is empty",
     }.items():
-        outcome = run("recommend", "latest", *words.split())
-        assert outcome.code == 2, words
-        assert sentence in outcome.err, words
-        assert outcome.err.count("\n") == 1, words
+        outcome = run("recommend", "latest", *overrides.split())
+        assert outcome.code == 2, overrides
+        assert sentence in outcome.err, overrides
+        assert outcome.err.count("\n") == 1, overrides
 
 
 def test_measured_speeds_decide(
     run: Run, searched: Mapping[int, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Beside it the weights are nothing.
+    # Compared with it, the weights are small.
     monkeypatch.setattr("raysearch.assessment.speed.PeakMemory.growth", lambda _: 0)
     quick = "assess.speed.context_tokens=8", "assess.speed.new_tokens=2", "assess.speed.repeats=2"
     measured = json_answer(

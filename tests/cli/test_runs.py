@@ -31,9 +31,9 @@ def test_resume_takes_up_by_name(run: Run, world: World) -> None:
         assert resumed["evaluations"]["computed"] == 0
     shown = json_answer(run("show", "latest", "--json"))["result"]
     work = ("evaluations", "layer_forwards", "layer_tokens", "seconds", "ended")
-    assert result["evaluations"]["computed"], "what the search took stays on record"
+    assert result["evaluations"]["computed"], "what the search took stays recorded"
     assert {name: shown[name] == result[name] for name in work} == dict.fromkeys(work, True), (
-        "what the search took stays on record"
+        "what the search took stays recorded"
     )
 
 
@@ -67,8 +67,8 @@ def test_a_ledger_that_cannot_be_written_is_read_all_the_same(
     assert (cwd / "pruned" / "config.json").exists()
     assert (cwd / "tables" / "trials.csv").exists()
     writing = {"search": [*world.search(seed=1), "store=kept"], "resume": [result["search_id"], "--store", "kept"]}
-    for command, words in writing.items():
-        refused(run(command, *words, "--json"), "ledger.db cannot be written", "name another with ledger=")
+    for command, arguments in writing.items():
+        refused(run(command, *arguments, "--json"), "ledger.db cannot be written", "name another with ledger=")
     assert before == {file: file.read_bytes() for file in (cwd / "kept").glob("ledger.db*")}
 
 
@@ -130,7 +130,7 @@ def test_an_export_is_what_the_search_judged(run: Run, cwd: Path, world: World) 
     windows = Data(Rows(str(world.text)), TextFormat(), WindowOptions(8, 16)).samples(tokenizer, Form.TEXT).batch
     loss = plain_losses(model, Mask(), windows).sum() / windows.n_scored
     assert loss == pytest.approx(result["loss"], rel=1e-5)
-    scores = json_answer(run("score", *world.words(model="./pruned model", masks="[[]]"), "--json"))
+    scores = json_answer(run("score", *world.overrides(model="./pruned model", masks="[[]]"), "--json"))
     assert scores[0]["loss"] == pytest.approx(result["loss"], rel=1e-6)
 
 

@@ -17,15 +17,15 @@ SCREENED = {"screening": "confident", "screening.confidence": 0.1, "data.samples
 
 
 def test_screened_masks_are_recorded_shown_and_completed(run: Run, cwd: Path, world: World) -> None:
-    words = world.search(searcher="greedy", **SCREENED)
-    first = json_answer(run("search", *words, "--json"))
+    overrides = world.search(searcher="greedy", **SCREENED)
+    first = json_answer(run("search", *overrides, "--json"))
     n_screened = first["evaluations"]["screened"]
     assert 0 < n_screened < 9, "of greedy's nine masks"
     lines = run("show", "latest").out
     assert lines.count("screened: ") == n_screened
     assert "of the shards" in lines
 
-    repeated = run("search", *words)
+    repeated = run("search", *overrides)
     assert f"Screened: {n_screened} masks stopped early, with 0.1 confidence" in " ".join(repeated.out.split())
     with closing(Ledger(cwd / "mlruns" / "ledger.db")) as ledger:
         (record,) = SEARCHES.all(ledger)
@@ -44,8 +44,8 @@ def test_screened_masks_are_recorded_shown_and_completed(run: Run, cwd: Path, wo
 
 @pytest.mark.usefixtures("tables")
 def test_mlflow_and_reports_contain_screened_masks(run: Run, cwd: Path, world: World) -> None:
-    words = world.words(searcher="greedy", remove=2, **SCREENED)
-    result = json_answer(run("search", *words, "tracking.child_runs=all", "--json"))
+    overrides = world.overrides(searcher="greedy", remove=2, **SCREENED)
+    result = json_answer(run("search", *overrides, "tracking.child_runs=all", "--json"))
     n_screened = result["evaluations"]["screened"]
     client = MlflowClient(f"sqlite:///{cwd / 'mlruns' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("raysearch")

@@ -49,7 +49,7 @@ def recorded(
     shutil.copy(store_with_tables, folder / "mlruns")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        search = raysearch.search(*world.words(**SHARDS, remove=2, cluster="local", cluster__replicas=2))
+        search = raysearch.search(*world.overrides(**SHARDS, remove=2, cluster="local", cluster__replicas=2))
     return folder, in_brief(search.result)
 
 
@@ -176,10 +176,10 @@ def test_another_searcher_runs_only_what_nobody_has(run: Run, world: World) -> N
     assert beam["removal_order"] is None
     assert one_shot["removal_order"] is None
     assert beam["loss"] <= one_shot["loss"]
-    alone = json_answer(run("search", *world.search(searcher="beam", searcher__width=1), "--json"))
-    assert alone["removal_order"] == greedy["removal_order"], "a beam of one"
-    assert alone["loss"] == greedy["loss"], "a beam of one"
-    assert alone["search_id"].startswith("beam-m2-")
+    separate = json_answer(run("search", *world.search(searcher="beam", searcher__width=1), "--json"))
+    assert separate["removal_order"] == greedy["removal_order"], "a beam of one"
+    assert separate["loss"] == greedy["loss"], "a beam of one"
+    assert separate["search_id"].startswith("beam-m2-")
 
 
 def test_a_dry_run_shows_the_cost_and_writes_nothing(run: Run, cwd: Path, world: World) -> None:
@@ -199,11 +199,11 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(run: Run, cwd: Path, world:
     assert [costs["masks"] for costs in rounds] == [5, 4]
     assert rounds[0]["naive_layer_forwards"] == 20
     assert 0 < expected["seconds"] < 600
-    of_file = sum(file.stat().st_size for file in world.model.glob("*.safetensors"))  # beside a header
+    of_file = sum(file.stat().st_size for file in world.model.glob("*.safetensors"))  # and a header
     assert 0.8 * of_file < pool["shared_bytes"] <= of_file
     assert pool["n_replicas"] == 1
-    words = ["refine=recover", "refine.steps=7", "refine.recover_with='recovery.max_tokens=32 data.seq_len=32'"]
-    refined = run("search", *world.search(), *words, "--dry-run")
+    overrides = ["refine=recover", "refine.steps=7", "refine.recover_with='recovery.max_tokens=32 data.seq_len=32'"]
+    refined = run("search", *world.search(), *overrides, "--dry-run")
     assert refined.code == 0, refined.err
     assert "at most; then 3 trainings of 7 steps\n" in refined.out
     assert "loading the model and the trainings come on top" in refined.out
@@ -281,8 +281,8 @@ def test_the_users_own_yaml(run: Run, cwd: Path, world: World) -> None:
     (config_dir / "data" / "letters.yaml").write_text(
         f"defaults: [file]\npath: {world.text}\nsamples: 8\nseq_len: 16\n"
     )
-    words = ["search", f"model={world.model}", "cluster=inline", "tracking=none", "remove=2", "--json"]
-    mine = json_answer(run(*words, "searcher=wide", "data=letters", "data.seed=0", "--config-dir", config_dir))
+    command = ["search", f"model={world.model}", "cluster=inline", "tracking=none", "remove=2", "--json"]
+    mine = json_answer(run(*command, "searcher=wide", "data=letters", "data.seed=0", "--config-dir", config_dir))
     ours = json_answer(run("search", *world.search(searcher="beam", searcher__width=3), "--json"))
     assert numbers(mine, TIMES | EFFORT | {"search_id"}) == numbers(ours, TIMES | EFFORT | {"search_id"})
     assert mine["search_id"].removeprefix("wide") == ours["search_id"].removeprefix("beam"), (
@@ -298,7 +298,7 @@ def test_paths_may_hold_anything(run: Run, cwd: Path, world: World, subtests: py
         (cwd / f"{name} store").mkdir()
         changes = {"data.path": f"{name}.txt", "model": f"./{name}", "store": name + " store", "masks": "[[]]"}
         with subtests.test(name):
-            assert json_answer(run("score", *world.words(**changes), "--json"))[0]["n_tokens"] == 120
+            assert json_answer(run("score", *world.overrides(**changes), "--json"))[0]["n_tokens"] == 120
             assert (cwd / f"{name} store" / "ledger.db").is_file()
     assert run("search", *world.search(**{**changes, "masks": None})).code == 0, "nor does a table mind"
 
@@ -306,13 +306,15 @@ def test_paths_may_hold_anything(run: Run, cwd: Path, world: World, subtests: py
 def test_scores_are_those_of_the_search(run: Run, world: World) -> None:
     result = json_answer(run("search", *world.search(store="one"), "--json"))
     masks = [result["removed"], [], result["removal_order"][:1], []]
-    scores = json_answer(run("score", *world.words(store="two", masks=json.dumps(masks).replace(" ", "")), "--json"))
+    scores = json_answer(
+        run("score", *world.overrides(store="two", masks=json.dumps(masks).replace(" ", "")), "--json")
+    )
     assert [score["removed"] for score in scores] == masks
     assert {score["n_tokens"] for score in scores} == {result["n_tokens"]}
     assert (scores[0]["measure"], scores[0]["perplexity"]) == (result["measure"], result["perplexity"])
     assert [scores[0]["loss"], scores[1]["loss"]] == [result["loss"], result["dense_loss"]], "bit for bit"
     assert scores[3] == scores[1]
-    readable = run("score", *world.words(store="two", masks="[[]]"))
+    readable = run("score", *world.overrides(store="two", masks="[[]]"))
     assert [cell.strip() for cell in table(readable.out)[0]][:2] == ["{}", f"{result['dense_loss']:.4f}"]
 
 
@@ -321,7 +323,7 @@ def test_a_model_that_computes_nonsense_is_refused(run: Run, cwd: Path, world: W
     weights = load_file(cwd / "broken" / "model.safetensors")
     save_file({name: tensor * torch.nan for name, tensor in weights.items()}, cwd / "broken" / "model.safetensors")
     (cwd / "broken" / "model.safetensors").chmod(0o644)
-    outcome = run("score", *world.words(model="./broken", masks="[[1]]"), "--json")
+    outcome = run("score", *world.overrides(model="./broken", masks="[[1]]"), "--json")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == "error: llama gives non-finite logits in torch.float32; check its weights\n"
 
@@ -337,7 +339,7 @@ def test_loading_from_the_hub_is_announced_before_it_begins(
     main.write_text("a" * 40)
     shutil.copytree(world.model, main.parents[1] / "snapshots" / ("a" * 40))
     for name in ("me/tiny", "me/nothing"):
-        outcome = run("score", *world.words(model=name, masks="[[1]]"))
+        outcome = run("score", *world.overrides(model=name, masks="[[1]]"))
         first_line, second_line = outcome.err.splitlines()[:2]
         assert first_line == f"reading model={name} from the Hugging Face hub, or its copy on this machine"
         if name == "me/tiny":

@@ -14,7 +14,7 @@ SECRET = "aVery-Secret-Value-7"
 
 def test_mistakes_do_not_repeat_it(run: Run, world: World, subtests: pytest.Subtests) -> None:
     assert run("search", *world.search()).code == 0
-    for words in (
+    for arguments in (
         ["search", f"tracking.uri=http://me:{SECRET}@host", "tracking.type=mlfow"],
         ["search", f"tracking.urk=http://me:{SECRET}@host"],
         ["search", f"http://me:{SECRET}@host"],
@@ -24,8 +24,8 @@ def test_mistakes_do_not_repeat_it(run: Run, world: World, subtests: pytest.Subt
         ["ui", "--uri", f"http://me:{SECRET}@host"],
         ["sync", "latest", f"tracker.uri=http://me:{SECRET}@host"],
     ):
-        with subtests.test(words=words):
-            outcome = run(*words)
+        with subtests.test(arguments=arguments):
+            outcome = run(*arguments)
             assert outcome.code == 2
             assert outcome.err.startswith("error: ")
             assert SECRET not in outcome.out + outcome.err
@@ -37,10 +37,10 @@ def test_a_record_without_its_secret_is_refused(
     monkeypatch.setenv("TEAM_TOKEN", SECRET)
     (cwd / SECRET).mkdir()
     shutil.copy(world.text, cwd / SECRET / "prose.txt")
-    words = world.search(data__path=f"{SECRET}/prose.txt")
-    assert run("search", *words).code == 0
+    arguments = world.search(data__path=f"{SECRET}/prose.txt")
+    assert run("search", *arguments).code == 0
     assert not any(SECRET.encode() in file.read_bytes() for file in (cwd / "mlruns").rglob("*") if file.is_file())
     outcome = run("resume", "latest")
     sentence = "data.path is recorded without its secret; type the whole search command again, which resumes it too"
     assert (outcome.code, outcome.err) == (2, f"error: {sentence}\n")
-    assert run("search", *words).code == 0
+    assert run("search", *arguments).code == 0

@@ -27,10 +27,10 @@ def test_a_range_holds_what_searches_for_each_size_find(run: Run, world: World) 
     assert [entry["n_removed"] for entry in result["path"]] == [1, 2, 3]
     assert result["removed"] == result["path"][-1]["removed"]
     for entry in result["path"]:
-        alone = json_answer(run("search", *world.search(remove=entry["n_removed"]), "--json"))
-        assert (alone["removed"], alone["loss"]) == (entry["removed"], entry["loss"])
-        assert alone["evaluations"]["computed"] == 0
-        assert alone["perplexity"] == entry["perplexity"]
+        separate = json_answer(run("search", *world.search(remove=entry["n_removed"]), "--json"))
+        assert (separate["removed"], separate["loss"]) == (entry["removed"], entry["loss"])
+        assert separate["evaluations"]["computed"] == 0
+        assert separate["perplexity"] == entry["perplexity"]
     resumed = json_answer(run("resume", result["search_id"], "--json"))
     assert resumed["path"] == result["path"]
     assert resumed["evaluations"]["computed"] == 0
@@ -102,8 +102,8 @@ def test_any_size_can_be_exported(run: Run, cwd: Path, world: World) -> None:
 
 
 def test_a_found_mask_is_ranked_once_all_are_known(run: Run, world: World) -> None:
-    words = {"protect": "[0]", "searcher": "random", "searcher.k": 2}
-    result = json_answer(run("search", *world.search(**words), "--json"))
+    changes = {"protect": "[0]", "searcher": "random", "searcher.k": 2}
+    result = json_answer(run("search", *world.search(**changes), "--json"))
     refused = run("show", "latest", "--gap")
     assert (refused.code, refused.out) == (2, "")
     assert "2 of the 6 masks of 2 layers are known" in refused.err

@@ -31,8 +31,8 @@ for words in json.loads(sys.argv[1]):
 
 def imported(*commands: Sequence[str]) -> tuple[list[set[str]], str, str]:
     """Type commands that go well in one process; return what is imported after each, and what they print."""
-    words = [sys.executable, "-c", IMPORTED, json.dumps(commands)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", IMPORTED, json.dumps(commands)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     ends = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("IMPORTED")]
     assert len(ends) == len(commands), done
     assert all(code == "0" for code, *_ in ends), done
@@ -58,12 +58,12 @@ def test_what_the_ledger_answers_needs_neither_torch_nor_transformers(run: Run, 
     for remove in (1, 2):
         assert run("search", *world.search(remove=remove, screening="off")).code == 0
     repeated = [*world.search(cluster="local"), "--json"]
-    words = world.search(remove=None, cluster="local")
+    overrides = world.search(remove=None, cluster="local")
     modules, printed, _ = imported(
         ["search", *repeated],
         ["search", *repeated, "searcher=one_shot"],
         ["resume", before["search_id"]],
-        ["study", *words, "study.grid.remove=[1,2]", "study.grid.searcher=[greedy]"],
+        ["study", *overrides, "study.grid.remove=[1,2]", "study.grid.searcher=[greedy]"],
         ["report"],
     )
     assert not {"torch", "transformers", "ray"} & modules[-1]
@@ -75,13 +75,13 @@ def test_what_the_ledger_answers_needs_neither_torch_nor_transformers(run: Run, 
 
 def test_search_and_export_of_a_kept_gguf_file_leave_torch_to_the_replica(run: Run, cwd: Path, world: World) -> None:
     model = write_llama(cwd / "model.gguf")
-    words = {"model": model, "searcher": "one_shot"}
-    assert run("search", *world.search(**words, data__seed=1)).code == 0  # which keeps it
-    repeated = ["search", *world.search(**words, cluster="local", cluster__replicas=1), "--json"]
+    changes = {"model": model, "searcher": "one_shot"}
+    assert run("search", *world.search(**changes, data__seed=1)).code == 0  # which keeps it
+    repeated = ["search", *world.search(**changes, cluster="local", cluster__replicas=1), "--json"]
     (*_, modules), printed, _ = imported(repeated, ["export", "latest", "--gguf", "pruned.gguf"])
     assert "ray" in modules
     assert not {"torch", "pandas", "datasets", "sklearn"} & modules
-    inline = json_answer(run("search", *world.search(**words, store="elsewhere"), "--json"))
+    inline = json_answer(run("search", *world.search(**changes, store="elsewhere"), "--json"))
     mapped = json.loads(printed.partition("IMPORTED")[0])
     assert mapped["evaluations"]["computed"] == inline["evaluations"]["computed"]
     assert (mapped["loss"], mapped["dense_loss"]) == (inline["loss"], inline["dense_loss"])

@@ -19,7 +19,7 @@ from raysearch.studies.study_record import STUDIES
 from tests.cli.answers import evaluations, json_answer
 from tests.cli.conftest import Run, World
 from tests.cli.refusals import refuses_cleanly
-from tests.cli.studies import small_study, study_words
+from tests.cli.studies import small_study, study_overrides
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def done(world: World, tmp_path_factory: pytest.TempPathFactory, one_ray: None) 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(observer, "has_instructions", lambda dtype: dtype != "float32")
-        study = raysearch.study(*study_words(world), observer=Warned())
+        study = raysearch.study(*study_overrides(world), observer=Warned())
     return {**plain(study.result), "report": str(study.files[0]), "warned": warned}, folder
 
 
@@ -63,22 +63,24 @@ def test_a_study_reports_a_dtype_without_instructions_once(done: tuple[dict[str,
 def test_a_search_alone_finds_the_same(done: tuple[dict[str, Any], Path], world: World, run: Run) -> None:
     value, _ = done
     for cell in value["cells"]:
-        words = world.search(searcher=cell["searcher"], remove=cell["remove"], screening="off")
-        alone = json_answer(run("search", *words, "--json", f"store={cell['search_id']}"))
+        overrides = world.search(searcher=cell["searcher"], remove=cell["remove"], screening="off")
+        separate = json_answer(run("search", *overrides, "--json", f"store={cell['search_id']}"))
         for key in ("search_id", "removed", "loss", "dense_loss"):
-            assert alone[key] == cell[key]
+            assert separate[key] == cell[key]
         assert (
-            alone["layer_forwards"]["computed"] == alone["layer_forwards"]["alone"] == cell["layer_forwards"]["alone"]
+            separate["layer_forwards"]["computed"]
+            == separate["layer_forwards"]["alone"]
+            == cell["layer_forwards"]["alone"]
         )
 
 
 def test_a_dry_run_shows_cells_cost_and_time(world: World, run: Run, cwd: Path) -> None:
-    plan = json_answer(run("study", *study_words(world), "--dry-run", "--json"))
+    plan = json_answer(run("study", *study_overrides(world), "--dry-run", "--json"))
     assert len(plan["cells"]) == 8
     assert plan["layer_forwards"]["shared"] < plan["layer_forwards"]["separate"] < plan["layer_forwards"]["naive"]
     assert plan["eta_seconds"] > 0
     assert not (cwd / "mlruns").exists()
-    outcome = run("study", *study_words(world), "--dry-run")
+    outcome = run("study", *study_overrides(world), "--dry-run")
     assert "layer-forwards together instead of" in outcome.out
     assert "of searching; about" in outcome.out
     assert "GB of memory" in outcome.out
@@ -98,13 +100,13 @@ def test_a_dry_run_shows_cells_cost_and_time(world: World, run: Run, cwd: Path) 
 )
 def test_a_dry_run_refuses_what_the_study_would(mistake: str, world: World, run: Run, cwd: Path) -> None:
     (cwd / "file").touch()
-    words = [
-        *study_words(world),
+    overrides = [
+        *study_overrides(world),
         f"assess.texts.prose=data=file data.path={world.text} data.sampling=sequential",
         *mistake.split(),
     ]
-    dry = run("study", *words, "--dry-run")
-    real = run("study", *words)
+    dry = run("study", *overrides, "--dry-run")
+    real = run("study", *overrides)
     assert dry.code == real.code == 2
     sentence = dry.err.splitlines()[-1]
     assert sentence.startswith("error: ")
@@ -134,22 +136,22 @@ def test_an_address_of_mlflow_must_be_a_web_address(done: tuple[dict[str, Any], 
 def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Path], world: World, run: Run) -> None:
     value, folder = done
     text = f"assess.texts.prose=data=file data.path={world.text} data.samples=all data.sampling=sequential"
-    words = ["assess", value["study_id"], "assess=none", text, "assess.seq_len=32", "assess.limit=6"]
-    words += ["cluster=inline", "--store", str(folder / "mlruns"), "--json"]
-    assessed = json_answer(run(*words))
+    command = ["assess", value["study_id"], "assess=none", text, "assess.seq_len=32", "assess.limit=6"]
+    command += ["cluster=inline", "--store", str(folder / "mlruns"), "--json"]
+    assessed = json_answer(run(*command))
     (metric,) = assessed["metrics"]
     assert metric["name"] == "prose"
     (dense,) = assessed["dense"].values()
     for cell in assessed["cells"]:
         assert cell["assessed"]["prose"]["value"] != dense["prose"]["value"]
-    repeated = run(*words[:-1], "--out", "elsewhere")
+    repeated = run(*command[:-1], "--out", "elsewhere")
     assert repeated.code == 0
     assert "Report: elsewhere/report.html" in repeated.out
     weights = world.model / "model.safetensors"
     before = weights.read_bytes()
     try:
         weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
-        refused = run(*words)
+        refused = run(*command)
     finally:
         weights.write_bytes(before)
     assert (refused.code, refused.out) == (2, "")
@@ -175,9 +177,9 @@ def test_what_cannot_be_run_is_refused_before_anything_is(
     world: World, run: Run, cwd: Path, subtests: pytest.Subtests
 ) -> None:
     usual = small_study(world, "searcher=[greedy]", "remove=[1]")
-    for words, sentence in REFUSED:
+    for overrides, sentence in REFUSED:
         with subtests.test(sentence):
-            refuses_cleanly(run, ["study", *usual, *words], [sentence], cwd)
+            refuses_cleanly(run, ["study", *usual, *overrides], [sentence], cwd)
 
 
 def test_a_folder_that_tune_cannot_write_to_is_refused(world: World, run: Run, cwd: Path) -> None:

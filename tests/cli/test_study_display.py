@@ -33,8 +33,8 @@ from tests.reporting.synthetic import synthetic_study
 
 @pytest.fixture
 def cells(world: World) -> Any:
-    words = [*world.words(cluster="local"), "study.grid.searcher=[greedy,beam]", "study.grid.remove=[1,2]"]
-    return build.study_spec(words).cells
+    overrides = [*world.overrides(cluster="local"), "study.grid.searcher=[greedy,beam]", "study.grid.remove=[1,2]"]
+    return build.study_spec(overrides).cells
 
 
 def shown(console: Console) -> str:

@@ -53,9 +53,9 @@ def movable(world: World, tmp_path: Path) -> World:
 @pytest.mark.usefixtures("blank_figures")
 def test_a_search_that_mlflow_never_saw_is_written_without_its_model(run: Run, cwd: Path, movable: World) -> None:
     uri = f"http://127.0.0.1:{closed_port()}"
-    words = movable.search(tracking=None, searcher="beam", searcher__width=2)
-    plain = json_answer(run("search", *words, "tracking=none", "store=plain", "--json"))
-    outcome = run("search", *words, f"tracking.uri={uri}", "--json")
+    arguments = movable.search(tracking=None, searcher="beam", searcher__width=2)
+    plain = json_answer(run("search", *arguments, "tracking=none", "store=plain", "--json"))
+    outcome = run("search", *arguments, f"tracking.uri={uri}", "--json")
     result = json_answer(outcome)
     assert [result[key] for key in ("removed", "loss")] == [plain[key] for key in ("removed", "loss")]
     [warning] = [line for line in outcome.err.splitlines() if "warning" in line]
@@ -128,25 +128,25 @@ def test_a_search_that_was_stopped_is_found_by_its_run_and_has_nothing_to_sync_y
 
 def test_mistakes_are_refused_in_one_sentence(run: Run, world: World, subtests: pytest.Subtests) -> None:
     search_id = json_answer(run("search", *world.search(), "--json"))["search_id"]
-    for words, sentence in [
+    for arguments, sentence in [
         ([], f"SEARCH={search_id} was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"),
         (["remove=3"], "remove=3 cannot be changed in a recorded search or study; leave it out, or give tracking.…="),
         (["tracking.urk=x"], "tracking.urk is not a key of this configuration; did you mean 'tracking.uri'?"),
     ]:
-        with subtests.test(words=words):
-            outcome = run("sync", "latest", *words)
+        with subtests.test(arguments=arguments):
+            outcome = run("sync", "latest", *arguments)
             assert (outcome.code, outcome.err) == (2, f"error: {sentence}\n")
 
 
 @pytest.mark.usefixtures("blank_figures")
 def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, cwd: Path, world: World) -> None:
     """All evaluations of the study are in the ledger, so that it starts no Ray."""
-    words = [*small_study(world, "searcher=[one_shot,greedy]", "remove=[2]"), "study.name=late"]
+    arguments = [*small_study(world, "searcher=[one_shot,greedy]", "remove=[2]"), "study.name=late"]
     text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
     for searcher in ("one_shot", "greedy"):
         assert run("search", *world.search(searcher=searcher, screening="off")).code == 0
         assert run("assess", "latest", "assess=none", text, "assess.seq_len=16", "cluster=inline").code == 0
-    study = json_answer(run("study", *words, text, "assess.seq_len=16", "--json"))
+    study = json_answer(run("study", *arguments, text, "assess.seq_len=16", "--json"))
     synced = json_answer(run("sync", "late", "tracking=mlflow", "--json"))
     assert synced["study_id"] == study["study_id"]
     assert synced["report"]
@@ -174,7 +174,7 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, cwd
     ):
         assert "is already being run by" in run("sync", first).err
         assert json_answer(run("sync", "late", "--json"))["unfinished"] == [first]
-    down = [word for word in words if word != "tracking=none"] + [f"tracking.uri=http://127.0.0.1:{closed_port()}"]
+    down = [word for word in arguments if word != "tracking=none"] + [f"tracking.uri=http://127.0.0.1:{closed_port()}"]
     assert "is not recorded in MLflow" in run("study", *down, "--json").err
     with opened(cwd / "mlruns/ledger.db") as ledger:
         assert STUDIES.find(ledger, "late").mlflow_run_id == parent.info.run_id, "it is where it was"
@@ -187,6 +187,6 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, cwd
     with opened(cwd / "mlruns" / "ledger.db") as ledger:
         unnamed = SEARCHES.find(ledger, searches[1].data.tags["raysearch.search_id"])
         SEARCHES.write(ledger, replace(unnamed, mlflow_run_id=None))
-    json_answer(run("study", *words, "tracking=mlflow", text, "assess.seq_len=16", "--json"))
+    json_answer(run("study", *arguments, "tracking=mlflow", text, "assess.seq_len=16", "--json"))
     assert {client.get_run(search.info.run_id).info.status for search in searches} == {"FINISHED"}
     assert json_answer(run("show", unnamed.search_id, "--json"))["mlflow_run_id"] == searches[1].info.run_id

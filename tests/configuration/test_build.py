@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -115,6 +116,16 @@ def test_a_search_that_another_version_recorded_is_refused_in_a_sentence() -> No
     del config["screening"]
     with pytest.raises(UserError, match="recorded without screening, .*; type the whole search command again"):
         build.recorded_search(config)
+
+
+def test_a_key_with_a_default_may_be_missing_in_a_recorded_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class LaterConfig(tree.SearchConfig):
+        note: str | None = None
+
+    config = compose("search", [])
+    monkeypatch.setattr(build, "SearchConfig", LaterConfig)
+    assert build.recorded_search(config, goes_on=True) == build.search_spec([])
 
 
 def test_seeds_of_a_searcher_without_random_numbers_are_one_search():

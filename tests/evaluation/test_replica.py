@@ -34,8 +34,8 @@ def test_losses_are_those_of_a_plain_forward_without_the_layers(replica, model, 
 def test_the_losses_of_a_mask_do_not_depend_on_the_other_masks_of_the_unit(replica, calibration):
     together = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
     for mask in MASKS:
-        alone = replica.evaluate(MaskUnit(calibration.fingerprint, 0, (mask,))).values[mask]
-        assert alone.tobytes() == together[mask].tobytes()
+        single_loss = replica.evaluate(MaskUnit(calibration.fingerprint, 0, (mask,))).values[mask]
+        assert single_loss.tobytes() == together[mask].tobytes()
 
 
 def test_batches_of_rows_of_many_lengths_change_nothing(make_replica, model, subtests):
@@ -85,8 +85,8 @@ def test_a_loss_does_not_depend_on_the_other_rows(family):
     statistic = replica.evaluate(StatisticUnit(texts.fingerprint, 0, Statistic.BLOCK_INFLUENCE))
     np.testing.assert_allclose(statistic.values[Statistic.BLOCK_INFLUENCE], influence, rtol=1e-4)
     gradients = replica.evaluate(StatisticUnit(texts.fingerprint, 0, Statistic.GATE_GRADIENTS))
-    alone = [gate_gradients(LayerStack(copy.deepcopy(model)), single, texts.objective) for single in singles]
-    np.testing.assert_allclose(gradients.values[Statistic.GATE_GRADIENTS], torch.cat(alone), rtol=1e-3, atol=1e-4)
+    separate = [gate_gradients(LayerStack(copy.deepcopy(model)), single, texts.objective) for single in singles]
+    np.testing.assert_allclose(gradients.values[Statistic.GATE_GRADIENTS], torch.cat(separate), rtol=1e-3, atol=1e-4)
 
 
 def test_rows_run_separately_if_memory_does_not_hold_the_comparison(make_replica, model, monkeypatch):

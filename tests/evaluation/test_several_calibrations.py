@@ -58,8 +58,8 @@ def open_evaluator(tmp_path, replica, closed_in_the_end):
 
 def test_the_loss_on_each_calibration_is_that_without_the_other(open_evaluator, calibration, items):
     evaluations = open_evaluator(calibration, items).evaluate(Round(MASKS))
-    for place, alone in enumerate((calibration, items)):
-        for mask, evaluation in open_evaluator(alone).evaluate(Round(MASKS)).items():
+    for place, part in enumerate((calibration, items)):
+        for mask, evaluation in open_evaluator(part).evaluate(Round(MASKS)).items():
             assert evaluations[mask].parts[place] == evaluation.loss
             assert evaluations[mask].loss == evaluations[mask].parts[0]
 
@@ -69,14 +69,14 @@ def test_a_weighted_sum(open_evaluator, calibration, items, normalise):
     weighting = WeightedObjective((1.0, 3.0), normalise)
     weighted = open_evaluator(calibration, items, weighting=weighting).evaluate(Round(MASKS))
     masks = [Mask(), *SINGLES, *MASKS[1:]]
-    alone = [open_evaluator(part).evaluate(Round(masks)) for part in (calibration, items)]
+    separate = [open_evaluator(part).evaluate(Round(masks)) for part in (calibration, items)]
     scales = {
         "none": [1, 1],
-        "dense": [abs(evaluations[Mask()].loss) for evaluations in alone],
-        "spread": [statistics.pstdev(evaluations[single].loss for single in SINGLES) for evaluations in alone],
+        "dense": [abs(evaluations[Mask()].loss) for evaluations in separate],
+        "spread": [statistics.pstdev(evaluations[single].loss for single in SINGLES) for evaluations in separate],
     }[normalise]
     for mask in MASKS:
-        expected = alone[0][mask].loss / scales[0] + 3 * alone[1][mask].loss / scales[1]
+        expected = separate[0][mask].loss / scales[0] + 3 * separate[1][mask].loss / scales[1]
         assert weighted[mask].loss == pytest.approx(expected, rel=1e-12)
 
 
@@ -139,13 +139,13 @@ def test_gradients_need_a_single_objective_that_has_them(open_evaluator, calibra
 def test_an_objective_that_compares_with_the_dense_model_runs_it_once(replica, calibration, objective):
     compared = Calibration.create(objective, calibration.shards[0], None, {}, {})
     replica.calibrations[compared.fingerprint] = compared
-    alone = {mask: replica.evaluate(MaskUnit(compared.fingerprint, 0, (mask,))) for mask in MASKS}
+    separate = {mask: replica.evaluate(MaskUnit(compared.fingerprint, 0, (mask,))) for mask in MASKS}
     together = replica.evaluate(MaskUnit(compared.fingerprint, 0, (*MASKS, Mask())))
     for mask in MASKS:
-        assert alone[mask].values[mask].tobytes() == together.values[mask].tobytes()
-        assert list(alone[mask].values) == [mask]
+        assert separate[mask].values[mask].tobytes() == together.values[mask].tobytes()
+        assert list(separate[mask].values) == [mask]
     np.testing.assert_allclose(together.values[Mask()], 0, atol=1e-6)
-    assert alone[Mask.of(2)].layer_forwards == 4 + 1  # the dense model's four layers, and layer 3 without layer 2
+    assert separate[Mask.of(2)].layer_forwards == 4 + 1  # the dense model's four layers, and layer 3 without layer 2
 
 
 def test_choices_are_packed_if_that_is_exact_and_their_tokens_are_counted(replica, items, monkeypatch):

@@ -88,10 +88,10 @@ class RayCluster:
     def address(self) -> str:
         return f"{self.ip}:{self.port}"
 
-    def start_head(self, cpus: int, *words: str, **settings: str) -> Node:
+    def start_head(self, cpus: int, *arguments: str, **settings: str) -> Node:
         health = f"--system-config={json.dumps(_HEALTH)}"
         head = ("--head", f"--port={self.port}", f"--temp-dir={self.folder}", "--include-dashboard=false", health)
-        return self._start(Node(self.folder), cpus, self.ip, self.first, *head, *words, **settings)
+        return self._start(Node(self.folder), cpus, self.ip, self.first, *head, *arguments, **settings)
 
     def add(
         self,
@@ -144,14 +144,14 @@ class RayCluster:
         return self.start_head(cpus, f"--autoscaling-config={file}", **settings)
 
     def _start(
-        self, node: Node, cpus: int, ip: str, first: Sequence[Callable[[], None]], *words: str, **settings: str
+        self, node: Node, cpus: int, ip: str, first: Sequence[Callable[[], None]], *arguments: str, **settings: str
     ) -> Node:
         self.nodes.append(node)
-        words += f"--node-ip-address={ip}", f"--num-cpus={cpus}", f"--object-store-memory={100 * 2**20}"
+        arguments += f"--node-ip-address={ip}", f"--num-cpus={cpus}", f"--object-store-memory={100 * 2**20}"
         settings = {"PYTHONPATH": str(ROOT), **settings}  # which has the tests
         # Forks of one process draw the same random numbers, and a node its id from them.
         settings["RAY_OVERRIDE_NODE_ID_FOR_TESTING"] = secrets.token_hex(28)
-        done = injection.start("start", *words, program="ray", first=first, mark=node.mark, **settings).finish(120)
+        done = injection.start("start", *arguments, program="ray", first=first, mark=node.mark, **settings).finish(120)
         assert done.code == 0, done
         return node
 
@@ -176,7 +176,7 @@ class DoomedReplica:
     """Has a unit in hand when something happens to its node, if that is doomed."""
 
     replica: Any
-    asked: int = 0
+    n_requests: int = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.replica, name)
@@ -192,8 +192,8 @@ class DoomedReplica:
         return self.replica.evaluate(unit)
 
     def count(self) -> None:
-        self.asked += 1
-        stop_at(self.asked)
+        self.n_requests += 1
+        stop_at(self.n_requests)
 
 
 def stop_at(unit: int) -> None:
@@ -206,10 +206,10 @@ def stop_at(unit: int) -> None:
 _make_replica = replica.make_replica
 
 
-def make_doomed_replica(*words: Any) -> Any:
+def make_doomed_replica(*arguments: Any) -> Any:
     """Takes the place of `make_replica` and `make_replica_in_actor`."""
     stop_at(0)
-    return DoomedReplica(_make_replica(*words))
+    return DoomedReplica(_make_replica(*arguments))
 
 
 def use_doomed_replicas() -> None:
@@ -217,6 +217,6 @@ def use_doomed_replicas() -> None:
     vars(replica)["make_replica"] = vars(actor)["make_replica_in_actor"] = make_doomed_replica
 
 
-def start(*words: object, first: Sequence[Callable[[], None]] = (), **settings: str) -> injection.Command:
+def start(*arguments: object, first: Sequence[Callable[[], None]] = (), **settings: str) -> injection.Command:
     """Types a command, whose replicas get stuck on doomed nodes, in a process of its own."""
-    return injection.start(*words, first=[*first, use_doomed_replicas], **settings)
+    return injection.start(*arguments, first=[*first, use_doomed_replicas], **settings)

@@ -97,8 +97,8 @@ class Postgres:
         """Makes its files; user and password are as in `uri`."""
         (self.folder / "password").write_text(PASSWORD)
         shutil.chown(self.folder, *(["postgres"] * 2 if os.geteuid() == 0 else [os.geteuid(), os.getegid()]))
-        words = "--username mlflow --auth scram-sha-256 --encoding UTF8 --no-sync --no-instructions"
-        self._do("initdb", *words.split(), "--pwfile", f"{self.folder}/password", "-D", f"{self.folder}/data")
+        options = "--username mlflow --auth scram-sha-256 --encoding UTF8 --no-sync --no-instructions"
+        self._do("initdb", *options.split(), "--pwfile", f"{self.folder}/password", "-D", f"{self.folder}/data")
 
     def start(self) -> None:
         """Starts it, again if it was killed."""
@@ -123,11 +123,11 @@ class Postgres:
     def _pid(self) -> Path:
         return self.folder / "data/postmaster.pid"
 
-    def _do(self, program: str, *words: str) -> None:
+    def _do(self, program: str, *arguments: str) -> None:
         """Runs one of its programs, which refuse to be root."""
         as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
         done = subprocess.run(
-            [*as_user, str(self.programs / program), *words],
+            [*as_user, str(self.programs / program), *arguments],
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -182,8 +182,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, store_with_tables: Path) ->
     """An MLflow server on SQLite for all tests of a file, since each start takes seconds; it may run or not."""
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(store_with_tables, folder)
-    with serving(f"sqlite:///{folder / store_with_tables.name}", folder) as made:
-        yield made
+    with serving(f"sqlite:///{folder / store_with_tables.name}", folder) as running_server:
+        yield running_server
 
 
 @pytest.fixture(scope="session")

@@ -156,9 +156,9 @@ _AS_OWNER = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
 @contextlib.contextmanager
 def mounted(path: Path, size: str) -> Iterator[Disk]:
     """A disk of this size at a folder; the test is skipped where that is not permitted."""
-    words = ["unshare", "--mount", *(["--map-root-user"] if _AS_OWNER else []), "sh", "-c"]
+    arguments = ["unshare", "--mount", *(["--map-root-user"] if _AS_OWNER else []), "sh", "-c"]
     script = 'mount -t tmpfs -o "size=$1" tmpfs "$0" && echo mounted && exec sleep 1000'
-    with subprocess.Popen([*words, script, path, size], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as holder:
+    with subprocess.Popen([*arguments, script, path, size], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as holder:
         try:
             assert holder.stdout is not None
             assert holder.stderr is not None
@@ -170,7 +170,7 @@ def mounted(path: Path, size: str) -> Iterator[Disk]:
 
 
 def start(
-    *words: object,
+    *arguments: object,
     program: str = "raysearch",
     first: Sequence[Callable[[], None]] = (),
     mark: str = "",
@@ -179,28 +179,32 @@ def start(
     """Types a command in this folder, in a process of its own that sees the mark and these variables.
 
     Args:
-        words: After the program's name.
+        arguments: The arguments of the program.
         program: raysearch or ray.
-        first: What the process does first, such as to enter a disk.
-        mark: By which all that it starts can be told.
-        settings: Variables.
+        first: Functions that the process calls first, such as to enter a disk.
+        mark: The mark by which its processes are recognised.
+        settings: Variables of the environment.
+
+    Returns:
+        The running command.
     """
     folder = Path(tempfile.mkdtemp(prefix="outputs-", dir=Path.cwd().parent))
     for stream in "out", "err":  # also if it is killed before it says anything
         (folder / stream).touch()
-    arguments = [program, *map(str, words)], Path.cwd(), {MARK: mark, **settings}, folder, first
-    process = _forks().Process(target=_type_in, args=arguments, daemon=True)
+    command = [program, *map(str, arguments)]
+    process_arguments = (command, Path.cwd(), {MARK: mark, **settings}, folder, first)
+    process = _forks().Process(target=_type_in, args=process_arguments, daemon=True)
     process.start()
     return Command(process, folder)
 
 
-def do(*words: object, disk: Disk | None = None, mark: str = "", **settings: str) -> Outcome:
+def do(*arguments: object, disk: Disk | None = None, mark: str = "", **settings: str) -> Outcome:
     """Types a command in a process of its own, which may see a disk, and waits for its end."""
-    return start(*words, first=[disk.enter] if disk else [], mark=mark, **settings).finish()
+    return start(*arguments, first=[disk.enter] if disk else [], mark=mark, **settings).finish()
 
 
 def _type_in(
-    words: list[str], cwd: Path, settings: Mapping[str, str], outputs: Path, first: Sequence[Callable[[], None]]
+    arguments: list[str], cwd: Path, settings: Mapping[str, str], outputs: Path, first: Sequence[Callable[[], None]]
 ) -> None:
     os.setsid()
     for step in first:
@@ -209,8 +213,8 @@ def _type_in(
     os.environ.update(settings)
     for number, name in (1, "out"), (2, "err"):
         os.dup2(os.open(outputs / name, os.O_WRONLY), number)
-    sys.argv = words
-    importlib.import_module(_MAINS[words[0]]).main()
+    sys.argv = arguments
+    importlib.import_module(_MAINS[arguments[0]]).main()
 
 
 def refused(outcome: Outcome, *parts: str) -> None:
@@ -258,9 +262,9 @@ def wait_for_rows(command: Command, store: str, rows: int, table: str = "evaluat
         command.until(are_there, every_s=0.002)
 
 
-def kill_at(words: list[str], store: str, rows: int, mark: str = "") -> None:
+def kill_at(arguments: list[str], store: str, rows: int, mark: str = "") -> None:
     """Starts a search, and takes it down without warning as soon as the ledger holds so many rows."""
-    command = start(*words, f"store={store}", mark=mark)
+    command = start(*arguments, f"store={store}", mark=mark)
     wait_for_rows(command, store, rows)
     command.kill()
 

@@ -21,29 +21,29 @@ ENOUGH = 0.22  # nats of Kullback-Leibler divergence: some of the layers can go
 
 def test_killed_among_masks_and_among_speeds_ends_the_same(cwd: Path, world: World) -> None:
     changes = {**MANY, **QUICK, "remove": "auto", "objective": "kl", "budget.loss": ENOUGH}
-    words = ["search", *world.search(**changes), "--json"]
-    result = json_answer(do(*words, "store=undisturbed"))
+    arguments = ["search", *world.search(**changes), "--json"]
+    result = json_answer(do(*arguments, "store=undisturbed"))
     undisturbed = evaluations("undisturbed")
     sizes = result["recommendation"]["sizes"]
     assert 1 <= result["recommendation"]["n_removed"] < len(sizes), "the budget is spent"
 
-    kill_at(words, "killed", len(undisturbed) - SHARDS)
+    kill_at(arguments, "killed", len(undisturbed) - SHARDS)
     before_kill = evaluations("killed")
     assert before_kill.items() <= undisturbed.items()
     assert before_kill != undisturbed
-    at_speeds = start(*words, "store=killed")
+    at_speeds = start(*arguments, "store=killed")
     at_speeds.until(lambda: speeds("killed"), every_s=0.002)
     at_speeds.kill()
     measured = speeds("killed")
     assert evaluations("killed") == undisturbed
 
-    again = json_answer(do(*words, "store=killed"))
+    again = json_answer(do(*arguments, "store=killed"))
     assert same(again, result)
     assert evaluations("killed") == undisturbed
     assert again["evaluations"]["computed"] == 0, "all masks were known"
     assert measured.items() <= speeds("killed").items(), "no speed is measured twice"
     assert without_speeds(again) == without_speeds(result)
-    once_more = json_answer(do(*words, "store=killed"))
+    once_more = json_answer(do(*arguments, "store=killed"))
     assert once_more["recommendation"] == again["recommendation"], "with the speeds that were measured"
     assert json_answer(do("recommend", "latest", "--store", "killed", "--json")) == again["recommendation"]
 

@@ -115,9 +115,9 @@ def hosts() -> Iterator[tuple[str, str]]:
         pytest.skip("needs root and iproute2")
     names = f"rs{os.getpid()}a", f"rs{os.getpid()}b"
 
-    def ip(*words: str, host: str | None = None) -> None:
+    def ip(*arguments: str, host: str | None = None) -> None:
         within = ["ip", "netns", "exec", host] if host else []
-        subprocess.run([*within, "ip", *words], check=True, capture_output=True)
+        subprocess.run([*within, "ip", *arguments], check=True, capture_output=True)
 
     with ExitStack() as ending:
         for name in names:
@@ -172,8 +172,8 @@ if any("specific-server" in word for word in sys.orig_argv):
 
 def test_a_search_from_outside_of_the_cluster(run: Run, world: World, undisturbed: dict[str, Any]) -> None:
     with served_from_outside() as address:
-        words = ["search", *world.search(**LONG, **on(address)), "--json", "store=disturbed"]
-        result = json_answer(do(*words, RAY_CLIENT_RECONNECT_GRACE_PERIOD="15"))
+        arguments = ["search", *world.search(**LONG, **on(address)), "--json", "store=disturbed"]
+        result = json_answer(do(*arguments, RAY_CLIENT_RECONNECT_GRACE_PERIOD="15"))
         refused = run("study", *world.search(**on(address), data__samples=8))
     assert_same(result, undisturbed)
     assert (refused.code, refused.out) == (2, "")

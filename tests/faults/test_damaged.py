@@ -1,4 +1,4 @@
-"""A ledger that is damaged is refused or goes on from what is whole, and never answers with anything else."""
+"""A damaged ledger is refused, or its undamaged part is used; it never gives wrong answers."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_a_damaged_ledger_is_refused_until_a_copy_is_put_back(
         with subtests.test(how.__name__):
             damaged(how)
             sentence = "ledger=mlruns/ledger.db cannot be used (", "; put back a copy of it, or move it away"
-            for words in command, ["resume", "latest", "--json"]:
-                refused(run(*words), *sentence)
+            for arguments in command, ["resume", "latest", "--json"]:
+                refused(run(*arguments), *sentence)
             shown_search = run("show", "latest", "--json")  # a record that is whole is shown, whatever else is damaged
             if shown_search.code == 0:
                 assert same(json.loads(shown_search.out)["result"], result)
@@ -78,8 +78,8 @@ def test_a_record_that_was_edited_by_hand_is_refused_until_the_search_writes_it_
     run: Run, command: list[str], result: dict[str, Any]
 ) -> None:
     damaged(edited_by_hand)
-    for words in ["resume", "latest", "--json"], ["show", "--json"], ["export", "latest", "--out", "pruned"]:
-        refused(run(*words), "ledger=mlruns/ledger.db cannot be used (malformed: an entry is not what was written)")
+    for arguments in ["resume", "latest", "--json"], ["show", "--json"], ["export", "latest", "--out", "pruned"]:
+        refused(run(*arguments), "ledger=mlruns/ledger.db cannot be used (malformed: an entry is not what was written)")
     assert same(json_answer(run(*command)), result)
     assert json.loads(run("show", "latest", "--json").out)["result"]["removed"] == result["removed"]
 
@@ -114,8 +114,8 @@ def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
     text, folder = cwd / "text.txt", tmp_path / "model"
     text.write_text(world.text.read_text())
     shutil.copytree(world.model, folder)
-    words = ["search", *world.search(**{**BEAM, "model": folder, "data.path": text}), "--json"]
-    kill_at(words, "mlruns", 300)
+    arguments = ["search", *world.search(**{**BEAM, "model": folder, "data.path": text}), "--json"]
+    kill_at(arguments, "mlruns", 300)
 
     weights = (folder / "model.safetensors").read_bytes()
     remade(world, folder, seed=1)
@@ -136,8 +136,8 @@ def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
     assert resumed["evaluations"]["cached"] > 0
     remade(world, folder, seed=1)
     speed = ["assess=none", "assess.speed.enabled=true", "assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
-    for words in ["export", "latest", "--out", "pruned"], ["assess", "latest", "cluster=inline", *speed]:
-        refused(run(*words, "--json"), f"{search} is of another model: its files have changed since")
+    for arguments in ["export", "latest", "--out", "pruned"], ["assess", "latest", "cluster=inline", *speed]:
+        refused(run(*arguments, "--json"), f"{search} is of another model: its files have changed since")
     (folder / "model.safetensors").write_bytes(weights)
     json_answer(run("export", "latest", "--out", "pruned", "--json"))
     assert earlier_evaluations.items() <= evaluations("mlruns").items()

@@ -60,8 +60,8 @@ def test_a_full_disk_of_mlflow_stops_nothing_and_is_one_sentence(
     disk: Disk, command: list[str], undisturbed: dict[str, Any], size: str
 ) -> None:
     disk.remount(f"size={size}")
-    words = [*command, "tracking=mlflow"]
-    outcome = do(*words, "store=disk", "ledger=ledger.db", disk=disk)
+    arguments = [*command, "tracking=mlflow"]
+    outcome = do(*arguments, "store=disk", "ledger=ledger.db", disk=disk)
     assert same(json_answer(outcome), undisturbed)
     [warning] = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
     assert "is full" in warning
@@ -78,21 +78,21 @@ def test_an_export_to_a_full_disk_leaves_what_was_there(
     disk: Disk, world: World, run: Run, subtests: pytest.Subtests
 ) -> None:
     json_answer(run("search", *world.search(), "--json"))
-    words = ["export", "latest", "--json", "--out", "disk/pruned"]
+    arguments = ["export", "latest", "--json", "--out", "disk/pruned"]
     sentence = f"--out={disk.path}/pruned cannot be written (", "; free some space on its disk"
     enough_for = {"weights": 20 << 10, "the tokenizer": 125 << 10}
     for what, free_bytes in enough_for.items():
         with subtests.test(f"room for {what}"):
             disk.fill(free_bytes)
-            refused(do(*words, disk=disk), *sentence)
+            refused(do(*arguments, disk=disk), *sentence)
             assert [path.name for path in disk.mounted_path.iterdir()] == ["ballast"]
             disk.empty()
-    json_answer(do(*words, disk=disk))
+    json_answer(do(*arguments, disk=disk))
     earlier = content(disk.mounted_path)
     for what, free_bytes in enough_for.items():
         with subtests.test(f"over an export, room for {what}"):
             disk.fill(free_bytes)
-            refused(do(*words, "--overwrite", disk=disk), *sentence)
+            refused(do(*arguments, "--overwrite", disk=disk), *sentence)
             disk.empty()
             assert content(disk.mounted_path) == earlier
 
@@ -104,15 +104,17 @@ def test_what_cannot_be_written_is_said(disk: Disk, world: World, run: Run) -> N
     json_answer(do("export", "latest", "--store", "disk", "--out", "disk/pruned", "--json", disk=disk))
     earlier = content(disk.mounted_path)
     disk.remount("ro")
-    for words in search, ["search", *world.search(remove=1), "--json"], ["resume", "latest", "--json"]:
-        stored = ["--store", "disk"] if words[0] == "resume" else ["store=disk"]
-        refused(do(*words, *stored, disk=disk), "ledger=disk/ledger.db cannot be used (", "name another with ledger=…")
+    for arguments in search, ["search", *world.search(remove=1), "--json"], ["resume", "latest", "--json"]:
+        stored = ["--store", "disk"] if arguments[0] == "resume" else ["store=disk"]
+        refused(
+            do(*arguments, *stored, disk=disk), "ledger=disk/ledger.db cannot be used (", "name another with ledger=…"
+        )
     refused(do(*search, "store=disk/new", disk=disk), "ledger=disk/new/ledger.db cannot be used (Read-only file system")
     json_answer(run("search", *world.search(), "--json"))
     for out in "disk/pruned", "disk/new":
         outcome = do("export", "latest", "--out", out, "--overwrite", "--json", disk=disk)
         refused(outcome, f"{out} cannot be written (Read-only file system); name another folder")
-    sweep = do("sweep", *world.words(), "store=swept", "--out", "disk/new", disk=disk)
+    sweep = do("sweep", *world.overrides(), "store=swept", "--out", "disk/new", disk=disk)
     refused(sweep, "--out=disk/new cannot be written (", "is closed to you or read-only); name another folder")
     assert not Path("swept").exists(), "it is said before anything is computed"
     disk.remount("rw")

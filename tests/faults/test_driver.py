@@ -1,4 +1,4 @@
-"""Whatever ends a search, the same command goes on from there, and finds the same to the last bit."""
+"""Whatever ends a search, the same command continues it, and finds the same to the last bit."""
 
 from __future__ import annotations
 
@@ -70,15 +70,15 @@ def searching(world: World, searcher: str, **changes: object) -> list[str]:
 def test_killed_again_and_again(cwd: Path, world: World, searcher: str, kills: int, on_ray: bool) -> None:
     result = json_answer(do(*searching(world, searcher), "store=undisturbed"))
     undisturbed = evaluations("undisturbed")
-    words = searching(world, searcher, **{"cluster": "local", "cluster.replicas": 2} if on_ray else {})
+    arguments = searching(world, searcher, **{"cluster": "local", "cluster.replicas": 2} if on_ray else {})
     rng = np.random.default_rng([kills, on_ray, *searcher.encode()])
     mark = uuid.uuid4().hex
     for moment in sorted(rng.integers(0, len(undisturbed) - SHARDS, size=kills).tolist()):
-        kill_at(words, "killed", moment, mark=mark)
+        kill_at(arguments, "killed", moment, mark=mark)
         assert moment <= len(evaluations("killed")) < len(undisturbed), "it was killed before its end"
     missing = undisturbed.keys() - evaluations("killed").keys()
     remaining = {subject for _, subject, _ in missing if subject.startswith("{")} - {DENSE}
-    again = json_answer(do(*words, "store=killed", mark=mark))
+    again = json_answer(do(*arguments, "store=killed", mark=mark))
     assert same(again, result)
     assert evaluations("killed") == undisturbed
     assert again["evaluations"]["computed"] == len(remaining), "only what was in flight is computed again"
@@ -88,17 +88,17 @@ def test_killed_again_and_again(cwd: Path, world: World, searcher: str, kills: i
 
 
 def test_ray_itself_is_killed(cwd: Path, world: World) -> None:
-    words = searching(world, "beam", **{"data.samples": 60, "cluster": "local", "cluster.replicas": 1})
+    arguments = searching(world, "beam", **{"data.samples": 60, "cluster": "local", "cluster.replicas": 1})
     mark = uuid.uuid4().hex
     for part, rows in (("raylet", 60), ("gcs_server", 500)):
-        search = start(*words, mark=mark)
+        search = start(*arguments, mark=mark)
         pid = ray_process(search, part)
         wait_for_rows(search, "mlruns", rows)
         kill_ray(search, pid)
         assert_all_gone(mark, within_s=30)
         assert state("mlruns") == "failed"
     earlier_evaluations = evaluations("mlruns")
-    inline = [*words, "cluster=inline", "cluster.replicas=1"]
+    inline = [*arguments, "cluster=inline", "cluster.replicas=1"]
     assert same(json_answer(do(*inline)), json_answer(do(*inline, "store=undisturbed")))
     assert earlier_evaluations.items() <= evaluations("mlruns").items()
     assert evaluations("mlruns") == evaluations("undisturbed")
@@ -254,6 +254,6 @@ def test_a_failure_is_one_sentence_and_not_the_end(
 
 def test_a_score_that_is_stopped_says_how_to_go_on(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replica, "evaluate", stop)
-    outcome = run("score", *world.words(masks="[[1]]"), "--json")
+    outcome = run("score", *world.overrides(masks="[[1]]"), "--json")
     assert (outcome.code, outcome.out) == (130, "")
     assert outcome.err == "stopped; the same command again resumes from here\n"

@@ -68,11 +68,11 @@ def test_fewer_samples_at_once_have_the_same_losses(
     run: Run, world: World, searcher: str, subtests: pytest.Subtests
 ) -> None:
     sizes = {"data.samples": 16, "data.shard_samples": 8, "remove": 3, "screening": "off"}
-    words = ["search", *world.search(searcher=searcher, **sizes), "--json"]
-    enough = json_answer(run(*words, "store=enough"))
+    arguments = ["search", *world.search(searcher=searcher, **sizes), "--json"]
+    enough = json_answer(run(*arguments, "store=enough"))
     for run_out in RUN_OUT:
         with subtests.test(run_out.__name__), small(run_out, samples=3) as memory:
-            outcome = run(*words, f"store={run_out.__name__}")
+            outcome = run(*arguments, f"store={run_out.__name__}")
             assert memory.refused == 2, "8 and 4 at once do not fit, which is remembered for other shards and rounds"
             if searcher == "greedy":
                 sentence = (
@@ -92,12 +92,12 @@ def test_fewer_samples_at_once_have_the_same_losses(
 
 def test_what_fits_is_remembered_for_all_shards_of_an_assessment(run: Run, world: World) -> None:
     text = f"assess.texts.prose=data=file data.path={world.text} data.samples=all data.sampling=sequential"
-    words = ["assess", "latest", "assess=none", text, "assess.seq_len=32", "assess.limit=40", "cluster=inline"]
+    arguments = ["assess", "latest", "assess=none", text, "assess.seq_len=32", "assess.limit=40", "cluster=inline"]
     for store in "enough", "small":
         json_answer(run("search", *world.search(), f"store={store}", "--json"))
-    enough = json_answer(run(*words, "--store", "enough", "--json"))["dense"]
+    enough = json_answer(run(*arguments, "--store", "enough", "--json"))["dense"]
     with small(of_an_accelerator, samples=3) as memory:
-        fewer = json_answer(run(*words, "--store", "small", "--json"))["dense"]
+        fewer = json_answer(run(*arguments, "--store", "small", "--json"))["dense"]
     assert fewer["prose"]["value"] == pytest.approx(enough["prose"]["value"], rel=1e-5)
     assert memory.refused == 2, "14 and 7 at once do not fit in the first of 3 shards"
 

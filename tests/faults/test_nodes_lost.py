@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.answers import evaluations, json_answer, same
-from tests.cli.conftest import Outcome, Run, World, alone
+from tests.cli.conftest import Outcome, Run, World, run_separately
 from tests.faults.clusters import STUCK, STUCK_AT, RayCluster, start
 from tests.faults.test_cluster_faults import on
 from tests.faults.test_recovery_killed import TRAINING, assessments, data, how
@@ -31,12 +31,12 @@ def keys_of(ray_cluster: RayCluster) -> list[str]:
     return [f"{key}={value}" for key, value in on(ray_cluster.address).items()]
 
 
-def with_a_node_lost(stuck_at: int, *words: object) -> Outcome:
+def with_a_node_lost(stuck_at: int, *arguments: object) -> Outcome:
     """Types a command on a cluster whose one node with a CPU is lost at a unit of its replica, and another comes."""
     with RayCluster() as ray_cluster:
         ray_cluster.start_head(0)
         node = ray_cluster.add(1, doomed=True, stuck_at=stuck_at)
-        command = start(*words, *keys_of(ray_cluster))
+        command = start(*arguments, *keys_of(ray_cluster))
         command.until(node.stuck.exists)
         node.kill()
         ray_cluster.add(1)
@@ -67,12 +67,12 @@ def test_while_a_mask_is_assessed(run: Run, world: World, cwd: Path, kind: str) 
         "generation": "data=generation data.path=asked.jsonl data.samples=all data.seq_len=32 data.shard_samples=1 "
         "data.max_new_tokens=6",
     }
-    words = ["assess", "latest", "assess=none", f"assess.{kind}.mine={drawn[kind]}", "assess.seq_len=16"]
+    arguments = ["assess", "latest", "assess=none", f"assess.{kind}.mine={drawn[kind]}", "assess.seq_len=16"]
     for store in ("undisturbed", "disturbed"):
         json_answer(run("search", *world.search(searcher="one_shot"), f"store={store}", "--json"))
     earlier_evaluations = evaluations("disturbed")
-    undisturbed = run(*words, "assess.limit=8", "--store", "undisturbed")
-    outcome = with_a_node_lost(3, *words, "assess.limit=8", "--store", "disturbed")
+    undisturbed = run(*arguments, "assess.limit=8", "--store", "undisturbed")
+    outcome = with_a_node_lost(3, *arguments, "assess.limit=8", "--store", "disturbed")
     assert (outcome.code, outcome.out) == (0, undisturbed.out), outcome
     assert evaluations("disturbed") == evaluations("undisturbed") != earlier_evaluations
     assert texts("disturbed") == texts("undisturbed")
@@ -83,9 +83,9 @@ def test_while_the_dense_model_answers(run: Run, world: World, cwd: Path) -> Non
     pytest.importorskip("trl")
     for store in ("undisturbed", "disturbed"):
         json_answer(run("search", *world.search(searcher="one_shot"), f"store={store}", "--json"))
-    words = ["recover", "latest", *how(world, cwd), "--json"]
-    undisturbed = json_answer(run(*words, "--store", "undisturbed", "--out", "whole"))
-    result = json_answer(with_a_node_lost(3, *words, "--store", "disturbed", "--out", "healed"))
+    arguments = ["recover", "latest", *how(world, cwd), "--json"]
+    undisturbed = json_answer(run(*arguments, "--store", "undisturbed", "--out", "whole"))
+    result = json_answer(with_a_node_lost(3, *arguments, "--store", "disturbed", "--out", "healed"))
     assert result["answers_written"] == undisturbed["answers_written"] > 3
     assert data("disturbed") == data("undisturbed") != {}
     assert assessments("disturbed").keys() == assessments("undisturbed").keys()
@@ -95,7 +95,7 @@ def test_while_several_processes_train(run: Run, world: World, cwd: Path) -> Non
     pytest.importorskip("trl")
     other = cwd / "other.txt"
     other.write_text(" ".join(reversed(world.text.read_text().split())))
-    words = [
+    arguments = [
         *("recover", "latest", "data=file", f"data.path={other}", "data.part=all", "data.seq_len=16"),
         *("data.samples=64", *TRAINING, f"recovery.max_steps={STEPS}", "recovery.workers=2"),
         *(word for word in how(world, cwd) if word.startswith("assess")),
@@ -105,9 +105,9 @@ def test_while_several_processes_train(run: Run, world: World, cwd: Path) -> Non
     with RayCluster() as ray_cluster:
         ray_cluster.start_head(0)
         _, lost = ray_cluster.add(1), ray_cluster.add(1)
-        words += keys_of(ray_cluster)
-        undisturbed = json_answer(alone(*words, "--store", "undisturbed", "--out", "whole", "--json"))
-        command = start(*words, "--store", "disturbed", "--out", "healed", "--json")
+        arguments += keys_of(ray_cluster)
+        undisturbed = json_answer(run_separately(*arguments, "--store", "undisturbed", "--out", "whole", "--json"))
+        command = start(*arguments, "--store", "disturbed", "--out", "healed", "--json")
         saved = Path("disturbed/recoveries")
         command.until(lambda: [*saved.glob("*/checkpoints/checkpoint-2")])
         lost.kill()
@@ -116,7 +116,7 @@ def test_while_several_processes_train(run: Run, world: World, cwd: Path) -> Non
         assert "Traceback" not in outcome.err, outcome
         assert "a worker of recovery.workers=2 has died" in outcome.err.splitlines()[-1], outcome.err
         ray_cluster.add(1)
-        result = json_answer(alone(*words, "--store", "disturbed", "--out", "healed", "--json"))
+        result = json_answer(run_separately(*arguments, "--store", "disturbed", "--out", "healed", "--json"))
     assert {**result["training"], "seconds": 0} == {**undisturbed["training"], "seconds": 0}
 
 
@@ -126,8 +126,8 @@ def go_elsewhere(boot_id: Path) -> None:
         raise OSError(ctypes.get_errno(), "no namespace can be made")
     socket.sethostname("node-b")
     vars(platform)["_uname_cache"] = None  # of before the fork
-    for words in (["--make-rprivate", "/"], ["--bind", boot_id, "/proc/sys/kernel/random/boot_id"]):
-        subprocess.run(["mount", *words], check=True)
+    for arguments in (["--make-rprivate", "/"], ["--bind", boot_id, "/proc/sys/kernel/random/boot_id"]):
+        subprocess.run(["mount", *arguments], check=True)
 
 
 def test_the_driver_is_lost_and_another_machine_has_its_disk(run: Run, world: World, cwd: Path) -> None:

@@ -1,4 +1,4 @@
-"""A recovery that was killed goes on where it was, by the same command: nothing is written or trained twice."""
+"""A killed recovery is continued by the same command: nothing is written or trained twice."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def test_ray_itself_is_killed(world: World, cwd: Path) -> None:
 
 
 def test_ray_itself_is_killed_under_a_study(world: World, cwd: Path) -> None:
-    words = how(world, cwd, MANY)
-    ways = " ".join(word for word in words if not word.startswith("assess"))
+    arguments = how(world, cwd, MANY)
+    ways = " ".join(word for word in arguments if not word.startswith("assess"))
     command = [
         *("study", *small_study(world, "searcher=[one_shot]"), "remove=2"),
-        *(word for word in words if word.startswith("assess")),
+        *(word for word in arguments if word.startswith("assess")),
         f"study.recover_with={ways + ' cluster=local cluster.replicas=1'!r}",
         "study.recover.plain=recovery.responses=self",
     ]

@@ -32,18 +32,18 @@ def test_a_search_that_runs_is_left_alone(cwd: Path, command: list[str]) -> None
 
 
 def test_a_study_that_runs_is_left_alone(cwd: Path, world: World) -> None:
-    words = ["study", *world.words(cluster="local", tracking="none"), "cluster.replicas=1", "--json"]
-    words += ["study.grid.searcher=[one_shot,greedy]", "study.grid.remove=[1,2]"]
-    first = start(*words)
+    arguments = ["study", *world.overrides(cluster="local", tracking="none"), "cluster.replicas=1", "--json"]
+    arguments += ["study.grid.searcher=[one_shot,greedy]", "study.grid.remove=[1,2]"]
+    first = start(*arguments)
     # It says whose it is.
     first.until(lambda: any(path.read_text() for path in Path("mlruns").glob("ledger.db.*.lock")))
     os.kill(first.pid, signal.SIGSTOP)
     refused(
-        start(*words).finish(),
+        start(*arguments).finish(),
         "STUDY=",
         f" is already being run by process {first.pid} on {platform.node()}; wait for that to end",
     )
     os.killpg(first.pid, signal.SIGKILL)
     first.kill()
-    result = json_answer(start(*words).finish())
+    result = json_answer(start(*arguments).finish())
     assert [cell["state"] for cell in result["cells"]] == ["finished"] * 4

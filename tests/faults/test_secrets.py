@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.cli.conftest import Run, World, alone
+from tests.cli.conftest import Run, World, run_separately
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -63,9 +63,9 @@ def test_no_secret_is_in_what_commands_print_or_write(
         "assess.probe.enabled=false",
     ]
     printed = []
-    for expected, words in (
+    for expected, arguments in (
         (0, ["search", *hidden, "remove=2", f"searcher={searcher}", "--config-dir", inputs, "tracking=none"]),
-        (2, ["export", "latest", "--out", "pruned"]),  # the model's path is on record without its secret
+        (2, ["export", "latest", "--out", "pruned"]),  # the model's path is recorded without its secret
         (0, ["config", *hidden, *search_words, f"tracking.uri=http://u:{_planted(chr(39), '/')}@h/p"]),
         (0, ["score", *hidden, "masks=[[1]]", "--json"]),
         (0, ["data", *hidden]),
@@ -103,15 +103,15 @@ def test_no_secret_is_in_what_commands_print_or_write(
         (0, ["ledger", "export", "--out", "tables"]),
         (0, ["ledger", "clean", "latest"]),
     ):
-        done = run(*words)
-        assert done.code == expected, (words, done)
-        printed.append((words[0], done.out + done.err))
+        done = run(*arguments)
+        assert done.code == expected, (arguments, done)
+        printed.append((arguments[0], done.out + done.err))
     axes = ["study.grid.searcher=[one_shot]", "study.grid.remove=[2]"]
     axis = f"study.grid.calibration={{'a hf_{_planted()}': data.seed=1}}"
-    for words in (["study", *hidden[:-1], *axes, axis, *texts[1:], "cluster.replicas=1"], ["report", "latest"]):
-        done = alone(*words)
+    for arguments in (["study", *hidden[:-1], *axes, axis, *texts[1:], "cluster.replicas=1"], ["report", "latest"]):
+        done = run_separately(*arguments)
         assert done.code == 0, done
-        printed.append((words[0], done.out + done.err))
+        printed.append((arguments[0], done.out + done.err))
     assert not [(name, text) for name, text in printed if _MARK.decode() in text]
     assert len(list(cwd.rglob("*"))) > 60, "reports, artifacts, tables, a sweep and an export"
     assert json.loads((cwd / "pruned" / "raysearch.json").read_text())["mask"]

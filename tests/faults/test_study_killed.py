@@ -1,4 +1,4 @@
-"""A study that was killed goes on where it was, by the same command."""
+"""A killed study is continued by the same command."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from raysearch.searching.search_record import SEARCHES, with_current_states
 from raysearch.tracking.options import MlflowStore
 from tests.cli.answers import evaluations, json_answer
 from tests.cli.conftest import World
-from tests.cli.studies import small_study, study_words
+from tests.cli.studies import small_study, study_overrides
 from tests.faults.injection import assert_all_gone, do, kill_at, ray_process, start, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 
 def test_a_killed_study_ends_the_same_and_runs_nothing_twice(world: World, cwd: Path) -> None:
-    words = ["study", *study_words(world, **{"data.shard_samples": 1}), "--json"]
-    value = json_answer(do(*words, "store=undisturbed"))
+    arguments = ["study", *study_overrides(world, **{"data.shard_samples": 1}), "--json"]
+    value = json_answer(do(*arguments, "store=undisturbed"))
     mark = uuid.uuid4().hex
-    kill_at(words, "mlruns", 80, mark=mark)
+    kill_at(arguments, "mlruns", 80, mark=mark)
     earlier_evaluations = evaluations("mlruns")
-    again = json_answer(do(*words, mark=mark))
+    again = json_answer(do(*arguments, mark=mark))
     assert earlier_evaluations.items() <= evaluations("mlruns").items()
     assert evaluations("mlruns") == evaluations("undisturbed")
     assert again["study_id"] == value["study_id"]
@@ -39,9 +39,9 @@ def test_a_killed_study_ends_the_same_and_runs_nothing_twice(world: World, cwd: 
 
 
 def test_ray_itself_is_killed_under_a_study(world: World, cwd: Path) -> None:
-    words = ["study", *study_words(world, **{"data.shard_samples": 1})]
+    arguments = ["study", *study_overrides(world, **{"data.shard_samples": 1})]
     for part, rows in (("raylet", 40), ("gcs_server", 120)):
-        command = start(*words, RAY_gcs_rpc_server_reconnect_timeout_s="15")  # a minute, unless told
+        command = start(*arguments, RAY_gcs_rpc_server_reconnect_timeout_s="15")  # a minute, unless told
         pid = ray_process(command, part)
         wait_for_rows(command, "mlruns", rows)
         os.kill(pid, signal.SIGKILL)
@@ -49,7 +49,7 @@ def test_ray_itself_is_killed_under_a_study(world: World, cwd: Path) -> None:
         assert outcome.code == 1, outcome
         assert "died, and the replicas with it; what they had evaluated is in the ledger, and the same" in outcome.err
         assert "Traceback" not in outcome.err
-    again = json_answer(do(*words, "--json"))
+    again = json_answer(do(*arguments, "--json"))
     assert all(cell["removed"] for cell in again["cells"])
 
 
@@ -62,8 +62,10 @@ def test_a_study_that_is_stopped_leaves_nothing_failed_or_running(world: World, 
         "screening": "off",
         "tracking": "mlflow",
     }
-    words = small_study(world, "searcher=[exhaustive,greedy]", "remove=[2]", **{**many_samples, "study.concurrency": 2})
-    command = start("study", *words)
+    arguments = small_study(
+        world, "searcher=[exhaustive,greedy]", "remove=[2]", **{**many_samples, "study.concurrency": 2}
+    )
+    command = start("study", *arguments)
     wait_for_rows(command, "mlruns", 2, "searches")
     wait_for_rows(command, "mlruns", 40)
     command.process.terminate()  # as a scheduler does

@@ -50,7 +50,7 @@ class RecordedSearch:
     """
 
     run: Run
-    words: list[str]
+    arguments: list[str]
     undisturbed: dict[str, Any]
     server: Server
     experiment: str
@@ -67,7 +67,7 @@ class RecordedSearch:
                 left.pop()()
 
         self.patch.setattr(SearchDisplay, "on_round_ended", on_round_ended)
-        outcome = self.run(*self.words, f"tracking.uri={self.server.url}")
+        outcome = self.run(*self.arguments, f"tracking.uri={self.server.url}")
         assert same(json_answer(outcome), self.undisturbed)
         return outcome
 
@@ -86,9 +86,9 @@ def search(
     run: Run, world: World, server: Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> RecordedSearch:
     experiment = re.sub(r"\W", "_", request.node.name)
-    words = ["search", *world.search(tracking=None, tracking__experiment=experiment, remove=3), "--json"]
-    undisturbed = json_answer(run(*words, "tracking.type=none", "store=undisturbed"))
-    return RecordedSearch(run, words, undisturbed, server, experiment, monkeypatch)
+    arguments = ["search", *world.search(tracking=None, tracking__experiment=experiment, remove=3), "--json"]
+    undisturbed = json_answer(run(*arguments, "tracking.type=none", "store=undisturbed"))
+    return RecordedSearch(run, arguments, undisturbed, server, experiment, monkeypatch)
 
 
 @pytest.mark.parametrize(("killed_after", "repair"), [(2, "resume"), (3, "search")])
@@ -99,7 +99,7 @@ def test_a_server_that_is_killed_and_back_later(search: RecordedSearch, killed_a
     assert server.url in warning
     assert warning.endswith(f"raysearch sync {search.undisturbed['search_id']}")
     server.start()
-    again = [*search.words, f"tracking.uri={server.url}"] if repair == "search" else [repair, "latest", "--json"]
+    again = [*search.arguments, f"tracking.uri={server.url}"] if repair == "search" else [repair, "latest", "--json"]
     assert json_answer(search.run(*again))["mlflow_run_id"] is not None
     search.assert_complete()
 

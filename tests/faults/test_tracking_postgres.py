@@ -42,7 +42,7 @@ def test_two_searches_on_a_server_that_dies_with_its_database(
     search: RecordedSearch, postgres: Postgres, server: Server
 ) -> None:
     server.start()
-    other = spawn(*search.words, "seed=1", "store=other", f"tracking.uri={server.url}")
+    other = spawn(*search.arguments, "seed=1", "store=other", f"tracking.uri={server.url}")
 
     def die() -> None:
         postgres.kill()
@@ -61,17 +61,17 @@ def test_no_password_or_token_is_kept_and_what_needs_one_asks(
     run: Run, cwd: Path, world: World, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEAM_TOKEN", "aVery-Secret-Value-7")
-    words = world.search(
+    overrides = world.search(
         tracking=None, tracking__uri=postgres.uri, tracking__experiment=f"x {TOKEN} aVery-Secret-Value-7"
     )
-    outcome = run("search", *words, "--json")
+    outcome = run("search", *overrides, "--json")
     result = json_answer(outcome)
     assert warnings(outcome) == []
     assert result["mlflow_run_id"] is not None
-    outputs = [run(*line).err for line in (["show", "latest"], ["search", *words, "remove=x"], ["sync", "latest"])]
+    outputs = [run(*line).err for line in (["show", "latest"], ["search", *overrides, "remove=x"], ["sync", "latest"])]
     contents = [file.read_bytes().decode("latin-1") for file in cwd.rglob("*") if file.is_file()]
     for secret in (PASSWORD, TOKEN, "aVery-Secret-Value-7"):
-        assert not any(secret in words for words in [*contents, *outputs])
+        assert not any(secret in text for text in [*contents, *outputs])
     values = list(rows(postgres))
     assert any("postgresql+psycopg2://mlflow:***@127.0.0.1" in value for value in values), "the params are there"
     assert not any(secret in value for value in values for secret in (PASSWORD, TOKEN, "aVery-Secret-Value-7"))

@@ -45,10 +45,10 @@ def test_the_same_texts_for_any_batch(name):
     options = DECODINGS[name]
     stack = LayerStack(tiny_model(n_layers=2))
     with stack.bypassed(Mask.of(1)) as model:
-        alone = [generate(model, Numbers(), [prompt], options)[0][0] for prompt in prompts()]
+        single = [generate(model, Numbers(), [prompt], options)[0][0] for prompt in prompts()]
         for rows in (2, 3, 16):
-            assert generate(model, Numbers(), prompts(), options, rows)[0] == alone
-        assert generate(model, Numbers(), prompts()[::-1], options, 4)[0][::-1] == alone
+            assert generate(model, Numbers(), prompts(), options, rows)[0] == single
+        assert generate(model, Numbers(), prompts()[::-1], options, 4)[0][::-1] == single
 
 
 @pytest.mark.parametrize("name", DECODINGS)
@@ -252,10 +252,10 @@ def test_a_model_without_a_cache_writes_what_transformers_writes():
     all_prompts = prompts(stop=())
     for prompt, written in zip(all_prompts, generate(model, Numbers(), all_prompts)[0], strict=True):
         ids = torch.tensor([prompt.ids])
-        alone = model.generate(
+        single = model.generate(
             ids, max_new_tokens=prompt.max_new_tokens, do_sample=False, eos_token_id=0, pad_token_id=0
         )
-        new = alone[0, len(prompt.ids) :].tolist()
+        new = single[0, len(prompt.ids) :].tolist()
         assert written.text == Numbers().decode(new[: new.index(0)] if 0 in new else new, True)
 
 

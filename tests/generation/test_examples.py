@@ -8,8 +8,8 @@ from raysearch.generation.examples import examples, worst
 from raysearch.generation.score import AnswerScore, ScoredText
 
 
-def text(words: str, value: float, failure: str | None = None, cut_off: bool = False) -> ScoredText:
-    return ScoredText(words, len(words.split()), cut_off, AnswerScore(value, failure))
+def text(content: str, value: float, failure: str | None = None, cut_off: bool = False) -> ScoredText:
+    return ScoredText(content, len(content.split()), cut_off, AnswerScore(value, failure))
 
 
 DENSE = [text("1", 1), text("2", 1), text("so 3", 0.5), text("no", 0)]

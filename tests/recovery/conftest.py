@@ -49,25 +49,25 @@ def assessed_by(world: World) -> list[str]:
     ]
 
 
-def search_once(words: Iterable[str], paths: pytest.TempPathFactory) -> tuple[str, Path]:
+def search_once(arguments: Iterable[str], paths: pytest.TempPathFactory) -> tuple[str, Path]:
     """Search in a folder of its own; return the search's id, and its store, of which tests take copies."""
     folder = paths.mktemp("searched")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        return raysearch.search(*words).search_id, folder / "mlruns"
+        return raysearch.search(*arguments).search_id, folder / "mlruns"
 
 
-def done(run: Run, *words: object) -> Any:
+def done(run: Run, *arguments: object) -> Any:
     """What a command prints as JSON, which goes well."""
-    outcome = run(*words, "--json")
+    outcome = run(*arguments, "--json")
     assert outcome.code == 0, outcome.err
     return json.loads(outcome.out)
 
 
 def assert_refused(run: Run, cases: Iterable[tuple[list[str], str]]) -> None:
     """Assert that each command ends in one sentence with a message."""
-    for words, message in cases:
-        refused = run(*words)
-        assert refused.code == 2, (words, refused.err)
-        assert message in refused.err, (words, refused.err)
+    for arguments, message in cases:
+        refused = run(*arguments)
+        assert refused.code == 2, (arguments, refused.err)
+        assert message in refused.err, (arguments, refused.err)
         assert refused.err.strip().splitlines()[-1].startswith("error: "), refused.err

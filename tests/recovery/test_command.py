@@ -36,7 +36,7 @@ def searched(whole: tuple[str, Path], cwd: Path) -> str:
 
 
 @pytest.fixture
-def words(searched: str, assessed_by: list[str]) -> list[str]:
+def arguments(searched: str, assessed_by: list[str]) -> list[str]:
     """Return the overrides of a quick training, and of a text to assess by."""
     return [
         searched,
@@ -47,12 +47,12 @@ def words(searched: str, assessed_by: list[str]) -> list[str]:
 
 
 def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
-    run: Run, words: list[str], other_text: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, arguments: list[str], other_text: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    command = ["recover", *words, f"data.path={other_text}", "--out", "healed"]
+    command = ["recover", *arguments, f"data.path={other_text}", "--out", "healed"]
     shown = run(*command)
     assert shown.code == 0, shown.err
     assert "recovered" in shown.out
@@ -94,8 +94,8 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
         for name in ("write_checkpoint", "draw_prompts", "top_logits_of", "export_search"):
             patch.setattr(steps, name, pytest.fail)
         assert done(run, *command)["recovery_id"] == folder.name
-        name, *overrides = words
-        recovered = raysearch.open().search(name).recover("healed", *overrides, f"data.path={other_text}")
+        name, *arguments = arguments
+        recovered = raysearch.open().search(name).recover("healed", *arguments, f"data.path={other_text}")
     shown_in_notebooks = recovered._repr_html_()
     assert "<td>mine (perplexity, lower is better)</td>" in shown_in_notebooks and "±" in shown_in_notebooks
     message = "is not empty; name another folder, or replace it with --overwrite"
@@ -104,9 +104,9 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
 
 
 def test_a_model_may_be_recovered_without_being_assessed(
-    run: Run, words: list[str], cwd: Path, other_text: Path
+    run: Run, arguments: list[str], cwd: Path, other_text: Path
 ) -> None:
-    command = ["recover", *words, f"data.path={other_text}", "assess=none", "assess.texts.mine=null"]
+    command = ["recover", *arguments, f"data.path={other_text}", "assess=none", "assess.texts.mine=null"]
     value = done(run, *command, "--out", "healed")
     assert value["training"]["steps"] > 0
     assert (value["dense"], value["recovered"]) == ({}, {})
@@ -117,14 +117,14 @@ def test_a_model_may_be_recovered_without_being_assessed(
     assert "assess measures nothing; name texts or tasks" in refused.err
 
 
-def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: World) -> None:
-    refused = run("recover", *words, f"data.path={world.text}", "data.part=all", "data.samples=250", "--dry-run")
+def test_text_that_was_measured_is_left_out(run: Run, arguments: list[str], world: World) -> None:
+    refused = run("recover", *arguments, f"data.path={world.text}", "data.part=all", "data.samples=250", "--dry-run")
     assert "overlapping" in refused.out + refused.err
     assert "'loss'" not in refused.out, "trl prints nothing of the timed steps"
 
 
 def test_a_dry_run_times_the_loss_that_is_trained(
-    run: Run, words: list[str], other_text: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, arguments: list[str], other_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = RecoveryTrainer.compute_loss
     calls = list[float]()
@@ -144,7 +144,7 @@ def test_a_dry_run_times_the_loss_that_is_trained(
 
     monkeypatch.setattr(RecoveryTrainer, "compute_loss", counted)
     monkeypatch.setattr(recover, "make_trainer", short)
-    outcome = run("recover", *words, f"data.path={other_text}", "--dry-run")
+    outcome = run("recover", *arguments, f"data.path={other_text}", "--dry-run")
     assert outcome.code == 0, outcome.err
     assert "Not in that time: answers and logits of the dense model" in outcome.out
     assert "drawing the data" in outcome.err
@@ -155,21 +155,21 @@ def test_a_dry_run_times_the_loss_that_is_trained(
 
 
 def test_the_dense_model_answers_prompts_once(
-    run: Run, words: list[str], cwd: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, arguments: list[str], cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words_of_text = ("people", "war", "navy", "law", "state", "union", "nation", "laws")
     texts = [f"the {word} of the {second_word}" for word in words_of_text for second_word in words_of_text[:5]]
-    overrides = [word for word in words if not word.startswith("data")]
-    overrides += questions(cwd / "asked.jsonl", *({"question": text, "answer": "the law"} for text in texts))
-    overrides += ["recovery.loss=tokens"]
-    overrides += ["recovery.max_new_tokens=40", "recovery.max_tokens=60", "recovery.temperature=1.0"]
-    value = done(run, "recover", *overrides, "--out", "healed")
+    arguments = [word for word in arguments if not word.startswith("data")]
+    arguments += questions(cwd / "asked.jsonl", *({"question": text, "answer": "the law"} for text in texts))
+    arguments += ["recovery.loss=tokens"]
+    arguments += ["recovery.max_new_tokens=40", "recovery.max_tokens=60", "recovery.temperature=1.0"]
+    value = done(run, "recover", *arguments, "--out", "healed")
     assert value["answers_written"] == 40
     assert value["rows"] >= 2
     from raysearch.recovery import responses
 
     monkeypatch.setattr(responses.AnswerJob, "run", pytest.fail)
-    repeated = done(run, "recover", *overrides, "recovery.method=full", "--out", "full")
+    repeated = done(run, "recover", *arguments, "recovery.method=full", "--out", "full")
     assert repeated["answers_written"] == 0, "the ledger has them"
     assert not (cwd / "full/adapter").exists()
 
@@ -181,22 +181,22 @@ def questions(file: Path, *rows: dict[str, str]) -> list[str]:
     return ["data=questions", f"data.path={file}", *fields, "data.samples=all", "data.part=all"]
 
 
-def test_a_dry_run_counts_prompts_that_leave_an_answer_no_room(run: Run, words: list[str], cwd: Path) -> None:
-    overrides = [word for word in words if not word.startswith("data")]
+def test_a_dry_run_counts_prompts_that_leave_an_answer_no_room(run: Run, arguments: list[str], cwd: Path) -> None:
+    arguments = [word for word in arguments if not word.startswith("data")]
     rows = [{"question": f"the law of {n}" + " and the people of the nation" * 20 * (n % 2)} for n in range(40)]
-    overrides += questions(cwd / "asked.jsonl", *({**row, "answer": "the law"} for row in rows))
+    arguments += questions(cwd / "asked.jsonl", *({**row, "answer": "the law"} for row in rows))
     earlier = torch.ones(2**28)  # 1 GiB, which is of no step
     del earlier
     before = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for responses in ("self", "data"):
-        cost = done(run, "recover", *overrides, f"recovery.responses={responses}", "--dry-run")
+        cost = done(run, "recover", *arguments, f"recovery.responses={responses}", "--dry-run")
         assert cost["rows"] == 20
         assert cost["left_out"] == {"too long": 20}
         assert 2**26 < cost["memory_bytes"] < before - 2**29
 
 
 def test_mistakes_are_refused_in_one_sentence(
-    run: Run, words: list[str], world: World, other_text: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, arguments: list[str], world: World, other_text: Path, cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (cwd / "file").write_text("")
     (cwd / "full").mkdir()
@@ -204,32 +204,40 @@ def test_mistakes_are_refused_in_one_sentence(
     on_text = [f"data.path={other_text}"]
     out = ["--out", "x"]
     text = [*on_text, *out]
-    bare = [*(word for word in words if not word.startswith("data")), *out]
+    bare = [*(word for word in arguments if not word.startswith("data")), *out]
     rows = [{"question": f"the {word}", "answer": "law"} for word in ("war", "navy", "trade")]
     cases = [
-        (words, on_text, "--out has no value; name the folder of the recovered checkpoint"),
-        (words, [*on_text, "--out", "file"], "is a file; name a folder"),
-        (words, [*on_text, "--out", "full"], "holds other things than an export; name another folder"),
-        (words, [*on_text, "--out", str(world.model)], "holds the dense model itself; write to another folder"),
-        (words, [*text, "recovery.method=dora"], "recovery.method=dora should be 'lora', 'qlora' or 'full'; did you"),
-        (words, [*text, "recovery.max_tokens=4096"], "is longer than the"),
-        (words, [*text, "recovery.max_tokens=8"], "data.seq_len=16 is longer than recovery.max_tokens=8"),
-        (words, [*text, "data.samples=1"], "data leaves 1 row to train on"),
+        (arguments, on_text, "--out has no value; name the folder of the recovered checkpoint"),
+        (arguments, [*on_text, "--out", "file"], "is a file; name a folder"),
+        (arguments, [*on_text, "--out", "full"], "holds other things than an export; name another folder"),
+        (arguments, [*on_text, "--out", str(world.model)], "holds the dense model itself; write to another folder"),
         (
-            words,
+            arguments,
+            [*text, "recovery.method=dora"],
+            "recovery.method=dora should be 'lora', 'qlora' or 'full'; did you",
+        ),
+        (arguments, [*text, "recovery.max_tokens=4096"], "is longer than the"),
+        (arguments, [*text, "recovery.max_tokens=8"], "data.seq_len=16 is longer than recovery.max_tokens=8"),
+        (arguments, [*text, "data.samples=1"], "data leaves 1 row to train on"),
+        (
+            arguments,
             [*text, "recovery.tokens=20"],
             "leaves 1 row to train on (23 beyond recovery.tokens); use more recovery.tokens",
         ),
-        (words, [*text, "--remove", "4"], "--remove=4 is not a number of layers"),
-        (words, ["data.path=nothing.txt", *out], "data.path=nothing.txt does not exist"),
-        (words, [*text, "--dry-run", "recovery.targets=[nothing]"], "targets=['nothing'] does not fit the model"),
-        (words, [*text, "--dry-run", "assess.tasks=[nothing]"], "has nothing, which lm-eval does not know"),
-        (words, [*text, "recovery.targets='['"], "targets=[ does not fit the model (unterminated character set"),
-        (words, [*text, "recovery.workers=9999", "recovery.batch_size=9999"], "workers=9999 are more processes"),
-        (words, [*text, "recovery.learning_rate=1e30", "recovery.warmup_steps=0"], "use a lower recovery.learn"),
-        (words, [*text, "assess.server=http://127.0.0.1:9/v1"], "serves one checkpoint, and a recovery assesses three"),
-        (words, [*text, "recovery.workers=3"], "recovery.batch_size=8 is not a multiple of recovery.workers=3"),
-        (["nothing", *words[1:]], text, "SEARCH='nothing' is not in"),
+        (arguments, [*text, "--remove", "4"], "--remove=4 is not a number of layers"),
+        (arguments, ["data.path=nothing.txt", *out], "data.path=nothing.txt does not exist"),
+        (arguments, [*text, "--dry-run", "recovery.targets=[nothing]"], "targets=['nothing'] does not fit the model"),
+        (arguments, [*text, "--dry-run", "assess.tasks=[nothing]"], "has nothing, which lm-eval does not know"),
+        (arguments, [*text, "recovery.targets='['"], "targets=[ does not fit the model (unterminated character set"),
+        (arguments, [*text, "recovery.workers=9999", "recovery.batch_size=9999"], "workers=9999 are more processes"),
+        (arguments, [*text, "recovery.learning_rate=1e30", "recovery.warmup_steps=0"], "use a lower recovery.learn"),
+        (
+            arguments,
+            [*text, "assess.server=http://127.0.0.1:9/v1"],
+            "serves one checkpoint, and a recovery assesses three",
+        ),
+        (arguments, [*text, "recovery.workers=3"], "recovery.batch_size=8 is not a multiple of recovery.workers=3"),
+        (["nothing", *arguments[1:]], text, "SEARCH='nothing' is not in"),
         (bare, questions(cwd / "no.jsonl"), "holds no"),
         (bare, questions(cwd / "empty.jsonl", *({**row, "question": ""} for row in rows)), "empty.jsonl"),
         ([*bare, "recovery.max_prompt_tokens=1"], questions(cwd / "a.jsonl", *rows), "train on (3 too long)"),
@@ -241,5 +249,5 @@ def test_mistakes_are_refused_in_one_sentence(
     ]
     assert_refused(run, [(["recover", *before, *more], message) for before, more, message in cases])
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
-    assert_refused(run, [(["recover", *words, *text], "store=mlruns has 1 kB left, and this recovery needs")])
+    assert_refused(run, [(["recover", *arguments, *text], "store=mlruns has 1 kB left, and this recovery needs")])
     assert not (cwd / "x").exists()

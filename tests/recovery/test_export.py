@@ -64,7 +64,7 @@ def test_a_recovered_gguf_file_becomes_a_gguf_file_again(run: Run, cwd: Path) ->
         (["--recovered", "--out", "x", "--prompt", "a"], "--prompt is not offered with --recovered"),
         (["--recovered", "--gguf", "x", "--push", "a/b"], "--push is not offered with --recovered"),
     ]
-    assert_refused(run, [(["export", "latest", *words], message) for words, message in cases])
+    assert_refused(run, [(["export", "latest", *options], message) for options, message in cases])
 
 
 @pytest.mark.usefixtures("searched")

@@ -32,16 +32,16 @@ WITH = (
 
 
 @pytest.fixture(scope="module")
-def words(world: World, other_text: Path) -> list[str]:
+def command(world: World, other_text: Path) -> list[str]:
     """Return the overrides of a greedy search whose three best masks are trained for three steps."""
     refining = ["refine=recover", "refine.steps=3", f"refine.recover_with={WITH.format(other_text)}"]
     return ["search", *world.search(), *refining]
 
 
 @pytest.fixture(scope="module")
-def whole(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the store of that search."""
-    return search_once(words[1:], tmp_path_factory)[1]
+    return search_once(command[1:], tmp_path_factory)[1]
 
 
 @pytest.fixture
@@ -62,10 +62,10 @@ class Listening(Observer):
 
 
 def test_the_best_mask_after_a_short_recovery_is_the_result(
-    run: Run, words: list[str], refined: None, cwd: Path, store_with_tables: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, command: list[str], refined: None, cwd: Path, store_with_tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = done(run, *(word for word in words if not word.startswith("refine")), "store=plain")
-    result = done(run, *words)
+    plain = done(run, *(word for word in command if not word.startswith("refine")), "store=plain")
+    result = done(run, *command)
     assert result["search_id"] != plain["search_id"]
     masks = result["refinement"]["masks"]
     assert masks[0]["mask"] == plain["removed"], "the best mask before is that of the plain search"
@@ -89,9 +89,9 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
         for name in ("heal", "train"):
             patch.setattr(steps, name, pytest.fail)
         with opened(cwd / "mlruns/ledger.db") as ledger, locked(ledger, folder.name, "REFINEMENT"):
-            repeated = done(run, *words)
+            repeated = done(run, *command)
         assert (folder / "teacher").exists(), "another search trains by it"
-        raysearch.search(*words[1:], observer=(listening := Listening()))
+        raysearch.search(*command[1:], observer=(listening := Listening()))
     assert not (folder / "teacher").exists(), "left by one that was killed"
     assert len({*listening.names}) == 3, "trackers are told of each training, also by a search that trains nothing"
     assert repeated["refinement"] == result["refinement"]
@@ -107,20 +107,20 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
 
 
 def test_the_refined_loss_is_that_of_the_recovered_checkpoint(
-    run: Run, words: list[str], refined: None, other_text: Path, assessed_by: list[str], world: World, cwd: Path
+    run: Run, command: list[str], refined: None, other_text: Path, assessed_by: list[str], world: World, cwd: Path
 ) -> None:
     """The checkpoint is written by the same training, started by hand."""
-    result = done(run, *words)
+    result = done(run, *command)
     by_hand = [*WITH.format(other_text).split(), "recovery.max_steps=3", "recovery.epochs=3.0", *assessed_by]
     done(run, "recover", result["search_id"], *by_hand, "--out", "healed")
-    score = [word for word in world.words(model=cwd / "healed") if not word.startswith("remove")]
+    score = [word for word in world.overrides(model=cwd / "healed") if not word.startswith("remove")]
     (scored,) = done(run, "score", *score, "masks=[[]]")
     best = min(result["refinement"]["masks"], key=lambda mask: mask["recovered_loss"])
     assert scored["loss"] == pytest.approx(best["recovered_loss"], rel=1e-6)
 
 
-def test_what_screening_dropped_is_known_before_the_best_are_chosen(run: Run, words: list[str]) -> None:
-    many = [*words, "data.samples=64", "data.shard_samples=1", "refine.steps=1"]
+def test_what_screening_dropped_is_known_before_the_best_are_chosen(run: Run, command: list[str]) -> None:
+    many = [*command, "data.samples=64", "data.shard_samples=1", "refine.steps=1"]
     exact = done(run, *many, "screening=off")
     screened = done(run, *many, "screening=confident", "screening.confidence=0.6")
     assert screened["evaluations"]["screened"] > 0
@@ -128,8 +128,10 @@ def test_what_screening_dropped_is_known_before_the_best_are_chosen(run: Run, wo
     assert masks[0] == masks[1]
 
 
-def test_a_stopped_refinement_resumes(run: Run, words: list[str], whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    undisturbed = done(run, *words, f"store={whole}")
+def test_a_stopped_refinement_resumes(
+    run: Run, command: list[str], whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = done(run, *command, f"store={whole}")
     fit = training._fit
     trained = list[Any]()
 
@@ -141,21 +143,21 @@ def test_a_stopped_refinement_resumes(run: Run, words: list[str], whole: Path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "_fit", once)
-        assert run(*words).code == 130
+        assert run(*command).code == 130
         trained.append(trained[0])
         patch.setattr(steps, "draw_prompts", pytest.fail)
-        resumed = done(run, *words)
+        resumed = done(run, *command)
     assert len({*trained}) == 3 == len(trained) - 1, "each mask is trained once"
     same = [[{**mask, "seconds": 0} for mask in each["refinement"]["masks"]] for each in (undisturbed, resumed)]
     assert same[0] == same[1]
 
 
 def test_a_recovery_has_the_same_name_whether_or_not_the_parts_of_a_weighted_search_are_recorded(
-    run: Run, words: list[str], refined: None, monkeypatch: pytest.MonkeyPatch
+    run: Run, command: list[str], refined: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Older searches have no parts; the calibration's fingerprint covers them."""
     parts = {"parts": "one two"}
-    whole = done(run, *words)["refinement"]
+    whole = done(run, *command)["refinement"]
     with opened(Path("mlruns/ledger.db")) as ledger:
         before = SEARCHES.find(ledger, "latest")
         after = replace(before, fingerprints={**before.fingerprints, **parts})
@@ -173,19 +175,19 @@ def test_a_recovery_has_the_same_name_whether_or_not_the_parts_of_a_weighted_sea
 
     monkeypatch.setattr(search_run, "open_session", with_parts)
     monkeypatch.setattr(steps, "heal", pytest.fail)
-    assert done(run, *words)["refinement"] == whole
+    assert done(run, *command)["refinement"] == whole
 
 
-def test_rows_that_do_not_fit_the_model_are_refused_before_the_search(run: Run, words: list[str], cwd: Path) -> None:
+def test_rows_that_do_not_fit_the_model_are_refused_before_the_search(run: Run, command: list[str], cwd: Path) -> None:
     cases = [
         ("recovery.max_tokens=65", "recovery.max_tokens=65 is longer than the 64 positions of the model; use 64 or"),
         ("data.seq_len=49", "data.seq_len=49 is longer than recovery.max_tokens=48, the most of a row"),
     ]
-    assert_refused(run, [([*words[:-1], f"{words[-1]} {word}"], message) for word, message in cases])
+    assert_refused(run, [([*command[:-1], f"{command[-1]} {word}"], message) for word, message in cases])
     assert not list(cwd.iterdir())
 
 
-def test_mistakes_are_refused_in_one_sentence(run: Run, words: list[str]) -> None:
+def test_mistakes_are_refused_in_one_sentence(run: Run, command: list[str]) -> None:
     cases = [
         (["refine.masks=1"], "refine.masks=1 should be greater than or equal to 2"),
         (["refine.steps=0"], "refine.steps=0 should be greater than 0"),
@@ -198,7 +200,7 @@ def test_mistakes_are_refused_in_one_sentence(run: Run, words: list[str]) -> Non
         (["remove=auto", "budget.loss=1"], "refine.masks=3 compares masks of one size, and remove=auto is yet to find"),
         (["searcher=one_shot"], "searcher=one_shot scored"),
     ]
-    assert_refused(run, [([*words, *more], message) for more, message in cases])
-    grid = [word for word in words[1:] if not word.startswith("remove")]
+    assert_refused(run, [([*command, *more], message) for more, message in cases])
+    grid = [word for word in command[1:] if not word.startswith("remove")]
     study = ["study", *grid, "study.grid.remove=[2]", "study.grid.searcher=[greedy]", "cluster=local"]
     assert_refused(run, [(study, "study.recover trains each mask that a study finds")])

@@ -35,15 +35,15 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
     one_ray: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = [
+    overrides = [
         *small_study(world, "searcher=[one_shot]", f"model={{tiny: model={world.model}}}", model=None),
         *("remove=2", *assessed_by, f"study.recover_with={WITH.format(other_text)}"),
         "study.recover.plain=recovery.method=lora",
     ]
-    spec = build.study_spec(words)
+    spec = build.study_spec(overrides)
     assert plan_study(spec).trainings == 2
     assert spec.recoveries["plain"].cluster.backend == "inline", "a cluster of its own wins over the study's"
-    value = done(run, "study", *words)
+    value = done(run, "study", *overrides)
     recovered = value["recovered"]
     assert [(entry["found_by"], entry["remove"]) for entry in recovered] == [(["dense"], 0), (["one_shot"], 2)]
     assert [entry["record"]["way"] for entry in recovered] == ["plain"] * 2
@@ -65,20 +65,20 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
     with monkeypatch.context() as patch:
         patch.setattr(recover, "_recover", pytest.fail)
         patch.setattr(write, "write_report", lambda results, out: [report])  # the same figures again
-        assert done(run, "study", *words)["recovered"] == recovered
+        assert done(run, "study", *overrides)["recovered"] == recovered
     assert not leftover.exists()
     monkeypatch.setattr(training, "make_trainer", pytest.fail)
-    for entry in done(run, "study", *words, "assess.tasks=[piqa]", f"assess.data_dir={items}")["recovered"]:
+    for entry in done(run, "study", *overrides, "assess.tasks=[piqa]", f"assess.data_dir={items}")["recovered"]:
         assert [number["metric"]["name"] for number in entry["record"]["numbers"]] == ["mine", "piqa"]
 
 
 def test_rows_longer_than_the_model_takes_are_refused_before_any_search(run: Run, world: World, cwd: Path) -> None:
     with_long_rows = WITH.format(world.text).replace("max_tokens=48", "max_tokens=1024")
-    words = [
+    overrides = [
         *small_study(world, "searcher=[one_shot]", f"model={{tiny: model={world.model}}}", model=None),
         *("remove=2", f"study.recover_with={with_long_rows}", "study.recover.plain=recovery.method=lora"),
     ]
-    refused = run("study", *words)
+    refused = run("study", *overrides)
     assert refused.code == 2
     assert "recovery.max_tokens=1024 is longer than the 64 positions of the model" in refused.err
     assert not (cwd / "mlruns/ledger.db").exists()

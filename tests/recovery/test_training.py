@@ -169,8 +169,8 @@ def test_distillation_is_a_divergence_over_the_kept_tokens_and_the_rest() -> Non
         p = dense[row].softmax(-1)
         q = logits[row].softmax(-1)
         top_tokens = ids[row].tolist()
-        rest = [token for token in range(7) if token not in top_tokens]
-        pairs = [*((p[token], q[token]) for token in top_tokens), (p[rest].sum(), q[rest].sum())]
+        other_tokens = [token for token in range(7) if token not in top_tokens]
+        pairs = [*((p[token], q[token]) for token in top_tokens), (p[other_tokens].sum(), q[other_tokens].sum())]
         by_hand = sum(float(p_token * (p_token / q_token).log()) for p_token, q_token in pairs)
         computed = distillation_loss(logits[row : row + 1].float(), ids[row : row + 1], log_p[row : row + 1].float())
         assert float(computed) == pytest.approx(by_hand, rel=1e-4)
@@ -304,15 +304,15 @@ def test_two_workers_have_the_losses_of_one_and_resume_after_a_kill(
 ) -> None:
     options = replace(OPTIONS, epochs=2, micro_batch_size=1, held_out=0.27)  # 3 rows, for 2 workers
     data = data.part(0, 11)
-    alone = run(checkpoint, data, options, tmp_path / "alone")
+    single = run(checkpoint, data, options, tmp_path / "alone")
     options = replace(options, workers=2)
     together = run(checkpoint, data, options, tmp_path / "together")
-    assert alone.steps == together.steps == 4
-    assert alone.tokens == together.tokens
+    assert single.steps == together.steps == 4
+    assert single.tokens == together.tokens
     assert [(point.step, point.tokens) for point in together.points] == [
-        (point.step, point.tokens) for point in alone.points
+        (point.step, point.tokens) for point in single.points
     ]
-    losses = [[point.loss or point.held_out for point in training.points] for training in (together, alone)]
+    losses = [[point.loss or point.held_out for point in training.points] for training in (together, single)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     arguments = (3, checkpoint, data, options, tmp_path / "killed")
     process = multiprocessing.get_context("spawn").Process(target=run_to_step, args=arguments)

@@ -19,7 +19,13 @@ from raysearch.studies.result import StudyResult
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "rethinking_layer_redundancy"
 RESULTS = FOLDER / "results" / "four_calibrations"
-VERDICTS = ("**clear**", "not told apart", "measured", "a description")
+#: The verdicts of the README, each with the verdict of claims.md.
+VERDICTS = {
+    "**clear**": "**clear**",
+    "not significant": "not told apart",
+    "measured": "measured",
+    "a description": "a description",
+}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +114,7 @@ def test_every_number_in_a_table_of_the_readme_is_one_of_its_claims() -> None:
         lines = [line for name in names for line in (RESULTS.parent / name).read_text(encoding="utf-8").splitlines()]
         body = re.sub(r"^\|.*\n(?=\|-)", "", section, flags=re.MULTILINE)  # without the heads of tables
         for row in re.findall(r"^\|[^|]*(\|.*\d.*)\|$", body, flags=re.MULTILINE) if names else ():
-            row_verdicts = [verdict for verdict in VERDICTS if verdict in row]
+            row_verdicts = [claimed_verdict for verdict, claimed_verdict in VERDICTS.items() if verdict in row]
             matching_lines = [line for line in lines if len(row_verdicts) != 1 or row_verdicts[0] in line]
             claimed = [abs(float(number)) for line in matching_lines for number in _numbers(line)]
             for number in _numbers(row):

@@ -122,7 +122,7 @@ def test_calibration_dominates_perplexity_but_not_accuracy(published: Analysis) 
 def test_findings_do_not_recommend_without_knowing_the_noise(published: Analysis) -> None:
     within, *_ = (finding for finding in findings(published) if finding.question == "Which searcher?")
     assert within.sure == "cannot tell"
-    assert "within a setting cannot be told" in within.verdict
+    assert "It is not known whether searchers differ by" in within.verdict
     over, *_ = (finding for finding in findings(published) if finding.question == "Searchers over all settings")
     assert over.sure == "not significant"
     assert "but no searcher is significantly worse" in over.verdict

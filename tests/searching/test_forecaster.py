@@ -47,8 +47,8 @@ def test_a_search_that_was_rehearsed_is_not_rehearsed_again() -> None:
     forecaster = Forecaster(60)
     cached: set[Mask | Statistic] = set()
     for some_objectives in objectives:
-        alone = Forecaster().forecast(searcher.searcher, PROBLEM, 0, some_objectives)
-        assert forecaster.forecast(searcher, PROBLEM, 0, some_objectives) == alone
+        separate = Forecaster().forecast(searcher.searcher, PROBLEM, 0, some_objectives)
+        assert forecaster.forecast(searcher, PROBLEM, 0, some_objectives) == separate
     first = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], cached)
     second = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], cached)
     assert first == Forecaster().forecast(searcher.searcher, PROBLEM, 0, objectives[0])

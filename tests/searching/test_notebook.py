@@ -35,7 +35,12 @@ def html_of(cell: Any) -> str:
 @pytest.mark.filterwarnings("ignore")  # warnings of jupyter_client
 def test_a_search_shows_a_moving_bar_and_then_its_result(cwd: Path, world: World) -> None:
     run = f"import raysearch\nsearch = raysearch.search(*{world.search()!r})"
-    cells = [run, "search", "search.result.plot.path();", "raysearch.search('remove=99', *" + repr(world.words()) + ")"]
+    cells = [
+        run,
+        "search",
+        "search.result.plot.path();",
+        "raysearch.search('remove=99', *" + repr(world.overrides()) + ")",
+    ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     book.cells[-1].metadata["tags"] = ["raises-exception"]
     Watched(book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(cwd)}}).execute()

@@ -69,10 +69,10 @@ def test_a_result_and_its_repetition_have_the_same_separation(spec: SearchSpec, 
     assert (
         last_record(spec).finished_result.separation == separation == run_search(spec, Observer(), Tracker()).separation
     )
-    alone = run_search(build.search_spec(world.search(searcher="one_shot")), Observer(), Tracker()).separation
-    assert alone is not None, "of five layers, two are removed"
-    assert alone.by_layer, "of five layers, two are removed"
-    assert alone.n_others == 3, "of five layers, two are removed"
+    separate = run_search(build.search_spec(world.search(searcher="one_shot")), Observer(), Tracker()).separation
+    assert separate is not None, "of five layers, two are removed"
+    assert separate.by_layer, "of five layers, two are removed"
+    assert separate.n_others == 3, "of five layers, two are removed"
 
 
 def test_data_that_are_deleted_during_a_search_do_not_undo_it(world: World, cwd: Path) -> None:

@@ -8,12 +8,12 @@ from raysearch.studies.grid import combinations_of
 GRID = {"searcher": {"beam 3": "searcher=beam searcher.width=3", "one": "searcher=one_shot"}, "remove": [5, 7]}
 
 
-def words(grid, **rules):
+def overrides(grid, **rules):
     return [combination.overrides for combination in combinations_of(grid, **rules)]
 
 
 def test_every_combination_in_the_order_of_the_axes():
-    assert words(GRID) == [
+    assert overrides(GRID) == [
         ("searcher=beam", "searcher.width=3", "remove=5"),
         ("searcher=beam", "searcher.width=3", "remove=7"),
         ("searcher=one_shot", "remove=5"),
@@ -37,11 +37,11 @@ def test_other_samples_are_another_draw_of_the_same_calibration(axis):
 
 
 def test_rules_leave_out_and_add():
-    assert len(words(GRID, exclude=[{"searcher": "one", "remove": [7]}])) == 3
-    assert words(
+    assert len(overrides(GRID, exclude=[{"searcher": "one", "remove": [7]}])) == 3
+    assert overrides(
         GRID, exclude=[{"searcher": ["one", "beam 3"], "remove": 7}], include=[{"searcher": "one", "remove": 9}]
     )[-1] == ("searcher=one_shot", "remove=9")
-    assert len(words(GRID, include=[{"searcher": "one", "remove": 5}])) == 4, "it exists, so it is not added again"
+    assert len(overrides(GRID, include=[{"searcher": "one", "remove": 5}])) == 4, "it exists, so it is not added again"
 
 
 def test_values_may_contain_spaces():

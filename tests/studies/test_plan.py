@@ -7,11 +7,11 @@ from raysearch.configuration import build
 from raysearch.studies.plan import plan_study
 from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
-from tests.cli.studies import study_words
+from tests.cli.studies import study_overrides
 
 
 def test_the_plan_predicts_the_evaluations_of_searches(world: World, run: Run) -> None:
-    plan = plan_study(build.study_spec(study_words(world)))
+    plan = plan_study(build.study_spec(study_overrides(world)))
     evaluations = {
         (cell_plan.cell.search.searcher_name, cell_plan.cell.search.remove): cell_plan.evaluations
         for cell_plan in plan.cells
@@ -22,15 +22,15 @@ def test_the_plan_predicts_the_evaluations_of_searches(world: World, run: Run) -
 
 
 def test_the_plan_shows_the_assessment_after_the_searches(world: World) -> None:
-    spec = build.study_spec([*study_words(world), "assess=offline", "assess.tasks=[piqa]"])
+    spec = build.study_spec([*study_overrides(world), "assess=offline", "assess.tasks=[piqa]"])
     (line,) = assessment_lines(plan_study(spec))
     assert line.startswith(
         f"Then at most {len(spec.cells) + 1} masks, including dense models, are assessed by sotu, piqa"
     )
-    assert assessment_lines(plan_study(build.study_spec(study_words(world)))) == []
+    assert assessment_lines(plan_study(build.study_spec(study_overrides(world)))) == []
 
 
 def test_a_study_is_the_same_wherever_it_runs_and_is_recorded(world: World) -> None:
-    local = study_words(world)
-    elsewhere = study_words(world, tracking="mlflow", cluster="elastic", store="elsewhere")
+    local = study_overrides(world)
+    elsewhere = study_overrides(world, tracking="mlflow", cluster="elastic", store="elsewhere")
     assert build.study_spec(local).study_id == build.study_spec(elsewhere).study_id

@@ -35,10 +35,12 @@ from tests.cli.studies import small_study
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_ray")
 def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: World, run: Run) -> None:
-    words = small_study(world, "searcher=[taylor,one_shot]", "remove=[1]", objective="hidden_cosine")  # no gradients
-    words += ["study.retries=0"]
+    overrides = small_study(
+        world, "searcher=[taylor,one_shot]", "remove=[1]", objective="hidden_cosine"
+    )  # no gradients
+    overrides += ["study.retries=0"]
     for tried in range(2):
-        outcome = run("study", *words, "--json")
+        outcome = run("study", *overrides, "--json")
         assert outcome.code == 1
         assert outcome.err.count("this searcher takes gradients") == 2, "when it fails, and at the end"
         assert ("1 search done already" if tried else "2 searches") in outcome.err
@@ -51,18 +53,18 @@ def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: Worl
 @pytest.mark.usefixtures("one_ray")
 def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     models = f"{{one: model={world.model}, other: model={world.model} model.attention=eager}}"
-    words = small_study(world, "searcher=[one_shot]", "remove=[1]", f"model={models}", model=None)
-    words += ["assess.speed.enabled=true", "assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
+    overrides = small_study(world, "searcher=[one_shot]", "remove=[1]", f"model={models}", model=None)
+    overrides += ["assess.speed.enabled=true", "assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
     assess = assess_searches
 
-    def fails_once(what: Any, *rest: Any) -> Any:
+    def fails_once(what: Any, *arguments: Any) -> Any:
         if what.info.model.attention != "eager":
             raise EvaluationError("out of luck")
-        return assess(what, *rest)
+        return assess(what, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(assessing, "assess_searches", fails_once)
-        outcome = run("study", *words, "--json")
+        outcome = run("study", *overrides, "--json")
     report = next(Path("mlruns/reports").glob("*/report.html"))
     message = f"failed: out of luck; all else is in {report}, and the same command tries this again"
     assert (outcome.code, outcome.err.splitlines()[-1]) == (1, message), "it still ends with a report"
@@ -71,10 +73,10 @@ def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, m
     assert [cell["state"] for cell in report_so_far["cells"]] == ["finished"] * 2
     assert all(cell["layer_forwards"]["shared"] > 0 for cell in report_so_far["cells"])
     assert [bool(cell["assessed"]) for cell in report_so_far["cells"]] == [False, True]
-    assert all(cell["assessed"] for cell in json_answer(run("study", *words, "--json"))["cells"])
+    assert all(cell["assessed"] for cell in json_answer(run("study", *overrides, "--json"))["cells"])
     several = [UserError("data=x is wrong"), EvaluationError("out of luck")]
     monkeypatch.setattr(running, "run_study", lambda *args: (run_study(*args)[0], several))
-    outcome = run("study", *words, "--json")
+    outcome = run("study", *overrides, "--json")
     assert outcome.code == 2
     assert f"error: data=x is wrong (and 1 failure more); all else is in {report}" in outcome.err
 
@@ -168,8 +170,8 @@ def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answere
     world: World, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tracker, "on_masks_assessed", assessed := Mock())
-    words = small_study(world, "searcher=[one_shot,greedy]", "remove=[2]", "draw=[0,1]")
-    outcome = run("study", *words, "study.contrasts=[greedy - one_shot]")
+    overrides = small_study(world, "searcher=[one_shot,greedy]", "remove=[2]", "draw=[0,1]")
+    outcome = run("study", *overrides, "study.contrasts=[greedy - one_shot]")
     assert outcome.code == 0, outcome.err
     assert "greedy - one_shot" not in outcome.err
     assert "by held-out calibration loss" in " ".join(outcome.out.split())

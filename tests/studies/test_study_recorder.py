@@ -56,9 +56,9 @@ def test_a_statistic_is_measured_once(calibrations):
 
 
 def test_reference_masks_of_weighted_losses_belong_to_the_first_round(calibrations):
-    alone = shared_layer_forwards([result([[0, 1]])], calibrations, SITES)
+    separate = shared_layer_forwards([result([[0, 1]])], calibrations, SITES)
     scaled = shared_layer_forwards([result([[0, 1]])], calibrations, SITES, SITES.singles)
-    assert scaled[0] > alone[0]
+    assert scaled[0] > separate[0]
 
 
 def test_new_assessed_numbers_are_added_and_replace_old_ones():

@@ -19,7 +19,7 @@ from raysearch.studies.model_group import prepare
 from raysearch.studies.trials import TrialTask, run_trials
 from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
-from tests.cli.studies import small_study, study_words
+from tests.cli.studies import small_study, study_overrides
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 def test_a_search_that_cannot_be_recorded_fails_and_one_with_an_evaluation_error_is_tried_again(
     world: World, cwd: Path
 ) -> None:
-    spec = build.study_spec(study_words(world))
+    spec = build.study_spec(study_overrides(world))
     cell = spec.cells[0]
     search = cell.search.with_absolute_paths()
     (cwd / "folder").mkdir()
@@ -57,12 +57,12 @@ def test_a_search_that_cannot_be_recorded_fails_and_one_with_an_evaluation_error
 
 def test_a_budget_ends_searches_with_the_best_mask_so_far_or_a_failure_if_there_is_none(world: World, run: Run) -> None:
     searchers = "{BO: searcher=bayesian searcher.initial=2, greedy: searcher=greedy}"
-    words = [*small_study(world, f"searcher={searchers}", "remove=[3]"), "study.stop.evaluations=9"]
-    value = json_answer(run("study", *words, "--json"))
+    overrides = [*small_study(world, f"searcher={searchers}", "remove=[3]"), "study.stop.evaluations=9"]
+    value = json_answer(run("study", *overrides, "--json"))
     bayesian, greedy = value["cells"]
     assert (bayesian["state"], bayesian["evaluations"], len(bayesian["removed"])) == ("stopped", 9, 3)
     assert greedy["state"] == "stopped", "5 and 4 masks, and 3 to go"
     assert "removed" not in greedy, "5 and 4 masks, and 3 to go"
     assert greedy["failure"] == "its budget was spent before a mask of 3 layers was scored"
-    repeated = json_answer(run("study", *words, "--json"))
+    repeated = json_answer(run("study", *overrides, "--json"))
     assert repeated["cells"] == value["cells"]

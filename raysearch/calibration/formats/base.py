@@ -1,4 +1,4 @@
-"""The contract of a format, which turns a row of a data set into a sample in words.
+"""The contract of a format, which turns a row of a data set into a sample as text.
 
 A format is a frozen dataclass whose fields are its keys in ``conf/data/*.yaml``. It handles rows and text, not tokens.
 `raysearch.calibration.rows` yields the rows. `raysearch.calibration.windows` and `raysearch.calibration.items` draw

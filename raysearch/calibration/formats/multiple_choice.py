@@ -160,6 +160,9 @@ def fill_blank(
         where: The name of the row in messages.
         group: The sub-task of the item; empty if there is only one.
 
+    Returns:
+        The item, which scores the part of the sentence that `blank` names.
+
     Raises:
         UserError: The sentence has no blank, or no text after it to score.
     """
@@ -183,6 +186,9 @@ def find_gold(answer: Any, choices: Sequence[Any], labels: Sequence[Any] | None,
         choices: The choices in the row.
         labels: The names of the choices that answers use, in order; None for numbers, letters or texts.
         where: The name of the row and of the field in messages.
+
+    Returns:
+        The index of the right choice in `choices`.
 
     Raises:
         UserError: The answer means no choice, or several.

@@ -52,6 +52,9 @@ class Head(Protocol):
         Args:
             hidden: Hidden states, [n, d].
             tokens: Token ids, [n].
+
+        Returns:
+            The log-probabilities, [n]; None if there is no kernel.
         """
 
 
@@ -130,6 +133,9 @@ class ModelObjective(Objective):
             model: The transformers model, which behaves as if the mask's layers were deleted.
             tokenizer: The model's tokenizer.
             batch: The shard's samples.
+
+        Returns:
+            The losses, float64, [B], and what was computed for them.
         """
 
 
@@ -208,6 +214,9 @@ def token_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
         states: The state that predicts each scored token, [n, d].
         batch: The samples.
         head: Turns states into logits.
+
+    Returns:
+        The log-probabilities, float64, [n].
     """
     targets = to_device(batch.targets, states.device)
     fused = head.fused_log_probs(states, targets)
@@ -226,6 +235,9 @@ def log_prob(logits: Tensor, tokens: Tensor) -> Tensor:
     Args:
         logits: Logits, [n, vocab].
         tokens: Token ids, [n, 1].
+
+    Returns:
+        The log-probabilities in nats, float32, [n].
     """
     logits = logits.float()
     return logits.gather(1, tokens)[:, 0] - logits.logsumexp(-1)
@@ -243,6 +255,9 @@ def to_device(values: npt.NDArray[Any], device: torch.device) -> Tensor:
     Args:
         values: The array.
         device: The device of the tensor.
+
+    Returns:
+        A tensor with the array's shape and dtype. The copy to a GPU may still be in progress.
     """
     import torch
 
@@ -256,6 +271,9 @@ def sum_by_sample(batch: Batch, values: Tensor) -> Tensor:
     Args:
         batch: The samples.
         values: The loss of each scored token, [n].
+
+    Returns:
+        The sums, float64, [B], on the device of `values`.
     """
     return sum_by(batch.sample_of_row[batch.row_of_token], values, batch.n_samples)
 
@@ -269,6 +287,9 @@ def sum_by(group: npt.NDArray[np.int64], values: Tensor, n_groups: int) -> Tenso
         group: The group of each value, int64, [n], ascending from 0.
         values: The values, [n].
         n_groups: The number of groups.
+
+    Returns:
+        The sums, float64, [n_groups]; 0 for a group without values.
     """
     import torch
 

@@ -107,6 +107,9 @@ class GenerationAccuracyObjective(Options, ModelObjective):
             written: The generated texts.
             answers: The expected answer to each prompt.
             n_tokens: The number of tokens that the model computed to generate them.
+
+        Returns:
+            The loss of each answer (0 for a right one, 1 for a wrong one), the number of tokens, and the scored texts.
         """
         import torch
 

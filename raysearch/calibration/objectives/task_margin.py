@@ -72,5 +72,8 @@ def choice_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
         states: The state that predicts each scored token, [n, d].
         batch: The items.
         head: Turns states into logits.
+
+    Returns:
+        The sums, float64, [R].
     """
     return sum_by(batch.row_of_token, token_log_probs(states, batch, head), len(batch.input_ids))

@@ -64,6 +64,9 @@ class WeightedObjective:
             losses: L_p of the mask, one for each part.
             references: L_p of each mask that the method `references` returns.
 
+        Returns:
+            The sum over the parts of weight x loss / scale, without unit.
+
         Raises:
             EvaluationError: The scale of a part is 0.
         """

@@ -83,6 +83,9 @@ def agreements(frame: pd.DataFrame, sites: Mapping[str, Sites]) -> list[MaskAgre
     Args:
         frame: The searches, see `cells_frame`.
         sites: The sites of each model; all count as removable for searches that did not record how many are.
+
+    Returns:
+        The agreement of each such setting, in the order of the study.
     """
     searches = frame[frame["uses_objective"] & frame["removed"].map(bool)]
     all_agreements = [_agreement(setting, cells, sites[setting.model]) for setting, cells in settings(searches)]
@@ -115,6 +118,9 @@ def masks_of(cells: pd.DataFrame, *by: str) -> pd.Series:
     Args:
         cells: The searches, see `cells_frame`.
         by: The columns of the labels by which the masks are grouped.
+
+    Returns:
+        The masks of each combination of labels.
     """
     searches = cells[cells["removed"].map(bool)]
     return searches["removed"].map(Mask).groupby([searches[label] for label in by], observed=True).agg(list)
@@ -126,6 +132,9 @@ def similarity(masks: Sequence[Mask], other_masks: Sequence[Mask] | None = None)
     Args:
         masks: The first mask of each pair; both masks if there are no others.
         other_masks: The second mask of each pair.
+
+    Returns:
+        The similarity, 0 … 1.
     """
     pairs = itertools.combinations(masks, 2) if other_masks is None else itertools.product(masks, other_masks)
     return fmean(mask.jaccard(other_mask) for mask, other_mask in pairs)
@@ -139,6 +148,9 @@ def expected_jaccard(n_free: int, n_remove: int) -> float:
     Args:
         n_free: N.
         n_remove: M.
+
+    Returns:
+        The expected similarity, 0 … 1.
     """
     from scipy.stats import hypergeom
 

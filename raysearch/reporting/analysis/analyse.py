@@ -112,6 +112,9 @@ def study_contrasts(results: StudyResult, frame: pd.DataFrame) -> list[Contrast]
     Args:
         results: The study.
         frame: Its searches, see `cells_frame`.
+
+    Returns:
+        The answers, in the order of the study's configuration.
     """
     quantities = (HELD_OUT_LOSS, CALIBRATION_LOSS, *averages(results))
     measured = [quantity for quantity in quantities if has_quantity(frame, quantity)]

@@ -162,6 +162,9 @@ def on_shared_draws(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:
     Args:
         cells: The searches of the setting.
         quantity: The quantity.
+
+    Returns:
+        The rows of `cells` that have the quantity, on shared draws if there are some.
     """
     measured = cells[cells[quantity.key].notna()]
     n_searchers = measured.groupby("draw")["searcher"].transform("nunique")
@@ -176,6 +179,9 @@ def comparisons(frame: pd.DataFrame, quantity: Quantity, margin: float | None = 
         frame: The searches, see `cells_frame`.
         quantity: The quantity by which searchers are compared.
         margin: The difference below which two searchers are as good as each other; None for no margin.
+
+    Returns:
+        The comparisons, in the order of the settings.
     """
     by_setting = [compare(setting, cells, quantity, margin) for setting, cells in settings(frame)]
     return [comparison for comparison in by_setting if comparison is not None]

@@ -62,6 +62,9 @@ def correlations(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Co
     Args:
         frame: The searches, see `cells_frame`.
         quantities: The quantities.
+
+    Returns:
+        The correlations, setting by setting.
     """
     by_setting = []
     for setting, cells in settings(frame[frame["uses_objective"]]):

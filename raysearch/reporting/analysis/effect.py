@@ -65,6 +65,9 @@ def calibration_effects(frame: pd.DataFrame, quantity: Quantity) -> list[Calibra
     Args:
         frame: The searches, see `cells_frame`. Only those of `with_own_seeds` count.
         quantity: The quantity.
+
+    Returns:
+        The effects, panel by panel.
     """
     effects = []
     for panel, cells in panels(with_own_seeds(frame)):

@@ -201,6 +201,9 @@ def searcher_means(frame: pd.DataFrame, *quantities: Quantity) -> pd.DataFrame:
     Args:
         frame: The searches, see `cells_frame`.
         quantities: The quantities whose mean is that of `mean_of`. All other numbers have the arithmetic mean.
+
+    Returns:
+        A row for each model, calibration, M and searcher.
     """
     groups = _comparable(frame).groupby([*Setting._fields, "searcher"], observed=True)
     named_means = {quantity.key: groups[quantity.key].agg(partial(mean_of, quantity)) for quantity in quantities}
@@ -213,6 +216,9 @@ def mean_of(quantity: Quantity, values: pd.Series) -> float:
     Args:
         quantity: The quantity.
         values: Its values.
+
+    Returns:
+        The mean.
     """
     return float(np.exp(np.log(values).mean()) if quantity.ratio else values.mean())
 
@@ -233,6 +239,9 @@ def has_quantity(frame: pd.DataFrame, quantity: Quantity) -> bool:
     Args:
         frame: The searches, see `cells_frame`.
         quantity: The quantity.
+
+    Returns:
+        Whether there is such a search.
     """
     return bool(_comparable(frame)[quantity.key].notna().any())
 
@@ -243,6 +252,9 @@ def headline(results: StudyResult, frame: pd.DataFrame) -> Quantity:
     Args:
         results: The study.
         frame: Its searches, see `cells_frame`.
+
+    Returns:
+        The quantity.
     """
     return next((average for average in averages(results) if has_quantity(frame, average)), None) or fresh_loss(frame)
 
@@ -256,6 +268,9 @@ def by_column(values: Mapping[str, Estimate], results: StudyResult) -> dict[str,
     Args:
         values: The metrics of the checkpoint, by name.
         results: The study, which defines the averages.
+
+    Returns:
+        The estimates by the names of the frame's columns.
     """
     estimates = {column_of(name): estimate for name, estimate in values.items()}
     for quantity in averages(results):
@@ -273,6 +288,9 @@ def is_ruined(outcome: Outcome, results: StudyResult) -> bool:
     Args:
         outcome: The outcome of a search.
         results: The study, which defines the averages.
+
+    Returns:
+        Whether there is such a number.
     """
     averaged = {name for quantity in averages(results) for name in quantity.metrics}
     return any(name in averaged and not math.isfinite(estimate.value) for name, estimate in outcome.assessed.items())

@@ -131,6 +131,9 @@ def difference(first: Side, second: Side, quantity: Quantity) -> Difference:
         first: The searches of one searcher.
         second: The searches of another one.
         quantity: The quantity by which both sides were made.
+
+    Returns:
+        The difference, with its standard errors if they can be estimated.
     """
     draws = [draw for draw in first.by_draw if draw in second.by_draw]
     if draws:

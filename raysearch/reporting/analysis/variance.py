@@ -107,6 +107,9 @@ def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
     Args:
         frame: The searches, see `cells_frame`.
         quantities: The quantities.
+
+    Returns:
+        The split of each quantity, panel by panel.
     """
     split_by_panel = []
     for panel, cells in panels(with_own_seeds(frame)):
@@ -122,6 +125,9 @@ def largest_changes(frame: pd.DataFrame, quantity: Quantity) -> list[LargestChan
     Args:
         frame: The searches, see `cells_frame`.
         quantity: The quantity.
+
+    Returns:
+        The largest changes, panel by panel.
 
     Source: Kim et al. 2026 (arXiv 2604.24938), section 5.2.
     """

@@ -30,6 +30,9 @@ def path_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
     Args:
         results: The study.
         palette: The looks of its searchers.
+
+    Returns:
+        The pictures, one for each model.
     """
     return pictures("paths", _path_panels(results), partial(path_picture, palette))
 
@@ -40,6 +43,9 @@ def progress_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
     Args:
         results: The study.
         palette: The looks of its searchers.
+
+    Returns:
+        The pictures, one for each model.
     """
     return pictures("progress", _course_panels(results), partial(progress_picture, palette))
 
@@ -50,6 +56,9 @@ def recovery_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
     Args:
         results: The study.
         palette: The looks of its searchers.
+
+    Returns:
+        The pictures, one for each model; empty without a recovery.
     """
     trained = [mask for mask in results.recovered if mask.record.training.held_out]
     return pictures("recovery", ((mask.model, _curve(mask)) for mask in trained), partial(recovery_picture, palette))

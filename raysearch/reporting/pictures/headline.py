@@ -23,6 +23,9 @@ def headline_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
     Args:
         analysis: The study and its statistics.
         palette: The looks of its searchers.
+
+    Returns:
+        The pictures, one for each model.
     """
     quantity = analysis.headline
     number = HeadlineNumber(

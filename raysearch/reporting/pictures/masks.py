@@ -22,6 +22,9 @@ def mask_pictures(frame: pd.DataFrame, sites: Mapping[str, Sites], palette: Pale
         frame: The searches, see `cells_frame`.
         sites: The sites of each model.
         palette: The looks of the searchers.
+
+    Returns:
+        The pictures, one for each model.
     """
     return pictures("masks", _maps(frame), partial(mask_picture, sites, palette))
 

@@ -26,6 +26,9 @@ def tradeoff_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
     Args:
         analysis: The study and its statistics.
         palette: The looks of its searchers.
+
+    Returns:
+        The pictures, one for each model; empty if an average is missing.
     """
     quantities = [average for average in analysis.averages if average.group in ("perplexity", "accuracy")]
     if len(quantities) < 2:
@@ -66,6 +69,9 @@ def cost_pictures(comparisons: Sequence[Comparison], palette: Palette) -> list[P
     Args:
         comparisons: The comparisons by calibration loss.
         palette: The looks of the searchers.
+
+    Returns:
+        The pictures, one for each model.
     """
     priced = [comparison for comparison in comparisons if any(rival.cost > 0 for rival in comparison.rivals)]
     panels = ((comparison.setting.model, _cost_panel(comparison)) for comparison in priced)

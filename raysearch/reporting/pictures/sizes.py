@@ -22,6 +22,9 @@ def size_pictures(frame: pd.DataFrame, palette: Palette) -> list[Picture]:
     Args:
         frame: The searches, see `cells_frame`.
         palette: The looks of the searchers.
+
+    Returns:
+        The pictures, one for each model with such calibrations.
     """
     searches = frame[frame["uses_objective"] & frame["comparable"]]
     return pictures("sizes", _panels(searches), partial(size_picture, palette))

@@ -20,6 +20,9 @@ def failure_pictures(results: StudyResult, frame: pd.DataFrame) -> list[Picture]
     Args:
         results: The study.
         frame: Its searches, see `cells_frame`.
+
+    Returns:
+        The pictures, one for each model.
     """
     return pictures("failures", _failure_panels(results, frame), failure_picture)
 
@@ -49,6 +52,9 @@ def probe_pictures(results: StudyResult, frame: pd.DataFrame, palette: Palette) 
         results: The study.
         frame: Its searches, see `cells_frame`.
         palette: The looks of its searchers.
+
+    Returns:
+        The pictures, one for each model.
     """
     return pictures("probe", _probe_panels(results, frame), partial(probe_picture, palette))
 

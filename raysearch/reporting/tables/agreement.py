@@ -23,8 +23,8 @@ _FEWEST = 5  # masks that a line needs
 _UNIONS_NOTE = (
     "Δ is the loss over the dense model's. Every mask that a search of the calibration scored and whose layers it also "
     "scored one by one: CBO measures all pairs. Above the sum: the share of masks that cost more than their layers "
-    "apart. ρ: the rank correlation of Δ and sum; near 1, single layers tell which masks are good though they do not "
-    "tell what they cost."
+    "apart. ρ: the rank correlation of Δ and sum; near 1, single layers show which masks are good, even if they do not "
+    "show how much these cost."
 )
 _SIMILARITIES = (
     number("Searchers", "n_searchers"),

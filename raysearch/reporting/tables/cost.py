@@ -19,10 +19,11 @@ from raysearch.text.numbers import plus_minus
 from raysearch.text.sentences import capital
 
 _BUDGET_NOTE = (
-    "A line a searcher, with the masks that it asked for and the loss of the one it found. Beside it, the lowest loss "
-    "that random ones (random subsets, genetic, Bayesian) had found after as many masks; means over draws and seeds. "
-    "Bold: the lowest of the line. All losses are those that the searchers chose by, so they flatter whoever tried "
-    "most. A mask of a greedy or beam search costs less than one of a random search, as it shares a prefix with others."
+    "A line for each searcher, with the masks that it requested and the loss of the mask that it found. Next to it: "
+    "the lowest loss that each random searcher (random subsets, genetic, Bayesian) had found after as many masks. All "
+    "are means over draws and seeds. Bold: the lowest of the line. The searchers chose by these losses, so the losses "
+    "favour a searcher that tried more masks. A mask of a greedy or beam search costs less than a mask of a random "
+    "search, since it shares a prefix with others."
 )
 
 
@@ -32,6 +33,9 @@ def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
     Args:
         frame: The searches, see `cells_frame`.
         quality: An assessed number to show next to the cost; None for none.
+
+    Returns:
+        The table; None if there is no row.
     """
     columns = [
         *labels(),
@@ -48,9 +52,9 @@ def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
     note = (
         "Means over draws and seeds, of perplexities the geometric one. Layer-forwards: runs of one layer over the "
         "whole calibration that the search needs by itself, the dense model's among them. Full forwards: those of its "
-        "masks with a full forward each, and × how many times as many. Shared: what it added to the study, as masks "
-        "that an earlier search had asked for are not run again. Time: wall-clock of the process that finished the "
-        "search, to which the ledger may have answered; it does not compare searchers."
+        "masks with a full forward each, and × how many times as many. Shared: what it added to the study, since masks "
+        "that an earlier search had requested are not run again. Time: wall-clock of the process that finished the "
+        "search. It does not compare searchers, because losses may have come from the ledger."
     )
     records = searcher_means(frame, *([quality] if quality else [])).reset_index().itertuples()
     return tabulate("costs", "What searches cost, and what came of it", columns, records, note)
@@ -107,7 +111,7 @@ def totals_table(frame: pd.DataFrame) -> Table | None:
     columns = [
         words("Way", "way"),
         number("Layer-forwards", "total", numbers.amount),
-        number("Beside the study", "ratio", lambda ratio: f"× {numbers.ratio_text(ratio)}"),
+        number("Compared with the study", "ratio", lambda ratio: f"× {numbers.ratio_text(ratio)}"),
     ]
     note = "Sums over all searches that found a mask."
     return tabulate("totals", "What the whole study ran", columns, totals.itertuples() if shared > 0 else (), note)

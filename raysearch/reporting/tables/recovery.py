@@ -55,7 +55,7 @@ def _numbers_table(results: StudyResult) -> Table | None:
     ]
     note = (
         "Small: one standard error, by the choice of windows, documents or items; of a ratio by the same ones of both "
-        "models. The dense model, trained in the same way, tells what the data alone do."
+        "models. The dense model, trained in the same way, shows the effect of the data alone."
     )
     records = [_Number(mask, three) for mask in results.recovered for three in mask.record.numbers]
     return tabulate("recovery", "What training gave back", columns, records, note)

@@ -73,6 +73,9 @@ def leaderboard_tables(frame: pd.DataFrame, options: Mapping[str, Mapping[str, A
     Args:
         frame: The searches, see `cells_frame`.
         options: The options of each searcher, by its label.
+
+    Returns:
+        The tables, one for each model.
     """
     groups = frame[frame["comparable"]].groupby("model", observed=True)
     tables = (_leaderboard(place, str(model), cells, options) for place, (model, cells) in enumerate(groups, 1))

@@ -125,6 +125,9 @@ def words(title: str, source: str | Callable[[Any], str], **options: Any) -> Col
         title: Its title.
         source: The attribute of a record, as ``setting.model``; or a function that returns the text of a record.
         options: Other arguments of `Column`.
+
+    Returns:
+        The column.
     """
     read = attrgetter(source) if isinstance(source, str) else source
     return Column(title, lambda record: TableCell(read(record)), **{"kind": "w", **options})
@@ -140,6 +143,9 @@ def number(
         source: The attribute of a record; or a function that returns the number of a record.
         form: Returns the text of a number.
         options: Other arguments of `Column`.
+
+    Returns:
+        The column. In the CSV file its numbers have full precision.
     """
     read = attrgetter(source) if isinstance(source, str) else source
     return Column(title, lambda record: TableCell(form(value := read(record)), finite(value)), **options)
@@ -151,6 +157,9 @@ def labels(path: str = "", calibration: bool = True) -> list[Column]:
     Args:
         path: The attribute of a record that has these labels, with a dot: ``setting.``; empty for the record itself.
         calibration: Whether there is a column of the calibration.
+
+    Returns:
+        The columns, without the calibration if `calibration` is not set.
     """
     columns = [words("Model", f"{path}model", groups=True, may_hide=True)]
     if calibration:
@@ -165,6 +174,9 @@ def layers(removed: tuple[int, ...], **options: Any) -> TableCell:
     Args:
         removed: The layers; empty if they are not known.
         options: Other arguments of `TableCell`.
+
+    Returns:
+        The cell, which readers see as a mask, and the CSV file has as a list.
     """
     return TableCell(str(Mask(removed)) if removed else numbers.UNKNOWN, str(list(removed)), **options)
 

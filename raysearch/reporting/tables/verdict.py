@@ -72,7 +72,7 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
         words("By", lambda row: row[0].quantity.title, groups=True),
         words("Searcher", lambda row: row[1], kind="who"),
         number("Mean rank", lambda row: row[0].ranks[row[1]], numbers.rounded_if_known),
-        Column("Beside the best", _beside_the_best),
+        Column("Compared with the best", _compared_with_best),
         words("Significantly better than", lambda row: ", ".join(row[0].behind(row[1])) or "none"),
     ]
     note = (
@@ -85,7 +85,7 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
     return tabulate("ranking", "Searchers over all settings", columns, records, note)
 
 
-def _beside_the_best(row: tuple[Ranking, str]) -> TableCell:
+def _compared_with_best(row: tuple[Ranking, str]) -> TableCell:
     ranking, name = row
     pair = next((pair for pair in ranking.pairs if pair.better == ranking.best and pair.worse == name), None)
     if pair is None:
@@ -196,7 +196,7 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
         "for more noise by one calibration than by another. With one, p is of the F test; a calibration cannot be "
         "separated from its samples, and the test holds for these alone. With one draw and several seeds the rest is "
         "the seeds'; with one seed it holds interaction and noise together. All of it is about the items that were "
-        "assessed, the same ones for all; others have noise of their own. Calibration losses are not split: their "
+        "assessed, the same ones for all; other items have other noise. Calibration losses are not split: their "
         "units differ."
     )
     return tabulate("variance", "What results vary with", columns, splits, note)

@@ -47,6 +47,9 @@ def fit(distances: Array, targets: Array, start: Hyperparameters) -> Hyperparame
         distances: The Hamming distances between the masks [n, n].
         targets: The standardised targets of the masks, with mean about 0 [n].
         start: The hyperparameters from which the optimisation starts.
+
+    Returns:
+        The hyperparameters at the maximum that the optimiser reached.
     """
     identity = np.eye(len(targets))
 
@@ -91,6 +94,9 @@ class Posterior:
             hyper: The kernel's hyperparameters.
             distances: The Hamming distances between the known masks [n, n].
             targets: The targets of the known masks [n].
+
+        Returns:
+            The posterior, which predicts other masks.
         """
         identity = np.eye(len(targets))
         factor = np.linalg.cholesky(hyper.covariance(distances) + (hyper.noise**2 + _JITTER) * identity)
@@ -111,6 +117,9 @@ def log_expected_improvement(mean: Array, deviation: Array, best: float) -> Arra
         mean: The predicted means [m].
         deviation: The predicted standard deviations, above 0 [m].
         best: The lowest known target.
+
+    Returns:
+        The logarithm of each improvement [m].
 
     Source: Ament et al. 2023 (arXiv 2310.20708), section 4; in the far tail it uses the first term of the expansion of
     erfcx.

@@ -83,6 +83,9 @@ class LowestStates:
             pairs: The energies and states, lowest first.
             proven: How many of the first states are proven to be the lowest.
             gap: The relative gap of the first unproven state.
+
+        Returns:
+            The states and energies as separate tuples.
         """
         return cls(tuple(state for _, state in pairs), tuple(energy for energy, _ in pairs), proven, gap)
 
@@ -97,6 +100,9 @@ def enumerate_lowest(model: Ising, size: int, count: int) -> LowestStates:
         model: The energy of a state.
         size: How many variables of a state are 1.
         count: How many states to return.
+
+    Returns:
+        The states, lowest first, all of them proven.
     """
     n = len(model.linear)
     half = n // 2
@@ -152,6 +158,9 @@ def swap_lowest(model: Ising, size: int, count: int, rng: np.random.Generator) -
         size: How many variables of a state are 1.
         count: How many states to return.
         rng: It draws the starts.
+
+    Returns:
+        The states, lowest first, none of them proven.
     """
     n = len(model.linear)
     rows = descend(model, as_rows([tuple(rng.permutation(n)[:size].tolist()) for _ in range(_STARTS)], n))
@@ -179,6 +188,9 @@ def prove_lowest(model: Ising, size: int, count: int, candidates: LowestStates, 
         count: How many states to return.
         candidates: The states that `swap_lowest` found.
         time_limit_s: The time limit of all proofs together.
+
+    Returns:
+        The states, lowest first: the proven ones, then the lowest candidates.
     """
     scale = max(np.abs(model.linear).max(), np.abs(model.pairs[~model.forbidden]).max(initial=0.0)) or 1.0
     program = _Program(model, size, scale)
@@ -233,6 +245,9 @@ def as_rows(states: Sequence[State], n: int) -> Array:
     Args:
         states: The states, all of the same size.
         n: The number of variables.
+
+    Returns:
+        The rows, float64.
     """
     rows = np.zeros((len(states), n))
     if states:

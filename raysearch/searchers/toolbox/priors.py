@@ -33,6 +33,12 @@ def layer_costs(
             certainly among them may then be -inf, and that of a layer that is certainly not among them NaN. None for
             the losses of all layers.
 
+    Yields:
+        The requests of the prior: a round of single-layer masks, or a statistic and a remark with its values.
+
+    Returns:
+        The costs [F].
+
     Raises:
         EvaluationError: All ablations failed.
     """

@@ -24,6 +24,9 @@ def draw_mask(problem: Problem, rng: np.random.Generator, logits: NDArray[np.flo
         rng: The source of random numbers.
         logits: The logit of each layer of ``problem.free`` [F]; None for a uniform draw.
 
+    Returns:
+        A mask of M layers.
+
     Source: Kool et al. 2019 (arXiv 1903.06059): adding Gumbel noise to each logit and taking the M largest sums has
     the same distribution.
     """
@@ -47,6 +50,9 @@ def draw_masks(
         count: How many masks to draw; it returns fewer if fewer exist.
         avoid: Masks that are not drawn.
         logits: The logit of each layer of ``problem.free`` [F]; None for a uniform draw.
+
+    Returns:
+        Distinct masks of M layers, in the order of the draw.
     """
     drawn: dict[Mask, None] = {}
     for _ in range(20 * min(count, problem.n_solutions)):
@@ -91,6 +97,9 @@ def runs(layers: Iterable[int], length: int) -> list[Mask]:
     Args:
         layers: The layers of which the runs consist.
         length: The number of layers of a run.
+
+    Returns:
+        The masks, each of `length` layers.
     """
     available = set(layers)
     windows = [range(start, start + length) for start in sorted(available)]
@@ -104,6 +113,9 @@ def cheapest_mask(problem: Problem, costs: NDArray[np.float64], ties: Ties = "ea
         problem: The space of legal masks.
         costs: The cost of each layer of ``problem.free`` [F]; layers of unknown cost (NaN) come last.
         ties: Which of two layers of equal cost is cheaper.
+
+    Returns:
+        A mask of M layers.
     """
     places = np.arange(len(costs))
     order = np.lexsort((places if ties == "earlier" else -places, costs))  # NaN is last
@@ -119,6 +131,9 @@ def logits_of(costs: NDArray[np.float64], temperature: float) -> NDArray[np.floa
     Args:
         costs: The cost of each removable layer [F]; NaN if unknown. At least one must be known.
         temperature: A higher temperature makes the logits more equal, above 0.
+
+    Returns:
+        The logits [F]. A layer of unknown cost has a very low one.
     """
     low, middle, high = np.nanquantile(costs, [0.25, 0.5, 0.75])
     scale = (high - low) / 1.349 or 1.0  # the quartiles of a normal distribution are 1.349 standard deviations apart

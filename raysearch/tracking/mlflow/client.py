@@ -49,6 +49,9 @@ def connect(store: MlflowStore, experiment: str) -> tuple[MlflowClient, str]:
         store: The store of MLflow.
         experiment: The name of the experiment.
 
+    Returns:
+        The client, and the id of the experiment.
+
     Raises:
         UserError: The password of the store is unknown.
     """
@@ -142,6 +145,9 @@ def search_all(client: MlflowClient, experiment: str, condition: str) -> Iterato
         client: A client of the store.
         experiment: The id of the experiment.
         condition: A filter in MLflow's syntax.
+
+    Yields:
+        A run, read page by page.
     """
     token = None
     while True:

@@ -40,6 +40,9 @@ def clip(text: str, limit: int) -> str:
     Args:
         text: The text.
         limit: The maximum number of characters.
+
+    Returns:
+        The text with at most `limit` characters.
     """
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -107,6 +110,9 @@ def search_name(search_id: str, labels: Mapping[str, str]) -> str:
     Args:
         search_id: The id of the search; its name outside a study.
         labels: The labels of the search in a study; empty outside a study.
+
+    Returns:
+        The name, short enough for MLflow.
     """
     if not labels:
         return search_id
@@ -121,6 +127,9 @@ def study_tags(labels: Mapping[str, str], parent: str | None) -> dict[str, str]:
     Args:
         labels: The labels of the search in the study.
         parent: The id of the study's run; None if there is none.
+
+    Returns:
+        The tags, by their names.
     """
     tags = {f"raysearch.study.{axis}": clip(label, MAX_TAG) for axis, label in labels.items()}
     return tags if parent is None else {"mlflow.parentRunId": parent, **tags}
@@ -138,6 +147,9 @@ def recovery_tags(header: RecoveryHeader, parent: str | None) -> dict[str, str]:
     Args:
         header: The recovery.
         parent: The id of the parent run; None if there is none.
+
+    Returns:
+        The tags, by their names.
     """
     name = clip(f"{header.method_label}, {header.recovery_id}" if header.method_label else header.recovery_id, MAX_KEY)
     tags = {"mlflow.runName": name, "raysearch.recovery": header.recovery_id, "raysearch.kind": "recovery"}
@@ -160,6 +172,9 @@ def trial_tags(trial: Trial, parent: str) -> dict[str, str]:
     Args:
         trial: The trial.
         parent: The id of the parent run.
+
+    Returns:
+        The tags, by their names.
     """
     tags = {
         "mlflow.parentRunId": parent,
@@ -182,6 +197,9 @@ def trial_metrics(trial: Trial, measure: Measure) -> dict[str, float]:
     Args:
         trial: The trial.
         measure: The measure of its loss.
+
+    Returns:
+        The metrics, by their names. A failed trial has none.
     """
     if trial.screened is not None:
         return {f"screened/{name}": value for name, value in vars(trial.screened).items() if name != "accepted"}
@@ -199,6 +217,9 @@ def round_metrics(summary: RoundSummary, evaluations: float = 0, forwards: float
         summary: The round.
         evaluations: The evaluations that earlier processes of this search computed, and that are now cached.
         forwards: The layer-forwards that earlier processes of this search computed.
+
+    Returns:
+        The metrics, by their names, without those that are not known.
     """
     values = {
         "progress/rounds": summary.round,

@@ -28,6 +28,9 @@ def begin_study(
         study_id: The id of the study.
         config: The study's configuration.
         reopen: Whether an existing run is set to RUNNING.
+
+    Returns:
+        MLflow's id of the run.
     """
     client, experiment_id = connect(store, experiment)
     condition = f"tags.`raysearch.study` = '{study_id}' and tags.`raysearch.kind` = 'study'"
@@ -131,6 +134,9 @@ def open_runs(store: MlflowStore, parent: str) -> Sequence[Run]:
     Args:
         store: The store of MLflow.
         parent: The id of the study's run.
+
+    Returns:
+        The runs.
     """
     client = client_of(store)
     experiment = client.get_run(parent).info.experiment_id

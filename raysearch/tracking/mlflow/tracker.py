@@ -66,6 +66,9 @@ def open_tracker(
         options: The options.
         warn: See `MlflowTracker`.
         show: See `MlflowTracker`.
+
+    Returns:
+        The tracker. With ``tracking=none`` it does nothing.
     """
     return Tracker() if options.type == "none" else MlflowTracker(options, warn, show)
 

@@ -58,6 +58,9 @@ def view_tags(condition: str = SEARCHES, key: str = _KEY, runs: Iterable[Run] = 
         condition: Which runs are shown.
         key: The name of the view of all these searches; for the views of one objective see `objective_key`.
         runs: The existing runs; their objectives get a view each, and their assessed numbers a column each.
+
+    Returns:
+        The tags, by their names.
     """
     runs = list(runs)
     assessed = sorted(
@@ -82,6 +85,9 @@ def objective_key(objective: str, key: str = _KEY) -> str:
     Args:
         objective: The name of the objective.
         key: The name of the view of all searches.
+
+    Returns:
+        The name, in which only characters occur that MLflow allows.
     """
     return key_of(f"{key}-{objective}")
 
@@ -115,6 +121,9 @@ def view_link(experiment: str, mode: str, key: str = _KEY) -> str:
         experiment: The id of the experiment.
         mode: ``TABLE`` or ``CHART``.
         key: The name of the view.
+
+    Returns:
+        The part of the address, which begins with ``#``.
     """
     return f"#/experiments/{experiment}/runs?viewStateShareKey={quote(key)}&compareRunsMode={mode}"
 
@@ -132,6 +141,9 @@ def study_note(study_id: str, run_id: str, experiment: str, objectives: Sequence
         run_id: The id of the study's run.
         experiment: The id of the experiment.
         objectives: The names of the objectives.
+
+    Returns:
+        The text, in Markdown.
     """
     by_objective = []
     for objective in objectives:

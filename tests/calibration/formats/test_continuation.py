@@ -31,9 +31,9 @@ def ask(text: str, **options: Any) -> Item:
     return item
 
 
-def ask_after_rain(words: str) -> str | None:
+def ask_after_rain(text: str) -> str | None:
     """What follows `RAIN` in the only item that can be made; the other sentences stand alone."""
-    item = read("\n\n".join([f"{RAIN} {words}", *ELSEWHERE]), context_sentences=1, choices=2)
+    item = read("\n\n".join([f"{RAIN} {text}", *ELSEWHERE]), context_sentences=1, choices=2)
     assert item is None or (item.prompt == RAIN and wrong(item)[0] in ELSEWHERE)
     return None if item is None else gold(item)
 
@@ -147,9 +147,9 @@ def test_refuses_options_out_of_range_and_rows_without_the_field() -> None:
         ContinuationFormat().read({"texts": "a"}, WHERE)
 
 
-def data_of(path: Path, documents: list[str], *words: str) -> Data:
+def data_of(path: Path, documents: list[str], *overrides: str) -> Data:
     path.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents), encoding="utf-8")
-    return build_data(compose("evaluation", ["data=continuation", f"data.path={path}", *words])["data"])
+    return build_data(compose("evaluation", ["data=continuation", f"data.path={path}", *overrides])["data"])
 
 
 class TestData:
