@@ -54,7 +54,6 @@ from raysearch.searching.recommendation import Budget
 from raysearch.searching.spec import SearchSpec
 from raysearch.studies.grid import Combination, combinations_of
 from raysearch.studies.spec import Cell, StudySpec, drawn_once, one_seed_each
-from raysearch.text.redaction import hidden_keys, redact, redacted
 from raysearch.tracking.options import TrackingOptions
 
 Config = TypeVar("Config")
@@ -95,8 +94,7 @@ def recorded_search(config: Mapping[str, Any], *, goes_on: bool = False) -> Sear
             refiner needs peft and trl.
 
     Raises:
-        UserError: Another version of raysearch recorded the search, or the model's path has a secret, which is not
-            recorded.
+        UserError: Another version of raysearch recorded the search.
     """
     if added := _ADDED_SECTIONS - config.keys():
         config = {**config, **{name: value for name, value in compose("search", []).items() if name in added}}
@@ -104,10 +102,6 @@ def recorded_search(config: Mapping[str, Any], *, goes_on: bool = False) -> Sear
         raise UserError(
             f"the search is recorded without {' and '.join(missing)}, as another version of raysearch wrote it; type "
             "the whole search command again, which continues from its evaluations"
-        )
-    for key in hidden_keys({"model": {**config["model"], "name": ""}}):
-        raise UserError(
-            f"{key} is recorded without its secret, so the model is not found; search again by a path that has none"
         )
     if goes_on:
         return _refined_search_spec(validated(SearchConfig, "", _evaluation_values(config)), config)
@@ -160,11 +154,11 @@ def _search_spec(config: RecordedSearchConfig, values: Mapping[str, Any]) -> Sea
     return SearchSpec(
         evaluation,
         config.searcher,
-        redact(config.choices["searcher"]),
+        config.choices["searcher"],
         config.remove,
         config.protect,
         config.seed,
-        redacted({**values, "model": model}),
+        {**values, "model": model},
         Budget.parse([]) if config.budget is None and config.remove == AUTO else config.budget,
         config.speed,
     )
@@ -177,7 +171,7 @@ def _refined_search_spec(config: SearchConfig, values: Mapping[str, Any]) -> Sea
         return search
     recovery = _recover_spec(config.refine.recover_with, values["refine"]["recover_with"], config.cluster, AssessSpec())
     refiner = RecoveryRefiner(config.refine.masks, config.refine.steps, recovery)
-    return dataclasses.replace(search, refiner=refiner.on_own_data(search.evaluation, redacted(values)))
+    return dataclasses.replace(search, refiner=refiner.on_own_data(search.evaluation, values))
 
 
 def score_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> tuple[EvaluationSpec, list[Mask]]:
@@ -266,8 +260,8 @@ def tracked_study(overrides: Sequence[str], config_dir: PathLike | None = None) 
         cells,
         config.assess,
         config.store,
-        redacted(merged.config),
-        [*map(redact, arguments)],
+        merged.config,
+        arguments,
         [*notes, *drawn_once(cells)],
         recoveries,
     )
@@ -351,11 +345,11 @@ def _cell(
         )
     calibrations = " and ".join(calibration.name for calibration in search.evaluation.calibrations)
     cell = Cell(
-        model=redact(combination.label("model") or search.evaluation.model.name),
-        calibration=redact(combination.label("calibration") or calibrations),
-        searcher=redact(combination.label("searcher") or search.searcher_name),
+        model=combination.label("model") or search.evaluation.model.name,
+        calibration=combination.label("calibration") or calibrations,
+        searcher=combination.label("searcher") or search.searcher_name,
         search=search,
-        draw=redact(combination.label("draw") or ""),
+        draw=combination.label("draw") or "",
     )
     return _PlannedCell(cell, tracking)
 
@@ -431,7 +425,7 @@ def _recover_spec(
         assess,
         cluster,
         dataclasses.replace(options, responses=responses or "data") if is_own else None,
-        redacted({f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}),
+        {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()},
     )
 
 

@@ -26,10 +26,12 @@ from pydantic import NonNegativeInt
 
 from raysearch.configuration.parsing import AXES, parse_overrides, quoted, section_of
 from raysearch.configuration.parts import conf_dir
+from raysearch.configuration.secret_values import refusal, refuse_secrets
 from raysearch.core.paths import PathLike, as_path
 from raysearch.core.validation import checked, no_value
 from raysearch.errors import Mistakes, UserError
 from raysearch.models.spec import DTYPE_ALIASES
+from raysearch.text.redaction import is_secret_name
 from raysearch.text.sentences import as_typed, did_you_mean, first_line, most_similar
 
 #: The prefixes of mappings whose keys the user chooses: texts and tasks of an assessment, recoveries of a study.
@@ -96,13 +98,15 @@ def merge(job: str, overrides: Sequence[str], config_dir: PathLike | None) -> Me
         config_dir: A folder of the user's YAML files, laid out like ``conf/``.
 
     Raises:
-        UserError: No configuration can be merged, such as from a file that is not YAML. Other mistakes are returned.
+        UserError: No configuration can be merged, such as from a file that is not YAML; or a value has a secret. Other
+            mistakes are returned.
     """
     mistakes = Mistakes()
     folder = None if config_dir is None else as_path("--config-dir", config_dir)
     groups = groups_of(folder)
     job_groups = _groups_of_job(job)
     parsed = parse_overrides(job, overrides, groups, job_groups, mistakes)
+    refuse_secrets({**parsed.choices, **parsed.sections, **parsed.axes, **parsed.values})
     try:
         files = _merge_chosen_files(job, parsed.choices, folder)
         values = _Values(files, job_groups, mistakes)
@@ -115,6 +119,7 @@ def merge(job: str, overrides: Sequence[str], config_dir: PathLike | None) -> Me
         raise UserError(
             f"the configuration cannot be composed: {first_line(error)}; check the overrides{user_files}"
         ) from error
+    refuse_secrets(config)  # those in the user's files
     choices = {**files.choices, **{key: section["type"].rpartition(".")[2] for key, section in parsed.sections.items()}}
     config["choices"] = {group: choices[group] for group in sorted(choices) if group in groups and choices[group]}
     set_keys = {*parsed.sections, *parsed.axes, *values.set_keys}
@@ -190,6 +195,8 @@ class _Values:
 
     def _refuse(self, key: str, value: Any) -> None:
         """Refuse a key that is unknown, and suggest a similar one."""
+        if is_secret_name(key.rpartition(".")[2]):
+            raise UserError(refusal(key, as_typed(value), "a password or a token"))
         if key == "data.path":
             raise UserError(
                 f"{key}={as_typed(value)} needs data that are read from a file; give data=file {key}={as_typed(value)}"

@@ -10,7 +10,6 @@ from typing import Any
 from raysearch.configuration.compose import compose_leniently
 from raysearch.configuration.merge import MergedConfig, items_of
 from raysearch.core.paths import PathLike
-from raysearch.text.redaction import redacted
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class ConfiguredValue:
 
     Args:
         key: The dotted key: ``data.samples``.
-        value: A plain value, without secrets.
+        value: A plain value.
         origin: ``command line``, or the file, such as ``data/sotu.yaml``. If the file refers to another key, that key
             and its origin follow.
     """
@@ -44,7 +43,7 @@ def settings_of(job: str, overrides: Sequence[str], config_dir: PathLike | None 
     merged.mistakes.raise_if_any()
     del merged.config["choices"]
     return [
-        ConfiguredValue(key, redacted({"": value})[""], _origin(key, merged))
+        ConfiguredValue(key, value, _origin(key, merged))
         for key, value in items_of(merged.config)
         if value == {} or not isinstance(value, dict)
     ]

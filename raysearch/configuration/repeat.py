@@ -21,8 +21,8 @@ def command_of(config: Mapping[str, Any]) -> str | None:
         config: The resolved configuration, as it is recorded.
 
     Returns:
-        The command; None if no overrides of the defaults compose this configuration, such as when it has secrets or
-        values from files of ``--config-dir``.
+        The command; None if no overrides of the defaults compose this configuration, such as when it has values from
+        files of ``--config-dir``.
     """
     try:
         choices = [*_choices(config)]
