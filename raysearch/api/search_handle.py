@@ -166,7 +166,7 @@ class Search:
         from raysearch.searching.recommendation import Budget
 
         limits = [
-            *all_overrides(overrides, {}),
+            *map(str, all_overrides(overrides, {})),
             *(f"budget.{limit}={as_typed(value)}" for limit, value in (budget or {}).items()),
         ]
         new_budget = Budget.parse(limits) if limits else None

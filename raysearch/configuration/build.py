@@ -23,7 +23,7 @@ from raysearch.configuration.compose import (
     with_section,
 )
 from raysearch.configuration.merge import MergedConfig
-from raysearch.configuration.parsing import section_of
+from raysearch.configuration.overrides import Override, key_of, section_of
 from raysearch.configuration.tree import (
     OWN,
     AssessConfig,
@@ -63,7 +63,7 @@ _SEED_RANGE = 1_000_000  # each set of samples of a study adds a number below th
 _ADDED_SECTIONS = {"budget", "speed", "refine"}
 
 
-def search_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> SearchSpec:
+def search_spec(overrides: Sequence[Override], config_dir: PathLike | None = None) -> SearchSpec:
     """Build a search from the overrides of ``raysearch search``.
 
     Args:
@@ -73,7 +73,9 @@ def search_spec(overrides: Sequence[str], config_dir: PathLike | None = None) ->
     return tracked_search(overrides, config_dir)[0]
 
 
-def tracked_search(overrides: Sequence[str], config_dir: PathLike | None = None) -> tuple[SearchSpec, TrackingOptions]:
+def tracked_search(
+    overrides: Sequence[Override], config_dir: PathLike | None = None
+) -> tuple[SearchSpec, TrackingOptions]:
     """Build a search and its tracking options from the overrides of ``raysearch search``.
 
     Args:
@@ -174,7 +176,7 @@ def _refined_search_spec(config: SearchConfig, values: Mapping[str, Any]) -> Sea
     return dataclasses.replace(search, refiner=refiner.on_own_data(search.evaluation, values))
 
 
-def score_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> tuple[EvaluationSpec, list[Mask]]:
+def score_spec(overrides: Sequence[Override], config_dir: PathLike | None = None) -> tuple[EvaluationSpec, list[Mask]]:
     """Build an evaluation, and the masks to evaluate, from the overrides of ``raysearch score``.
 
     Args:
@@ -186,7 +188,7 @@ def score_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> 
 
 
 def evaluation_spec(
-    overrides: Sequence[str], also: Sequence[str], config_dir: PathLike | None = None
+    overrides: Sequence[Override], also: Sequence[str], config_dir: PathLike | None = None
 ) -> EvaluationSpec:
     """Build an evaluation on several calibrations.
 
@@ -212,13 +214,15 @@ def evaluation_spec(
     return dataclasses.replace(evaluation, calibrations=[*evaluation.calibrations, *other_calibrations])
 
 
-def _other_calibration(text: str, command_overrides: Sequence[str], config_dir: PathLike | None) -> CalibrationSpec:
+def _other_calibration(
+    text: str, command_overrides: Sequence[Override], config_dir: PathLike | None
+) -> CalibrationSpec:
     """Build a calibration from its overrides; the arguments are those of `compose_calibration`."""
     config = validated(CalibrationConfig, "", compose_calibration(text, command_overrides, config_dir))
     return calibration_spec(config.objective, config.data, config.choices)
 
 
-def study_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> StudySpec:
+def study_spec(overrides: Sequence[Override], config_dir: PathLike | None = None) -> StudySpec:
     """Build a study and all of its searches from the overrides of ``raysearch study``.
 
     Args:
@@ -228,7 +232,9 @@ def study_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> 
     return tracked_study(overrides, config_dir)[0]
 
 
-def tracked_study(overrides: Sequence[str], config_dir: PathLike | None = None) -> tuple[StudySpec, TrackingOptions]:
+def tracked_study(
+    overrides: Sequence[Override], config_dir: PathLike | None = None
+) -> tuple[StudySpec, TrackingOptions]:
     """Build a study and its tracking options from the overrides of ``raysearch study``.
 
     Args:
@@ -253,7 +259,7 @@ def tracked_study(overrides: Sequence[str], config_dir: PathLike | None = None) 
         )
     if config.assess is not None:
         recoveries = {name: dataclasses.replace(spec, assess=config.assess) for name, spec in recoveries.items()}
-    arguments = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *overrides]
+    arguments = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *map(str, overrides)]
     cells, notes = one_seed_each(_with_short_names([planned.cell for planned in planned_cells]))
     spec = StudySpec(
         config.study,
@@ -268,10 +274,11 @@ def tracked_study(overrides: Sequence[str], config_dir: PathLike | None = None) 
     return spec, tracking
 
 
-def _read_study(merged: MergedConfig, overrides: Sequence[str]) -> StudyConfig:
+def _read_study(merged: MergedConfig, overrides: Sequence[Override]) -> StudyConfig:
     """Validate the keys of a study that are not keys of its searches."""
     values = _values_of(StudyConfig, merged.config)
-    if merged.config["choices"]["assess"] == "none" and not any(text.startswith("assess.") for text in overrides):
+    sets_assess = any(key_of(override).startswith("assess.") for override in overrides)
+    if merged.config["choices"]["assess"] == "none" and not sets_assess:
         values.pop("assess", None)
     return validated(StudyConfig, "", values, merged.mistakes.sentences, merged.absent)
 
@@ -287,9 +294,8 @@ def _study_recoveries(study: Mapping[str, Any], config_dir: PathLike | None) -> 
     for name, text in _grid(study).recoveries.items():
         with mistakes:
             overrides = split_overrides(text, f"study.recover.{name}=")
-            if "cluster" in study:
-                overrides = with_section("cluster", study, overrides)
-            config = compose("recover", overrides, config_dir)
+            on_cluster = with_section("cluster", study, overrides) if "cluster" in study else overrides
+            config = compose("recover", on_cluster, config_dir)
             recoveries[name] = within(f"study.recover.{name}", recover_spec, config)
     mistakes.raise_if_any()
     return recoveries
@@ -318,7 +324,7 @@ def _cells(merged: MergedConfig, config_dir: PathLike | None) -> list[_PlannedCe
 
 def _cell(
     combination: Combination,
-    study_overrides: Sequence[str],
+    study_overrides: Sequence[Override],
     study: Mapping[str, Any],
     config_dir: PathLike | None,
 ) -> _PlannedCell:
@@ -329,11 +335,11 @@ def _cell(
     """
     shared = [override for override in study_overrides if section_of(override) not in ("study", "assess")]
     overrides = [*_study_choices(), *shared, *combination.overrides]
-    set_keys = {override.partition("=")[0] for override in overrides}
+    set_keys = {*map(key_of, overrides)}
     if "seed" in combination.labels and "data.seed" not in set_keys and "seed" in study:
         overrides.append(f"data.seed={study['seed']}")
     search, tracking = tracked_search(overrides, config_dir)
-    seed_is_set = "seed" not in combination.labels and any(text.startswith("seed=") for text in combination.overrides)
+    seed_is_set = "seed" not in combination.labels and "seed" in map(key_of, combination.overrides)
     if search.searcher.stochastic and not seed_is_set:
         seed = search.seed + _seed_offset(combination)  # not an override, which would change the seed of the data too
         search = dataclasses.replace(search, seed=seed, config={**search.config, "seed": seed})

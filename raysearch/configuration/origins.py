@@ -9,6 +9,7 @@ from typing import Any
 
 from raysearch.configuration.compose import compose_leniently
 from raysearch.configuration.merge import MergedConfig, items_of
+from raysearch.configuration.overrides import Override
 from raysearch.core.paths import PathLike
 
 
@@ -28,7 +29,7 @@ class ConfiguredValue:
     origin: str
 
 
-def settings_of(job: str, overrides: Sequence[str], config_dir: PathLike | None = None) -> list[ConfiguredValue]:
+def settings_of(job: str, overrides: Sequence[Override], config_dir: PathLike | None = None) -> list[ConfiguredValue]:
     """Return every value of a configuration with its origin.
 
     Args:

@@ -30,7 +30,7 @@ def command_of(config: Mapping[str, Any]) -> str | None:
     except UserError:
         return None
     as_people_type = [f"{key}={as_typed(value)}" for key, value in values.items()]
-    quoted = [override for key, value in values.items() for override in as_overrides({key: value})]
+    quoted = [str(override) for key, value in values.items() for override in as_overrides({key: value})]
     for overrides in (as_people_type, quoted):
         try:
             repeated = compose("search", [*choices, *overrides])
