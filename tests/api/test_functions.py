@@ -81,7 +81,7 @@ def test_mappings_and_lists_arrive_as_they_are() -> None:
     replicas = {"min": 1, "max": 2}
     parts = [{"weight": 1.0, "of": "objective=kl data=sotu data.samples=4"}]
     values = as_overrides({"cluster": {"replicas": replicas}, "objective": {"parts": parts}})
-    for overrides in (values, map(str, values)):
+    for overrides in (values, [*map(str, values)]):
         composed = config.compose("search", ["cluster=local", "objective=weighted", *overrides])
         assert composed["cluster"]["replicas"] == replicas
         assert composed["objective"]["parts"][0]["data"]["samples"] == 4
@@ -91,6 +91,13 @@ def test_mappings_and_lists_arrive_as_they_are() -> None:
         spec = build.study_spec(overrides)
         assert [cell.searcher for cell in spec.cells[::2]] == list(axis) and spec.options.retries == 2
         assert spec.overrides == [*map(str, values)]
+
+
+def test_names_in_mappings_arrive_as_they_are(subtests: pytest.Subtests) -> None:
+    for name in ("é 中", "1_000", "NaN", "~", "it's", "a: b"):
+        with subtests.test(name):
+            composed = config.compose("assess", as_overrides({"assess": {"texts": {name: "data=sotu"}}}))
+            assert name in composed["assess"]["texts"]
 
 
 def test_sweep_and_inspect_agree(world: World, cwd: Path) -> None:

@@ -53,6 +53,7 @@ def test_no_secret_is_in_what_commands_print_or_write(
     search = ["search", *plain, "remove=2", "searcher=one_shot"]
     text = f"data=file data.path={prose} data.samples=4 data.sampling=sequential"
     texts = ["assess=none", f"assess.texts.own='{text}'", "assess.seq_len=16", "assess.probe.enabled=false"]
+    recovery = ["recovery.responses=data", "recovery.max_tokens=48", "recovery.max_steps=2", "recovery.top_k=8"]
     axes = ["study.grid.searcher=[one_shot]", "study.grid.remove=[2]"]
     study = ["study", *plain[:-1], *axes]
     model = tmp_path / f"hf_{_planted()}" / "model"
@@ -92,7 +93,7 @@ def test_no_secret_is_in_what_commands_print_or_write(
         (2, ["assess", "latest", "assess=none", f"assess.texts.hf_{_planted()}='{text}'"]),
         (2, ["assess", "latest", *texts, f"assess.server=http://u:{_planted('.')}@127.0.0.1:9/v1"]),
         (2, ["assess", "latest", *texts, f"assess.server=http://127.0.0.1:9/v1?api_key={_planted()}"]),
-        (0, ["recover", "latest", *calibration, *texts, "recovery.responses=data", "--dry-run"]),
+        (0, ["recover", "latest", *calibration, *texts, *recovery, "--dry-run"]),
         (0, ["resume", "latest"]),
         (2, ["resume", "latest", f"tracking.uri=http://u:{_planted(' ')}@127.0.0.1:9"]),
         (0, ["sync", "latest"]),
