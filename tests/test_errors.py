@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raysearch.errors import UserError
-from raysearch.text.redaction import hidden_keys, redact, redacted, secrets_of_address
+from raysearch.text.redaction import is_secret_name, redact, redacted, secret_in, secrets_of_address
 
 TOKEN = "hf_" + "aB3" * 11
 
@@ -16,7 +16,7 @@ SECRETS = [
     ("postgresql+psycopg2://me:p@ss:w@rd@db/mlflow", "postgresql+psycopg2://me:***@db/mlflow"),
     ("postgresql://me:sl/ash@db/mlflow", "postgresql://me:***@db/mlflow"),
     ("https://me:s3cret@mlflow.example/path", "https://me:***@mlflow.example/path"),
-    ("https://s3cret@mlflow.example", "https://***@mlflow.example"),
+    ("https://s3cret-t0ken@mlflow.example", "https://***@mlflow.example"),
     ("failed: 'http://a:b@h/x' and http://c:d@h/y", "failed: 'http://a:***@h/x' and http://c:***@h/y"),
     ("postgresql://db/mlflow?user=me&password=s3cret&sslmode=require", "postgresql://db/mlflow?user=me&password=***&sslmode=require"),
     ("postgresql+psycopg2://u:S3cr'etQ9@db/mlflow", "postgresql+psycopg2://u:***@db/mlflow"),
@@ -32,6 +32,7 @@ SECRETS = [
     (f"model.path={TOKEN}", "model.path=***"),
     ("hub_token=s3cret api_key=s3cret", "hub_token=*** api_key=***"),
     ("Authorization: Bearer abcdefghijkl", "Authorization: Bearer ***"),
+    ("Authorization: Basic bWU6c2VjcmV0", "Authorization: Basic ***"),
 ]  # fmt: skip
 #: Texts that only look as if they held one.
 HARMLESS = [
@@ -41,6 +42,9 @@ HARMLESS = [
     "{'uri':'http://host:5000','by':'me@example.org'}",
     "see http://host:5000, or ask me@example.org",
     "postgresql://me@db/mlflow",
+    "http://me@mlflow.example",
+    "Basic arithmetic of a Bearer",
+    "models/me@example.org/x",
     "postgresql://db:5432/mlflow",
     "data.n_tokens=8 new_tokens=64 tokens=mean",
     "hf_checkpoints/llama",
@@ -56,8 +60,22 @@ def test_secrets_are_replaced_once() -> None:
 
 
 def test_what_is_none_stays() -> None:
-    wrong = [text for text in HARMLESS if redact(text) != text]
+    wrong = [text for text in HARMLESS if redact(text) != text or secret_in(text) is not None]
     assert not wrong
+
+
+def test_a_secret_in_a_text_is_described_without_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEAM_API_KEY", "correct-horse-battery-9")
+    described = {secret_in(text) for text, _ in SECRETS}
+    assert described == {"a password or a token"}
+    assert secret_in("postgresql://me:s3 cret@db/mlflow") == "a password or a token"
+    assert secret_in("/data/correct-horse-battery-9/x.txt") == "the value of TEAM_API_KEY"
+    assert {secret_in(shown) for _, shown in SECRETS} == {None}, "what is replaced already"
+
+
+def test_some_names_are_those_of_secrets() -> None:
+    names = ("token", "hub_token", "api_key", "DB_PASSWORD", "client_secret", "n_tokens", "tokenizer", "PWD", "path")
+    assert [name for name in names if is_secret_name(name)] == [*names[:5]]
 
 
 def test_configurations_are_redacted_by_name_and_by_text() -> None:
@@ -73,7 +91,6 @@ def test_configurations_are_redacted_by_name_and_by_text() -> None:
         "words": ["a", "b=***"],
         "client_secret": "",
     }
-    assert list(hidden_keys(redacted(config))) == ["model.token", "tracking.uri", "words"]
 
 
 def test_values_of_secret_variables_are_told_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ ROOMS = (
 EDGES = {
     "ray": ("cluster/", "studies/trials.py", "bridges/", "recovery/workers.py"),
     "mlflow": ("tracking/mlflow/",),
-    "hydra": ("configuration/merge.py", "configuration/parsing.py"),
+    "hydra": ("configuration/merge.py", "configuration/overrides.py", "configuration/parsing.py"),
     "omegaconf": ("configuration/merge.py",),
     "typer": ("cli/",),
     "nevergrad": ("bridges/nevergrad.py",),

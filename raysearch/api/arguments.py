@@ -14,11 +14,12 @@ from raysearch.searching.observer import Observer
 from raysearch.searching.progress_lines import ProgressLines
 
 if TYPE_CHECKING:
+    from raysearch.configuration.overrides import Override
     from raysearch.models.hub import HubRepository
 
 
-def all_overrides(overrides: Sequence[str], values: Mapping[str, Any]) -> list[str]:
-    """Return overrides, followed by keyword arguments as overrides.
+def all_overrides(overrides: Sequence[str], values: Mapping[str, Any]) -> list[Override]:
+    """Return the overrides of a call: its texts, followed by its keyword arguments.
 
     Args:
         overrides: ``key=value`` texts.
@@ -28,7 +29,7 @@ def all_overrides(overrides: Sequence[str], values: Mapping[str, Any]) -> list[s
         ``key=value`` texts. The keyword arguments are last, so they win.
 
     Raises:
-        UserError: An override is not a text, or a value cannot be written as one.
+        UserError: An override is not a text, or a value is of a type that no key accepts.
     """
     from raysearch.configuration.overrides import as_overrides
 
@@ -77,7 +78,7 @@ def repository_for_export(push: str | None, public: bool, overwrite: bool) -> Hu
 
 
 def job_config(
-    job: str, overrides: Sequence[str], recorded_config: Mapping[str, Any], config_dir: PathLike | None
+    job: str, overrides: Sequence[Override], recorded_config: Mapping[str, Any], config_dir: PathLike | None
 ) -> dict[str, Any]:
     """Return the configuration of a job for a recorded search or study: on its cluster, unless overridden.
 

@@ -15,9 +15,7 @@ from raysearch.api.tracked import recorded_tracking, tracked_observer, tracking_
 from raysearch.core.mask import Mask
 from raysearch.core.paths import PathLike, as_path
 from raysearch.core.validation import checked
-from raysearch.errors import UserError
 from raysearch.searching.observer import Observer
-from raysearch.text.redaction import hidden_keys
 from raysearch.text.sentences import as_typed
 
 if TYPE_CHECKING:
@@ -171,7 +169,7 @@ class Search:
         from raysearch.searching.recommendation import Budget
 
         limits = [
-            *all_overrides(overrides, {}),
+            *map(str, all_overrides(overrides, {})),
             *(f"budget.{limit}={as_typed(value)}" for limit, value in (budget or {}).items()),
         ]
         new_budget = Budget.parse(limits) if limits else None
@@ -342,7 +340,7 @@ class Search:
             A handle with the result of this call.
 
         Raises:
-            UserError: The model, the data or the machine have changed, or the record has no secret that is needed.
+            UserError: The model, the data or the machine have changed.
             EvaluationError: An evaluation failed.
         """
         from raysearch.configuration import build
@@ -354,12 +352,6 @@ class Search:
             config |= self.location.current_paths(record.config, ledger)
         spec = build.recorded_search(config, goes_on=True)
         tracking = build.tracking_options(config)
-        tracking.store.check()
-        hidden = list(hidden_keys({**spec.config, "tracking": {}}))
-        if hidden:
-            raise UserError(
-                f"{hidden[0]} is recorded without its secret; type the whole search command again, which resumes it too"
-            )
         return replace(self, own_result=run_tracked_search(spec, tracking, observer, self.search_id))
 
     def assess(

@@ -10,6 +10,7 @@ from raysearch.errors import UserError
 from raysearch.searching.observer import Observer, Observers, Tracker
 
 if TYPE_CHECKING:
+    from raysearch.configuration.overrides import Override
     from raysearch.ledger.ledger import Ledger
     from raysearch.tracking.options import TrackingOptions
 
@@ -63,7 +64,7 @@ def recorded_tracking(config: Mapping[str, Any], location: StoreLocation, ledger
 
 
 def tracking_to_sync(
-    name: str, config: Mapping[str, Any], overrides: Sequence[str], location: StoreLocation, ledger: Ledger
+    name: str, config: Mapping[str, Any], overrides: Sequence[Override], location: StoreLocation, ledger: Ledger
 ) -> TrackingOptions:
     """Return the tracking options by which a recorded search or study is uploaded.
 

@@ -23,7 +23,7 @@ from raysearch.configuration.compose import (
     with_section,
 )
 from raysearch.configuration.merge import MergedConfig
-from raysearch.configuration.parsing import section_of
+from raysearch.configuration.overrides import Override, key_of, section_of
 from raysearch.configuration.tree import (
     OWN,
     AssessConfig,
@@ -54,7 +54,6 @@ from raysearch.searching.recommendation import Budget
 from raysearch.searching.spec import SearchSpec
 from raysearch.studies.grid import Combination, combinations_of
 from raysearch.studies.spec import Cell, StudySpec, drawn_once, one_seed_each
-from raysearch.text.redaction import hidden_keys, redact, redacted
 from raysearch.tracking.options import TrackingOptions
 
 Config = TypeVar("Config")
@@ -64,7 +63,7 @@ _SEED_RANGE = 1_000_000  # each set of samples of a study adds a number below th
 _ADDED_SECTIONS = {"budget", "speed", "refine"}
 
 
-def search_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> SearchSpec:
+def search_spec(overrides: Sequence[Override], config_dir: PathLike | None = None) -> SearchSpec:
     """Build a search from the overrides of ``raysearch search``.
 
     Args:
@@ -77,7 +76,9 @@ def search_spec(overrides: Sequence[str], config_dir: PathLike | None = None) ->
     return tracked_search(overrides, config_dir)[0]
 
 
-def tracked_search(overrides: Sequence[str], config_dir: PathLike | None = None) -> tuple[SearchSpec, TrackingOptions]:
+def tracked_search(
+    overrides: Sequence[Override], config_dir: PathLike | None = None
+) -> tuple[SearchSpec, TrackingOptions]:
     """Build a search and its tracking options from the overrides of ``raysearch search``.
 
     Args:
@@ -104,8 +105,7 @@ def recorded_search(config: Mapping[str, Any], *, goes_on: bool = False) -> Sear
         The specification of the search. It has no refiner unless `goes_on` is set.
 
     Raises:
-        UserError: Another version of raysearch recorded the search, or the model's path has a secret, which is not
-            recorded.
+        UserError: Another version of raysearch recorded the search.
     """
     if added := _ADDED_SECTIONS - config.keys():
         config = {**config, **{name: value for name, value in compose("search", []).items() if name in added}}
@@ -114,10 +114,6 @@ def recorded_search(config: Mapping[str, Any], *, goes_on: bool = False) -> Sear
         raise UserError(
             f"the search is recorded without {' and '.join(missing)}, as another version of raysearch wrote it; type "
             "the whole search command again, which continues from its evaluations"
-        )
-    for key in hidden_keys({"model": {**config["model"], "name": ""}}):
-        raise UserError(
-            f"{key} is recorded without its secret, so the model is not found; search again by a path that has none"
         )
     if goes_on:
         return _refined_search_spec(validated(SearchConfig, "", _evaluation_values(config)), config)
@@ -170,11 +166,11 @@ def _search_spec(config: RecordedSearchConfig, values: Mapping[str, Any]) -> Sea
     return SearchSpec(
         evaluation,
         config.searcher,
-        redact(config.choices["searcher"]),
+        config.choices["searcher"],
         config.remove,
         config.protect,
         config.seed,
-        redacted({**values, "model": model}),
+        {**values, "model": model},
         Budget.parse([]) if config.budget is None and config.remove == AUTO else config.budget,
         config.speed,
     )
@@ -187,10 +183,10 @@ def _refined_search_spec(config: SearchConfig, values: Mapping[str, Any]) -> Sea
         return search
     recovery = _recover_spec(config.refine.recover_with, values["refine"]["recover_with"], config.cluster, AssessSpec())
     refiner = RecoveryRefiner(config.refine.masks, config.refine.steps, recovery)
-    return dataclasses.replace(search, refiner=refiner.on_own_data(search.evaluation, redacted(values)))
+    return dataclasses.replace(search, refiner=refiner.on_own_data(search.evaluation, values))
 
 
-def score_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> tuple[EvaluationSpec, list[Mask]]:
+def score_spec(overrides: Sequence[Override], config_dir: PathLike | None = None) -> tuple[EvaluationSpec, list[Mask]]:
     """Build an evaluation, and the masks to evaluate, from the overrides of ``raysearch score``.
 
     Args:
@@ -205,7 +201,7 @@ def score_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> 
 
 
 def evaluation_spec(
-    overrides: Sequence[str], also: Sequence[str], config_dir: PathLike | None = None
+    overrides: Sequence[Override], also: Sequence[str], config_dir: PathLike | None = None
 ) -> EvaluationSpec:
     """Build an evaluation on several calibrations.
 
@@ -234,13 +230,15 @@ def evaluation_spec(
     return dataclasses.replace(evaluation, calibrations=[*evaluation.calibrations, *other_calibrations])
 
 
-def _other_calibration(text: str, command_overrides: Sequence[str], config_dir: PathLike | None) -> CalibrationSpec:
+def _other_calibration(
+    text: str, command_overrides: Sequence[Override], config_dir: PathLike | None
+) -> CalibrationSpec:
     """Build a calibration from its overrides; the arguments are those of `compose_calibration`."""
     config = validated(CalibrationConfig, "", compose_calibration(text, command_overrides, config_dir))
     return calibration_spec(config.objective, config.data, config.choices)
 
 
-def study_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> StudySpec:
+def study_spec(overrides: Sequence[Override], config_dir: PathLike | None = None) -> StudySpec:
     """Build a study and all of its searches from the overrides of ``raysearch study``.
 
     Args:
@@ -253,7 +251,9 @@ def study_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> 
     return tracked_study(overrides, config_dir)[0]
 
 
-def tracked_study(overrides: Sequence[str], config_dir: PathLike | None = None) -> tuple[StudySpec, TrackingOptions]:
+def tracked_study(
+    overrides: Sequence[Override], config_dir: PathLike | None = None
+) -> tuple[StudySpec, TrackingOptions]:
     """Build a study and its tracking options from the overrides of ``raysearch study``.
 
     Args:
@@ -284,25 +284,26 @@ def tracked_study(overrides: Sequence[str], config_dir: PathLike | None = None) 
         )
     if config.assess is not None:
         recoveries = {name: dataclasses.replace(spec, assess=config.assess) for name, spec in recoveries.items()}
-    arguments = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *overrides]
+    arguments = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *map(str, overrides)]
     cells, notes = one_seed_each(_with_short_names([planned.cell for planned in planned_cells]))
     spec = StudySpec(
         config.study,
         cells,
         config.assess,
         config.store,
-        redacted(merged.config),
-        [*map(redact, arguments)],
+        merged.config,
+        arguments,
         [*notes, *drawn_once(cells)],
         recoveries,
     )
     return spec, tracking
 
 
-def _read_study(merged: MergedConfig, overrides: Sequence[str]) -> StudyConfig:
+def _read_study(merged: MergedConfig, overrides: Sequence[Override]) -> StudyConfig:
     """Validate the keys of a study that are not keys of its searches."""
     values = _values_of(StudyConfig, merged.config)
-    if merged.config["choices"]["assess"] == "none" and not any(text.startswith("assess.") for text in overrides):
+    sets_assess = any(key_of(override).startswith("assess.") for override in overrides)
+    if merged.config["choices"]["assess"] == "none" and not sets_assess:
         values.pop("assess", None)
     return validated(StudyConfig, "", values, merged.mistakes.sentences, merged.absent)
 
@@ -318,9 +319,8 @@ def _study_recoveries(study: Mapping[str, Any], config_dir: PathLike | None) -> 
     for name, text in _grid(study).recoveries.items():
         with mistakes:
             overrides = split_overrides(text, f"study.recover.{name}=")
-            if "cluster" in study:
-                overrides = with_section("cluster", study, overrides)
-            config = compose("recover", overrides, config_dir)
+            on_cluster = with_section("cluster", study, overrides) if "cluster" in study else overrides
+            config = compose("recover", on_cluster, config_dir)
             recoveries[name] = within(f"study.recover.{name}", recover_spec, config)
     mistakes.raise_if_any()
     return recoveries
@@ -349,7 +349,7 @@ def _cells(merged: MergedConfig, config_dir: PathLike | None) -> list[_PlannedCe
 
 def _cell(
     combination: Combination,
-    study_overrides: Sequence[str],
+    study_overrides: Sequence[Override],
     study: Mapping[str, Any],
     config_dir: PathLike | None,
 ) -> _PlannedCell:
@@ -360,11 +360,11 @@ def _cell(
     """
     shared = [override for override in study_overrides if section_of(override) not in ("study", "assess")]
     overrides = [*_study_choices(), *shared, *combination.overrides]
-    set_keys = {override.partition("=")[0] for override in overrides}
+    set_keys = {*map(key_of, overrides)}
     if "seed" in combination.labels and "data.seed" not in set_keys and "seed" in study:
         overrides.append(f"data.seed={study['seed']}")
     search, tracking = tracked_search(overrides, config_dir)
-    seed_is_set = "seed" not in combination.labels and any(text.startswith("seed=") for text in combination.overrides)
+    seed_is_set = "seed" not in combination.labels and "seed" in map(key_of, combination.overrides)
     if search.searcher.stochastic and not seed_is_set:
         seed = search.seed + _seed_offset(combination)  # not an override, which would change the seed of the data too
         search = dataclasses.replace(search, seed=seed, config={**search.config, "seed": seed})
@@ -376,11 +376,11 @@ def _cell(
         )
     calibrations = " and ".join(calibration.name for calibration in search.evaluation.calibrations)
     cell = Cell(
-        model=redact(combination.label("model") or search.evaluation.model.name),
-        calibration=redact(combination.label("calibration") or calibrations),
-        searcher=redact(combination.label("searcher") or search.searcher_name),
+        model=combination.label("model") or search.evaluation.model.name,
+        calibration=combination.label("calibration") or calibrations,
+        searcher=combination.label("searcher") or search.searcher_name,
         search=search,
-        draw=redact(combination.label("draw") or ""),
+        draw=combination.label("draw") or "",
     )
     return _PlannedCell(cell, tracking)
 
@@ -456,7 +456,7 @@ def _recover_spec(
         assess,
         cluster,
         dataclasses.replace(options, responses=responses or "data") if is_own else None,
-        redacted({f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}),
+        {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()},
     )
 
 

@@ -12,18 +12,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raysearch.configuration.merge import MergedConfig, merge
-from raysearch.configuration.overrides import as_overrides
-from raysearch.configuration.parsing import section_of
+from raysearch.configuration.overrides import Override, as_overrides, key_of, section_of
 from raysearch.core.paths import PathLike
 from raysearch.errors import Mistakes, UserError, within
 
 
-def compose(job: str, overrides: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:
+def compose(job: str, overrides: Sequence[Override], config_dir: PathLike | None = None) -> dict[str, Any]:
     """Compose a configuration.
 
     Args:
         job: A file in ``conf/``: ``search``, ``score``, ``study`` …
-        overrides: ``key=value`` texts, as on the command line; of a key given twice, the last value counts.
+        overrides: ``key=value`` texts, as on the command line, or Python values; of a key given twice, the last counts.
         config_dir: A folder of the user's own YAML files, laid out like ``conf/``.
 
     Returns:
@@ -37,7 +36,7 @@ def compose(job: str, overrides: Sequence[str], config_dir: PathLike | None = No
     return merged.config
 
 
-def compose_leniently(job: str, overrides: Sequence[str], config_dir: PathLike | None) -> MergedConfig:
+def compose_leniently(job: str, overrides: Sequence[Override], config_dir: PathLike | None) -> MergedConfig:
     """Compose a configuration from the correct overrides; its mistakes are not raised yet.
 
     The caller adds the mistakes of what it builds from the configuration, and raises all of them together.
@@ -61,7 +60,7 @@ def compose_leniently(job: str, overrides: Sequence[str], config_dir: PathLike |
     return merged
 
 
-def _resolve_parts(config: dict[str, Any], overrides: Sequence[str], config_dir: PathLike | None) -> None:
+def _resolve_parts(config: dict[str, Any], overrides: Sequence[Override], config_dir: PathLike | None) -> None:
     """Compose the overrides of each part of a weighted objective, and join the names of their data."""
     objective = config["objective"]
     mistakes = Mistakes()
@@ -80,7 +79,7 @@ def _resolve_parts(config: dict[str, Any], overrides: Sequence[str], config_dir:
     config["choices"]["data"] = "+".join(dict.fromkeys(part["choices"]["data"] for part in parts))
 
 
-def _resolve_texts(config: dict[str, Any], _: Sequence[str], config_dir: PathLike | None) -> None:
+def _resolve_texts(config: dict[str, Any], _: Sequence[Override], config_dir: PathLike | None) -> None:
     """Compose the overrides of each text and task to its data; an entry without overrides is left out."""
     assess = config["assess"]
     mistakes = Mistakes()
@@ -101,7 +100,7 @@ def _resolve_texts(config: dict[str, Any], _: Sequence[str], config_dir: PathLik
     mistakes.raise_if_any()
 
 
-def _resolve_recovery(config: dict[str, Any], _: Sequence[str], config_dir: PathLike | None) -> None:
+def _resolve_recovery(config: dict[str, Any], _: Sequence[Override], config_dir: PathLike | None) -> None:
     """Compose the overrides of a short recovery; None if no mask is to be recovered."""
     refine = config["refine"]
     text = refine.get("recover_with")
@@ -120,7 +119,7 @@ def _resolve_recovery(config: dict[str, Any], _: Sequence[str], config_dir: Path
                 f"refine.recover_with has {override}, and masks are recovered on the search's own cluster and "
                 "evaluated as the search does; give only overrides of data and recovery"
             )
-        if override.startswith("recovery.max_steps="):
+        if key_of(override) == "recovery.max_steps":
             raise UserError(f"refine.recover_with has {override}, which refine.steps sets; leave it out")
     refine["recover_with"] = _compose_sections("recover", ("data", "recovery"), overrides, config_dir)
 
@@ -144,7 +143,9 @@ def split_overrides(text: str, name: str = "") -> list[str]:
         raise UserError(f"{name}{text!r} is not understood ({error}); write key=value overrides") from error
 
 
-def compose_calibration(text: str, command_overrides: Sequence[str], config_dir: PathLike | None) -> dict[str, Any]:
+def compose_calibration(
+    text: str, command_overrides: Sequence[Override], config_dir: PathLike | None
+) -> dict[str, Any]:
     """Compose another calibration of a command: an objective and its data.
 
     Args:
@@ -160,7 +161,7 @@ def compose_calibration(text: str, command_overrides: Sequence[str], config_dir:
         UserError: Overrides are not understood, or are not part of a calibration.
     """
     overrides = split_overrides(text)
-    chooses_data = any(override.startswith(("data=", "calibration=")) for override in overrides)
+    chooses_data = any(key_of(override) in ("data", "calibration") for override in overrides)
     shared_sections = ("seed",) if chooses_data else ("seed", "data")
     shared = [override for override in command_overrides if section_of(override) in shared_sections]
     calibration = _compose_sections("evaluation", ("objective", "data"), [*shared, *overrides], config_dir)
@@ -175,7 +176,7 @@ def compose_calibration(text: str, command_overrides: Sequence[str], config_dir:
 
 
 def _compose_sections(
-    job: str, names: Sequence[str], overrides: Sequence[str], config_dir: PathLike | None
+    job: str, names: Sequence[str], overrides: Sequence[Override], config_dir: PathLike | None
 ) -> dict[str, Any]:
     """Compose some sections of a job, with their chosen files under ``choices``."""
     merged = merge(job, overrides, config_dir)
@@ -184,7 +185,7 @@ def _compose_sections(
     return {**{name: merged.config[name] for name in names}, "choices": choices}
 
 
-def with_section(section: str, config: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+def with_section(section: str, config: Mapping[str, Any], overrides: Sequence[Override]) -> list[Override]:
     """Return overrides that take a section from another configuration, unless they choose another file for it.
 
     Args:
@@ -195,12 +196,12 @@ def with_section(section: str, config: Mapping[str, Any], overrides: Sequence[st
     Returns:
         Overrides that set each key of the section, followed by `overrides`; or `overrides` alone.
     """
-    if any(override.startswith(f"{section}=") for override in overrides):
+    if any(key_of(override) == section for override in overrides):
         return [*overrides]
     return [*as_overrides({section: config[section]}), *overrides]
 
 
-def with_tracking(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def with_tracking(config: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
     """Return the configuration of a recorded search or study with another section ``tracking``.
 
     Args:

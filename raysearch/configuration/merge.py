@@ -1,7 +1,7 @@
-"""Merges ``key=value`` overrides and the YAML files under ``conf/`` into one configuration.
+"""Merges overrides and the YAML files under ``conf/`` into one configuration.
 
 Hydra decides which files are merged. This module finds the files, sets the user's values, and turns every mistake into
-one sentence. Hydra is used here and in `raysearch.configuration.parsing` only. Overrides inside a value, such as the
+one sentence. Of this room, only `overrides` and `parsing` use Hydra, too. Overrides inside a value, such as the
 parts of a weighted objective, are not resolved here: see `raysearch.configuration.compose`.
 """
 
@@ -24,12 +24,15 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import NonNegativeInt
 
-from raysearch.configuration.parsing import AXES, parse_overrides, quoted, section_of
-from raysearch.configuration.parts import conf_dir
+from raysearch.configuration.overrides import AXES, Override, quoted, section_of
+from raysearch.configuration.parsing import parse_overrides
+from raysearch.configuration.parts import conf_dir, groups_of
+from raysearch.configuration.secret_values import refusal, refuse_secrets
 from raysearch.core.paths import PathLike, as_path
 from raysearch.core.validation import checked, no_value
 from raysearch.errors import Mistakes, UserError
 from raysearch.models.spec import DTYPE_ALIASES
+from raysearch.text.redaction import is_secret_name
 from raysearch.text.sentences import as_typed, did_you_mean, first_line, most_similar
 
 #: The prefixes of mappings whose keys the user chooses: texts and tasks of an assessment, recoveries of a study.
@@ -59,7 +62,7 @@ class MergedConfig:
     config: dict[str, Any]
     mistakes: Mistakes
     absent: set[str]
-    overrides: list[str]
+    overrides: list[Override]
     set_keys: set[str]
     files: Mapping[str, Mapping[str, Any]]
 
@@ -87,25 +90,27 @@ class _MergedFiles(NamedTuple):
     files: Mapping[str, Mapping[str, Any]]
 
 
-def merge(job: str, overrides: Sequence[str], config_dir: PathLike | None) -> MergedConfig:
+def merge(job: str, overrides: Sequence[Override], config_dir: PathLike | None) -> MergedConfig:
     """Merge a configuration from all overrides that are correct.
 
     Args:
         job: The name of a file in ``conf/``, such as ``search``.
-        overrides: ``key=value`` texts; of a key given twice, the last counts.
+        overrides: The overrides; of a key given twice, the last counts.
         config_dir: A folder of the user's YAML files, laid out like ``conf/``.
 
     Returns:
         The configuration with its mistakes, and where its values come from.
 
     Raises:
-        UserError: No configuration can be merged, such as from a file that is not YAML. Other mistakes are returned.
+        UserError: No configuration can be merged, such as from a file that is not YAML; or a value has a secret. Other
+            mistakes are returned.
     """
     mistakes = Mistakes()
     folder = None if config_dir is None else as_path("--config-dir", config_dir)
     groups = groups_of(folder)
     job_groups = _groups_of_job(job)
     parsed = parse_overrides(job, overrides, groups, job_groups, mistakes)
+    refuse_secrets({**parsed.choices, **parsed.sections, **parsed.axes, **parsed.values})
     try:
         files = _merge_chosen_files(job, parsed.choices, folder)
         values = _Values(files, job_groups, mistakes)
@@ -118,10 +123,11 @@ def merge(job: str, overrides: Sequence[str], config_dir: PathLike | None) -> Me
         raise UserError(
             f"the configuration cannot be composed: {first_line(error)}; check the overrides{user_files}"
         ) from error
+    refuse_secrets(config)  # those in the user's files
     choices = {**files.choices, **{key: section["type"].rpartition(".")[2] for key, section in parsed.sections.items()}}
     config["choices"] = {group: choices[group] for group in sorted(choices) if group in groups and choices[group]}
     set_keys = {*parsed.sections, *parsed.axes, *values.set_keys}
-    correct_overrides = [text for key, text in parsed.texts.items() if key in set_keys | {*parsed.choices}]
+    correct_overrides = [override for key, override in parsed.overrides.items() if key in set_keys | {*parsed.choices}]
     merged = MergedConfig(config, mistakes, values.open_sections, correct_overrides, set_keys, files.files)
     _check_sections(merged, {*parsed.choices} - {"calibration"})
     if "study" in config:
@@ -193,6 +199,8 @@ class _Values:
 
     def _refuse(self, key: str, value: Any) -> None:
         """Refuse a key that is unknown, and suggest a similar one."""
+        if is_secret_name(key.rpartition(".")[2]):
+            raise UserError(refusal(key, as_typed(value), "a password or a token"))
         if key == "data.path":
             raise UserError(
                 f"{key}={as_typed(value)} needs data that are read from a file; give data=file {key}={as_typed(value)}"
@@ -329,28 +337,6 @@ def _set_axes(study: dict[str, Any], axes: Mapping[str, Any]) -> None:
     for axis in groups_of().keys() & grid.keys():
         if isinstance(grid[axis], list):
             grid[axis] = ["off" if name is False else name for name in grid[axis]]  # YAML parses off as false
-
-
-def groups_of(folder: Path | None = None) -> dict[str, list[str]]:
-    """Return the names of the YAML files of each group.
-
-    Args:
-        folder: The user's folder, whose files are added to those of ``conf/``.
-
-    Raises:
-        UserError: The folder does not exist, or has a file with a name that ``conf/`` uses.
-    """
-    group_folders = [path for path in conf_dir().iterdir() if path.is_dir()]
-    groups = {group.name: sorted(file.stem for file in group.glob("*.yaml")) for group in group_folders}
-    if folder is None:
-        return groups
-    if not folder.is_dir():
-        raise UserError(f"--config-dir={folder} is not a folder; give one laid out like conf/")
-    for file in sorted(folder.glob("*/*.yaml")):
-        if file.stem in groups.get(file.parent.name, []):
-            raise UserError(f"--config-dir has {file.parent.name}/{file.name}, a name raysearch uses; rename the file")
-        groups.setdefault(file.parent.name, []).append(file.stem)
-    return groups
 
 
 def items_of(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from raysearch.configuration.compose import compose_leniently
 from raysearch.configuration.merge import MergedConfig, items_of
+from raysearch.configuration.overrides import Override
 from raysearch.core.paths import PathLike
-from raysearch.text.redaction import redacted
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class ConfiguredValue:
 
     Args:
         key: The dotted key: ``data.samples``.
-        value: A plain value, without secrets.
+        value: A plain value.
         origin: ``command line``, or the file, such as ``data/sotu.yaml``. If the file refers to another key, that key
             and its origin follow.
     """
@@ -29,7 +29,7 @@ class ConfiguredValue:
     origin: str
 
 
-def settings_of(job: str, overrides: Sequence[str], config_dir: PathLike | None = None) -> list[ConfiguredValue]:
+def settings_of(job: str, overrides: Sequence[Override], config_dir: PathLike | None = None) -> list[ConfiguredValue]:
     """Return every value of a configuration with its origin.
 
     Args:
@@ -47,7 +47,7 @@ def settings_of(job: str, overrides: Sequence[str], config_dir: PathLike | None 
     merged.mistakes.raise_if_any()
     del merged.config["choices"]
     return [
-        ConfiguredValue(key, redacted({"": value})[""], _origin(key, merged))
+        ConfiguredValue(key, value, _origin(key, merged))
         for key, value in items_of(merged.config)
         if value == {} or not isinstance(value, dict)
     ]

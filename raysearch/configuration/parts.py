@@ -45,6 +45,28 @@ def conf_dir() -> Path:
     return installed if installed.is_dir() else _PACKAGE.parent / "conf"
 
 
+def groups_of(folder: Path | None = None) -> dict[str, list[str]]:
+    """Return the names of the YAML files of each group.
+
+    Args:
+        folder: The user's folder, whose files are added to those of ``conf/``.
+
+    Raises:
+        UserError: The folder does not exist, or has a file with a name that ``conf/`` uses.
+    """
+    group_folders = [path for path in conf_dir().iterdir() if path.is_dir()]
+    groups = {group.name: sorted(file.stem for file in group.glob("*.yaml")) for group in group_folders}
+    if folder is None:
+        return groups
+    if not folder.is_dir():
+        raise UserError(f"--config-dir={folder} is not a folder; give one laid out like conf/")
+    for file in sorted(folder.glob("*/*.yaml")):
+        if file.stem in groups.get(file.parent.name, []):
+            raise UserError(f"--config-dir has {file.parent.name}/{file.name}, a name raysearch uses; rename the file")
+        groups.setdefault(file.parent.name, []).append(file.stem)
+    return groups
+
+
 def build_searcher(values: Mapping[str, Any]) -> Searcher:
     """Build a searcher from the keys of a file in ``conf/searcher/``.
 

@@ -21,8 +21,8 @@ def command_of(config: Mapping[str, Any]) -> str | None:
         config: The resolved configuration, as it is recorded.
 
     Returns:
-        The command; None if no overrides of the defaults compose this configuration, such as when it has secrets or
-        values from files of ``--config-dir``.
+        The command; None if no overrides of the defaults compose this configuration, such as when it has values from
+        files of ``--config-dir``.
     """
     try:
         choices = [*_choices(config)]
@@ -30,7 +30,7 @@ def command_of(config: Mapping[str, Any]) -> str | None:
     except UserError:
         return None
     as_people_type = [f"{key}={as_typed(value)}" for key, value in values.items()]
-    quoted = [override for key, value in values.items() for override in as_overrides({key: value})]
+    quoted = [str(override) for key, value in values.items() for override in as_overrides({key: value})]
     for overrides in (as_people_type, quoted):
         try:
             repeated = compose("search", [*choices, *overrides])

@@ -37,7 +37,6 @@ from raysearch.searchers.base import Searcher
 from raysearch.searching.recommendation import Budget
 from raysearch.searching.speed_options import SearchSpeedOptions
 from raysearch.studies.spec import StudyOptions
-from raysearch.text.redaction import redact, redacted
 from raysearch.text.sentences import as_typed
 from raysearch.tracking.options import TrackingOptions
 
@@ -89,14 +88,14 @@ class TrackingSection(Options):
         Returns:
             The options. Secrets in the name of the experiment are redacted.
         """
-        return TrackingOptions(self.type, self.uri, redact(self.experiment), folder, ledger, self.child_runs)
+        return TrackingOptions(self.type, self.uri, self.experiment, folder, ledger, self.child_runs)
 
 
 def _build_model(section: Mapping[str, Any]) -> ModelSpec:
     """Build the model; with ``model.cache`` a GGUF file is kept in the user's cache."""
     uses_cache = checked(bool, "model.cache", section.get("cache", True))
     cache = str(user_cache()) if uses_cache else None
-    return validated(ModelSpec, "model", {**section, "name": redacted(section.get("name")), "cache": cache})
+    return validated(ModelSpec, "model", {**section, "cache": cache})
 
 
 def _build_objective(section: Mapping[str, Any]) -> Objective | WeightedCalibrations:
@@ -129,7 +128,7 @@ def calibration_spec(objective: Objective, data: Data, choices: Mapping[str, str
     Returns:
         The specification. Its name is such as ``perplexity on c4``.
     """
-    return CalibrationSpec(redact(f"{choices['objective']} on {_name_of(choices['data'], data.rows)}"), objective, data)
+    return CalibrationSpec(f"{choices['objective']} on {_name_of(choices['data'], data.rows)}", objective, data)
 
 
 def _name_of(choice: str, rows: Rows) -> str:
@@ -192,7 +191,7 @@ def _build_texts(key: str, sections: Mapping[str, Mapping[str, Any]]) -> dict[st
     for name, section in sections.items():
         with mistakes:
             values = {**section, "allow_evaluation_split": True}
-            data[redact(name)] = within(f"assess.{key}.{name}", build_data, values)
+            data[name] = within(f"assess.{key}.{name}", build_data, values)
     mistakes.raise_if_any()
     return data
 
@@ -212,7 +211,7 @@ def _build_refine(section: Mapping[str, Any]) -> RefineSection | None:
 
 def _build_study(section: Mapping[str, Any]) -> StudyOptions:
     names = {field.name for field in dataclasses.fields(StudyGrid)}
-    return validated(StudyOptions, "study", redacted({key: section[key] for key in section.keys() - names}))
+    return validated(StudyOptions, "study", {key: section[key] for key in section.keys() - names})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 from raysearch.core.site import Sites
 from raysearch.errors import UserError
-from raysearch.text.redaction import redact
 from raysearch.text.sentences import did_you_mean
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -36,7 +35,7 @@ def label_of(name: str, path: str) -> str:
     Returns:
         The last part of the path, if the name is a local path; otherwise the name.
     """
-    if name != redact(path):
+    if name != path:
         return name
     local = Path(os.path.expanduser(name))
     if local.suffix.lower() == ".gguf":

@@ -1,8 +1,9 @@
-"""Redacts secrets from records and messages.
+"""Finds secrets in texts, and redacts them from records and messages.
 
 A secret is recognised by one of four rules: it is part of an address (``https://user:secret@host``); it has a name such
 as ``token`` or ``api_key``; it has the form of a token (``hf_…``); or it is the value of an environment variable with
-such a name. It is replaced, not encrypted. So the user must pass it again to each command that needs it.
+such a name. A configuration with a secret is refused (`raysearch.configuration.secret_values`). So redaction is for
+the secrets of the environment, of messages of libraries, of names of files, and of rejected commands.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -32,11 +33,12 @@ _USER = (
 )
 _ADDRESS = re.compile(rf"""({_USER})[^\s<>]*?@(?![^\s<>,;]*@)""", re.IGNORECASE)
 _ANY_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
-_ADDRESS_OF_TOKEN = re.compile(r"(\bhttps?://)[^\s/@:'\"]+@", re.IGNORECASE)
+#: A token in place of a user and a password: a name of 16 characters, or of 8 with a digit.
+_ADDRESS_OF_TOKEN = re.compile(r"""(\bhttps?://)([^\s/@:'"]{16,}|(?=[^\s/@:'"]*\d)[^\s/@:'"]{8,})@""", re.IGNORECASE)
 _VALUE = r"""(?:'[^']*'|"[^"]*"|\{[^}]*\}|[^\s&;,'"]+(?:[,'"]\w[^\s&;,'"]*)*)"""
 _ASSIGNED = re.compile(rf"(?<!\w)({_NAME}=){_VALUE}", re.IGNORECASE)
 _IN_QUERY = re.compile(rf"([?&](?:{_QUERY.pattern})=)[^\s&'\"]+", re.IGNORECASE)
-_HEADER = re.compile(r"\b(Bearer|Basic) [\w+/=.~-]{8,}")
+_HEADER = re.compile(r"\b(Bearer|Basic(?= [\w+/.~-]*[\d=])) [\w+/=.~-]{8,}")  # a word is no header: Basic arithmetic
 _LOOKS = re.compile(
     r"(?:\b|(?<=_))(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|"
     r"sk-[\w-]{20,}|dapi[0-9a-f]{32}|AKIA[0-9A-Z]{16})"
@@ -53,21 +55,19 @@ def redacted(value: Any) -> Any:
     return _redacted(value, _known_secrets())
 
 
-def hidden_keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a configuration whose values were redacted.
+def is_secret_name(name: str) -> bool:
+    """Return whether a value with this name is a secret: ``token``, ``api_key``, ``DB_PASSWORD``."""
+    return _NAMED.fullmatch(name) is not None and name != "PWD"  # PWD is the shell's folder, not a password
 
-    Args:
-        config: The configuration, or a section of it.
-        prefix: The key of the section and a dot; empty for the whole configuration.
 
-    Yields:
-        The dotted key of a redacted value.
-    """
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from hidden_keys(value, f"{prefix}{key}.")
-        elif HIDDEN in str(value):
-            yield f"{prefix}{key}"
+def secret_in(text: str) -> str | None:
+    """Return what the secret in a text is, for messages: ``a password or a token``; None if the text has no secret."""
+    if redact(text) == text and not secrets_of_address(text):
+        return None
+    for name, value in os.environ.items():
+        if is_secret_name(name) and value and value in text:
+            return f"the value of {name}"
+    return "a password or a token"
 
 
 def secrets_of_address(address: str) -> set[str]:
@@ -80,15 +80,15 @@ def secrets_of_address(address: str) -> set[str]:
     scheme, separator, rest = address.strip().partition("://")
     if not separator or not re.fullmatch(r"[a-zA-Z][\w+.-]*", scheme):
         return set()
-    userinfo, at, _ = rest.rpartition("@")
+    userinfo = rest.rpartition("@")[0]
     secrets = {userinfo.partition(":")[2]} if re.match(_USER, address.strip(), re.IGNORECASE) else set()
-    if at and scheme in ("http", "https") and not re.search("[/:]", userinfo):
-        secrets = {userinfo}  # a token in place of a user and a password
+    if token := _ADDRESS_OF_TOKEN.match(address.strip()):
+        secrets = {token[2]}
     for key, value in parse_qsl(rest.partition("?")[2].partition("#")[0].replace("+", "%2B")):
         if _QUERY.fullmatch(key):
             secrets.add(value)
     secrets |= {part for secret in secrets for part in re.split("[/@#?]", secret)}
-    return {form for secret in secrets if secret for form in _forms(secret)}
+    return {form for secret in secrets - {"", HIDDEN} for form in _forms(secret)}
 
 
 def _forms(secret: str) -> tuple[str, ...]:
@@ -129,8 +129,7 @@ def _known_secrets() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4)
 def _secrets_in(variables: tuple[tuple[str, str], ...], arguments: tuple[str, ...]) -> tuple[str, ...]:
-    # PWD is the shell's folder, not a password.
-    values = {value for name, value in variables if _NAMED.fullmatch(name) and name != "PWD"}
+    values = {value for name, value in variables if is_secret_name(name)}
     texts = [*arguments, *(value for _, value in variables)]
     addresses = (match[0] for text in texts if "://" in text and (match := _ANY_ADDRESS.search(text)))
     values = values.union(*map(secrets_of_address, addresses))

@@ -14,7 +14,7 @@ from typing import Literal
 from filelock import FileLock
 
 from raysearch.errors import UserError
-from raysearch.text.redaction import HIDDEN, redact
+from raysearch.text.redaction import HIDDEN, redact, secret_in
 from raysearch.text.sentences import did_you_mean
 
 #: The URI schemes that MLflow supports, for databases with or without ``+driver``; its plugins add more.
@@ -38,8 +38,8 @@ class MlflowStore:
         """Return the store at a URI.
 
         Args:
-            uri: A tracking URI; None for the embedded store. The URI of a record has no password; the password then
-                comes from MLflow's environment variables.
+            uri: A tracking URI without a password; None for the embedded store. MLFLOW_TRACKING_URI may contain the
+                same URI with its password.
             folder: The folder of the embedded store and of artifacts.
             argument: The name of the argument in error messages.
 
@@ -47,11 +47,13 @@ class MlflowStore:
             The store, with the password in its URI.
 
         Raises:
-            UserError: MLflow does not support the URI, or cannot keep runs there.
+            UserError: The URI has a password, MLflow does not support it, or MLflow cannot keep runs there.
         """
         folder = folder.expanduser().resolve()
         if uri == "":
             raise UserError(f"{argument}= is empty; give an address, or leave it out")
+        if uri and (secret := secret_in(uri)):
+            raise UserError(f"{argument} has {secret}; remove it from the value, and set {password_variables(uri)}")
         scheme, separator, _ = (uri or "").partition("://")
         if separator and scheme.partition("+")[0] not in _SCHEMES:
             schemes = _SCHEMES | {plugin.name for plugin in entry_points(group="mlflow.tracking_store")}
@@ -82,18 +84,6 @@ class MlflowStore:
     def page(self) -> str:
         """The address of its page in a browser: on its server, or on that of ``raysearch ui``."""
         return re.sub(r"//[^/]*@", "//", self.uri).rstrip("/") if self.is_server else "http://127.0.0.1:5000"
-
-    def check(self) -> None:
-        """Check that the password of a recorded URI is known.
-
-        Raises:
-            UserError: MLflow's environment variables do not contain the password.
-        """
-        if HIDDEN in self.uri:
-            raise UserError(
-                f"tracking.uri={self.uri} is recorded without its password; give it again with tracking.uri=…, or in "
-                "MLFLOW_TRACKING_URI"
-            )
 
     @property
     def is_server(self) -> bool:
@@ -139,7 +129,7 @@ class TrackingOptions:
             layers; ``all``; or ``none``. All trials are in its table, and their losses are in its chart.
 
     Raises:
-        UserError: MLflow does not support the URI, or the experiment has no name.
+        UserError: The URI has a password, MLflow does not support it, or the experiment has no name.
     """
 
     type: Literal["mlflow", "none"]
@@ -186,12 +176,22 @@ class TrackingOptions:
         return replace(self, uri=uri, folder=self.folder.resolve())
 
 
+def password_variables(uri: str) -> str:
+    """Return the environment variables for the password or the token of a tracking URI, for messages."""
+    if uri.startswith("http"):
+        return "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+    return "PGPASSWORD" if uri.startswith("postgresql") else "MLFLOW_TRACKING_URI to the whole address"
+
+
 def _with_password(uri: str) -> str:
-    """Return a recorded URI with its password, if MLflow's environment variables contain it."""
-    if HIDDEN not in uri:
-        return uri
+    """Return a URI with its password if MLFLOW_TRACKING_URI is the same URI with a password."""
     environment_uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if redact(environment_uri) == uri:
-        return environment_uri
-    has_login = any(os.environ.get(f"MLFLOW_TRACKING_{name}") for name in ("USERNAME", "TOKEN"))
-    return re.sub(r"//[^/]*@", "//", uri) if has_login and uri.startswith("http") else uri
+    uri = _without_password(uri)  # earlier versions recorded *** in place of a password
+    return environment_uri if _without_password(redact(environment_uri)) == uri else uri
+
+
+def _without_password(redacted_uri: str) -> str:
+    """Return a redacted URI without the ``***`` of its password, of its token, or of parameters of its query."""
+    hidden = re.escape(HIDDEN)
+    uri = re.sub(f"(?<=//){hidden}@|:{hidden}(?=@)|(?<=[?&])[^?&=]*={hidden}&?", "", redacted_uri)
+    return uri.rstrip("?&")

@@ -21,7 +21,6 @@ from raysearch.studies.collect import collect, has_ended
 from raysearch.studies.spec import cell_labels
 from raysearch.studies.study_record import STUDIES, CellRecord, StudyRecord
 from raysearch.text.numbers import count
-from raysearch.text.redaction import redacted
 from raysearch.tracking.mlflow.assessments import record_answers, record_assessments, record_recovery
 from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
 from raysearch.tracking.mlflow.study import begin_study, end_failed, open_runs, record_report
@@ -100,7 +99,6 @@ def sync_search(record: SearchRecord, ledger: Ledger, tracking: TrackingOptions)
     Raises:
         UserError: The search has not ended, another process runs it, or MLflow cannot be written to.
     """
-    tracking.store.check()
     return _sync_search(record, ledger, tracking)
 
 
@@ -120,7 +118,6 @@ def sync_study(record: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
     Raises:
         UserError: MLflow cannot be written to.
     """
-    tracking.store.check()
     return _sync_study(record, ledger, tracking)
 
 
@@ -249,8 +246,7 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
 def _section(config: Mapping[str, Any], tracking: TrackingOptions) -> dict[str, Any]:
     """Return the section ``tracking`` of a recorded configuration with the current options."""
     current = {key: getattr(tracking, key) for key in ("type", "uri", "experiment", "child_runs")}
-    section: dict[str, Any] = redacted({**config["tracking"], **current})
-    return section
+    return {**config["tracking"], **current}
 
 
 @contextmanager

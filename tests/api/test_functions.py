@@ -71,23 +71,33 @@ def test_a_search_finds_what_the_command_line_finds(run: Run, world: World) -> N
 def test_text_arrives_as_it_is(subtests: pytest.Subtests) -> None:
     for name in NAMES:
         with subtests.test(name):
-            composed = config.compose("search", ["data=file", *as_overrides({"data": {"path": name}, "store": name})])
-            assert (composed["data"]["path"], composed["store"]) == (name, name)
+            values = as_overrides({"data": {"path": name}, "store": name})
+            for overrides in (values, map(str, values)):  # the texts are those of a command that repeats the call
+                composed = config.compose("search", ["data=file", *overrides])
+                assert (composed["data"]["path"], composed["store"]) == (name, name)
 
 
 def test_mappings_and_lists_arrive_as_they_are() -> None:
     replicas = {"min": 1, "max": 2}
     parts = [{"weight": 1.0, "of": "objective=kl data=sotu data.samples=4"}]
-    composed = config.compose(
-        "search",
-        ["cluster=local", "objective=weighted", *as_overrides({"cluster": {"replicas": replicas}, "remove": 3})],
-    )
-    assert composed["cluster"]["replicas"] == replicas
-    composed = config.compose("search", ["objective=weighted", *as_overrides({"objective": {"parts": parts}})])
-    assert composed["objective"]["parts"][0]["data"]["samples"] == 4
+    values = as_overrides({"cluster": {"replicas": replicas}, "objective": {"parts": parts}})
+    for overrides in (values, [*map(str, values)]):
+        composed = config.compose("search", ["cluster=local", "objective=weighted", *overrides])
+        assert composed["cluster"]["replicas"] == replicas
+        assert composed["objective"]["parts"][0]["data"]["samples"] == 4
     axis = {"GA, [no] prior (é): 'x'": "searcher=genetic searcher.prior=none", "b": "searcher=greedy"}
-    spec = build.study_spec(as_overrides({"study": {"grid": {"searcher": axis, "remove": [1, 2]}, "retries": 2}}))
-    assert [cell.searcher for cell in spec.cells[::2]] == list(axis) and spec.options.retries == 2
+    values = as_overrides({"study": {"grid": {"searcher": axis, "remove": [1, 2]}, "retries": 2}})
+    for overrides in (values, [*map(str, values)]):
+        spec = build.study_spec(overrides)
+        assert [cell.searcher for cell in spec.cells[::2]] == list(axis) and spec.options.retries == 2
+        assert spec.overrides == [*map(str, values)]
+
+
+def test_names_in_mappings_arrive_as_they_are(subtests: pytest.Subtests) -> None:
+    for name in ("é 中", "1_000", "NaN", "~", "it's", "a: b"):
+        with subtests.test(name):
+            composed = config.compose("assess", as_overrides({"assess": {"texts": {name: "data=sotu"}}}))
+            assert name in composed["assess"]["texts"]
 
 
 def test_sweep_and_inspect_agree(world: World, cwd: Path) -> None:

@@ -1,13 +1,13 @@
-"""A typed secret is never printed or recorded, and a record without it is refused with the reason."""
+"""A typed secret is refused, and never printed or recorded."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Run, World
+from tests.tracking.conftest import closed_port
 
 SECRET = "aVery-Secret-Value-7"
 
@@ -22,7 +22,12 @@ def test_mistakes_do_not_repeat_it(run: Run, world: World, subtests: pytest.Subt
         ["search", f"--tracking=http://me:{SECRET}@host"],
         ["show", f"http://me:{SECRET}@host"],
         ["ui", "--uri", f"http://me:{SECRET}@host"],
+        ["ui", "--uri", f"postgresql://me:{SECRET}@host/db"],
         ["sync", "latest", f"tracker.uri=http://me:{SECRET}@host"],
+        ["sync", "latest", f"tracking.uri=http://me:{SECRET}@host"],
+        ["resume", "latest", f"tracking.uri=http://me:{SECRET}@host"],
+        ["assess", "latest", f"assess.server=http://me:{SECRET}@host/v1"],
+        ["sweep", "--also", f"objective=kl data=file data.path=http://me:{SECRET}@host"],
     ):
         with subtests.test(arguments=arguments):
             outcome = run(*arguments)
@@ -31,16 +36,29 @@ def test_mistakes_do_not_repeat_it(run: Run, world: World, subtests: pytest.Subt
             assert SECRET not in outcome.out + outcome.err
 
 
-def test_a_record_without_its_secret_is_refused(
+def test_a_secret_in_an_override_is_refused_before_anything_is_recorded(
     run: Run, cwd: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEAM_TOKEN", SECRET)
-    (cwd / SECRET).mkdir()
-    shutil.copy(world.text, cwd / SECRET / "prose.txt")
-    arguments = world.search(data__path=f"{SECRET}/prose.txt")
-    assert run("search", *arguments).code == 0
-    assert not any(SECRET.encode() in file.read_bytes() for file in (cwd / "mlruns").rglob("*") if file.is_file())
-    outcome = run("resume", "latest")
-    sentence = "data.path is recorded without its secret; type the whole search command again, which resumes it too"
-    assert (outcome.code, outcome.err) == (2, f"error: {sentence}\n")
-    assert run("search", *arguments).code == 0
+    for override, reason in (
+        (f"tracking.uri=postgresql://me:{SECRET}@host/db", "set PGPASSWORD"),
+        (f"data.path={SECRET}/prose.txt", "data.path has the value of TEAM_TOKEN, which would be recorded"),
+    ):
+        outcome = run("search", *world.search(), override)
+        assert (outcome.code, outcome.out) == (2, "")
+        [sentence] = outcome.err.splitlines()
+        assert reason in sentence
+    assert not (cwd / "mlruns").exists()
+
+
+def test_the_password_of_a_server_comes_from_the_environment(
+    run: Run, cwd: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("search", *world.search()).code == 0
+    host = f"127.0.0.1:{closed_port()}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{SECRET}@{host}")
+    outcome = run("sync", "latest", "tracking=mlflow", f"tracking.uri=http://me@{host}")
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: tracking.uri=http://me:***@{host} cannot be written to (")
+    assert SECRET not in outcome.out + outcome.err
+    assert not any(SECRET.encode() in file.read_bytes() for file in cwd.rglob("*") if file.is_file())

@@ -90,11 +90,14 @@ class Postgres:
 
     @property
     def uri(self) -> str:
-        """The address of MLflow's database in it; without the driver's name, SQLAlchemy looks for psycopg 3."""
-        return f"postgresql+psycopg2://mlflow:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+        """The address of MLflow's database in it; PGPASSWORD has its password.
+
+        Without the driver's name, SQLAlchemy looks for psycopg 3.
+        """
+        return f"postgresql+psycopg2://mlflow@127.0.0.1:{self.port}/postgres"
 
     def make(self) -> None:
-        """Makes its files; user and password are as in `uri`."""
+        """Makes its files; the user is that of `uri`."""
         (self.folder / "password").write_text(PASSWORD)
         shutil.chown(self.folder, *(["postgres"] * 2 if os.geteuid() == 0 else [os.geteuid(), os.getegid()]))
         options = "--username mlflow --auth scram-sha-256 --encoding UTF8 --no-sync --no-instructions"
@@ -200,7 +203,9 @@ def postgres() -> Iterator[Postgres]:
     try:
         database.make()
         database.start()
-        yield database
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PGPASSWORD", PASSWORD)
+            yield database
     finally:
         database.stop()
         shutil.rmtree(folder)

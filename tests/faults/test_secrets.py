@@ -43,62 +43,63 @@ def test_no_secret_is_in_what_commands_print_or_write(
         monkeypatch.setenv(name, _planted())
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", _planted("/", "+"))
     monkeypatch.setenv("HF_TOKEN", f"hf_{_planted()}")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://u:{_planted()}@127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://u:{_planted(chr(39), '/')}@127.0.0.1:9")
     monkeypatch.setenv("SAS_URL", f"https://x.blob.core.windows.net/c?sig={_planted('%2B')}&se=2")
-    inputs = tmp_path / f"hf_{_planted()}"
-    model, text = inputs / "model", inputs / f"prose-glpat-{_planted()}.txt"
+    prose = tmp_path / "prose"
+    prose.mkdir()
+    shutil.copy(world.text, prose / f"prose-glpat-{_planted()}.txt")  # the name of a file that no override names
+    calibration = ["data=file", f"data.path={prose}", "data.samples=8", "data.seq_len=16"]
+    plain = [f"model={world.model}", *calibration, "cluster=inline"]
+    search = ["search", *plain, "remove=2", "searcher=one_shot"]
+    text = f"data=file data.path={prose} data.samples=4 data.sampling=sequential"
+    texts = ["assess=none", f"assess.texts.own='{text}'", "assess.seq_len=16", "assess.probe.enabled=false"]
+    recovery = ["recovery.responses=data", "recovery.max_tokens=48", "recovery.max_steps=2", "recovery.top_k=8"]
+    axes = ["study.grid.searcher=[one_shot]", "study.grid.remove=[2]"]
+    study = ["study", *plain[:-1], *axes]
+    model = tmp_path / f"hf_{_planted()}" / "model"
     shutil.copytree(world.model, model)
-    shutil.copy(world.text, text)
+    inputs = tmp_path / "inputs"
     searcher = f"hf_{_planted()}"
-    (inputs / "searcher").mkdir()
+    (inputs / "searcher").mkdir(parents=True)
     (inputs / "searcher" / f"{searcher}.yaml").write_text("type: one_shot\n")
-    calibration = ["data=file", f"data.path={text}", "data.samples=8", "data.seq_len=16"]
-    hidden, plain = ([f"model={name}", *calibration, "cluster=inline"] for name in (model, world.model))
-    search_words = ["remove=2", "searcher=one_shot"]
-    label = f"hf_{_planted()}"
-    texts = [
-        "assess=none",
-        f"assess.texts.{label}='data=file data.path={text} data.samples=4 data.sampling=sequential'",
-        "assess.seq_len=16",
-        "assess.probe.enabled=false",
-    ]
+    (inputs / "searcher" / "mine.yaml").write_text(f"type: hf_{_planted()}\n")
     printed = []
     for expected, arguments in (
-        (0, ["search", *hidden, "remove=2", f"searcher={searcher}", "--config-dir", inputs, "tracking=none"]),
-        (2, ["export", "latest", "--out", "pruned"]),  # the model's path is recorded without its secret
-        (0, ["config", *hidden, *search_words, f"tracking.uri=http://u:{_planted(chr(39), '/')}@h/p"]),
-        (0, ["score", *hidden, "masks=[[1]]", "--json"]),
-        (0, ["data", *hidden]),
-        (0, ["sweep", *hidden, "--also", "objective=kl", "--out", "sweep"]),
-        (0, ["search", *plain, *search_words, f"tracking.experiment=glpat-{_planted()}"]),
+        (2, [*search, f"model={model}"]),
+        (2, [*search, f"searcher={searcher}", "--config-dir", inputs]),
+        (2, [*search, "searcher=mine", "--config-dir", inputs]),
+        (2, [*search, f"data.path=hf_{_planted()}"]),
+        (2, [*search, f"tracking.experiment=glpat-{_planted()}"]),
+        (2, [*search, f"tracking.uri=//u:{_planted(chr(39))}@host"]),
+        (2, [*search, f"tracking.uri=https://127.0.0.1:9/x?sv=1&sig={_planted('%2B')}&se=3"]),
+        (2, [*search, f"tracking.uri=htp://u:{_planted('$', '/', '@')}@host"]),
+        (2, [*search, f"tracking.url={_planted()}", f"data.path=hf_{_planted()}"]),
+        (2, [*search, "cluster=elastic", f"cluster.address=ray://u:{_planted('/')}@127.0.0.1:9"]),
+        (2, ["config", *search[1:], f"tracking.uri=http://u:{_planted(chr(39), '/')}@h/p"]),
+        (2, [*study, f"study.name=glpat-{_planted()}"]),
+        (2, [*study, f"study.grid.calibration={{'a hf_{_planted()}': data.seed=1}}"]),
+        (0, [*search, "tracking.uri=http://u@127.0.0.1:9"]),  # the same address with its password is in the environment
+        (0, ["config", *search[1:]]),
+        (0, ["score", *plain, "masks=[[1]]", "--json"]),
+        (0, ["data", *plain]),
+        (0, ["sweep", *plain, "--also", "objective=kl", "--out", "sweep"]),
+        (0, search),
         (0, ["show", "latest", "--json"]),
         (2, ["show", "latest", "--gap"]),
         (0, ["recommend", "latest", "budget.loss=9"]),
         (0, ["export", "latest", "--out", "pruned", "--prompt", f"the hf_{_planted()} of"]),
         (2, ["export", "latest", "--out", "pushed", "--push", f"me/hf_{_planted()}"]),
         (0, ["assess", "latest", *texts]),
+        (2, ["assess", "latest", "assess=none", f"assess.texts.hf_{_planted()}='{text}'"]),
         (2, ["assess", "latest", *texts, f"assess.server=http://u:{_planted('.')}@127.0.0.1:9/v1"]),
         (2, ["assess", "latest", *texts, f"assess.server=http://127.0.0.1:9/v1?api_key={_planted()}"]),
-        (
-            2,
-            [
-                "search",
-                *plain,
-                *search_words,
-                "cluster=elastic",
-                f"cluster.address=ray://u:{_planted('/')}@127.0.0.1:9",
-            ],
-        ),
-        (2, ["recover", "latest", *calibration, *texts, "recovery.responses=data", "--dry-run"]),  # likewise its text's
-        (2, ["resume", "latest"]),
+        (0, ["recover", "latest", *calibration, *texts, *recovery, "--dry-run"]),
+        (0, ["resume", "latest"]),
+        (2, ["resume", "latest", f"tracking.uri=http://u:{_planted(' ')}@127.0.0.1:9"]),
         (0, ["sync", "latest"]),
+        (2, ["sync", "latest", "tracking.uri=http://u@127.0.0.1:9"]),
         (2, ["sync", "latest", f"tracking.uri=mssql+pyodbc:///?odbc_connect={quote('PWD=' + _planted(';', '/'))}"]),
         (2, ["ui", "--uri", f"mssql+pyodbc:///?odbc_connect={quote('PWD={' + _planted(';', '}}') + '};UID=u')}"]),
-        (0, ["search", *plain, *search_words, f"tracking.uri=//u:{_planted(chr(39))}@host"]),
-        (0, ["search", *plain, *search_words, f"tracking.uri=https://127.0.0.1:9/x?sv=1&sig={_planted('%2B')}&se=3"]),
-        (2, ["search", *plain, *search_words, f"tracking.uri=htp://u:{_planted('$', '/', '@')}@host"]),
-        (2, ["search", *plain, *search_words, f"tracking.url={_planted()}", f"data.path=hf_{_planted()}"]),
-        (2, ["study", *plain[:-1], "study.grid.remove=[2]", f"study.name=glpat-{_planted()}"]),
         (0, ["ledger", "check", "--json"]),
         (0, ["ledger", "export", "--out", "tables"]),
         (0, ["ledger", "clean", "latest"]),
@@ -106,9 +107,10 @@ def test_no_secret_is_in_what_commands_print_or_write(
         done = run(*arguments)
         assert done.code == expected, (arguments, done)
         printed.append((arguments[0], done.out + done.err))
-    axes = ["study.grid.searcher=[one_shot]", "study.grid.remove=[2]"]
-    axis = f"study.grid.calibration={{'a hf_{_planted()}': data.seed=1}}"
-    for arguments in (["study", *hidden[:-1], *axes, axis, *texts[1:], "cluster.replicas=1"], ["report", "latest"]):
+    for arguments in (
+        [*study, "study.grid.calibration={a: data.seed=1}", *texts[1:], "cluster.replicas=1"],
+        ["report", "latest"],
+    ):
         done = run_separately(*arguments)
         assert done.code == 0, done
         printed.append((arguments[0], done.out + done.err))

@@ -51,11 +51,7 @@ def connect(store: MlflowStore, experiment: str) -> tuple[MlflowClient, str]:
 
     Returns:
         The client, and the id of the experiment.
-
-    Raises:
-        UserError: The password of the store is unknown.
     """
-    store.check()
     with store.locked():
         database = store.folder / "mlflow.db"
         if store.is_embedded and not database.exists():
@@ -69,7 +65,6 @@ def client_of(store: MlflowStore) -> MlflowClient:
     """Return a client of a store that exists."""
     from mlflow import MlflowClient
 
-    store.check()
     return MlflowClient(store.uri)
 
 

@@ -18,10 +18,11 @@ from tests.tracking.mlflow.test_tracker import SEARCH, record_search
 from tests.tracking.recorded import Recorded
 
 
-def test_stores_and_addresses_that_cannot_be_served_are_refused(tmp_path):
+def test_stores_and_addresses_that_cannot_be_served_are_refused(tmp_path, monkeypatch):
     (tmp_path / "mlflow.db").touch()
     # MLflow would try for minutes.
-    hanging = {"uri": "mssql+pyodbc:///?odbc_connect=PWD%3Ds3cr3t", "port": closed_port()}
+    hanging = {"uri": "mssql+pyodbc:///", "port": closed_port()}
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "mssql+pyodbc:///?odbc_connect=PWD%3Ds3cr3t")
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         cases = [
