@@ -182,6 +182,18 @@ def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plots, "files", files)
 
 
+def leave_report_blank(patch: pytest.MonkeyPatch) -> None:
+    """Have reports of studies draw their figures, but write none, which takes most of the time of a small study."""
+    patch.setattr("raysearch.reporting.write.svg", lambda figure, name: "<svg ></svg>")
+    patch.setattr("raysearch.reporting.write.png", lambda figure: b"")
+
+
+@pytest.fixture
+def blank_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of studies whose figures show nothing."""
+    leave_report_blank(monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def smollm2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo model in float32 and its tokenizer as a folder: reading GGUF is slow."""
