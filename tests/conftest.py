@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib.util
@@ -12,20 +13,22 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from filelock import FileLock
 
-from tests.forks import python_by_fork
+from tests.forks import XDIST_WORKER, python_by_fork
 
 # So that a failed assertion of a suite shows the values compared.
 pytest.register_assert_rewrite("tests.evaluation.pool_suite", "tests.tracking.tracker_suite")
 
 #: Names the home of a test session, and tells processes that one of its processes started that they have it.
 TEST_HOME = "RAYSEARCH_TEST_HOME"
+#: Names the executable file of `python_by_fork` that all workers share.
+SHARED_PYTHON = "RAYSEARCH_TEST_PYTHON"
 #: Beginnings of variables that bring the developer's settings, caches and servers into a test.
 _OWN_SETTINGS = ("HF_", "HUGGING", "MLFLOW_", "RAY_", "TRANSFORMERS_", "XDG_")
 
@@ -60,6 +63,17 @@ _modules_aside = 0  # how many were imported when garbage was last looked for am
 # What runs in the background of a script ignores a Ctrl-C, and under nohup a hangup, and so does all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Start the workers as forks of a process that has imported for all of them."""
+    forks = contextlib.ExitStack()
+    config.add_cleanup(forks.close)
+    python = forks.enter_context(python_by_fork())
+    os.environ[SHARED_PYTHON] = str(python)
+    for spec in specs:
+        spec.python = f"{python} {XDIST_WORKER}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -112,7 +126,8 @@ def one_ray() -> Iterator[None]:
     """Ray for all tests of this process that need not start their own: it takes seconds. Its workers are forks."""
     from raysearch.cluster.ray_cluster import RayCluster
 
-    with python_by_fork() as python:
+    shared_python = os.environ.get(SHARED_PYTHON)
+    with contextlib.nullcontext(shared_python) if shared_python else python_by_fork() as python:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "executable", str(python))  # by which Ray starts workers
             cluster = RayCluster(None, 4)
@@ -180,6 +195,18 @@ def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
         return ((name, Figure(figsize=(1, 1))) for name in sorted(ARTIFACTS) if name.endswith(".png"))
 
     monkeypatch.setattr(Plots, "files", files)
+
+
+def leave_report_blank(patch: pytest.MonkeyPatch) -> None:
+    """Have reports of studies draw their figures, but write none, which takes most of the time of a small study."""
+    patch.setattr("raysearch.reporting.write.svg", lambda figure, name: "<svg ></svg>")
+    patch.setattr("raysearch.reporting.write.png", lambda figure: b"")
+
+
+@pytest.fixture
+def blank_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of studies whose figures show nothing."""
+    leave_report_blank(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,10 @@
 """Python processes that have imported the heavy libraries already, as forks of a server.
 
 A Ray worker that starts as a new interpreter imports Ray twice, and torch and transformers: seconds of a core for each
-of about a hundred workers. A fork takes a hundredth of that. It has the arguments, environment, folder and streams of
-the process that asked for it, and ends with it.
+of about a hundred workers. A worker of pytest imports for half a minute. A fork takes a hundredth of that. It has the
+arguments, environment, folder and streams of the process that asked for it, and ends with it.
 
-`python_by_fork` makes an executable file that stands for `sys.executable`. It runs Ray's scripts of workers in a fork,
+`python_by_fork` makes an executable file that stands for `sys.executable`. It runs the scripts of workers in a fork,
 and replaces itself with the real interpreter for everything else.
 """
 
@@ -21,15 +21,28 @@ import socket
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: What is imported for each script. Not Ray for the second, since Ray reads the worker's variables when it is imported.
+#: The script that a worker of pytest runs.
+XDIST_WORKER = Path(__file__).with_name("xdist_worker.py")
+#: Ray's script that starts a worker by `sys.executable`.
+_SETUP_WORKER = "setup_worker.py"
+#: The name of a server, and what it imports. Not Ray for the workers: a process in which Ray was imported before the
+#: fork never joins a cluster. Not MLflow, which would ask its makers' server.
 _PRELOADED = {
-    "setup_worker.py": ("ray",),
-    "default_worker.py": ("pandas", "raysearch.evaluation.replica", "transformers.models.llama.modeling_llama"),
+    _SETUP_WORKER: ("ray",),
+    "workers": (
+        *("pandas", "raysearch.evaluation.replica", "transformers.models.llama.modeling_llama"),
+        *("bitsandbytes", "datasets", "fastapi", "hydra", "jsonschema", "jupyter_client", "matplotlib.figure"),
+        *("nbformat", "nevergrad", "optuna", "peft", "requests", "scipy.optimize", "scipy.stats", "sklearn.ensemble"),
+        *("sqlalchemy", "transformers.trainer", "trl.trainer.sft_trainer"),
+    ),
 }
+#: The scripts that forks of the second server run: Ray's, and one for pytest.
+_WORKERS = ("default_worker.py", XDIST_WORKER.name)
 #: Asks the server for a fork, and ends as that ends. It must start fast, so it imports almost nothing.
 _CLIENT = """#!{python} -IS
 import array, os, sys
@@ -156,14 +169,14 @@ def _become(request: _Request, server: _Server) -> None:
     for name in os.environ.keys() - request.settings.keys():
         del os.environ[name]
     os.environ.update(request.settings)
-    sys.executable = request.executable
     sys.argv = request.arguments
     sys.path[0] = str(Path(request.arguments[0]).parent)
 
 
-def _main(script: str, listening: socket.socket) -> None:
-    for module in _PRELOADED[script]:
-        importlib.import_module(module)
+def _main(name: str, listening: socket.socket) -> None:
+    with warnings.catch_warnings(action="ignore"):  # of libraries
+        for module in _PRELOADED[name]:
+            importlib.import_module(module)
     gc.freeze()  # else each fork would copy these objects when it first collects garbage
     os.write(sys.stdout.fileno(), b"ready\n")
     server = _Server(listening)
@@ -173,6 +186,8 @@ def _main(script: str, listening: socket.socket) -> None:
     except _Fork as fork:
         request = fork.request
     _become(request, server)
+    if name == _SETUP_WORKER:
+        sys.executable = request.executable
     runpy.run_path(request.arguments[0], run_name="__main__")
 
 
@@ -185,7 +200,9 @@ def python_by_fork() -> Iterator[Path]:
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="forks"))
-        servers = [stack.enter_context(_server(script, folder)) for script in _PRELOADED]
+        servers = [stack.enter_context(_server(name, folder)) for name in _PRELOADED]
+        for script in _WORKERS:
+            (Path(folder) / script).symlink_to("workers")
         for server in servers:  # Ray ends if its workers do not start in 30 s
             assert server.stdout is not None
             assert server.stdout.readline() == b"ready\n"
@@ -196,13 +213,13 @@ def python_by_fork() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _server(script: str, folder: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the server of a script, and stop it in the end."""
+def _server(name: str, folder: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a server, and stop it in the end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-        listening.bind(f"{folder}/{script}")
+        listening.bind(f"{folder}/{name}")
         listening.listen(64)
         with subprocess.Popen(
-            [sys.executable, "-m", "tests.forks", script, str(listening.fileno())],
+            [sys.executable, "-m", "tests.forks", name, str(listening.fileno())],
             cwd=Path(__file__).parents[1],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -143,6 +143,7 @@ def test_a_search_with_a_separate_ledger_is_found_by_its_handle(world: World, cw
     assert raysearch.open("apart/all.db").search().resume().result.config["store"] == "folder"
 
 
+@pytest.mark.usefixtures("blank_report")
 def test_a_report_has_the_results_and_its_files(run: Run, world: World, cwd: Path) -> None:
     search = raysearch.search(*world.search())
     with closing(Ledger(cwd / "mlruns/ledger.db")) as ledger:

@@ -20,6 +20,7 @@ from tests.cli.answers import evaluations, json_answer
 from tests.cli.conftest import Run, World
 from tests.cli.refusals import refuses_cleanly
 from tests.cli.studies import small_study, study_overrides
+from tests.conftest import leave_report_blank
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,7 @@ def done(world: World, tmp_path_factory: pytest.TempPathFactory, one_ray: None) 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        leave_report_blank(patch)
         patch.setattr(observer, "has_instructions", lambda dtype: dtype != "float32")
         study = raysearch.study(*study_overrides(world), observer=Warned())
     return {**plain(study.result), "report": str(study.files[0]), "warned": warned}, folder
@@ -133,6 +135,7 @@ def test_an_address_of_mlflow_must_be_a_web_address(done: tuple[dict[str, Any], 
     assert "--mlflow-url=javascript:alert(1) is not an address" in refused.err
 
 
+@pytest.mark.usefixtures("blank_report")
 def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Path], world: World, run: Run) -> None:
     value, folder = done
     text = f"assess.texts.prose=data=file data.path={world.text} data.samples=all data.sampling=sequential"

@@ -138,7 +138,7 @@ def test_mistakes_are_refused_in_one_sentence(run: Run, world: World, subtests: 
             assert (outcome.code, outcome.err) == (2, f"error: {sentence}\n")
 
 
-@pytest.mark.usefixtures("blank_figures")
+@pytest.mark.usefixtures("blank_figures", "blank_report")
 def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, cwd: Path, world: World) -> None:
     """All evaluations of the study are in the ledger, so that it starts no Ray."""
     arguments = [*small_study(world, "searcher=[one_shot,greedy]", "remove=[2]"), "study.name=late"]

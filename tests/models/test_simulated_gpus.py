@@ -39,6 +39,8 @@ from tests.models.test_verification import items
 
 __all__ = ["gpus", "guard"]  # fixtures
 
+pytestmark = pytest.mark.slow
+
 #: The last mask keeps only layers on the first of two GPUs.
 MASKS = tuple(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (0, 3), (1, 2, 3)])
 Place = Callable[[PreTrainedModel], PreTrainedModel]

@@ -20,6 +20,8 @@ from raysearch.recovery.trainer import RecoveryTrainer, make_trainer
 from tests.cli.conftest import Run, World
 from tests.recovery.conftest import assert_refused, done, search_once
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def whole(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:

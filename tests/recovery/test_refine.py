@@ -25,6 +25,8 @@ from raysearch.searching.search_record import SEARCHES
 from tests.cli.conftest import Run, World
 from tests.recovery.conftest import assert_refused, done, search_once
 
+pytestmark = pytest.mark.slow
+
 WITH = (
     "data=file data.path={} data.part=all data.seq_len=16 data.samples=24 recovery.max_tokens=48 recovery.top_k=8 "
     "recovery.batch_size=4 recovery.micro_batch_size=4 recovery.checkpoint_steps=1 recovery.patience=null"

@@ -25,6 +25,7 @@ WITH = (
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_ray", "blank_report")
 def test_a_study_recovers_its_masks_and_the_dense_model_once(
     run: Run,
     world: World,
@@ -32,7 +33,6 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
     items: Path,
     other_text: Path,
     assessed_by: list[str],
-    one_ray: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     overrides = [

@@ -41,6 +41,8 @@ from raysearch.recovery.trainer import (
 from raysearch.recovery.training import last_checkpoint, train
 from tests.models.families import tiny
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = RecoveryOptions(
     loss="tokens",
     max_tokens=64,

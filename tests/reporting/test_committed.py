@@ -17,6 +17,8 @@ from raysearch.reporting.analysis.variance import Split, splits
 from raysearch.reporting.findings import findings
 from raysearch.studies.result import StudyResult
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "experiments" / "rethinking_layer_redundancy"
 RESULTS = FOLDER / "results" / "four_calibrations"
 #: The verdicts of the README, each with the verdict of claims.md.

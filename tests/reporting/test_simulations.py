@@ -35,6 +35,8 @@ from raysearch.stats.rank import permutation_p
 from raysearch.stats.significance import LEVEL
 from tests.reporting.cells import ACCURACY, cell, outcome, study
 
+pytestmark = pytest.mark.slow
+
 STUDIES = 400
 MOST = 0.06
 

@@ -86,12 +86,6 @@ def no_png(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raysearch.reporting.write.png", lambda figure: b"")
 
 
-@pytest.fixture
-def blank_figures(no_png: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw figures, but do not write them, which takes most of the time."""
-    monkeypatch.setattr("raysearch.reporting.write.svg", lambda figure, name: "<svg ></svg>")
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("report")
@@ -210,7 +204,7 @@ def test_losses_of_several_draws_stand_beside_the_mean_of_their_dense_losses() -
     assert greedy[shown["Over dense"]].value == pytest.approx(0.25)
 
 
-@pytest.mark.usefixtures("blank_figures")
+@pytest.mark.usefixtures("blank_report")
 def test_a_study_assessed_by_texts_too_has_a_report(tmp_path: Path) -> None:
     kinds: tuple[Group, ...] = ("perplexity", "accuracy", "generation", "degeneration", "probe")
     metrics = tuple(Metric(kind, kind, kind, "%", True) for kind in kinds)
@@ -346,7 +340,7 @@ def published_in_part() -> StudyResult:
     return replace(whole, cells=cells, sites={model: Sites.of_equal_layers(32)}, dense={model: whole.dense[model]})
 
 
-@pytest.mark.usefixtures("blank_figures")
+@pytest.mark.usefixtures("blank_report")
 @pytest.mark.parametrize(
     ("results", "says"),
     [

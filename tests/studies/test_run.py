@@ -33,7 +33,7 @@ from tests.cli.studies import small_study
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_ray")
+@pytest.mark.usefixtures("one_ray", "blank_report")
 def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: World, run: Run) -> None:
     overrides = small_study(
         world, "searcher=[taylor,one_shot]", "remove=[1]", objective="hidden_cosine"
@@ -50,7 +50,7 @@ def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: Worl
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_ray")
+@pytest.mark.usefixtures("one_ray", "blank_report")
 def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     models = f"{{one: model={world.model}, other: model={world.model} model.attention=eager}}"
     overrides = small_study(world, "searcher=[one_shot]", "remove=[1]", f"model={models}", model=None)
@@ -165,7 +165,7 @@ def test_an_error_during_the_run_ends_the_study_even_if_the_ledger_fails(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_ray")
+@pytest.mark.usefixtures("one_ray", "blank_report")
 def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answered(
     world: World, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
 from tests.cli.studies import small_study, study_overrides
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray", "blank_report")]
 
 
 def test_a_search_that_cannot_be_recorded_fails_and_one_with_an_evaluation_error_is_tried_again(
