@@ -1,7 +1,7 @@
 """Golden files: the sentences that tests expect, in one `sentences.yaml` for each folder of tests.
 
-A test asks for the class of an error; its sentence is compared with the golden file. `pytest --rewrite-sentences` writes
-the sentences of the tests that run, and removes those of tests that no longer exist.
+A test asks for the class of an error; its sentence is compared with the golden file. `pytest --rewrite-sentences`
+writes the sentences of the tests that run, and removes those of tests that no longer exist.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pytest
 import yaml
@@ -19,7 +19,7 @@ import yaml
 from raysearch.errors import UserError
 from tests.cases import assert_each
 
-TESTS = Path(__file__).parent
+_Error = TypeVar("_Error", bound=Exception)
 
 #: The sentence of each case of a test, or its lines; a case without a name has a number.
 Cases = dict[str | int, str | list[str]]
@@ -39,6 +39,7 @@ class GoldenFiles:
     """The golden files of all folders of tests."""
 
     def __init__(self, config: pytest.Config) -> None:
+        self._root = config.rootpath / "tests"
         self._rewrite = bool(config.getoption("rewrite_sentences"))
         self._named = {Path(word.split("::")[0]).resolve() for word in config.args if "::" in word}
         self._tests: dict[Path, set[str]] = {}  # of each file that was collected
@@ -47,6 +48,21 @@ class GoldenFiles:
     def expected(self, item: pytest.Item) -> Cases | None:
         """Return the sentences of a test; None if they are to be rewritten."""
         return None if self._rewrite else self._entries(item.path).get(_test(item), {})
+
+    def end(self, item: pytest.Item, sentences: Sentences) -> None:
+        """Check that a test that has passed used all of its entries, or replace them.
+
+        Args:
+            item: The test.
+            sentences: Its sentences.
+        """
+        if self._rewrite:
+            entries = self._entries(item.path)
+            entries.pop(_test(item), None)
+            if sentences.cases:
+                entries[_test(item)] = sentences.cases
+        else:
+            sentences.check_all_used()
 
     def left_over(self) -> list[tuple[Path, str, str]]:
         """Return golden file, file and test of each entry whose test does not exist, as far as files were collected."""
@@ -62,8 +78,8 @@ class GoldenFiles:
         ]
 
     def _entries(self, file: Path) -> dict[str, Cases]:
-        room = file.relative_to(TESTS).parts[:-1][:1]
-        golden = TESTS.joinpath(*room, "sentences.yaml")
+        folders = file.relative_to(self._root).parts[:-1]
+        golden = self._root.joinpath(*folders[:1], "sentences.yaml")
         if golden not in self._files:
             text = golden.read_text(encoding="utf-8") if golden.exists() else ""
             self._files[golden] = yaml.load(text, yaml.CSafeLoader) or {}
@@ -72,18 +88,15 @@ class GoldenFiles:
     @pytest.hookimpl(tryfirst=True)  # before tests are deselected
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
-            self._tests.setdefault(item.path, set()).add(_test(item))
+            if item.path.is_relative_to(self._root):
+                self._tests.setdefault(item.path, set()).add(_test(item))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-        """After a test has passed, check that it used all of its entries, or replace them."""
         result = yield
         sentences = pyfuncitem.funcargs.get("sentences")
         if isinstance(sentences, Sentences):
-            if self._rewrite:
-                self._entries(pyfuncitem.path)[_test(pyfuncitem)] = sentences.cases
-            else:
-                sentences.check_all_used()
+            self.end(pyfuncitem, sentences)
         return result
 
     def pytest_sessionfinish(self) -> None:
@@ -108,33 +121,39 @@ class Sentences:
 
     Args:
         expected: The entries of the test; None if they are to be rewritten.
-        folder: The folder in which tests of this session have theirs.
     """
 
-    def __init__(self, expected: Cases | None, folder: Path) -> None:
+    def __init__(self, expected: Cases | None) -> None:
         self.cases: Cases = {}
         self._expected = expected
-        self._hidden = [(rf"{re.escape(str(folder))}(?:/popen-gw\d+)?/([\w-]+?)\d*\b", r"<\1>")]
-        self.hide(str(TESTS.parent), "checkout")
+        self._hidden = [
+            (r" at 0x[0-9a-f]+", " at <address>"),
+            (r"[\w-]+-m[\d-]+-[0-9a-f]{8}\b", "<search>"),
+            (r"\b[0-9a-f]{32}\b", "<digest>"),
+            (r"\b\d\.\de[+-]\d\d\b", "<measured>"),
+            (r"(?<=127\.0\.0\.1:)\d+", "<port>"),
+            (r"process \d+ on [\w.-]+", "process <number> on <machine>"),
+        ]
 
-    def hide(self, text: str, name: str) -> None:
+    def hide(self, text: str | re.Pattern[str], name: str) -> None:
         """Show a text that differs from run to run as its name in brackets.
 
         Args:
-            text: What sentences contain.
-            name: What the golden file shows in its place.
+            text: The text, or a regular expression.
+            name: What the golden file shows in its place; it may refer to groups of the expression.
         """
-        self._hidden.insert(0, (re.escape(text), f"<{name}>"))
+        pattern = text.pattern if isinstance(text, re.Pattern) else re.escape(text)
+        self._hidden.insert(0, (pattern, f"<{name}>"))
 
     @contextmanager
-    def refused(self, *kinds: type[Exception], case: str = "") -> Iterator[pytest.ExceptionInfo[Exception]]:
-        """Expect an error of one of these classes, with the sentence of the golden file.
+    def refused(self, kind: type[_Error], case: str = "") -> Iterator[pytest.ExceptionInfo[_Error]]:
+        """Expect an error of a class, with the sentence of the golden file.
 
         Args:
-            kinds: The classes.
+            kind: The class.
             case: The name of the case, if a test has several.
         """
-        with pytest.raises(kinds) as caught:
+        with pytest.raises(kind) as caught:
             yield caught
         self.check(str(caught.value), case)
 
@@ -155,7 +174,7 @@ class Sentences:
         assert_each(cases, check)
 
     def refused_command(self, ended: Ended, case: str = "") -> None:
-        """Expect that a command printed one error as its last line, and ended with exit code 2.
+        """Expect that the last lines of a command are errors, one for each mistake, and its exit code is 2.
 
         Args:
             ended: The command.
@@ -163,9 +182,11 @@ class Sentences:
         """
         assert ended.code == 2, ended.err
         assert "Traceback" not in ended.err
-        errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
-        assert errors == ended.err.splitlines()[-1:]
-        self.check(errors[0].removeprefix("error: "), case)
+        lines = ended.err.splitlines()
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        assert errors, ended.err
+        assert lines[-len(errors) :] == [f"error: {sentence}" for sentence in errors], ended.err
+        self.check("\n".join(errors), case)
 
     def check(self, text: str, case: str = "") -> None:
         """Compare a text with the golden file.
@@ -175,8 +196,7 @@ class Sentences:
             case: The name of the case, if a test has several.
         """
         lines = self._shown(text).splitlines()
-        name = self._shown(case)[:100] or len(self.cases) + 1
-        assert name not in self.cases, f"two cases are called {name}"
+        name = self._name(self._shown(case))
         self.cases[name] = lines if len(lines) > 1 else "".join(lines)
         if self._expected is not None:
             assert self.cases[name] == self._expected.get(name), f"{name}: if this is right, run --rewrite-sentences"
@@ -185,6 +205,13 @@ class Sentences:
         """Check that the golden file has no other entries of this test."""
         unused = [] if self._expected is None else [name for name in self._expected if name not in self.cases]
         assert not unused, f"no longer said: {unused}; run --rewrite-sentences"
+
+    def _name(self, case: str) -> str | int:
+        number = len(self.cases) + 1
+        if not case:
+            return number
+        name = case if len(case) < 100 else f"{case[:98]}…"
+        return f"{name} ({number})" if name in self.cases else name
 
     def _shown(self, text: str) -> str:
         for pattern, name in self._hidden:
@@ -211,7 +238,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def sentences(request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Sentences:
     """The sentences of this test."""
     base = tmp_path_factory.getbasetemp()
-    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    sentences = Sentences(request.config.stash[GOLDEN_FILES].expected(request.node), folder)
+    of_session = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    checkout = request.config.rootpath
+    sentences = Sentences(request.config.stash[GOLDEN_FILES].expected(request.node))
+    sentences.hide(re.compile(rf"{re.escape(str(of_session))}(?:/popen-gw\d+)?/([\w-]+?)\d*\b"), r"\1")
+    sentences.hide(str(checkout), "checkout")
+    sentences.hide(str(checkout.parent / "shared" / "data"), "data")
     sentences.hide(str(tmp_path), "tmp")
     return sentences

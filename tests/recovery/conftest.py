@@ -62,12 +62,3 @@ def done(run: Run, *words: object) -> Any:
     outcome = run(*words, "--json")
     assert outcome.code == 0, outcome.err
     return json.loads(outcome.out)
-
-
-def assert_refused(run: Run, cases: Iterable[tuple[list[str], str]]) -> None:
-    """Assert that each command ends in one sentence with a message."""
-    for words, message in cases:
-        refused = run(*words)
-        assert refused.code == 2, (words, refused.err)
-        assert message in refused.err, (words, refused.err)
-        assert refused.err.strip().splitlines()[-1].startswith("error: "), refused.err

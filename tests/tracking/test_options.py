@@ -10,16 +10,17 @@ from raysearch.configuration.compose import compose, with_tracking
 from raysearch.errors import UserError
 from raysearch.text.redaction import redact
 from raysearch.tracking.options import MlflowStore, TrackingOptions
+from tests.sentences import Sentences
 
 
 def test_an_address_from_a_record_gets_its_password_from_mlflows_variables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: Sentences
 ) -> None:
     address = "https://me:s3cret@host/mlflow"
     recorded = redact(address)
     for name in ("URI", "USERNAME", "TOKEN"):
         monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
-    with pytest.raises(UserError, match="MLFLOW_TRACKING"):
+    with sentences.refused(UserError):
         MlflowStore.locate(recorded, tmp_path).check()
     for variable, value, uri in (
         ("URI", address, address),
