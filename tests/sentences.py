@@ -41,8 +41,8 @@ class GoldenFiles:
     def __init__(self, config: pytest.Config) -> None:
         self._root = config.rootpath / "tests"
         self._rewrite = bool(config.getoption("rewrite_sentences"))
-        self._named = {Path(word.split("::")[0]).resolve() for word in config.args if "::" in word}
-        self._tests: dict[Path, set[str]] = {}  # of each file that was collected
+        self._partly_collected = {Path(word.split("::")[0]).resolve() for word in config.args if "::" in word}
+        self._tests: dict[Path, set[str]] = {}  # those with sentences, of each file that was collected
         self._files: dict[Path, dict[str, dict[str, Cases]]] = {}  # by golden file, file of tests and test
 
     def expected(self, item: pytest.Item) -> Cases | None:
@@ -65,17 +65,21 @@ class GoldenFiles:
             sentences.check_all_used()
 
     def left_over(self) -> list[tuple[Path, str, str]]:
-        """Return golden file, file and test of each entry whose test does not exist, as far as files were collected."""
+        """Return golden file, file and test of each entry that belongs to no test, as far as files were collected."""
         for file in self._tests:
             self._entries(file)
         return [
             (golden, name, test)
             for golden, files in self._files.items()
-            for name, tests in files.items()
-            for test in tests
-            if not (file := golden.parent / name).exists()
-            or (file not in self._named and test not in self._tests.get(file, {test}))
+            for name, entries in files.items()
+            for test in entries
+            if not self._may_exist(golden.parent / name, test)
         ]
+
+    def _may_exist(self, file: Path, test: str) -> bool:
+        if file in self._tests and file not in self._partly_collected:
+            return test in self._tests[file]
+        return file.exists()
 
     def _entries(self, file: Path) -> dict[str, Cases]:
         folders = file.relative_to(self._root).parts[:-1]
@@ -89,7 +93,9 @@ class GoldenFiles:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
             if item.path.is_relative_to(self._root):
-                self._tests.setdefault(item.path, set()).add(_test(item))
+                tests = self._tests.setdefault(item.path, set())
+                if "sentences" in getattr(item, "fixturenames", ()):
+                    tests.add(_test(item))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:

@@ -80,7 +80,10 @@ def run(root: Path, sentence_of: dict[str, str], *words: str, rewrite: bool = Fa
     """
     config: Any = SimpleNamespace(rootpath=root, args=words, getoption={"rewrite_sentences": rewrite}.get)
     files = GoldenFiles(config)
-    items: Any = [SimpleNamespace(nodeid=node, path=root / node.partition("::")[0]) for node in sentence_of]
+    items: Any = [
+        SimpleNamespace(nodeid=node, path=root / node.partition("::")[0], fixturenames=["sentences"])
+        for node in sentence_of
+    ]
     files.pytest_collection_modifyitems(items)
     for item in items:
         sentences = Sentences(files.expected(item))
