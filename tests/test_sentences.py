@@ -25,9 +25,12 @@ def test_errors_commands_and_texts_have_entries() -> None:
         if number % 2:
             raise UserError(f"number={number} is odd; use {number + 1}")
 
+    def fail() -> None:
+        raise UserError("a is wrong; use b", "c is wrong; use d")
+
     sentences = Sentences(None)
     with sentences.refused(UserError) as caught:
-        raise UserError("a is wrong; use b", "c is wrong; use d")
+        fail()
     assert len(caught.value.sentences) == 2
     sentences.refused_each(needs_even, [{"number": 1}, 3])
     sentences.hide("greedy-1", "search")

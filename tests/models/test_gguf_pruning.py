@@ -205,7 +205,7 @@ def test_files_that_cannot_be_pruned_are_refused(tmp_path: Path, sentences: Sent
             prune_gguf(file, Mask.of(1), tmp_path / "out.gguf", **{"info": sizes, "search_id": "x", **options})
         assert sorted(tmp_path.iterdir()) == files
 
-    cases = [
+    cases: list[tuple[str, dict[str, Any]]] = [
         ("dense", {"info": deeper}),
         ("dense", {"info": larger}),
         ("deep", {}),

@@ -56,7 +56,7 @@ class TestItem:
         assert (item.prompt, gold(item)) == (RAIN, "It made the farmers glad again.")
         assert wrong(item) == ["The road was closed until noon."], "what comes right after might follow as well"
 
-    def test_gold_follows_the_prompt_and_the_others_stand_elsewhere(self, sentences: Sentences) -> None:
+    def test_gold_follows_the_prompt_and_the_others_stand_elsewhere(self) -> None:
         for name in ("Ann", "Bob", "Cid", "Dan", "Eve", "Flo", "Gus", "Hal"):
             sentences = numbered(30, name)
             item = ask(" ".join(sentences))
@@ -96,9 +96,7 @@ class TestItem:
             assert refrain not in wrong(item)
             assert refrain.upper() not in wrong(item)
 
-    def test_the_prompt_may_begin_in_another_paragraph_but_the_answer_goes_on_in_its_own(
-        self, sentences: Sentences
-    ) -> None:
+    def test_the_prompt_may_begin_in_another_paragraph_but_the_answer_goes_on_in_its_own(self) -> None:
         sentences = numbered(40)
         pairs = "\n".join(" ".join(sentences[place : place + 2]) for place in range(0, 40, 2))
         item = ask(pairs)
