@@ -125,7 +125,6 @@ MISTAKES = [
     ["assess.limit=0"],
     ["assess.speed.repeats=0", "assess.speed.enabled=true"],
     ["assess.tasks=[piqq]"],
-    ["assess.tasks=[piqq]"],
     ["assess.tasks=[piqa,piqa]"],
     ["assess.data_dir=nowhere"],
     ["assess.data_dir="],
@@ -138,7 +137,6 @@ MISTAKES = [
     ["assess.texts.mine=null", "assess.tasks=[]"],
     ["assess.texts.other=data=sotu"],
     ["assess.texts.c4=data=c4 data.split=validation data.allow_evaluation_split=true data.sampling=sequential"],
-    ["assess.texts.hub=data=wikitext2 data.name=no/such data.sampling=sequential", "assess.data_dir=null"],
     ["assess.texts.hub=data=wikitext2 data.name=no/such data.sampling=sequential", "assess.data_dir=null"],
     ["assess.texts.piqa=data=sotu data.sampling=whole"],
 ]
