@@ -133,8 +133,9 @@ class Sentences:
         self.cases: Cases = {}
         self._expected = expected
         self._hidden = [
-            (r"(?<=choose one of: )(?:[\w.-]+, ){9,}[\w.-]+", "<names>"),  # each new part would change it
-            (r" at 0x[0-9a-f]+", " at <address>"),
+            # Each new part would change a long list.
+            (r"(?<=choose one of: )(?:[\w.-]+, ){9,}[\w.-]+(?: … \(\d+ in all\))?", "<names>"),
+            (r"\b0?x[0-9a-f]{8,}", "<address>"),
             (r"[\w-]+-m[\d-]+-[0-9a-f]{8}\b", "<search>"),
             (r"\b[0-9a-f]{32}\b", "<digest>"),
             (r"\b\d\.\de[+-]\d\d\b", "<measured>"),

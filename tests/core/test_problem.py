@@ -35,8 +35,8 @@ def test_impossible_problems_say_what_would_do(sentences: Sentences):
         (5, [-31]),
     ]
     sentences.refused_each(
-        lambda case: Problem.create(30, *case, model="smollm2-135m"),
-        cases,
+        lambda remove, protect: Problem.create(30, remove, protect, model="smollm2-135m"),
+        [{"remove": remove, "protect": protect} for remove, protect in cases],
     )
 
 
