@@ -22,6 +22,8 @@ from filelock import FileLock
 
 from tests.forks import XDIST_WORKER, python_by_fork
 
+pytest_plugins = ["tests.sentences"]
+
 # So that a failed assertion of a suite shows the values compared.
 pytest.register_assert_rewrite("tests.evaluation.pool_suite", "tests.tracking.tracker_suite")
 

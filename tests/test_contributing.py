@@ -46,7 +46,7 @@ def test_what_it_shows_works_when_it_is_typed_off(tmp_path: Path) -> None:
         "tests/calibration/objectives/test_objectives.py",
         *(name for name in files if name.startswith("tests/")),
     ]
-    tests = ["-v", "-n0", "-k", "swap or entropy or subtitles or duration", *suites]
+    tests = ["-v", "-n0", "--rewrite-sentences", "-k", "swap or entropy or subtitles or duration", *suites]
     # One process for the record and the tests: each would import the same for seconds.
     script = f"""
 import runpy, sys
@@ -66,3 +66,4 @@ sys.exit(pytest.main({tests}))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     for case in ("[swap]", "[entropy]", "test_reads_the_lines_of_a_film", "test_the_slowest_searcher_comes_first"):
         assert f"{case} PASSED" in done.stdout
+    assert "test_names_the_row_and_the_key" in (tmp_path / "tests/calibration/sentences.yaml").read_text()

@@ -83,4 +83,5 @@ def prunes_the_file_that_is_deployed(search, folder):
     assert fields["llama.block_count"].contents() == done.n_layers == 30 - REMOVE
     assert fields["raysearch.removed_layers"].contents() == list(search.layers)
     assert fields["raysearch.search"].contents() == search.search_id
-    assert deployed is not None and done.size_bytes < done.source_bytes == deployed.stat().st_size
+    assert deployed is not None
+    assert done.size_bytes < done.source_bytes == deployed.stat().st_size

@@ -20,6 +20,7 @@ from raysearch.searching.search_record import write_search
 from raysearch.studies.study_record import STUDIES, StudyRecord
 from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World, cwd, run, world
+from tests.sentences import Sentences
 
 __all__ = ["cwd", "run", "world"]  # fixtures
 
@@ -60,7 +61,8 @@ def test_a_search_finds_what_the_command_line_finds(run: Run, world: World) -> N
         printed["loss"],
         printed["removed"],
     )
-    assert result.work.evaluations.computed == 0 and result.trials[0].mask == Mask()
+    assert result.work.evaluations.computed == 0
+    assert result.trials[0].mask == Mask()
     resumed = search.resume(tracking={"experiment": "another"})
     assert resumed.result.config["tracking"]["experiment"] == "another"
     scores = raysearch.score("data=file", masks=[result.mask, np.arange(2), {3}, []], **values)
@@ -86,32 +88,25 @@ def test_mappings_and_lists_arrive_as_they_are() -> None:
         assert composed["cluster"]["replicas"] == replicas
         assert composed["objective"]["parts"][0]["data"]["samples"] == 4
     axis = {"GA, [no] prior (é): 'x'": "searcher=genetic searcher.prior=none", "b": "searcher=greedy"}
-    values = as_overrides({"study": {"grid": {"searcher": axis, "remove": [1, 2]}, "retries": 2}})
-    for overrides in (values, [*map(str, values)]):
-        spec = build.study_spec(overrides)
-        assert [cell.searcher for cell in spec.cells[::2]] == list(axis) and spec.options.retries == 2
-        assert spec.overrides == [*map(str, values)]
+    values = build.study_spec(as_overrides({"study": {"grid": {"searcher": axis, "remove": [1, 2]}, "retries": 2}}))
+    assert [cell.searcher for cell in values.cells[::2]] == list(axis)
+    assert values.options.retries == 2
 
 
-def test_names_in_mappings_arrive_as_they_are(subtests: pytest.Subtests) -> None:
-    for name in ("é 中", "1_000", "NaN", "~", "it's", "a: b"):
-        with subtests.test(name):
-            composed = config.compose("assess", as_overrides({"assess": {"texts": {name: "data=sotu"}}}))
-            assert name in composed["assess"]["texts"]
-
-
-def test_sweep_and_inspect_agree(world: World, cwd: Path) -> None:
+def test_sweep_and_inspect_agree(world: World, cwd: Path, sentences: Sentences) -> None:
     values = settings(world, "mlruns")
     sweep = raysearch.sweep("data=file", also=["objective=kl", "objective=hidden_cosine data.samples=4"], **values)
     names = [f"{objective} on file prose.txt" for objective in ("perplexity", "kl", "hidden_cosine")]
     assert [profile.calibration for profile in sweep.calibrations] == names
     [perplexity, kl] = raysearch.inspect("data=file", also="objective=kl", samples=1, **values)
-    assert perplexity.dense_loss == sweep.calibrations[0].dense_loss and kl.dense_loss == pytest.approx(0, abs=1e-6)
+    assert perplexity.dense_loss == sweep.calibrations[0].dense_loss
+    assert kl.dense_loss == pytest.approx(0, abs=1e-6)
     assert (perplexity.n_samples, len(perplexity.shown)) == (8, 1)
-    assert perplexity.standard_error is not None and 0 < perplexity.standard_error < perplexity.dense_loss
-    with pytest.raises(UserError, match="is not understood .*write key=value overrides"):
+    assert perplexity.standard_error is not None
+    assert 0 < perplexity.standard_error < perplexity.dense_loss
+    with sentences.refused(UserError):
         raysearch.sweep("data=file", also=["data.path='open"], **values)
-    with pytest.raises(UserError, match="several calibrations in one"):
+    with sentences.refused(UserError):
         raysearch.sweep("data=file", "objective=weighted", **values)
 
 
@@ -130,7 +125,7 @@ def test_of_a_choice_given_twice_the_last_counts(world: World) -> None:
     assert config.compose("search", overrides[1::-1])["model"]["path"] == str(world.model)
 
 
-def test_a_name_that_fits_a_search_and_a_study_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_fits_a_search_and_a_study_is_refused(tmp_path: Path, sentences: Sentences) -> None:
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         write_search(ledger, "greedy-m5-1", {}, "running")
         STUDIES.write(ledger, StudyRecord("greedy-or-one-shot-1", {}, (), {}, {}, "now"))
@@ -138,5 +133,5 @@ def test_a_name_that_fits_a_search_and_a_study_is_refused(tmp_path: Path) -> Non
     study = store.search_or_study("greedy-o")
     assert isinstance(study, raysearch.Study)
     assert study.study_id == "greedy-or-one-shot-1"
-    with pytest.raises(UserError, match="'greedy' fits greedy-or-one-shot-1, greedy-m5-1; give more of the name"):
+    with sentences.refused(UserError):
         store.search_or_study("greedy")

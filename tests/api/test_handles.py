@@ -20,6 +20,7 @@ from raysearch.searching.result import SearchResult
 from raysearch.searching.search_record import write_search
 from raysearch.studies.study_record import STUDIES, CellRecord, StudyRecord
 from tests.cli.conftest import Run, World, cwd, run, world
+from tests.sentences import Sentences
 from tests.tracking.simulated import greedy_search
 
 __all__ = ["cwd", "run", "world"]  # fixtures
@@ -50,11 +51,11 @@ def test_a_store_lists_its_searches_and_studies(store: raysearch.Store) -> None:
     assert "greedy-m2-2" in store._repr_html_()
 
 
-def test_a_name_finds_a_search_or_a_study(store: raysearch.Store) -> None:
+def test_a_name_finds_a_search_or_a_study(store: raysearch.Store, sentences: Sentences) -> None:
     assert store.search() == store.search("latest") == store.searches()[0]
     assert store.search("greedy-m2-1") in store.searches()
     assert store.study("mine") == store.studies()[0] == store.search_or_study("mine")
-    with pytest.raises(UserError, match="SEARCH='greedy' fits greedy-m2-2, greedy-m2-1; give more of the name"):
+    with sentences.refused(UserError):
         store.search("greedy")
 
 
@@ -68,13 +69,13 @@ def test_a_finished_search_has_its_result(store: raysearch.Store) -> None:
     assert search._repr_html_() == result._repr_html_()
 
 
-def test_an_unfinished_search_shows_its_state(store: raysearch.Store) -> None:
+def test_an_unfinished_search_shows_its_state(store: raysearch.Store, sentences: Sentences) -> None:
     search = store.search("greedy-m2-2")
     assert str(search) == "greedy-m2-2: interrupted"
     assert search._repr_html_() == "<p>greedy-m2-2: interrupted</p>"
     assert search.assessed() == {}
     assert search.recoveries() == []
-    with pytest.raises(UserError, match="is interrupted, so nothing is found yet"):
+    with sentences.refused(UserError):
         _ = search.layers
 
 
@@ -106,16 +107,16 @@ def test_another_process_may_have_a_handle_on_the_same_store(store: raysearch.St
     assert printed.strip() == str(store.search("greedy-m2-1").layers)
 
 
-def test_a_deleted_search_is_missing(store: raysearch.Store) -> None:
+def test_a_deleted_search_is_missing(store: raysearch.Store, sentences: Sentences) -> None:
     search = store.search("greedy-m2-1")
     assert store.clean("greedy-m2-1", yes=True).searches == ["greedy-m2-1"]
-    with pytest.raises(UserError, match="SEARCH='greedy-m2-1' is not in "):
+    with sentences.refused(UserError):
         _ = search.record
 
 
-def test_a_store_that_is_not_there_is_refused_at_its_first_use(cwd: Path) -> None:
+def test_a_store_that_is_not_there_is_refused_at_its_first_use(cwd: Path, sentences: Sentences) -> None:
     store = raysearch.open("elsewhere")
-    with pytest.raises(UserError, match="there is no ledger at elsewhere/ledger.db"):
+    with sentences.refused(UserError):
         store.searches()
     assert not [*cwd.iterdir()]
 

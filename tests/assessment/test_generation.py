@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -23,8 +22,8 @@ from raysearch.generation.prompt import Prompt
 from raysearch.generation.score import ScoredText
 from raysearch.ledger.ledger import Ledger
 from tests.assessment.conftest import Assess, Stopping, assert_recorded, no_pool, of_text, read, without_layers
-from tests.cases import assert_refused
 from tests.cli.conftest import World
+from tests.sentences import Sentences
 
 MASK = Mask.of(1, 3)
 ASKED = ["the people of the", "the army and the", "what is", "peace", "every citizen shall pay the", "war"]
@@ -120,7 +119,7 @@ def server(world: World) -> Iterator[str]:
         served.shutdown()
 
 
-def test_a_server_answers_for_the_mask(assess: Assess, overrides: list[str], server: str) -> None:
+def test_a_server_answers_for_the_mask(assess: Assess, overrides: list[str], server: str, sentences: Sentences) -> None:
     """It serves the dense model here, so its answers are the dense model's."""
     assessments = assess([MASK], *overrides, f"assess.server={server}")
     dense, served = (assessments.by_mask[mask]["mine"] for mask in (Mask(), MASK))
@@ -128,46 +127,48 @@ def test_a_server_answers_for_the_mask(assess: Assess, overrides: list[str], ser
     assert served.detail["tokens"] == dense.detail["tokens"]
     assert served.detail["fingerprint"] != dense.detail["fingerprint"]
     assert assess([MASK], *overrides, f"assess.server={server}").computed == 0
-    with pytest.raises(UserError, match="serves one checkpoint, so it is for one search"):
+    with sentences.refused(UserError):
         assess([MASK, Mask.of(2)], *overrides, f"assess.server={server}")
 
 
-def test_refusals_come_before_anything_is_computed(assess: Assess, overrides: list[str], text: Path) -> None:
+def test_refusals_come_before_anything_is_computed(
+    assess: Assess, overrides: list[str], text: Path, sentences: Sentences
+) -> None:
     overrides = [*overrides, of_text("whole", text), "assess.seq_len=16"]
     cases = [
-        ("assess.server=127.0.0.1", "assess.server=127.0.0.1 is not an address; give one such as"),
-        ("assess.server=http://127.0.0.1:9/v1", "assess.server does not answer at http://127.0.0.1:9/v1/models"),
-        ("assess.answers.temperature=-1", "assess.answers.temperature=-1 should be greater than or equal to 0"),
-        ("assess.answers.top_p=0", "assess.answers.top_p=0 should be greater than 0"),
-        ("assess.answers.max_new_tokens=0", "assess.answers.max_new_tokens=0 should be greater than 0"),
-        ("assess.share=1.5", "assess.share=1.5 should be less than 1"),
-        ("assess.generation.mine=data=sotu", "assess.generation.mine has no questions"),
-        ("assess.generation.other=data=generation data.path=nowhere.jsonl", "nowhere.jsonl does not exist"),
-        ("assess.tasks=[mine]", "assess.generation and assess.tasks both have mine"),
-        ("assess.texts.mine=data=sotu", "assess.texts and assess.generation both have mine"),
+        "assess.server=127.0.0.1",
+        "assess.server=http://127.0.0.1:9/v1",
+        "assess.answers.temperature=-1",
+        "assess.answers.top_p=0",
+        "assess.answers.max_new_tokens=0",
+        "assess.share=1.5",
+        "assess.generation.mine=data=sotu",
+        "assess.generation.other=data=generation data.path=nowhere.jsonl",
+        "assess.tasks=[mine]",
+        "assess.texts.mine=data=sotu",
     ]
-    assert_refused(
+    sentences.refused_each(
         lambda more: assess([MASK], *overrides, more, make_pool=no_pool),
-        [(more, re.escape(message)) for more, message in cases],
+        cases,
     )
 
 
-def test_bad_tasks_are_refused(assess: Assess, questions: Path) -> None:
+def test_bad_tasks_are_refused(assess: Assess, questions: Path, sentences: Sentences) -> None:
     data = f"assess.generation.mine=data=generation data.path={questions} data.samples=all data.seq_len=32"
     cases = [
-        ("data.check=words", "data.check"),
-        ("data.check=code", "data.check=code needs data.tests=…"),
-        ("data.check=regex", "data.check=regex needs data.pattern=…"),
-        ("data.check=regex data.pattern=(", "data.pattern=( is not a regular expression"),
-        ("data.answer=null", "data.check=exact needs data.answer=…"),
-        ("data.answer=reply", "has no data.answer=reply; choose one of: answer, question"),
-        ("data.max_new_tokens=0", "data.max_new_tokens=0 should be greater than 0"),
-        ("data.timeout_s=0.0 data.check=code data.tests=x", "data.timeout_s=0.0 should be greater than 0"),
-        ("data.chat=true", "data.chat=true needs a model with a chat template"),
-        ("data.opening={word}", "has no word, which data.opening uses"),
-        ("data.check=code data.tests={answer}", "assess.answers.run_code=false, but these data are checked by running"),
+        "data.check=words",
+        "data.check=code",
+        "data.check=regex",
+        "data.check=regex data.pattern=(",
+        "data.answer=null",
+        "data.answer=reply",
+        "data.max_new_tokens=0",
+        "data.timeout_s=0.0 data.check=code data.tests=x",
+        "data.chat=true",
+        "data.opening={word}",
+        "data.check=code data.tests={answer}",
     ]
-    assert_refused(lambda keys: assess([], f"{data} {keys}"), [(keys, re.escape(message)) for keys, message in cases])
+    sentences.refused_each(lambda keys: assess([], f"{data} {keys}"), cases)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from raysearch.errors import UserError
 from tests.assessment.conftest import SUBJECTS, Assess
 from tests.assessment.test_harness import MASK, by_lm_eval
 from tests.cli.conftest import World
+from tests.sentences import Sentences
 
 
 def test_each_subject_is_asked_as_lm_eval_asks_it(items: Path, tmp_path: Path) -> None:
@@ -46,10 +47,10 @@ def test_the_accuracy_is_lm_evals_and_has_its_items(assess: Assess, world: World
     assert len(result.items) == 57, "items of all subjects"
 
 
-def test_both_files_are_needed(assess: Assess, items: Path, tmp_path: Path) -> None:
+def test_both_files_are_needed(assess: Assess, items: Path, tmp_path: Path, sentences: Sentences) -> None:
     data = tmp_path / "data"
     shutil.copytree(items, data)
     (data / "mmlu" / "dev.jsonl").unlink()
-    with pytest.raises(UserError, match="holds no mmlu/dev.jsonl for mmlu of assess.tasks; put it there"):
+    with sentences.refused(UserError):
         assess([], "assess.tasks=[mmlu]", f"assess.data_dir={data}")
     assert assess([], "assess.tasks=[piqa]", f"assess.data_dir={data}").by_mask[Mask()]

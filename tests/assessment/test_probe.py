@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from raysearch.core.mask import Mask
 from raysearch.generation.arithmetic import draw_problems, encode_probe
 from raysearch.recovery.recovery_record import _share
 from tests.assessment.conftest import Assess, first_layers, without_layers
-from tests.cases import assert_refused
+from tests.sentences import Sentences
 
 MASK = Mask.of(3, 7)
 ITEMS = 5
@@ -83,21 +82,21 @@ def test_a_job_has_a_readable_name() -> None:
     assert str(ProbeJob(Mask.of(9, 20), (), 8)) == "the arithmetic probe of {9,20}"
 
 
-def test_what_is_refused(assess: Assess, tmp_path: Path) -> None:
+def test_what_is_refused(assess: Assess, tmp_path: Path, sentences: Sentences) -> None:
     (tmp_path / "text.jsonl").write_text("no json\n")
     (tmp_path / "list.jsonl").write_text("[1]\n")
     (tmp_path / "other.jsonl").write_text('{"question": "1 + 1"}\n')
     cases = [
-        ([], "assess.probe.enabled=true needs a tokenizer with a token for each digit"),
-        (["assess.probe.items=1"], "assess.probe.items=1 should be greater than or equal to 2"),
-        (["assess.probe.items=7000"], "assess.probe.items=7000 is more than the 6558 problems"),
-        (["assess.probe.seed=-1"], "assess.probe.seed=-1 should be greater than or equal to 0"),
-        ([f"assess.probe.file={tmp_path}/none.jsonl"], "none.jsonl cannot be read"),
-        ([f"assess.probe.file={tmp_path}/text.jsonl"], "text.jsonl cannot be read"),
-        ([f"assess.probe.file={tmp_path}/list.jsonl"], "has lines that are not objects"),
-        ([f"assess.probe.file={tmp_path}/other.jsonl"], "has 'None' as context of row 1; use rows of arithmetic_1dc"),
+        "assess.probe.items=9",
+        "assess.probe.items=1",
+        "assess.probe.items=7000",
+        "assess.probe.seed=-1",
+        f"assess.probe.file={tmp_path}/none.jsonl",
+        f"assess.probe.file={tmp_path}/text.jsonl",
+        f"assess.probe.file={tmp_path}/list.jsonl",
+        f"assess.probe.file={tmp_path}/other.jsonl",
     ]
-    assert_refused(
-        lambda overrides: assess([MASK], "assess.probe.enabled=true", *overrides),
-        [(overrides, re.escape(message)) for overrides, message in cases],
+    sentences.refused_each(
+        lambda word: assess([MASK], "assess.probe.enabled=true", word),
+        cases,
     )

@@ -18,6 +18,7 @@ from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.one_shot import OneShotSearcher
 from raysearch.searching.driver import ContractError, run_searcher
 from raysearch.testing.searcher_suite import ToyOracle, additive_loss, rugged_loss
+from tests.sentences import Sentences
 
 PROBLEM = Problem.create(6, 2)
 LOSS = rugged_loss(PROBLEM, seed=3)
@@ -79,16 +80,16 @@ def test_none_is_wait_and_finished_is_the_end():
 
 
 @pytest.mark.parametrize(
-    ("result", "error", "cause"),
+    ("result", "error"),
     [
-        (None, True, "the trial failed"),
-        ({"loss": 1.0}, True, "the trial failed"),
-        ({"accuracy": 1.0}, False, "the trial reported no loss"),
-        ({"loss": math.nan}, False, "the loss is nan"),
-        ({"loss": math.inf}, False, "the loss is inf"),
+        (None, True),
+        ({"loss": 1.0}, True),
+        ({"accuracy": 1.0}, False),
+        ({"loss": math.nan}, False),
+        ({"loss": math.inf}, False),
     ],
 )
-def test_a_report_without_a_loss_is_a_failure(result, error, cause):
+def test_a_report_without_a_loss_is_a_failure(result, error, sentences: Sentences):
     searcher = TuneSearcher(BeamSearcher(1), Problem.create(3, 1))
     for layer in range(2):
         searcher.suggest(str(layer))
@@ -101,7 +102,7 @@ def test_a_report_without_a_loss_is_a_failure(result, error, cause):
     else:
         searcher.on_trial_complete("2", result)
         for _ in range(2):  # a second call raises again
-            with pytest.raises(EvaluationError, match=f"no mask of the round could be evaluated: {cause}"):
+            with sentences.refused(EvaluationError):
                 searcher.suggest("3")
 
 
@@ -130,17 +131,17 @@ def test_statistics_are_measured_once_and_remarks_are_recorded():
     assert searcher.mask == run_searcher(AsksForStatistics(), PROBLEM, 0, oracle)
 
 
-def test_a_statistic_needs_a_function_that_measures_it():
-    with pytest.raises(UserError, match="measure=None cannot compute the block_influence that AsksForStatistics needs"):
+def test_a_statistic_needs_a_function_that_measures_it(sentences: Sentences):
+    with sentences.refused(UserError):
         TuneSearcher(AsksForStatistics(), PROBLEM).suggest("0")
 
 
-def test_illegal_masks_are_the_searchers_fault():
+def test_illegal_masks_are_the_searchers_fault(sentences: Sentences):
     class Rogue(Searcher):
         def search(self, problem, rng):
             yield Round([Mask.of(9)])
 
-    with pytest.raises(ContractError, match=r"Rogue proposed \{9\}"):
+    with sentences.refused(ContractError):
         TuneSearcher(Rogue(), PROBLEM).suggest("0")
 
 

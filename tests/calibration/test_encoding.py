@@ -13,7 +13,7 @@ from raysearch.calibration.items import ItemOptions, Located
 from raysearch.calibration.packing import packed_lengths
 from raysearch.generation.answer import Answer
 from tests.calibration.tokenizers import BOS, EOS, PLAIN, SlowCharacters, characters, words
-from tests.cases import assert_refused
+from tests.sentences import Sentences
 
 CAT = Item("Who?", ("dog", "kitten"), 1)
 
@@ -203,38 +203,19 @@ class TestTruncation:
         assert scored(batch) == ["bcdef" + chr(EOS)]
 
 
-def test_names_the_row_and_the_way_out() -> None:
-    cases: list[tuple[tuple[Sample, dict[str, Any]], str]] = [
+def test_names_the_row_and_the_way_out(sentences: Sentences) -> None:
+    cases = [
+        (Item("Who?", ("abcdefgh", "b"), 1), {"seq_len": 9}),
         (
-            (Item("Who?", ("abcdefgh", "b"), 1), {"seq_len": 9}),
-            "row 1 has an answer of 9 tokens, which data.seq_len=9 cannot hold with one before it; use data.seq_len=10 "
-            "or more, or leave the row out",
+            Dialogue((("user", "a"), ("assistant", "bcdefgh"))),
+            {"seq_len": 7, "form": Form.TEXT, "template": PLAIN},
         ),
-        (
-            (
-                Dialogue((("user", "a"), ("assistant", "bcdefgh"))),
-                {"seq_len": 7, "form": Form.TEXT, "template": PLAIN},
-            ),
-            "row 1 has an answer of 8 tokens, which data.seq_len=7 cannot hold",
-        ),
-        (
-            (Item("", ("a", "bc"), 1), {}),
-            "row 1 has an answer of which no token follows another; give it a prompt with data",
-        ),
-        (
-            (Text(""), {"form": Form.TEXT, "score": "all"}),
-            "row 1 has no token that follows another; leave the row out",
-        ),
-        (
-            (Item("", ("a b", "a c"), 1), {"form": Form.PROMPT}),
-            "row 1 has no text before its answer; give data.prompt=…, and data.blank=null where choices",
-        ),
-        (
-            (Item("Who?", ("b", "b"), 1, openings=("a", "c")), {"form": Form.PROMPT}),
-            "row 1 has no text before its answer; give data.prompt=…",
-        ),
+        (Item("", ("a", "bc"), 1), {}),
+        (Text(""), {"form": Form.TEXT, "score": "all"}),
+        (Item("", ("a b", "a c"), 1), {"form": Form.PROMPT}),
+        (Item("Who?", ("b", "b"), 1, openings=("a", "c")), {"form": Form.PROMPT}),
     ]
-    assert_refused(lambda case: encode(case[0], **case[1]), cases)
+    sentences.refused_each(lambda case: encode(case[0], **case[1]), cases)
 
 
 @pytest.mark.real

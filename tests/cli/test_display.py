@@ -39,7 +39,8 @@ def display(stderr_text: io.StringIO) -> SearchDisplay:
 def test_a_finished_round_shows_the_time_left(display: SearchDisplay, stderr_text: io.StringIO) -> None:
     summary = SEARCH.rounds[0]
     display.on_event(RoundEnded(summary))  # left are 100 + 300 layer-forwards, at 0.5 s each on two replicas
-    assert stderr_text.getvalue().endswith("left about 1 min 40 s\n") and stderr_text.getvalue().count("\n") == 1
+    assert stderr_text.getvalue().endswith("left about 1 min 40 s\n")
+    assert stderr_text.getvalue().count("\n") == 1
 
 
 def test_how_fast_answers_are_written_is_shown(display: SearchDisplay, stderr_text: io.StringIO) -> None:
@@ -80,7 +81,8 @@ def test_each_stage_of_an_assessment_is_printed_when_it_begins(
 
 def test_the_best_of_a_round_is_a_bare_number(display: SearchDisplay, stderr_text: io.StringIO) -> None:
     summary = greedy_search(measure=MARGIN).rounds[0]
-    assert summary.round_best_loss is not None and summary.round_best_loss < 0
+    assert summary.round_best_loss is not None
+    assert summary.round_best_loss < 0
     display.on_event(RoundEnded(replace(summary, round_best=Mask.of(4))))
     assert f"round 1 done  best of the round {{4}} {summary.round_best_loss:.4f}  9 computed" in stderr_text.getvalue()
     display.on_event(RoundEnded(replace(summary, round=2, round_best_loss=None)))  # screening dropped all masks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from raysearch.searching import recommend
 from raysearch.searching.recommend import facts_of
 from raysearch.searching.recommendation import Budget
 from raysearch.text.numbers import size as size_text
-from tests.cases import assert_refused
 from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
 from tests.models.conftest import write_llama
+from tests.sentences import Sentences
 
 SIZES = 1, 2, 3
 
@@ -35,7 +36,7 @@ def searched(run: Run, world: World) -> Mapping[int, Mapping[str, Any]]:
     }
 
 
-def test_a_loss_decides(run: Run, world: World) -> None:
+def test_a_loss_decides(run: Run, world: World, sentences: Sentences) -> None:
     # Every layer costs something by the KL divergence.
     result = json_answer(run("search", *world.search(remove="1..3", objective="kl"), "--json"))
     path = {entry["n_removed"]: entry for entry in result["path"]}
@@ -51,9 +52,7 @@ def test_a_loss_decides(run: Run, world: World) -> None:
         assert [size["misses"] for size in advice["sizes"]] == misses
         assert [size["unsure"] for size in advice["sizes"]] == unsure
         assert advice["confidence"] == 0.95
-    outcome = run("recommend", "latest", "budget.loss=0")
-    assert outcome.code == 2
-    assert "has no mask within budget.loss=0; the nearest, of 1 layer" in outcome.err
+    sentences.refused_command(run("recommend", "latest", "budget.loss=0"))
 
 
 def test_a_mask_that_cannot_become_gguf_is_reported(run: Run, world: World, cwd: Path) -> None:
@@ -66,37 +65,40 @@ def test_a_mask_that_cannot_become_gguf_is_reported(run: Run, world: World, cwd:
     assert "follows from their places, one in 4" in out
 
 
-def test_a_readout_decides(run: Run, world: World, searched: Mapping[int, Mapping[str, Any]]) -> None:
+def test_a_readout_decides(
+    run: Run, world: World, searched: Mapping[int, Mapping[str, Any]], sentences: Sentences
+) -> None:
     advice = json_answer(run("recommend", "latest", "budget.loss=1000", "--json"))
     for size in advice["sizes"]:
         search = json_answer(run("search", *world.search(remove=size["n_removed"]), "--json"))
         assert size["delta_error"] == search["delta_error"] > 0
     shown = run("recommend", "latest", "budget.loss=1000").out
-    assert "recommended" in shown and "3 layers can go: the loss falls by 0.1980" in shown
+    assert "recommended" in shown
+    assert "3 layers can go: the loss falls by 0.1980" in shown
     advice = raysearch.open().search().recommend("budget.readout=1000%")
-    assert advice.n_removed == 3 and advice.budget.readout == 10
+    assert advice.n_removed == 3
+    assert advice.budget.readout == 10
     for size in advice.sizes:
         assert size.readout_change == pytest.approx(size.readout / advice.dense_readout - 1)
-    for overrides, sentence in {
-        "budget.speedup=1.2": "needs speeds, and none are recorded for greedy-m3-",
-        "budget.loss=-0.1": "budget.loss=-0.1 is not a budget; use a value such as 0.1 or 0.05",
-        "budget.los=1": "budget.los is not a part of a budget; did you mean 'budget.loss'?",
-        "budget.loss=few": "budget.loss=few is no such number; write budget.loss=0.1, or budget.loss=0.05",
-        "budget.loss=6GB": "budget.loss=6GB is no such number; write budget.loss=0.1, or budget.loss=0.05",
-        "budget.loss=10%": "budget.loss=10% is no such number: a loss is not a share; write budget.loss=0.1, or",
-        "budget.speedup=fast": "budget.speedup=fast is no such number; write budget.speedup=1.2, or budget.speedup=120",
-        "budget.readout=20": "budget.readout=20 would be 2000%; write budget.readout=20%, or budget.readout=0.2",
-        "budget.memory=6TB": "budget.memory=6TB is no such number; write budget.memory=-15%, or budget.memory=6GB",
-        "": "the budget is empty",
-    }.items():
+    for overrides in (
+        "budget.speedup=1.2",
+        "budget.loss=-0.1",
+        "budget.los=1",
+        "budget.loss=few",
+        "budget.loss=6GB",
+        "budget.loss=10%",
+        "budget.speedup=fast",
+        "budget.readout=20",
+        "budget.memory=6TB",
+        "",
+    ):
         outcome = run("recommend", "latest", *overrides.split())
-        assert outcome.code == 2, overrides
-        assert sentence in outcome.err, overrides
         assert outcome.err.count("\n") == 1, overrides
+        sentences.refused_command(outcome, overrides or "nothing")
 
 
 def test_measured_speeds_decide(
-    run: Run, searched: Mapping[int, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+    run: Run, searched: Mapping[int, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch, sentences: Sentences
 ) -> None:
     # Compared with it, the weights are small.
     monkeypatch.setattr("raysearch.assessment.speed.PeakMemory.growth", lambda _: 0)
@@ -115,28 +117,30 @@ def test_measured_speeds_decide(
     assert (speed_of_2.speedup, speed_of_2.memory, speed_of_2.memory_bytes) == (decoding["retention"], memory, peak)
     assert raysearch.open().search().recommend(f"budget.memory={memory!r}").n_removed == 2
     absolute = raysearch.open().search().recommend(f"budget.memory={peak / 1e6!r}MB")
-    assert absolute.n_removed == 2 and f", memory {size_text(peak)}; " in absolute.reason
-    with pytest.raises(UserError, match=r"has no mask within budget\.memory=1e-06GB; .* ± \S+, memory \S+ k?M?B; "):
+    assert absolute.n_removed == 2
+    assert f", memory {size_text(peak)}; " in absolute.reason
+    sentences.hide(re.compile(r"[\d.]+(?= [kM]B)"), "size")
+    sentences.hide(re.compile(r"[\d.]+ ± [\d.]+(?= times)"), "speed")
+    with sentences.refused(UserError):
         raysearch.open().search().recommend("budget.memory=1000")
-    with pytest.raises(UserError, match=r"budget\.memory=6GB is no less than the dense model needs, .*B, so no layer"):
+    with sentences.refused(UserError):
         raysearch.open().search().recommend("budget.memory=6GB")
     assert raysearch.open().search().recommend("budget.memory=6GB", "budget.loss=1000").n_removed == 2
     assert raysearch.open().search().recommend(budget={"memory": "6GB", "loss": 1000}).n_removed == 2
-    with pytest.raises(UserError, match=r"has no mask within budget\.speedup=1000; the nearest, of 2 layers, misses"):
+    with sentences.refused(UserError):
         raysearch.open().search().recommend("budget.speedup=1000")
 
 
-def test_what_is_no_budget_is_refused() -> None:
-    assert_refused(
+def test_what_is_no_budget_is_refused(sentences: Sentences) -> None:
+    sentences.refused_each(
         Budget,
         [
-            ({"loss": float("inf")}, "budget.loss=inf is not a budget; use a value such as 0.1"),
-            ({"speedup": 0.8}, "budget.speedup=0.8 is not a budget"),
-            ({"memory": 0.2}, "budget.memory=0.2 is not a budget; use a value such as -15% or 6GB"),
+            {"loss": float("inf")},
+            {"speedup": 0.8},
+            {"memory": 0.2},
         ],
     )
-    signed = "budget.memory=10% has no sign, and less memory is a negative change; write budget.memory=-10%"
-    assert_refused(Budget.parse, [(["budget.memory=10%"], signed)])
+    sentences.refused_each(Budget.parse, [["budget.memory=10%"]])
     assert Budget.parse(["budget.memory=-15%", "budget.loss=.5"]) == Budget(loss=0.5, memory=-0.15)
     assert Budget.parse(["budget.memory=6GB"]) == Budget(memory=6e9)
     assert str(Budget(memory=6e9)) == "budget.memory=6GB"

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, World
+from tests.sentences import Sentences
 from tests.tracking.conftest import closed_port
 
 SECRET = "aVery-Secret-Value-7"
 
 
-def test_mistakes_do_not_repeat_it(run: Run, world: World, subtests: pytest.Subtests) -> None:
+def test_mistakes_do_not_repeat_it(run: Run, world: World, subtests: pytest.Subtests, sentences: Sentences) -> None:
     assert run("search", *world.search()).code == 0
     for arguments in (
         ["search", f"tracking.uri=http://me:{SECRET}@host", "tracking.type=mlfow"],
@@ -31,23 +32,18 @@ def test_mistakes_do_not_repeat_it(run: Run, world: World, subtests: pytest.Subt
     ):
         with subtests.test(arguments=arguments):
             outcome = run(*arguments)
-            assert outcome.code == 2
-            assert outcome.err.startswith("error: ")
+            sentences.refused_command(outcome, " ".join(arguments).replace(SECRET, "SECRET"))
             assert SECRET not in outcome.out + outcome.err
 
 
 def test_a_secret_in_an_override_is_refused_before_anything_is_recorded(
-    run: Run, cwd: Path, world: World, monkeypatch: pytest.MonkeyPatch
+    run: Run, cwd: Path, world: World, monkeypatch: pytest.MonkeyPatch, sentences: Sentences
 ) -> None:
     monkeypatch.setenv("TEAM_TOKEN", SECRET)
-    for override, reason in (
-        (f"tracking.uri=postgresql://me:{SECRET}@host/db", "set PGPASSWORD"),
-        (f"data.path={SECRET}/prose.txt", "data.path has the value of TEAM_TOKEN, which would be recorded"),
-    ):
+    for override in (f"tracking.uri=postgresql://me:{SECRET}@host/db", f"data.path={SECRET}/prose.txt"):
         outcome = run("search", *world.search(), override)
-        assert (outcome.code, outcome.out) == (2, "")
-        [sentence] = outcome.err.splitlines()
-        assert reason in sentence
+        assert outcome.out == ""
+        sentences.refused_command(outcome, override.replace(SECRET, "SECRET"))
     assert not (cwd / "mlruns").exists()
 
 

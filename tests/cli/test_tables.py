@@ -108,8 +108,10 @@ def test_large_perplexities_are_rounded() -> None:
         readout: loss_cells(PERPLEXITY, math.log(readout))[1] for readout in (41.128, 9999.4, 12345.6, 253480915.7)
     }
     assert [*shown.values()] == ["41.13", "9999.40", "12,346", "253,480,916"]
-    assert loss_cells(PERPLEXITY, 700.0)[1] == "1.01e+304" and loss_cells(PERPLEXITY, 800.0)[1] == "inf"
-    assert rounded(253480915.73) == "253,480,916" and rounded(1e300) == "1e+300"
+    assert loss_cells(PERPLEXITY, 700.0)[1] == "1.01e+304"
+    assert loss_cells(PERPLEXITY, 800.0)[1] == "inf"
+    assert rounded(253480915.73) == "253,480,916"
+    assert rounded(1e300) == "1e+300"
 
 
 @pytest.mark.parametrize("measure", [PERPLEXITY, ACCURACY], ids=["perplexity", "accuracy"])

@@ -76,7 +76,8 @@ def test_superfluous_actors_end_after_a_while_but_not_busy_ones(make_fleet, cloc
     names = list(fleet.sync("pool", Demand(4)))
     fleet.sync("pool", Demand(1, names[3:]))
     clock.now += 9
-    assert len(fleet.sync("pool", Demand(1, names[3:]))) == 4 and not killed
+    assert len(fleet.sync("pool", Demand(1, names[3:]))) == 4
+    assert not killed
     clock.now += 1
     assert list(fleet.sync("pool", Demand(1, names[3:]))) == [names[3]]
     assert killed == ["actor 2", "actor 1", "actor 0"], "newest first"
@@ -107,7 +108,9 @@ def test_lost_actors_are_killed_and_replaced(make_fleet, clock, killed):
     fleet = make_fleet(2, 2)
     lost, remaining = fleet.sync("pool", Demand(2))
     after = fleet.sync("pool", Demand(2, lost={lost, "nobody"}))
-    assert len(after) == 2 and remaining in after and lost not in after
+    assert len(after) == 2
+    assert remaining in after
+    assert lost not in after
     assert killed == ["actor 0"]
 
 

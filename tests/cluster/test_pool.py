@@ -19,6 +19,7 @@ from raysearch.models.shared_weights import attach, detach
 from raysearch.models.stack import LayerStack
 from raysearch.testing.objective_suite import tiny_model
 from tests.evaluation.pool_suite import ReplicaLossSuite, units_on
+from tests.sentences import Sentences
 
 ONE_CPU = Needs(cpus=1, gpus=0)
 
@@ -103,7 +104,8 @@ class TestRayPool(ReplicaLossSuite):
         (tmp_path / "enough").touch()
         ray.get(busy)
         assert len([*filter(None, answers)]) == len(units)
-        assert waiting_pool.stats.units_redone == 0 and [*waiting_pool._actors.values()] == [actor]
+        assert waiting_pool.stats.units_redone == 0
+        assert [*waiting_pool._actors.values()] == [actor]
 
     def test_a_replica_gets_its_next_job_before_the_answer_is_yielded(self, pool, tmp_path):
         @dataclass(frozen=True)
@@ -124,12 +126,12 @@ class TestRayPool(ReplicaLossSuite):
         assert (tmp_path / "1").exists()
         assert len([*answers]) == 1
 
-    def test_a_model_that_cannot_be_used_is_the_users_error(self, pool):
+    def test_a_model_that_cannot_be_used_is_the_users_error(self, pool, sentences: Sentences):
         def refuse(detached):  # sent to the actor by value, so that the actor imports nothing for it
             raise UserError("model=x cannot be used; use another")
 
         fleet = Fleet(1, 1, ONE_CPU, idle_s=60)
         recipe = [ray.put(Recipe(refuse, None, installed_versions()))]
         refusing = RayPool(Replicas(fleet, recipe, 1))
-        with closing(fleet), pytest.raises(UserError, match="^model=x cannot be used; use another$"):
+        with closing(fleet), sentences.refused(UserError):
             list(refusing.run(units_on(self.calibration)))

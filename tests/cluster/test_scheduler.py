@@ -10,6 +10,7 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, UnitResult
 from tests.cluster.fake_pool import FakePool, die
 from tests.evaluation.pool_suite import ReplicaLossSuite
+from tests.sentences import Sentences
 
 
 class TestFakePool(ReplicaLossSuite):
@@ -49,7 +50,8 @@ def pairs(calls):
 def test_new_replicas_load_and_then_pull():
     scheduler = Scheduler()
     scheduler.begin(UNITS, None, 0)
-    assert scheduler.must_sync(0) and scheduler.assign(0) == []
+    assert scheduler.must_sync(0)
+    assert scheduler.assign(0) == []
     first, second = scheduler.sync(["one", "two"], 0)
     assert (first.job, second.job, scheduler.n_replicas) == (None, None, 0)
     scheduler.answered(second, "node", 5)
@@ -58,7 +60,8 @@ def test_new_replicas_load_and_then_pull():
     scheduler.answered(first, "node", 6)
     scheduler.answered(call, result(), 6)
     assert pairs(scheduler.assign(6)) == {"two": UNITS[1], "one": UNITS[2]}
-    assert scheduler.n_replicas == 2 and not scheduler.is_done
+    assert scheduler.n_replicas == 2
+    assert not scheduler.is_done
 
 
 def test_a_round_is_done_when_all_jobs_are_answered():
@@ -67,7 +70,8 @@ def test_a_round_is_done_when_all_jobs_are_answered():
         assert not scheduler.is_done
         (call,) = scheduler.assign(number)
         scheduler.answered(call, result(), number)
-    assert scheduler.is_done and scheduler.stats.replicas[0].units == 2
+    assert scheduler.is_done
+    assert scheduler.stats.replicas[0].units == 2
 
 
 def test_it_syncs_every_second_and_immediately_after_a_loss():
@@ -75,7 +79,8 @@ def test_it_syncs_every_second_and_immediately_after_a_loss():
     scheduler.begin(UNITS, None, 10)
     assert scheduler.must_sync(10)
     scheduler.sync(["one", "two"], 10)
-    assert not scheduler.must_sync(10.9) and scheduler.must_sync(11)
+    assert not scheduler.must_sync(10.9)
+    assert scheduler.must_sync(11)
     call, _ = scheduler.assign(10)
     scheduler.lost(call, OSError("gone"))
     assert scheduler.must_sync(10)
@@ -103,14 +108,14 @@ def test_a_replica_that_the_fleet_has_ended_is_not_used():
     assert list(pairs(scheduler.assign(1))) == ["one"]
 
 
-def test_a_failed_job_goes_first_and_ends_the_round_at_the_third_failure():
+def test_a_failed_job_goes_first_and_ends_the_round_at_the_third_failure(sentences: Sentences):
     scheduler = loaded("one")
     for attempt in range(3):
         (call,) = scheduler.assign(attempt)
         assert call.job == UNITS[0]
         if attempt < 2:
             scheduler.failed(call, RuntimeError("odd"))
-    with pytest.raises(EvaluationError, match=r"3 mask\(s\) on shard 0 failed 3 times; the last cause: OSError: gone"):
+    with sentences.refused(EvaluationError):
         scheduler.lost(call, OSError("gone"))
     assert scheduler.stats.units_redone == 3
 
@@ -122,20 +127,22 @@ def test_a_failed_job_goes_to_another_replica():
         (call,) = scheduler.assign(0)
         tried.append(call.replica)
         scheduler.failed(call, RuntimeError("odd"))
-    assert tried == ["three", "two"] and scheduler.demand().lost == set()
+    assert tried == ["three", "two"]
+    assert scheduler.demand().lost == set()
 
 
 def test_a_replica_whose_cuda_is_broken_is_replaced():
     scheduler = loaded("one", "two", jobs=UNITS[:1])
     (call,) = scheduler.assign(0)
     scheduler.failed(call, RuntimeError("CUDA error: device-side assert triggered"))
-    assert scheduler.demand().lost == {"two"} and pairs(scheduler.assign(0)) == {"one": UNITS[0]}
+    assert scheduler.demand().lost == {"two"}
+    assert pairs(scheduler.assign(0)) == {"one": UNITS[0]}
 
 
-def test_an_error_of_the_user_is_raised_at_once():
+def test_an_error_of_the_user_is_raised_at_once(sentences: Sentences):
     scheduler = loaded("one", jobs=[JOB])
     (call,) = scheduler.assign(0)
-    with pytest.raises(UserError, match="no such file"):
+    with sentences.refused(UserError):
         scheduler.failed(call, UserError("no such file"))
     assert scheduler.idle == ("one",)
 
@@ -145,17 +152,19 @@ def test_a_call_of_an_earlier_round_only_keeps_its_replica_busy():
     old, second_old = scheduler.assign(0)
     scheduler.begin(UNITS[2:3], None, 0)
     (new,) = scheduler.assign(0)
-    assert not old.is_awaited and new.is_awaited
+    assert not old.is_awaited
+    assert new.is_awaited
     scheduler.lost(old, OSError("gone"))
     scheduler.failed(second_old, UserError("no such file"))
     scheduler.answered(new, result(), 0)
-    assert scheduler.is_done and scheduler.stats.units_redone == 0
+    assert scheduler.is_done
+    assert scheduler.stats.units_redone == 0
 
 
-def test_replicas_that_keep_dying_while_they_load_end_the_round():
+def test_replicas_that_keep_dying_while_they_load_end_the_round(sentences: Sentences):
     scheduler = Scheduler()
     scheduler.begin(UNITS, None, 0)
-    with pytest.raises(EvaluationError, match="replicas die while they load the model; the last cause: gone"):
+    with sentences.refused(EvaluationError):
         for number in range(6):
             for call in scheduler.sync([f"{number} one", f"{number} two"], 0):
                 scheduler.lost(call, OSError("The actor died.\n\tpid: 7\ngone"))
@@ -248,7 +257,8 @@ def test_only_the_time_of_ready_replicas_counts():
     scheduler.account_time(7)
     scheduler.answered(call, result(seconds=2.0), 7)
     (replica,) = scheduler.stats.replicas
-    assert scheduler.stats.waiting_seconds == 3 and scheduler.stats.busy_share == 0.5
+    assert scheduler.stats.waiting_seconds == 3
+    assert scheduler.stats.busy_share == 0.5
     assert (replica.node, replica.busy_s, replica.present_s) == ("node", 2, 4)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from raysearch.configuration.compose import compose
 from raysearch.configuration.origins import settings_of
 from raysearch.errors import UserError
+from tests.sentences import Sentences
 
 
 def test_values_have_their_origins() -> None:
@@ -56,8 +55,8 @@ def test_all_values_are_listed(tmp_path: Path) -> None:
     assert {key.partition(".")[0] for key in settings} == whole.keys() - {"choices"}
 
 
-def test_mistakes_are_those_of_the_command() -> None:
-    with pytest.raises(UserError, match="did you mean"):
+def test_mistakes_are_those_of_the_command(sentences: Sentences) -> None:
+    with sentences.refused(UserError):
         settings_of("search", ["searcher=beem"])
 
 

@@ -1,7 +1,5 @@
-import pytest
-
 from raysearch import Mask, UserError
-from tests.cases import assert_refused
+from tests.sentences import Sentences
 
 
 def test_text_round_trip():
@@ -35,15 +33,15 @@ def test_jaccard():
     assert Mask().jaccard(Mask()) == 1
 
 
-def test_bad_text_is_refused():
+def test_bad_text_is_refused(sentences: Sentences):
     texts = ["21,22", "{a}", "{1,}", "{-1}", "{1.5}", "", "{1}{2}"]
-    assert_refused(Mask.parse, [(text, "is not a set of layers") for text in texts])
+    sentences.refused_each(Mask.parse, texts)
 
 
-def test_impossible_masks_are_refused():
-    with pytest.raises(UserError, match="negative layer"):
+def test_impossible_masks_are_refused(sentences: Sentences):
+    with sentences.refused(UserError):
         Mask.of(-1)
-    with pytest.raises(UserError, match="repeats a layer"):
+    with sentences.refused(UserError):
         Mask.of(3, 3)
-    with pytest.raises(UserError, match="not ascending"):
+    with sentences.refused(UserError):
         Mask((3, 2))

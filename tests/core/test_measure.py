@@ -4,6 +4,7 @@ import pytest
 
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.errors import UserError
+from tests.sentences import Sentences
 
 
 def test_a_loss_reads_as_its_readout():
@@ -19,9 +20,6 @@ def test_the_divisor_is_tokens_samples_or_nothing():
     assert [Measure("nats", per).divisor(100, 7) for per in ("token", "sample", "set")] == [100, 7, 1]
 
 
-def test_an_unknown_readout_is_refused():
-    message = (
-        "readout=f1 of the measure in errors per item is unknown; use one of: perplexity, accuracy, margin, cosine"
-    )
-    with pytest.raises(UserError, match=message):
+def test_an_unknown_readout_is_refused(sentences: Sentences):
+    with sentences.refused(UserError):
         Measure("errors per item", "sample", "f1")

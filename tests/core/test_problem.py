@@ -2,7 +2,7 @@ from functools import partial
 
 from raysearch import Mask, Problem
 from raysearch.core.problem import sizes_of
-from tests.cases import assert_refused
+from tests.sentences import Sentences
 
 
 def test_children_extend_every_parent_once_and_spare_the_protected():
@@ -14,26 +14,29 @@ def test_children_extend_every_parent_once_and_spare_the_protected():
 
 def test_legality():
     problem = Problem.create(5, 2, protect=[0])
-    assert problem.is_legal(Mask()) and problem.is_legal(Mask.of(1, 2, 3, 4))
-    assert not problem.is_legal(Mask.of(0)) and not problem.is_legal(Mask.of(5))
-    assert problem.is_solution(Mask.of(1, 4)) and not problem.is_solution(Mask.of(1))
+    assert problem.is_legal(Mask())
+    assert problem.is_legal(Mask.of(1, 2, 3, 4))
+    assert not problem.is_legal(Mask.of(0))
+    assert not problem.is_legal(Mask.of(5))
+    assert problem.is_solution(Mask.of(1, 4))
+    assert not problem.is_solution(Mask.of(1))
     assert not Problem.create(3, 1).is_legal(Mask.of(0, 1, 2))
     assert problem.n_solutions == 6
 
 
-def test_impossible_problems_say_what_would_do():
+def test_impossible_problems_say_what_would_do(sentences: Sentences):
     cases = [
-        (31, [], r"remove=31 leaves no layer of the 30 that smollm2-135m has; use 1..29"),
-        (30, [], r"remove=30 leaves no layer of the 30 that smollm2-135m has; use 1..29"),
-        (0, [], r"remove=0 removes nothing; use 1..29"),
-        (29, [0, -1], r"remove=29 is more than can go of the 30 that smollm2-135m has with 2 protected; use 1..28"),
-        (5, [30], r"protect=\[30\] names layer 30, but smollm2-135m has layers 0 … 29"),
-        (5, [*range(30)], r"keeps all 30 layers of smollm2-135m; protect fewer"),
-        (5, [-31], r"protect=\[-31\] names layer -31"),
+        (31, []),
+        (30, []),
+        (0, []),
+        (29, [0, -1]),
+        (5, [30]),
+        (5, [*range(30)]),
+        (5, [-31]),
     ]
-    assert_refused(
+    sentences.refused_each(
         lambda remove, protect: Problem.create(30, remove, protect, model="smollm2-135m"),
-        [({"remove": remove, "protect": protect}, message) for remove, protect, message in cases],
+        [{"remove": remove, "protect": protect} for remove, protect in cases],
     )
 
 
@@ -42,12 +45,12 @@ def test_several_sizes():
     assert {remove: sizes_of(remove) for remove in sizes} == sizes
 
 
-def test_impossible_sizes_are_refused():
+def test_impossible_sizes_are_refused(sentences: Sentences):
     cases = [
-        ("9..1", "remove=9..1 runs backwards; use 1..9"),
-        ("0..3", "remove=0..3 begins below 1; use 1..3"),
-        ("1-9", "remove=1-9 should be a valid integer, or a range: write remove=1..9"),
-        ("1...9", "remove=1...9 should be a valid integer, or a range"),
-        ("1..7", "remove=1..7 leaves no layer of the 7 that the model has; use 1..6"),
+        "9..1",
+        "0..3",
+        "1-9",
+        "1...9",
+        "1..7",
     ]
-    assert_refused(partial(Problem.create, 7), cases)
+    sentences.refused_each(partial(Problem.create, 7), cases)

@@ -37,6 +37,7 @@ from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job, MaskUnit, StatisticUnit, Unit, UnitResult
 from raysearch.models.stack import LayerStack
 from raysearch.testing.objective_suite import VOCABULARY, tiny_model
+from tests.sentences import Sentences
 
 _N_LAYERS = 4
 _MASKS = tuple(sorted(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (3,), (1, 2), (0, 3)]))
@@ -193,26 +194,30 @@ class PoolSuite:
         self.check_answers(pool)
         stats = pool.stats
         assert sum(replica.units for replica in stats.replicas) == len(units_on(self.calibration))
-        assert 0 < stats.busy_share <= 1 and stats.waiting_seconds >= 0
+        assert 0 < stats.busy_share <= 1
+        assert stats.waiting_seconds >= 0
 
     def test_a_job_that_fails_is_tried_again(self, pool: Pool, tmp_path: Path) -> None:
         """A job may fail in all attempts but the last."""
         job = TroubleJob(tmp_path / "attempts", MAX_ATTEMPTS - 1, raise_error)
         assert [*filter(None, pool.run([job]))] == [(job, "done")]
-        assert job.n_attempts == MAX_ATTEMPTS and pool.stats.units_redone == MAX_ATTEMPTS - 1
+        assert job.n_attempts == MAX_ATTEMPTS
+        assert pool.stats.units_redone == MAX_ATTEMPTS - 1
 
-    def test_a_job_that_always_fails_ends_the_round_with_its_cause(self, pool: Pool, tmp_path: Path) -> None:
+    def test_a_job_that_always_fails_ends_the_round_with_its_cause(
+        self, pool: Pool, tmp_path: Path, sentences: Sentences
+    ) -> None:
         """The error names the job and the cause, and the pool can be used again."""
         job = TroubleJob(tmp_path / "attempts", 99, raise_error)
-        with pytest.raises(EvaluationError, match=r"the job failed 3 times; .* RuntimeError: is on fire"):
+        with sentences.refused(EvaluationError):
             list(pool.run([job, *units_on(self.calibration)], [self.calibration]))
         assert job.n_attempts == MAX_ATTEMPTS
         self.check_answers(pool)
 
-    def test_an_error_of_the_user_arrives_as_it_is(self, pool: Pool, tmp_path: Path) -> None:
+    def test_an_error_of_the_user_arrives_as_it_is(self, pool: Pool, tmp_path: Path, sentences: Sentences) -> None:
         """A job that raises a `UserError` is not tried again, and the pool can be used again."""
         job = TroubleJob(tmp_path / "attempts", 99, raise_user_error)
-        with pytest.raises(UserError, match=r"^data\.path=x is not there; name another file$"):
+        with sentences.refused(UserError):
             list(pool.run([job]))
         assert job.n_attempts == 1, "the job was tried again"
         self.check_answers(pool)
@@ -255,13 +260,16 @@ class ReplicaLossSuite(PoolSuite):
         """Another replica does the job."""
         job = TroubleJob(tmp_path / "attempts", 1, self.lose_replica)
         assert [*filter(None, pool.run([job]))] == [(job, "done")]
-        assert job.n_attempts == 2 and pool.stats.units_redone == 1
+        assert job.n_attempts == 2
+        assert pool.stats.units_redone == 1
         self.check_answers(pool)
 
-    def test_a_job_that_always_loses_its_replica_ends_the_round(self, pool: Pool, tmp_path: Path) -> None:
+    def test_a_job_that_always_loses_its_replica_ends_the_round(
+        self, pool: Pool, tmp_path: Path, sentences: Sentences
+    ) -> None:
         """The error names the job, and the pool can be used again."""
         job = TroubleJob(tmp_path / "attempts", 99, self.lose_replica)
-        with pytest.raises(EvaluationError, match="the job failed 3 times"):
+        with sentences.refused(EvaluationError):
             list(pool.run([job]))
         assert job.n_attempts == MAX_ATTEMPTS
         self.check_answers(pool)

@@ -46,8 +46,10 @@ def test_cached_samples_are_the_drawn_samples(world: World, cwd: Path, monkeypat
     for name, changes in CASES.items():
         (cached,) = prepare(world, **changes).calibrations
         (new,) = drawn[name].calibrations
-        assert cached.fingerprint == new.fingerprint and cached.text_fingerprint == new.text_fingerprint, name
-        assert cached.description == new.description and cached.n_shards == new.n_shards, name
+        assert cached.fingerprint == new.fingerprint, name
+        assert cached.text_fingerprint == new.text_fingerprint, name
+        assert cached.description == new.description, name
+        assert cached.n_shards == new.n_shards, name
         for cached_shard, new_shard in zip(cached.shards, new.shards, strict=True):
             assert np.array_equal(cached_shard.input_ids, new_shard.input_ids), name
             assert cached_shard.answers == new_shard.answers, name
@@ -63,7 +65,8 @@ def test_an_objective_of_a_copied_file_has_another_fingerprint(world: World, cwd
     (shipped,) = spec.calibrations
     copied_spec = replace(spec, calibrations=[replace(shipped, objective=PerplexityObjective())])
     (copied,) = prepare_data(copied_spec, describe(spec.model)).calibrations
-    assert copied.fingerprint != calibration.fingerprint and copied.text_fingerprint == calibration.text_fingerprint
+    assert copied.fingerprint != calibration.fingerprint
+    assert copied.text_fingerprint == calibration.text_fingerprint
 
 
 def test_every_change_of_a_file_is_detected(world: World, cwd: Path) -> None:

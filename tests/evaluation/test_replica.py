@@ -20,6 +20,7 @@ from raysearch.models.stack import LayerStack
 from raysearch.models.statistics import block_influence, gate_gradients
 from tests.evaluation.oracle import plain_losses
 from tests.models.families import BY_LENGTH
+from tests.sentences import Sentences
 
 MASKS = (Mask(), Mask.of(0), Mask.of(1), Mask.of(3), Mask.of(1, 2), Mask.of(0, 3))
 
@@ -106,21 +107,23 @@ def test_rows_run_separately_if_memory_does_not_hold_the_comparison(make_replica
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    "wrong",
     [
-        (lambda losses: losses[:1], r"Rogue returned torch\.float64 of shape \[1\] for \d+ samples; return a float64"),
-        (lambda losses: losses.float(), r"Rogue returned torch\.float32 of shape"),
-        (lambda losses: None, "Rogue returned None for"),
+        lambda losses: losses[:1],
+        lambda losses: losses.float(),
+        lambda losses: None,
     ],
 )
-def test_a_result_that_is_not_a_loss_per_sample_is_refused(replica, calibration, monkeypatch, wrong, message):
+def test_a_result_that_is_not_a_loss_per_sample_is_refused(
+    replica, calibration, monkeypatch, wrong, sentences: Sentences
+):
     class Rogue(PerplexityObjective):
         def losses(self, states, batch, head, dense):
             return wrong(super().losses(states, batch, head, dense))
 
     rogue = dataclasses.replace(calibration, objective=Rogue())
     monkeypatch.setitem(replica.calibrations, calibration.fingerprint, rogue)
-    with pytest.raises(UserError, match=message):
+    with sentences.refused(UserError):
         replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS))
 
 

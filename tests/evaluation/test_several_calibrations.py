@@ -21,6 +21,7 @@ from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.ledger.ledger import Ledger
 from raysearch.searchers.base import Round
+from tests.sentences import Sentences
 
 SITES = Sites.of_equal_layers(4)
 
@@ -90,21 +91,21 @@ def test_a_weighted_sum_uses_the_cached_losses_of_its_parts(open_evaluator, cali
     second.close()
 
 
-def test_a_part_with_equal_losses_cannot_scale():
+def test_a_part_with_equal_losses_cannot_scale(sentences: Sentences):
     weighting = WeightedObjective((1.0,), "spread")
-    with pytest.raises(EvaluationError, match="part 1 of objective=weighted has the same loss for all single layers"):
+    with sentences.refused(EvaluationError):
         weighting.combine([1.0], {single: [2.0] for single in SINGLES})
-    with pytest.raises(EvaluationError, match="part 2 of objective=weighted is 0 for the dense model"):
+    with sentences.refused(EvaluationError):
         WeightedObjective((1.0, 1.0), "dense").combine([1.0, 1.0], {Mask(): [2.0, 0.0]})
 
 
 @pytest.mark.parametrize("weights", [(), (1.0, 0.0), (-1.0,), (float("nan"),)])
-def test_weights_that_are_not_positive_are_refused(weights):
-    with pytest.raises(UserError, match=r"objective\.parts"):
+def test_weights_that_are_not_positive_are_refused(weights, sentences: Sentences):
+    with sentences.refused(UserError):
         WeightedObjective(weights)
 
 
-def test_normalised_by_accuracy_the_mean_retained_accuracy_ranks():
+def test_normalised_by_accuracy_the_mean_retained_accuracy_ranks(sentences: Sentences):
     """The mask of the lowest weighted loss is that of the highest mean of pruned / dense accuracy."""
     objective = WeightedObjective((1.0, 1.0, 1.0), "accuracy")
     (dense,) = objective.references(SITES)
@@ -114,7 +115,7 @@ def test_normalised_by_accuracy_the_mean_retained_accuracy_ranks():
     losses = [objective.combine(row.tolist(), references) for row in errors]
     retained = ((1 - errors) / (1 - np.array(references[dense]))).mean(axis=1)
     assert np.argsort(losses).tolist() == np.argsort(-retained).tolist()
-    with pytest.raises(EvaluationError, match="part 2 of objective=weighted has no right answer of the dense model"):
+    with sentences.refused(EvaluationError):
         objective.combine([0.5, 1.0, 0.5], {dense: [0.2, 1.0, 0.5]})
 
 
@@ -126,11 +127,11 @@ def test_statistics_are_of_all_samples(open_evaluator, calibration, items):
     assert open_evaluator(calibration, items).measure(Statistic.MAGNITUDE_L1).shape == (1, 4)
 
 
-def test_gradients_need_a_single_objective_that_has_them(open_evaluator, calibration, items):
-    with pytest.raises(UserError, match="of one objective, but objective=weighted has 2"):
+def test_gradients_need_a_single_objective_that_has_them(open_evaluator, calibration, items, sentences: Sentences):
+    with sentences.refused(UserError):
         open_evaluator(calibration, items).measure(Statistic.TAYLOR)
     compared = Calibration.create(KLObjective(), calibration.shards[0], 2, {}, {})
-    with pytest.raises(UserError, match=r"objective\.type=kl has none at the dense model"):
+    with sentences.refused(UserError):
         open_evaluator(compared).measure(Statistic.GATE_GRADIENTS)
     assert open_evaluator(items).measure(Statistic.GATE_GRADIENTS).shape == (4, 4)
 
@@ -154,7 +155,8 @@ def test_choices_are_packed_if_that_is_exact_and_their_tokens_are_counted(replic
     packed = replica.evaluate(unit)
     monkeypatch.setattr(replica, "_packs", lambda name: False)
     plain = replica.evaluate(unit)
-    assert packed.packed and plain.packed is False
+    assert packed.packed
+    assert plain.packed is False
     for mask in MASKS:
         np.testing.assert_allclose(packed.values[mask], plain.values[mask], rtol=1e-5, atol=1e-6)
     assert packed.layer_forwards == plain.layer_forwards

@@ -10,8 +10,8 @@ import pytest
 
 from raysearch.errors import UserError
 from raysearch.generation.arithmetic import SHOTS, ArithmeticProblem, draw_problems, encode_probe, read_problems
-from tests.cases import assert_refused
 from tests.conftest import DATA_FOLDER
+from tests.sentences import Sentences
 
 PROMPT = """\
 Question: What is (4 * 4) * 1? Answer: 16
@@ -30,12 +30,12 @@ def test_prompts_end_before_the_first_digit() -> None:
         assert (problem.prompt, problem.digit) == (PROMPT + ending, digit)
 
 
-def test_problems_are_drawn_once_and_are_no_worked_examples() -> None:
+def test_problems_are_drawn_once_and_are_no_worked_examples(sentences: Sentences) -> None:
     problems = draw_problems(6558, seed=0)
     assert len({problem.question for problem in problems}) == 6558
     assert not {problem.question for problem in problems} & set(SHOTS)
     assert draw_problems(50, seed=1) == draw_problems(80, seed=1)[:50] != draw_problems(50, seed=2)
-    with pytest.raises(UserError, match="assess.probe.items=6559 is more than the 6558 problems"):
+    with sentences.refused(UserError):
         draw_problems(6559, seed=0)
 
 
@@ -51,14 +51,14 @@ def test_the_rows_of_arithmetic_1dc_are_read_and_their_answers_are_right() -> No
     assert not [problem for problem in problems if problem.answer != answers[problem.question]]
 
 
-def test_rows_of_another_form_are_refused() -> None:
+def test_rows_of_another_form_are_refused(sentences: Sentences) -> None:
     right = {"context": "Question: What is (9 + 8) * 2?\nAnswer:"}
     wrong = {"context": "Question: What is 98 plus 45?\nAnswer:"}
     cases = [
-        ([right, wrong], "assess.probe.file has 'Question: What is 98 plus 45? Answer:' as context of row 2"),
-        ([right, right], "assess.probe.items=2 is more than the 1 problems"),
+        [right, wrong],
+        [right, right],
     ]
-    assert_refused(lambda rows: read_problems(rows, 2, 42), cases)
+    sentences.refused_each(lambda rows: read_problems(rows, 2, 42), cases)
 
 
 class Letters:
@@ -94,6 +94,6 @@ def test_a_digit_is_a_token_with_or_without_the_space() -> None:
         assert encode_probe(negative, paired).ids[-1] == 1000 + ord("-")
 
 
-def test_a_tokenizer_without_digits_is_refused() -> None:
-    with pytest.raises(UserError, match=r"assess.probe.enabled=true needs a tokenizer with a token for each digit"):
+def test_a_tokenizer_without_digits_is_refused(sentences: Sentences) -> None:
+    with sentences.refused(UserError):
         encode_probe(ArithmeticProblem.of("(9 + 8) * 2"), lambda text, **_: {"input_ids": [len(text)]})

@@ -11,6 +11,7 @@ import pytest
 from raysearch.errors import UserError
 from raysearch.generation.prompt import Decoding, Prompt, Written
 from raysearch.generation.server import Server
+from tests.sentences import Sentences
 
 
 class Tokens:
@@ -27,19 +28,19 @@ def answering(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("urllib.request.urlopen", urlopen)
 
 
-def test_what_is_no_list_of_models_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_list_of_models_is_refused(monkeypatch: pytest.MonkeyPatch, sentences: Sentences) -> None:
     answers: list[Any] = [[1], 5, {"data": None}, {"data": [{"name": "x"}]}]
     for answer in answers:
         answering(answer, monkeypatch)
-        with pytest.raises(UserError, match="does not answer at http://h/v1/models as OpenAI's protocol says"):
+        with sentences.refused(UserError):
             Server.at("http://h/v1")
 
 
-def test_what_is_no_completion_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_completion_is_refused(monkeypatch: pytest.MonkeyPatch, sentences: Sentences) -> None:
     answers: list[Any] = [[], {}, {"choices": []}, {"choices": None}, {"choices": [{"text": None}]}]
     for answer in answers:
         answering(answer, monkeypatch)
-        with pytest.raises(UserError, match=r"/completions as OpenAI's protocol says"):
+        with sentences.refused(UserError):
             Server("http://h/v1", "m").generate([Prompt((3, 4), 5, ("x",))], Tokens(), Decoding())
 
 
@@ -49,7 +50,7 @@ def test_a_server_need_not_count_tokens(monkeypatch: pytest.MonkeyPatch) -> None
         assert Server("http://h/v1", "m").generate([Prompt((3,), 5)], Tokens(), Decoding()) == [Written("b", 0, False)]
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+def test_an_address_that_is_none_is_refused(sentences: Sentences) -> None:
     for url in ("http://[bad/v1", "http://a b/v1"):
-        with pytest.raises(UserError, match=r"assess.server does not answer at http://.*check the address"):
+        with sentences.refused(UserError):
             Server.at(url)

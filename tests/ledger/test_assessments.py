@@ -8,6 +8,7 @@ from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.ledger.assessments import assessments_with, write_assessment
 from raysearch.ledger.ledger import Ledger
+from tests.sentences import Sentences
 
 
 @pytest.fixture
@@ -24,8 +25,8 @@ def test_results_are_found_by_a_key_that_they_contain(measured: Ledger) -> None:
     assert len(results) == 2
 
 
-def test_a_result_that_was_changed_is_refused(measured: Ledger) -> None:
+def test_a_result_that_was_changed_is_refused(measured: Ledger, sentences: Sentences) -> None:
     with measured.transaction() as connection:
         connection.execute("UPDATE assessments SET result = replace(result, '1.0', '9.0')")
-    with pytest.raises(UserError, match="an entry is not what was written"):
+    with sentences.refused(UserError):
         assessments_with(measured, "model", "decode_s")

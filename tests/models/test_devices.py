@@ -16,6 +16,7 @@ from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
 from raysearch.models.statistics import measure
 from tests.models.families import FAMILIES, N_LAYERS
+from tests.sentences import Sentences
 
 BATCH = Batch(np.full((2, 5), 3), np.arange(5) > np.zeros((2, 5)))
 
@@ -42,14 +43,14 @@ def test_gate_gradients_of_layers_on_two_devices(monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests a machine without a GPU")
-def test_a_model_that_no_gpu_holds_is_refused():
-    with pytest.raises(UserError, match="model=tiny does not fit on 0 GPUs; give more with cluster.gpus_per_replica"):
+def test_a_model_that_no_gpu_holds_is_refused(sentences: Sentences):
+    with sentences.refused(UserError):
         spread(FAMILIES["llama"](), "tiny")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests a machine without a GPU")
-def test_a_gpu_that_does_not_exist_is_refused():
-    with pytest.raises(UserError, match="model.device=cuda:0 needs a GPU, .*; use model.device=cpu"):
+def test_a_gpu_that_does_not_exist_is_refused(sentences: Sentences):
+    with sentences.refused(UserError):
         check_device("cuda:0")
     assert resolve_device("auto") == "cpu"
 

@@ -30,6 +30,7 @@ from tests.models.families import (
     write_own_decoder,
 )
 from tests.models.test_card import EVIDENCE
+from tests.sentences import Sentences
 
 
 def dense(family: str, tmp_path: Path) -> ModelSpec:
@@ -74,7 +75,7 @@ def test_decoders_with_their_own_key_for_the_number_of_layers_are_exported(tmp_p
     assert_each(OWN_WAYS, check)
 
 
-def test_a_decoder_with_its_own_code_is_exported(tmp_path: Path) -> None:
+def test_a_decoder_with_its_own_code_is_exported(tmp_path: Path, sentences: Sentences) -> None:
     for depth in ("n_layers", "n_layer", "num_layers"):
         write_own_decoder(tmp_path / depth, depth)
         spec = ModelSpec(depth, str(tmp_path / depth), trust_remote_code=True)
@@ -84,24 +85,16 @@ def test_a_decoder_with_its_own_code_is_exported(tmp_path: Path) -> None:
     write_own_decoder(tmp_path / "other", "how_deep")
     spec = ModelSpec("other", str(tmp_path / "other"), trust_remote_code=True)
     assert describe(spec).sites.n_layers == 4, "the list with the most parameters"
-    with pytest.raises(UnsupportedModelError, match="other weights than its config describes"):
+    with sentences.refused(UnsupportedModelError):
         exported(spec, Mask.of(1), tmp_path / "other-out")
 
 
-def test_the_rule_that_depends_on_places_is_named(tmp_path: Path) -> None:
-    for family, mask, message in (
-        (
-            "jamba",
-            Mask.of(0),
-            r"\(expert_layer_period=2, attn_layer_period=2: masks of whole periods do not change them\)",
-        ),
-        (
-            "gemma4_text",
-            Mask.of(3),
-            r"\(the last one would be of another kind, sliding_attention: protect=\[-1\] keeps the last layer\)",
-        ),
+def test_the_rule_that_depends_on_places_is_named(tmp_path: Path, sentences: Sentences) -> None:
+    for family, mask in (
+        ("jamba", Mask.of(0)),
+        ("gemma4_text", Mask.of(3)),
     ):
-        with pytest.raises(UnsupportedModelError, match=message):
+        with sentences.refused(UnsupportedModelError):
             exported(dense(family, tmp_path / family), mask, tmp_path / f"{family}-out")
 
 
@@ -137,19 +130,21 @@ def test_a_depth_under_two_keys_is_changed_under_both(tmp_path: Path) -> None:
     assert config_value(spec, Mask.of(3), "num_blocks", tmp_path / "pruned") == 3
 
 
-def test_weights_that_the_config_does_not_describe_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_the_config_does_not_describe_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: Sentences
+) -> None:
     monkeypatch.setattr("raysearch.models.surgery.shrink_config", lambda *_: None)
-    with pytest.raises(UnsupportedModelError, match=r"other weights than its config describes \(model\.layers\.3\."):
+    with sentences.refused(UnsupportedModelError):
         exported(dense("llama", tmp_path), Mask.of(1), tmp_path / "pruned")
 
 
-def test_values_by_layer_are_renumbered_with_their_layers(tmp_path: Path) -> None:
+def test_values_by_layer_are_renumbered_with_their_layers(tmp_path: Path, sentences: Sentences) -> None:
     spec = dense("gemma4_text", tmp_path)
     for mask, layers in [(Mask.of(0), ["0", "2"]), (Mask.of(1, 2), ["1"])]:
         values = config_value(spec, mask, "per_layer_config", tmp_path / "pruned")
         assert values == {layer: {"head_dim": 16} for layer in layers}, mask
     # Its last layer must have full attention.
-    with pytest.raises(UnsupportedModelError, match="gemma4_text cannot be exported"):
+    with sentences.refused(UnsupportedModelError):
         exported(spec, Mask.of(3), tmp_path / "last")
 
 
@@ -183,48 +178,45 @@ def test_the_empty_mask_exports_the_dense_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", UNEXPORTABLE)
-def test_a_model_that_no_config_describes_is_refused(family: str, tmp_path: Path) -> None:
+def test_a_model_that_no_config_describes_is_refused(family: str, tmp_path: Path, sentences: Sentences) -> None:
     spec = dense(family, tmp_path)
-    with pytest.raises(UnsupportedModelError, match="cannot be exported"):
+    with sentences.refused(UnsupportedModelError):
         exported(spec, Mask.of(0), tmp_path / "pruned")
     assert [path.name for path in tmp_path.iterdir()] == ["dense"]
 
 
-def test_a_layer_that_depends_on_its_place_is_refused(tmp_path: Path) -> None:
+def test_a_layer_that_depends_on_its_place_is_refused(tmp_path: Path, sentences: Sentences) -> None:
     """Only the verification detects it: the checkpoint loads and runs, but differs a little, least in 16 bits."""
     widths = {"vocab_size": 128, "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 64, "bos_token_id": 1}
     tiny("gpt2", **widths, eos_token_id=2, scale_attn_by_inverse_layer_idx=True).save_pretrained(tmp_path / "dense")
-    message = r"gpt2 cannot be exported without \{2\}: .*depend on their places"
     for dtype in ("float32", "bfloat16"):
-        with pytest.raises(UnsupportedModelError, match=message):
+        with sentences.refused(UnsupportedModelError):
             exported(ModelSpec("gpt2", str(tmp_path / "dense"), dtype=dtype), Mask.of(2), tmp_path / "pruned")
         assert not (tmp_path / "pruned").exists()
 
 
-def test_a_model_that_transformers_does_not_write_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_transformers_does_not_write_is_refused(tmp_path: Path, sentences: Sentences) -> None:
     kinds = ["full_attention", *["linear_attention"] * 3]  # the config requires both kinds
     tiny("olmo_hybrid", **_WIDTHS, **_DELTA, layer_types=kinds).save_pretrained(tmp_path / "dense")
-    with pytest.raises(
-        UnsupportedModelError, match=r"olmo_hybrid cannot be exported without \{0\}: transformers does not"
-    ):
+    with sentences.refused(UnsupportedModelError):
         exported(ModelSpec("olmo_hybrid", str(tmp_path / "dense")), Mask.of(0), tmp_path / "pruned")
     assert not (tmp_path / "pruned").exists()
 
 
-def test_a_folder_in_the_way_is_only_replaced_on_demand(tmp_path: Path) -> None:
+def test_a_folder_in_the_way_is_only_replaced_on_demand(tmp_path: Path, sentences: Sentences) -> None:
     spec = dense("llama", tmp_path)
     out = tmp_path / "pruned"
     out.mkdir()
     exported(spec, Mask.of(1), out)  # an empty folder is not in the way
-    with pytest.raises(UserError, match=r"out=.*pruned is not empty; name another folder.*--overwrite"):
+    with sentences.refused(UserError):
         exported(spec, Mask.of(2), out)
     (tmp_path / "file").touch()
-    for name, message in (
-        ("file", "is a file; name a folder"),
-        ("dense", "holds the dense model itself; write to another folder"),
-        (".", "holds the dense model itself in dense; write to another folder"),
+    for name in (
+        "file",
+        "dense",
+        ".",
     ):
-        with pytest.raises(UserError, match=message):
+        with sentences.refused(UserError):
             exported(spec, Mask.of(1), tmp_path / name, overwrite=True)
     (tmp_path / "file").unlink()
     (out / "stale.txt").touch()
@@ -265,7 +257,7 @@ def test_a_prompt_may_use_all_positions(tmp_path: Path) -> None:
         assert len(report.after.split()) <= most_words
 
 
-def test_the_tokenizer_is_exported_and_both_models_generate(tmp_path: Path) -> None:
+def test_the_tokenizer_is_exported_and_both_models_generate(tmp_path: Path, sentences: Sentences) -> None:
     spec = speaking("llama", tmp_path)
     report = exported(spec, Mask.of(1), tmp_path / "pruned", prompt="w3 w4 w5")
     assert report.before
@@ -275,27 +267,27 @@ def test_the_tokenizer_is_exported_and_both_models_generate(tmp_path: Path) -> N
     assert report.after.startswith(" w"), "the continuation begins after the prompt"
     assert AutoTokenizer.from_pretrained(tmp_path / "pruned")("w7 w9")["input_ids"] == [7, 9]
     assert "AutoTokenizer.from_pretrained" in (tmp_path / "pruned" / "README.md").read_text()
-    for out, prompt, message in (
-        (tmp_path / "new", "w3 " * 9999, "--prompt holds 9,999 tokens, and the model has"),
-        (tmp_path / "new", " ", "--prompt=  holds no token to continue from"),
-        (Path("/proc/pruned"), None, "cannot be written .No such file"),
+    for out, prompt in (
+        (tmp_path / "new", "w3 " * 9999),
+        (tmp_path / "new", " "),
+        (Path("/proc/pruned"), None),
     ):
-        with pytest.raises(UserError, match=message):
+        with sentences.refused(UserError):
             exported(spec, Mask.of(1), out, prompt=prompt)
         assert not out.exists()
 
 
-def test_a_model_that_cannot_generate_without_its_layers_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_cannot_generate_without_its_layers_is_refused(tmp_path: Path, sentences: Sentences) -> None:
     """A cache counts tokens by layers of attention: without them, logits are right, but generation fails."""
     remedy = "; choose a mask that keeps a layer of each kind"
-    message = r"cannot be exported without \{3\}: transformers does not generate with .* Attention layers.*" + remedy
-    with pytest.raises(UnsupportedModelError, match=message):
+    r"cannot be exported without \{3\}: transformers does not generate with .* Attention layers.*" + remedy
+    with sentences.refused(UnsupportedModelError):
         exported(dense("qwen3_next", tmp_path), Mask.of(3), tmp_path / "pruned")  # the only layer of attention
     assert not (tmp_path / "pruned").exists()
 
 
 def test_a_model_that_never_generates_is_exported_without_a_continuation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: Sentences
 ) -> None:
     def generate(*_: Any, **__: Any) -> None:
         raise ValueError("no cache")
@@ -303,14 +295,13 @@ def test_a_model_that_never_generates_is_exported_without_a_continuation(
     spec = speaking("llama", tmp_path)
     monkeypatch.setattr("transformers.LlamaForCausalLM.generate", generate, raising=False)
     assert exported(spec, Mask.of(1), tmp_path / "pruned").n_layers == N_LAYERS - 1
-    message = r"--prompt=w3 cannot be continued: .* llama \(no cache\); leave it out"
-    with pytest.raises(UnsupportedModelError, match=message):
+    with sentences.refused(UnsupportedModelError):
         exported(spec, Mask.of(1), tmp_path / "other", prompt="w3")
 
 
-def test_a_prompt_needs_a_tokenizer(tmp_path: Path) -> None:
+def test_a_prompt_needs_a_tokenizer(tmp_path: Path, sentences: Sentences) -> None:
     spec = dense("llama", tmp_path)
-    with pytest.raises(UserError, match="the tokenizer of model=llama .* cannot be loaded"):
+    with sentences.refused(UserError):
         exported(spec, Mask.of(1), tmp_path / "out", prompt="hello")
 
 

@@ -22,6 +22,7 @@ from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers
 from tests.models.conftest import write_llama
 from tests.models.test_gguf_pruning import TOKENS, by_llama_cpp, sizes_of
+from tests.sentences import Sentences
 
 MASK = Mask.of(1, 2)
 LINEAR = ("q_proj", "k_proj", "o_proj", "down_proj")
@@ -114,7 +115,7 @@ def test_a_small_training_is_not_rounded_away(tmp_path: Path) -> None:
     assert max(gaps.values()) < 0.005
 
 
-def test_a_trained_weight_that_the_file_does_not_have_is_refused(tmp_path: Path) -> None:
+def test_a_trained_weight_that_the_file_does_not_have_is_refused(tmp_path: Path, sentences: Sentences) -> None:
     source = write_llama(tmp_path / "dense.gguf", architecture="qwen3moe", context=32)
-    with pytest.raises(UserError, match=r"cannot be pruned: it has no tensor for the trained model\.layers\.0"):
+    with sentences.refused(UserError):
         healed(source, lambda name: "experts" in name)

@@ -23,6 +23,7 @@ from raysearch.models.surgery import remove_layers
 from tests.cases import assert_each
 from tests.models.conftest import WIDTH, write_llama
 from tests.models.families import VOCABULARY
+from tests.sentences import Sentences
 
 TOKENS = [5, 9, 100, 17, 33, 50, 60, 61, 7, 8, 120, 5]
 
@@ -184,7 +185,7 @@ def test_lists_by_layer_of_any_name_are_cut(tmp_path: Path) -> None:
     assert (values["llama.leading_dense_block_count"], values["llama.hash_layer_count"]) == (1, 2)
 
 
-def test_files_that_cannot_be_pruned_are_refused(tmp_path: Path) -> None:
+def test_files_that_cannot_be_pruned_are_refused(tmp_path: Path, sentences: Sentences) -> None:
     path = write_llama(tmp_path / "dense.gguf")
     sizes = sizes_of(path)
     deeper = replace(sizes, sites=Sites.of_layers([*sizes.sites.layer_parameters, 1]))
@@ -194,39 +195,37 @@ def test_files_that_cannot_be_pruned_are_refused(tmp_path: Path) -> None:
     (tmp_path / "deep.gguf").write_bytes(before + key + b"\xff" * 4 + after[4:])
     pruned(path, 3)
 
-    def check(case: tuple[str, dict[str, Any], str]) -> None:
-        name, options, sentence = case
+    def check(case: tuple[str, dict[str, Any]]) -> None:
+        name, options = case
         file = tmp_path / f"{name}.gguf"
         if not file.exists() and "keys" in options:
             write_llama(file, **options.pop("keys"))
         files = sorted(tmp_path.iterdir())
-        with pytest.raises(UserError, match=sentence):
+        with sentences.refused(UserError):
             prune_gguf(file, Mask.of(1), tmp_path / "out.gguf", **{"info": sizes, "search_id": "x", **options})
         assert sorted(tmp_path.iterdir()) == files
 
-    cases: list[tuple[str, dict[str, Any], str]] = [
-        ("dense", {"info": deeper}, "is not the model tiny: layers 4 instead of 5; name a GGUF file of the same"),
-        ("dense", {"info": larger}, "parameters of layer 0"),
-        ("deep", {}, "layers 4,294,967,295 instead of 4"),
-        ("text", {}, "cannot be read as GGUF"),
-        ("nowhere", {}, "is not a GGUF file; check the path"),
-        ("shared", {"keys": {"attention.shared_kv_layers": 2}}, "its last layers share the keys of others"),
-        ("long", {"keys": {"of_tomorrow": [1, 2, 3]}}, "llama.of_tomorrow has 3 values for 4 layers"),
-        ("numbers", {"keys": {"ple.layers": [1, 2]}}, "embeddings of their own are listed by number"),
-        ("new", {"keys": {"some_interval": 2}}, "llama.some_interval=2 says of the layers that stay is unknown"),
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("dense", {"info": deeper}),
+        ("dense", {"info": larger}),
+        ("deep", {}),
+        ("text", {}),
+        ("nowhere", {}),
+        ("shared", {"keys": {"attention.shared_kv_layers": 2}}),
+        ("long", {"keys": {"of_tomorrow": [1, 2, 3]}}),
+        ("numbers", {"keys": {"ple.layers": [1, 2]}}),
+        ("new", {"keys": {"some_interval": 2}}),
     ]
     assert_each(cases, check)
     smollm3 = write_llama(tmp_path / "smollm3.gguf", 8, architecture="smollm3")
-    with pytest.raises(
-        UserError, match=r"rotate positions.*, one in 4, which \{1\} changes; choose a mask that keeps the"
-    ):
+    with sentences.refused(UserError):
         pruned(smollm3, 1)
     assert [str(mask) for mask in refusals(smollm3, [Mask.of(1), Mask.of(6, 7), Mask.of(0, 1, 2, 3)])] == ["{1}"]
     assert refusals(tmp_path / "gone.gguf", [Mask.of(1)]) == {}
-    with pytest.raises(UserError, match=r"dense-3\.gguf is there already; name another file.*--overwrite"):
+    with sentences.refused(UserError):
         pruned(path, 3)
     assert pruned(path, 3, overwrite=True).n_layers == 3
-    with pytest.raises(UserError, match="is the dense model itself"):
+    with sentences.refused(UserError):
         prune_gguf(path, Mask.of(1), path, info=sizes, search_id="x", overwrite=True)
-    with pytest.raises(UserError, match="is not a GGUF file"):
+    with sentences.refused(UserError):
         prune_gguf(tmp_path / "nowhere.gguf", Mask.of(1), path, info=sizes, search_id="x", overwrite=True)

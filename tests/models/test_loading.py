@@ -34,8 +34,8 @@ from raysearch.models.loading import (
 )
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
-from tests.cases import assert_refused
 from tests.models.families import _DELTA, _HEAD, _WIDTHS, FAMILIES, N_LAYERS, VOCABULARY, tiny
+from tests.sentences import Sentences
 
 
 @pytest.fixture
@@ -82,14 +82,12 @@ def test_an_unlimited_number_of_positions_is_none(tmp_path: Path) -> None:
     assert describe(spec(tmp_path)).max_positions is None, "its config has -1"
 
 
-def test_weights_with_other_names_are_not_reported_as_missing(tmp_path: Path) -> None:
+def test_weights_with_other_names_are_not_reported_as_missing(tmp_path: Path, sentences: Sentences) -> None:
     FAMILIES["llama"]().save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     renamed = {f"text_model.{name}": weight for name, weight in weights.items()}
     save_file(renamed, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(
-        UnsupportedModelError, match=r"\(llama\) names its weights otherwise .* \(text_model.* not lm_h"
-    ):
+    with sentences.refused(UnsupportedModelError):
         load_model(locate(spec(tmp_path)))
 
 
@@ -142,57 +140,59 @@ def pickled(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "message"),
+    "path",
     [
-        (lambda _: "./no/such", "tiny: there is no folder ./no/such; check the path"),
-        (lambda _: "nowhere/at/all", "there is no folder nowhere/at/all"),
-        (lambda _: "missing.gguf", "there is no GGUF file missing.gguf"),
-        (lambda _: "foo/bar", "model=tiny is neither a folder nor reachable on the Hugging Face hub as 'foo/bar'"),
-        (lambda _: "not an id", "neither a folder nor reachable"),
-        (lambda _: "installed:no_such_package", "needs the package no-such-package; install it with: pip install"),
-        (lambda folder: str(folder / "config.json"), "is neither a folder nor a .gguf file"),
-        (broken(lambda folder: (folder / "config.json").unlink()), "has no config.json; name a folder"),
-        (broken(lambda folder: (folder / "config.json").write_text("{")), "cannot be loaded"),
-        (broken(lambda folder: (folder / "adapter_config.json").touch()), "holds an adapter .*; merge it by"),
-        (broken(lambda folder: (folder / "model.safetensors").unlink()), r"has no \*.safetensors weights"),
-        (broken(pickled), r"has only pickled weights \(pytorch_model.bin\)"),
+        lambda _: "./no/such",
+        lambda _: "nowhere/at/all",
+        lambda _: "missing.gguf",
+        lambda _: "foo/bar",
+        lambda _: "not an id",
+        lambda _: "installed:no_such_package",
+        lambda folder: str(folder / "config.json"),
+        broken(lambda folder: (folder / "config.json").unlink()),
+        broken(lambda folder: (folder / "config.json").write_text("{")),
+        broken(lambda folder: (folder / "adapter_config.json").touch()),
+        broken(lambda folder: (folder / "model.safetensors").unlink()),
+        broken(pickled),
     ],
 )
-def test_files_that_cannot_be_loaded_are_refused(folder: Path, path: Callable[[Path], str], message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
+def test_files_that_cannot_be_loaded_are_refused(
+    folder: Path, path: Callable[[Path], str], sentences: Sentences
+) -> None:
+    with sentences.refused(UserError) as caught:
         load_model(locate(spec(path(folder))))
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_names_are_refused(folder: Path) -> None:
+def test_unknown_names_are_refused(folder: Path, sentences: Sentences) -> None:
     cases = [
-        ({"dtype": "floaat16"}, "dtype=floaat16 is unknown; did you mean 'float16'?"),
-        ({"device": "cdua"}, "device=cdua is unknown; did you mean 'cuda'?"),
-        ({"device": "cuda:x"}, "device=cuda:x is unknown"),
-        ({"device": "cpu:0"}, "device=cpu:0 is unknown"),
-        ({"device": "cuda:"}, "device=cuda: is unknown"),
-        ({"device": "cuda:01"}, "device=cuda:01 is unknown"),
-        ({"attention": "flash"}, "attention=flash is unknown; (did you mean|choose one of)"),
+        {"dtype": "floaat16"},
+        {"device": "cdua"},
+        {"device": "cuda:x"},
+        {"device": "cpu:0"},
+        {"device": "cuda:"},
+        {"device": "cuda:01"},
+        {"attention": "flash"},
     ]
-    assert_refused(lambda **settings: load_config(locate(spec(folder, **settings))), cases)
+    sentences.refused_each(lambda **settings: load_config(locate(spec(folder, **settings))), cases)
 
 
-def test_an_attention_that_does_not_work_is_refused_with_a_remedy(tmp_path: Path) -> None:
+def test_an_attention_that_does_not_work_is_refused_with_a_remedy(tmp_path: Path, sentences: Sentences) -> None:
     FAMILIES["gpt_oss"]().save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="model.attention=sdpa does not work .*use model.attention=auto"):
+    with sentences.refused(UserError):
         describe(spec(tmp_path, attention="sdpa"))
     assert describe(spec(tmp_path, attention="eager")).sites.n_layers == N_LAYERS
 
 
-def test_a_model_that_is_not_a_causal_decoder_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_is_not_a_causal_decoder_is_refused(tmp_path: Path, sentences: Sentences) -> None:
     t5 = AutoConfig.for_model("t5", vocab_size=64, d_model=16, d_ff=16, d_kv=8, num_layers=2, num_heads=2)
     bert = BertConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2)
-    for model, message in (
-        (AutoModelForSeq2SeqLM.from_config(t5), r"model=tiny \(t5\) is an encoder-decoder"),
-        (AutoModel.from_config(bert), "was saved as BertModel, which is not a causal language model"),
+    for model in (
+        AutoModelForSeq2SeqLM.from_config(t5),
+        AutoModel.from_config(bert),
     ):
         model.save_pretrained(tmp_path / model.config.model_type)
-        with pytest.raises(UnsupportedModelError, match=message):
+        with sentences.refused(UnsupportedModelError):
             describe(spec(tmp_path / model.config.model_type))
 
 
@@ -216,24 +216,24 @@ def reconfigured(folder: Path, **values: Any) -> Path:
     return folder
 
 
-def test_an_unknown_architecture_is_refused(folder: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="of a kind that this transformers does not know"):
+def test_an_unknown_architecture_is_refused(folder: Path, sentences: Sentences) -> None:
+    with sentences.refused(UnsupportedModelError):
         describe(spec(reconfigured(folder, model_type="from-the-future")))
 
 
-def test_code_of_another_repository_is_refused(folder: Path) -> None:
+def test_code_of_another_repository_is_refused(folder: Path, sentences: Sentences) -> None:
     reconfigured(folder, auto_map={"AutoConfig": "other/repo--code.Config"})
-    with pytest.raises(UserError, match=r"names code of another repository in config.json \(other/repo--code.Config\)"):
+    with sentences.refused(UserError):
         load_config(locate(spec(folder, trust_remote_code=True)))
 
 
-def test_missing_weights_are_refused(folder: Path) -> None:
+def test_missing_weights_are_refused(folder: Path, sentences: Sentences) -> None:
     from safetensors.torch import load_file
 
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"lacks 1 of its weights \(model.layers.1.mlp.up_proj.weight"):
+    with sentences.refused(UserError):
         load_model(locate(spec(folder)))
 
 

@@ -28,7 +28,8 @@ NAMES = ["llama", "gemma2", "gpt2", "falcon", "mixtral", "olmo2"]
 
 def measured(statistic, stack, batches=(BATCH,)):
     rows = measure(statistic, stack, batches, PerplexityObjective())
-    assert rows.dtype == np.float64 and rows.shape[1:] == statistic.shape(Sites.of_equal_layers(N_LAYERS))
+    assert rows.dtype == np.float64
+    assert rows.shape[1:] == statistic.shape(Sites.of_equal_layers(N_LAYERS))
     return rows
 
 

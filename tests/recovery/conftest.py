@@ -62,12 +62,3 @@ def done(run: Run, *arguments: object) -> Any:
     outcome = run(*arguments, "--json")
     assert outcome.code == 0, outcome.err
     return json.loads(outcome.out)
-
-
-def assert_refused(run: Run, cases: Iterable[tuple[list[str], str]]) -> None:
-    """Assert that each command ends in one sentence with a message."""
-    for arguments, message in cases:
-        refused = run(*arguments)
-        assert refused.code == 2, (arguments, refused.err)
-        assert message in refused.err, (arguments, refused.err)
-        assert refused.err.strip().splitlines()[-1].startswith("error: "), refused.err

@@ -18,7 +18,8 @@ from tests.cli.conftest import Run, World
 from tests.models.conftest import write_llama
 from tests.models.test_gguf_healing import log_p
 from tests.models.test_gguf_pruning import by_llama_cpp
-from tests.recovery.conftest import assert_refused, done
+from tests.recovery.conftest import done
+from tests.sentences import Sentences
 
 TRAIN = ["data.samples=24", "data.seq_len=16", "recovery.max_tokens=48", "recovery.top_k=8", "recovery.max_steps=3"]
 ASSESS = ["assess=none", "assess.probe.enabled=false"]
@@ -32,9 +33,8 @@ def searched(run: Run, world: World, cwd: Path) -> None:
 
 
 @pytest.mark.usefixtures("searched")
-def test_a_recovered_gguf_file_becomes_a_gguf_file_again(run: Run, cwd: Path) -> None:
-    none = "has no recovered checkpoint; first: raysearch recover"
-    assert_refused(run, [(["export", "latest", "--recovered", "--out", "x"], none)])
+def test_a_recovered_gguf_file_becomes_a_gguf_file_again(run: Run, cwd: Path, sentences: Sentences) -> None:
+    sentences.refused_command(run("export", "latest", "--recovered", "--out", "x"), "none")
     shown = run("recover", "latest", *TRAIN, *ASSESS, "recovery.learning_rate=0.05", "--out", "healed")
     assert shown.code == 0, shown.err
     (record,) = raysearch.open().search().recoveries()
@@ -59,12 +59,8 @@ def test_a_recovered_gguf_file_becomes_a_gguf_file_again(run: Run, cwd: Path) ->
     assert f"Wrote copy: the model of {record.recovery_id}" in copied.out
     assert (cwd / "copy/model.safetensors").read_bytes() == (cwd / "healed/model.safetensors").read_bytes()
     shutil.rmtree(cwd / "healed")
-    cases = [
-        (["--recovered", "--out", "x"], "is no longer in"),
-        (["--recovered", "--out", "x", "--prompt", "a"], "--prompt is not offered with --recovered"),
-        (["--recovered", "--gguf", "x", "--push", "a/b"], "--push is not offered with --recovered"),
-    ]
-    assert_refused(run, [(["export", "latest", *options], message) for options, message in cases])
+    for options in ("--out x", "--out x --prompt a", "--gguf x --push a/b"):
+        sentences.refused_command(run("export", "latest", "--recovered", *options.split()), options)
 
 
 @pytest.mark.usefixtures("searched")

@@ -14,7 +14,8 @@ from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.searching.events import WarningRaised
 from raysearch.searching.observer import Observer
 from tests.cli.conftest import Run, World
-from tests.recovery.conftest import assert_refused, done
+from tests.recovery.conftest import done
+from tests.sentences import Sentences
 
 TRAIN = ["data.samples=24", "data.seq_len=16", "recovery.max_tokens=48", "recovery.top_k=8", "recovery.max_steps=2"]
 ASSESS = ["assess.seq_len=16", "assess.limit=4", "assess.probe.enabled=false"]
@@ -39,8 +40,10 @@ def test_the_rest_of_the_searched_text_is_trained_on_and_a_tenth_assessed(
     assert card["data"] == {"source": "file", "path": world.text.name, "part": "rest", "responses": None}
     assert 9 < card["rows"] <= 24
     (record,) = raysearch.open().search().recoveries()
-    assert record.settings["choices.data"] == "file" and record.settings["data.path"] == str(world.text)
-    assert record.settings["data.samples"] == 24 and [numbers.metric.name for numbers in record.numbers] == ["own"]
+    assert record.settings["choices.data"] == "file"
+    assert record.settings["data.path"] == str(world.text)
+    assert record.settings["data.samples"] == 24
+    assert [numbers.metric.name for numbers in record.numbers] == ["own"]
     repeated = done(run, "recover", *arguments, "--out", "healed")
     assert repeated["recovery_id"] == folder.name, "the same command resumes"
 
@@ -77,13 +80,15 @@ def test_of_questions_the_answers_of_the_data_are_learned(
     changed = {"data": "questions", "data.path": "asked.jsonl", "data.seq_len": 32, "data.samples": 20}
     done(run, "search", *world.search(**changed, **{"data.prompt": "{question}"}))
     value = done(run, "recover", *arguments, "assess=none", "--out", "healed")
-    assert value["answers_written"] == 0 and value["rows"] >= 9
+    assert value["answers_written"] == 0
+    assert value["rows"] >= 9
     (record,) = raysearch.open().search().recoveries()
-    assert record.settings["recovery.responses"] == "data" and record.settings["data.path"] == "asked.jsonl"
+    assert record.settings["recovery.responses"] == "data"
+    assert record.settings["data.path"] == "asked.jsonl"
 
 
-def test_own_data_are_of_recover_alone(run: Run, world: World) -> None:
-    assert_refused(run, [(["search", *world.search(data="own", **{"data.path": None})], "data=own is a search's own")])
+def test_own_data_are_of_recover_alone(run: Run, world: World, sentences: Sentences) -> None:
+    sentences.refused_command(run("search", *world.search(data="own", **{"data.path": None})))
 
 
 def test_a_short_recovery_in_a_search_is_on_its_own_data_too(world: World, cwd: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
@@ -23,7 +22,7 @@ from raysearch.errors import UserError
 from raysearch.recovery.prompts import Prompts, Question, TrainingRow, check_enough, draw_prompts, encode, row_of
 from raysearch.recovery.spec import RecoveryOptions
 from tests.calibration.tokenizers import PLAIN, STRICT, THINKING, characters
-from tests.cases import assert_refused
+from tests.sentences import Sentences
 
 #: As Qwen's and SmolLM2's, with a system prompt of its own and a line break after a turn.
 CHATML = (
@@ -52,26 +51,26 @@ def test_thinking_is_disabled_in_the_chat_template(tmp_path: Path) -> None:
     assert (len(prompts.questions), ends) == (3, {"<no>"})
 
 
-def test_a_mistake_in_every_row_is_reported_even_if_rows_are_skipped(tmp_path: Path) -> None:
+def test_a_mistake_in_every_row_is_reported_even_if_rows_are_skipped(tmp_path: Path, sentences: Sentences) -> None:
     rows = [[("user", word), ("assistant", "yes")] for word in "abc"]
-    for template, options, message in (
-        (PLAIN, {"thinking": False}, "data.thinking=false is not supported by the model's chat template"),
-        ("{{ nonsense( }}", {}, "the model's chat template cannot be used"),
+    for template, options in (
+        (PLAIN, {"thinking": False}),
+        ("{{ nonsense( }}", {}),
     ):
         data = chats(tmp_path, *rows, unusable="skip", **options)
-        with pytest.raises(UserError, match=message):
+        with sentences.refused(UserError):
             draw(data, template=template)
 
 
-def test_rows_that_a_limit_leaves_out_name_it() -> None:
+def test_rows_that_a_limit_leaves_out_name_it(sentences: Sentences) -> None:
     chat, plain = (Data(Rows("any.jsonl"), format, ItemOptions(1)) for format in (ChatFormat(), QuestionsFormat()))
-    for data, left_out, message in (
-        (chat, {"cut off": 3, "empty": 1}, r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens, or data.th"),
-        (plain, {"cut off": 3, "empty": 1}, r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens$"),
-        (chat, {"beyond recovery.tokens": 3, "overlapping": 1}, r" 1 overlapping\); use more recovery.tokens$"),
-        (chat, {"cut off": 1, "empty": 1}, r"\(1 cut off and 1 empty\); use more data.samples"),
+    for data, left_out in (
+        (chat, {"cut off": 3, "empty": 1}),
+        (plain, {"cut off": 3, "empty": 1}),
+        (chat, {"beyond recovery.tokens": 3, "overlapping": 1}),
+        (chat, {"cut off": 1, "empty": 1}),
     ):
-        with pytest.raises(UserError, match=message):
+        with sentences.refused(UserError):
             check_enough(1, left_out, data)
 
 
@@ -163,26 +162,26 @@ def test_a_short_question_is_compared_with_its_template(tmp_path: Path) -> None:
     assert len(prompts.questions) == 5
 
 
-def test_refuses_options_out_of_range() -> None:
+def test_refuses_options_out_of_range(sentences: Sentences) -> None:
     cases = [
-        ({"top_k": 0}, "recovery.top_k=0 should be greater than 0"),
-        ({"max_tokens": 1}, "recovery.max_tokens=1 should be greater than or equal to 2"),
-        ({"max_new_tokens": 0}, "recovery.max_new_tokens=0 should be greater than 0"),
-        ({"batch_size": 0}, "recovery.batch_size=0 should be greater than 0"),
-        ({"batch_size": 6, "micro_batch_size": 4}, "recovery.batch_size=6 is not a multiple of recovery.micro"),
-        ({"learning_rate": 0.0}, "recovery.learning_rate=0.0 should be greater than 0"),
-        ({"epochs": -1.0}, "recovery.epochs=-1.0 should be greater than 0"),
-        ({"held_out": 1.0}, "recovery.held_out=1.0 should be less than 1"),
-        ({"held_out": 0.0}, "recovery.held_out=0.0 should be greater than 0"),
-        ({"top_p": 0.0}, "recovery.top_p=0.0 should be greater than 0"),
-        ({"lora_r": 0}, "recovery.lora_r=0 should be greater than 0"),
-        ({"lora_dropout": 1.0}, "recovery.lora_dropout=1.0 should be less than 1"),
-        ({"targets": []}, "recovery.targets=[] names nothing to train"),
-        ({"packing": True, "loss": "distill"}, "recovery.packing=true is not offered with recovery.loss=distill"),
-        ({"seed": -1}, "recovery.seed=-1 should be greater than or equal to 0"),
-        ({"seed": 2**32}, "recovery.seed=4294967296 should be less than 4294967296"),
+        {"top_k": 0},
+        {"max_tokens": 1},
+        {"max_new_tokens": 0},
+        {"batch_size": 0},
+        {"batch_size": 6, "micro_batch_size": 4},
+        {"learning_rate": 0.0},
+        {"epochs": -1.0},
+        {"held_out": 1.0},
+        {"held_out": 0.0},
+        {"top_p": 0.0},
+        {"lora_r": 0},
+        {"lora_dropout": 1.0},
+        {"targets": []},
+        {"packing": True, "loss": "distill"},
+        {"seed": -1},
+        {"seed": 2**32},
     ]
-    assert_refused(RecoveryOptions, cases)
+    sentences.refused_each(RecoveryOptions, cases)
 
 
 def test_rows_at_once_divide_those_of_a_step() -> None:
@@ -192,12 +191,12 @@ def test_rows_at_once_divide_those_of_a_step() -> None:
     assert RecoveryOptions(batch_size=8, workers=4, micro_batch_size=4).rows_at_once() == 2
 
 
-def test_a_template_that_refuses_a_prompt_is_named() -> None:
-    with pytest.raises(UserError, match="row 3 does not fit the model's chat template .roles must alternate"):
+def test_a_template_that_refuses_a_prompt_is_named(sentences: Sentences) -> None:
+    with sentences.refused(UserError):
         encode((("user", "x"), ("user", "y")), None, characters(template=STRICT), "row 3")
 
 
-def test_a_template_without_system_prompts_gets_them_before_the_question(tmp_path: Path) -> None:
+def test_a_template_without_system_prompts_gets_them_before_the_question(tmp_path: Path, sentences: Sentences) -> None:
     tokenizer = characters(template=STRICT)
     talks = [[("user", word), ("assistant", "yes")] for word in ("a", "b")]
     wrong = [[("user", "x"), ("user", "y"), ("assistant", "no")], [("assistant", "x")]]
@@ -208,5 +207,5 @@ def test_a_template_without_system_prompts_gets_them_before_the_question(tmp_pat
     assert isinstance(row, TrainingRow)
     assert "".join(tokenizer.convert_ids_to_tokens(row.ids)) == ("<s><user>be good\n\na</s><assistant>yes</s>")
     assert "".join(tokenizer.convert_ids_to_tokens(row.ids[row.n_prompt :])) == "yes</s>"
-    with pytest.raises(UserError, match="row 1 .*does not fit the model's chat template"):
+    with sentences.refused(UserError):
         draw(chats(tmp_path, *wrong, *talks), **options)

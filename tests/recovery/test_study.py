@@ -14,6 +14,7 @@ from tests.assessment.conftest import items
 from tests.cli.conftest import Run, World
 from tests.cli.studies import small_study
 from tests.recovery.conftest import done
+from tests.sentences import Sentences
 
 __all__ = ["items"]  # a fixture
 
@@ -72,13 +73,13 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
         assert [number["metric"]["name"] for number in entry["record"]["numbers"]] == ["mine", "piqa"]
 
 
-def test_rows_longer_than_the_model_takes_are_refused_before_any_search(run: Run, world: World, cwd: Path) -> None:
+def test_rows_longer_than_the_model_takes_are_refused_before_any_search(
+    run: Run, world: World, cwd: Path, sentences: Sentences
+) -> None:
     with_long_rows = WITH.format(world.text).replace("max_tokens=48", "max_tokens=1024")
     overrides = [
         *small_study(world, "searcher=[one_shot]", f"model={{tiny: model={world.model}}}", model=None),
         *("remove=2", f"study.recover_with={with_long_rows}", "study.recover.plain=recovery.method=lora"),
     ]
-    refused = run("study", *overrides)
-    assert refused.code == 2
-    assert "recovery.max_tokens=1024 is longer than the 64 positions of the model" in refused.err
+    sentences.refused_command(run("study", *overrides))
     assert not (cwd / "mlruns/ledger.db").exists()

@@ -40,6 +40,7 @@ from raysearch.recovery.trainer import (
 )
 from raysearch.recovery.training import last_checkpoint, train
 from tests.models.families import tiny
+from tests.sentences import Sentences
 
 pytestmark = pytest.mark.slow
 
@@ -382,12 +383,12 @@ def test_weights_are_of_the_dtype_that_is_computed_in(checkpoint: Path, tmp_path
 
 
 def test_refuses_layers_that_are_not_there_and_a_loss_that_is_not_finite(
-    checkpoint: Path, data: TrainingRows, tmp_path: Path
+    checkpoint: Path, data: TrainingRows, tmp_path: Path, sentences: Sentences
 ) -> None:
     for targets in (["nothing"], ["lm_head"]):
-        with pytest.raises(UserError, match=r"recovery\.targets=.* does not fit the model"):
+        with sentences.refused(UserError):
             run(checkpoint, data, replace(OPTIONS, targets=targets), tmp_path / "targets")
-    with pytest.raises(UserError, match=r"has diverged at step .*use a lower recovery\.learning_rate than 1e\+30"):
+    with sentences.refused(UserError):
         run(
             checkpoint,
             data,

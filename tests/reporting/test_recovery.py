@@ -77,7 +77,8 @@ def test_labels_that_look_like_formulas_are_drawn() -> None:
 
 def test_a_study_without_recoveries_has_nothing_of_them() -> None:
     nothing = study(cell("greedy", outcome()))
-    assert recovery_tables(nothing) == [] and recovery_pictures(nothing, study_palette(nothing)) == []
+    assert recovery_tables(nothing) == []
+    assert recovery_pictures(nothing, study_palette(nothing)) == []
 
 
 def test_what_describes_texts_has_no_best_mask_and_no_number_is_a_dash():

@@ -9,6 +9,7 @@ from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
 from raysearch.searchers.angular_window import AngularWindowSearcher
 from tests.searchers.toys import run_on
+from tests.sentences import Sentences
 
 
 def distances(windows, size=2):
@@ -40,7 +41,6 @@ def test_the_first_of_equal_windows_is_removed():
     assert mask == Mask.of(1, 2)
 
 
-def test_protection_that_leaves_no_window_is_refused_before_any_statistic_is_computed():
-    message = r"remove=4 finds no 4 consecutive layers between those of protect=\[3, 7\]; use remove=1..3, or protect"
-    with pytest.raises(UserError, match=message):
+def test_protection_that_leaves_no_window_is_refused_before_any_statistic_is_computed(sentences: Sentences):
+    with sentences.refused(UserError):
         run_on(AngularWindowSearcher(), Problem.create(10, 4, [3, 7]), None)

@@ -16,6 +16,7 @@ from raysearch.searchers.cbo import CboSearcher, gradient_model, pair_model, sta
 from raysearch.searching.driver import run_searcher
 from raysearch.testing.searcher_suite import ToyOracle, rugged_loss, toy_scores
 from tests.searchers.toys import ranked, rounds_of, run_on
+from tests.sentences import Sentences
 
 
 def test_one_layer_needs_no_pairs():
@@ -142,15 +143,15 @@ def test_the_solvers_result_is_recorded_even_if_it_runs_out_of_time(monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("fails", "message"),
+    "fails",
     [
-        (lambda mask: len(mask) == 0, "the dense model could not be evaluated: the loss is nan"),
-        (lambda mask: len(mask) == 1, "only 0 of 6 layers could be ablated, too few to remove 3: the loss is nan"),
-        (lambda mask: len(mask) == 2, "no mask of 3 layers is left: too many pairs .*the loss is nan"),
-        (lambda mask: len(mask) == 3, "no mask of the round could be evaluated: the loss is nan"),
+        lambda mask: len(mask) == 0,
+        lambda mask: len(mask) == 1,
+        lambda mask: len(mask) == 2,
+        lambda mask: len(mask) == 3,
     ],
 )
-def test_a_search_that_cannot_continue_names_the_cause(fails, message):
+def test_a_search_that_cannot_continue_names_the_cause(fails, sentences: Sentences):
     problem = Problem.create(6, 3)
-    with pytest.raises(EvaluationError, match=message):
+    with sentences.refused(EvaluationError):
         rounds_of(CboSearcher(), problem, lambda mask: float("nan") if fails(mask) else 1.0)

@@ -42,7 +42,8 @@ def record():
 def test_exhaustive_search_reached_the_optima(record):
     rows = record[record["searcher"] == "exhaustive"]
     optima = [min(map(LOSSES[row.losses](PROBLEM, row.seed), all_masks(PROBLEM))) for row in rows.itertuples()]
-    assert len(optima) == len(LOSSES) * len(SEEDS) and optima == pytest.approx(rows["reached"].tolist())
+    assert len(optima) == len(LOSSES) * len(SEEDS)
+    assert optima == pytest.approx(rows["reached"].tolist())
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -51,7 +52,8 @@ def test_searchers_reach_their_recorded_losses(record, name):
     assert len(rows), f"write its record: python tests/searchers/test_golden.py {name}"
     for row in rows[rows["seed"].isin(SEEDS[:1] if name in SLOW else SEEDS)].itertuples():
         loss, n_masks = reached(name, row.losses, row.seed)
-        assert loss == pytest.approx(row.reached) and n_masks == row.masks
+        assert loss == pytest.approx(row.reached)
+        assert n_masks == row.masks
 
 
 def write_record(names: list[str]) -> None:

@@ -27,4 +27,5 @@ def test_draws_are_seeded_and_even():
     assert masks_of(RandomSubsetSearcher(), problem, 1) != masks_of(RandomSubsetSearcher(), problem, 2)
     counts = Counter(masks_of(RandomSubsetSearcher(k=1), problem, seed)[0] for seed in range(700))
     assert len(counts) == 28
-    assert max(counts.values()) < 50 and min(counts.values()) > 8  # 25 each, with a standard deviation of 5
+    assert max(counts.values()) < 50
+    assert min(counts.values()) > 8  # 25 each, with a standard deviation of 5

@@ -64,7 +64,8 @@ def test_statistics_are_counted_again() -> None:
     searcher = ImportanceSearcher("block_influence")
     forecaster = Forecaster(60)
     first, second = (forecaster.forecast(searcher, PROBLEM, 0, [PerplexityObjective()]) for _ in range(2))
-    assert first == second and first is not None
+    assert first == second
+    assert first is not None
     assert sum(cost.layer_forwards for cost in first) >= len(PROBLEM.sites)
 
 
@@ -92,5 +93,6 @@ def test_the_line_shows_if_the_losses_decide_how_many_masks_there_are() -> None:
 
 def test_the_dense_model_is_not_counted() -> None:
     costs = Forecaster().forecast(CboSearcher(k=4), Problem.create(6, 2), seed=0, objectives=[PerplexityObjective()])
-    assert costs is not None and costs[0].masks == 6 + 15
+    assert costs is not None
+    assert costs[0].masks == 6 + 15
     assert costs[0].naive_layer_forwards == 6 * 5 + 15 * 4

@@ -14,6 +14,7 @@ from raysearch.errors import UserError
 from raysearch.searching.gap import gap_of
 from raysearch.searching.result import SampleCounts
 from raysearch.searching.search_record import SearchRecord
+from tests.sentences import Sentences
 from tests.tracking.simulated import greedy_search
 
 N_TOKENS = N_SAMPLES = 4
@@ -70,9 +71,9 @@ def test_losses_are_divided_as_in_the_search(ledger, monkeypatch, per, best_loss
     assert (ranked.best_loss, ranked.gap, ranked.rank) == (best_loss, best_loss, 2)
 
 
-def test_a_weighted_search_is_refused(ledger):
+def test_a_weighted_search_is_refused(ledger, sentences: Sentences):
     record(ledger, PAIRS)
-    with pytest.raises(UserError, match="holds the parts of its weighted losses, not the losses themselves; rank a"):
+    with sentences.refused(UserError):
         gap_of(search_of(0, 1, measure=WeightedObjective.measure), ledger)
 
 
@@ -87,12 +88,12 @@ def test_missing_masks_are_counted_and_the_error_has_the_command(ledger):
     )
 
 
-def test_the_command_raises_the_limit_if_needed(ledger, monkeypatch):
+def test_the_command_raises_the_limit_if_needed(ledger, monkeypatch, sentences: Sentences):
     monkeypatch.setattr("raysearch.searchers.exhaustive.ExhaustiveSearcher.limit", 5)
-    with pytest.raises(UserError, match="remove=2 searcher.limit=6 screening=off and the same model"):
+    with sentences.refused(UserError):
         gap_of(search_of(0, 1), ledger)
 
 
-def test_a_search_without_a_result_has_no_rank(ledger):
-    with pytest.raises(UserError, match="SEARCH=x is interrupted, so nothing is found yet; first: raysearch resume x"):
+def test_a_search_without_a_result_has_no_rank(ledger, sentences: Sentences):
+    with sentences.refused(UserError):
         gap_of(SearchRecord("x", {}, "interrupted", None, None, "now"), ledger)

@@ -21,6 +21,7 @@ from raysearch.searching.run import run_search, search_rounds
 from raysearch.searching.search_record import SEARCHES, SearchRecord
 from raysearch.searching.spec import SearchSpec
 from tests.cli.conftest import World
+from tests.sentences import Sentences
 
 
 @pytest.fixture
@@ -100,7 +101,8 @@ def test_a_search_that_is_closed_early_is_stopped_with_the_best_mask_so_far(spec
     next(steps)
     steps.close()
     record = last_record(spec)
-    assert record.state == "stopped" and record.failure is not None
+    assert record.state == "stopped"
+    assert record.failure is not None
     assert events[-1] == SearchEnded(None, record.failure, stopped=True)
     assert "budget was spent before a mask of 2 layers was scored" in record.failure
     steps = search_rounds(spec, Observer(), Tracker())
@@ -144,13 +146,13 @@ def test_the_recorded_failure_is_a_sentence(spec: SearchSpec, monkeypatch: pytes
         assert (last_record(spec).state, last_record(spec).failure) == ended
 
 
-def test_another_search_cannot_be_resumed_by_an_id(spec: SearchSpec) -> None:
+def test_another_search_cannot_be_resumed_by_an_id(spec: SearchSpec, sentences: Sentences) -> None:
     first = run_search(spec, Observer(), Tracker())
-    with pytest.raises(UserError, match=f"SEARCH={first.search_id} cannot be resumed"):
+    with sentences.refused(UserError):
         run_search(replace(spec, seed=1), Observer(), Tracker(), resumes=first.search_id)
 
 
-def test_numbers_that_do_not_fit_write_nothing(spec: SearchSpec, cwd: Path) -> None:
-    with pytest.raises(UserError, match="remove=5 leaves no layer of the 5"):
+def test_numbers_that_do_not_fit_write_nothing(spec: SearchSpec, cwd: Path, sentences: Sentences) -> None:
+    with sentences.refused(UserError):
         run_search(replace(spec, remove=5), Observer(), Tracker())
     assert not list(cwd.iterdir())

@@ -20,6 +20,7 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import locked
 from raysearch.searching.search_record import SEARCHES, SearchRecord, State, with_current_states, write_search
 from raysearch.studies.study_record import STUDIES, CellRecord, StudyRecord
+from tests.sentences import Sentences
 
 CONFIG: dict[str, Any] = {"model": {"name": "tiny"}, "remove": 1, "choices": {}}
 
@@ -78,17 +79,17 @@ def test_a_search_that_ends_after_it_was_read_has_ended(tmp_path: Path) -> None:
         assert with_current_states(ledger, seen) == SEARCHES.all(ledger)
 
 
-def test_the_remedy_names_the_ledger_of_the_search() -> None:
+def test_the_remedy_names_the_ledger_of_the_search(sentences: Sentences) -> None:
     stopped = SearchRecord("it", {"store": "other", "ledger": None}, "interrupted", None, None, "now")
-    with pytest.raises(UserError, match="first: raysearch resume it --store other"):
+    with sentences.refused(UserError):
         _ = stopped.finished_result
 
 
-def test_a_study_in_place_of_a_search_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_a_study_in_place_of_a_search_is_an_error_that_says_so(tmp_path: Path, sentences: Sentences) -> None:
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         write_search(ledger, "it", CONFIG, "running")
         STUDIES.write(ledger, StudyRecord("mine-1", CONFIG, (CellRecord("m", "c", "s", 1, 0, "it"),), {}, {}, "now"))
-    with pytest.raises(UserError, match=r"^SEARCH='mine' is a study; raysearch report mine shows the results"):
+    with sentences.refused(UserError):
         raysearch.open(tmp_path).search("mine")
 
 

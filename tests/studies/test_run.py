@@ -30,6 +30,7 @@ from raysearch.studies.run import _StudyWork, run_study
 from tests.cli.answers import json_answer
 from tests.cli.conftest import Run, World
 from tests.cli.studies import small_study
+from tests.sentences import Sentences
 
 
 @pytest.mark.slow
@@ -152,15 +153,18 @@ def test_a_stopped_study_waits_for_its_ending_searches_but_not_for_those_of_othe
 
 
 def test_an_error_during_the_run_ends_the_study_even_if_the_ledger_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: Sentences
 ) -> None:
+    def fail() -> None:
+        raise UserError("model=x lacks 3 of its weights")
+
     monkeypatch.setattr(_StudyWork, "record", record := Mock())
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         for name, full in (("a", False), ("b", True)):
             record.side_effect = UserError("the disk is full") if full else None
             run = study_run(_StudyWork, ledger, observer := Mock(), [name])
-            with pytest.raises(UserError, match="lacks 3 of its weights"), run.interruptible():
-                raise UserError("model=x lacks 3 of its weights")
+            with sentences.refused(UserError), run.interruptible():
+                fail()
             observer.on_event.assert_called_once_with(StudyStopped("parent", [name]))
 
 

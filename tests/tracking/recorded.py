@@ -82,8 +82,10 @@ class Recorded:
         assert [row["index"] for row in self.table()] == list(range(trials))
         assert self.children, "at least those of the best masks"
         for run in (self.parent, *self.children.values()):
-            assert run.info.status == "FINISHED" and "raysearch.failure" not in run.data.tags
-            assert run.data.params and "loss/pruned" in run.data.metrics
+            assert run.info.status == "FINISHED"
+            assert "raysearch.failure" not in run.data.tags
+            assert run.data.params
+            assert "loss/pruned" in run.data.metrics
         for run in self.children.values():
             assert len(self.client.get_metric_history(run.info.run_id, "loss/pruned")) == 1
         assert self.artifacts() == ARTIFACTS

@@ -2,12 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from raysearch.calibration.formats.base import Dialogue
 from raysearch.calibration.formats.chat import ChatFormat
 from raysearch.errors import UserError
-from tests.cases import assert_refused
+from tests.sentences import Sentences
 
 WHERE = "row 3 of data.path=a.jsonl"
 
@@ -31,41 +29,23 @@ def test_joins_the_parts_of_a_turn() -> None:
     assert ChatFormat().read({"messages": turns}, WHERE) == Dialogue((("user", "hi\nyou"), ("assistant", "hi")))
 
 
-def test_names_the_row_and_the_way_out() -> None:
-    cases: list[tuple[Any, str]] = [
-        ("hi", f"{WHERE} holds a text in data.messages=messages; write "),
-        ([], f"{WHERE} holds an empty list in data.messages=messages; write "),
-        (["hi"], f"turn 1 of {WHERE} is not a message; write "),
-        ([{"role": "user"}], f"turn 1 of {WHERE} is not a message; write "),
-        (
-            [{"role": "usr", "content": "a"}],
-            f"turn 1 of {WHERE} has the role 'usr' (did you mean 'user'?); leave the row out, or set",
-        ),
-        (
-            [{"role": ["user"], "content": "a"}],
-            f"turn 1 of {WHERE} has the role ['user'] (did you mean 'user'?); leave",
-        ),
-        (
-            [{"role": "user", "content": "a"}, {"role": "assistant", "content": " "}],
-            f"turn 2 of {WHERE} has no text; leave",
-        ),
-        (
-            [{"role": "user", "content": [{"type": "image"}]}],
-            f"turn 1 of {WHERE} has a part that is not text (image); write ",
-        ),
-        ([{"role": "user", "content": ["a"]}], f"turn 1 of {WHERE} has a part that is not text (a text); write "),
-        ([{"role": "user", "content": []}], f"turn 1 of {WHERE} has no text; leave"),
-        (
-            [{"role": "user", "content": "a"}],
-            f"{WHERE} has no turn of the assistant, so nothing is answered; leave the",
-        ),
-        (
-            [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [{}]}],
-            f"turn 2 of {WHERE} calls a tool, which is not in its text; leave the row out, or set data.unusable=skip",
-        ),
+def test_names_the_row_and_the_way_out(sentences: Sentences) -> None:
+    cases = [
+        "hi",
+        [],
+        ["hi"],
+        [{"role": "user"}],
+        [{"role": "usr", "content": "a"}],
+        [{"role": ["user"], "content": "a"}],
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": " "}],
+        [{"role": "user", "content": [{"type": "image"}]}],
+        [{"role": "user", "content": ["a"]}],
+        [{"role": "user", "content": []}],
+        [{"role": "user", "content": "a"}],
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [{}]}],
     ]
-    assert_refused(lambda messages: ChatFormat().read({"messages": messages}, WHERE), cases)
-    with pytest.raises(UserError, match=r"row 3 of .* has no data.messages=messages; did you mean 'message'\?"):
+    sentences.refused_each(lambda messages: ChatFormat().read({"messages": messages}, WHERE), cases)
+    with sentences.refused(UserError):
         ChatFormat().read({"message": []}, WHERE)
 
 
@@ -88,7 +68,7 @@ def test_leaves_out_what_it_cannot_use() -> None:
     assert [dialogue is not None for dialogue in read] == [True, True, *[False] * len(unusable)]
 
 
-def test_refuses_turns_with_other_keys_also_where_rows_are_left_out() -> None:
+def test_refuses_turns_with_other_keys_also_where_rows_are_left_out(sentences: Sentences) -> None:
     for turns in ([{"speaker": "user", "text": "hi"}], ["hi"]):
-        with pytest.raises(UserError, match=f"turn 1 of {WHERE} is not a message; write "):
+        with sentences.refused(UserError):
             ChatFormat(unusable="skip").read({"messages": turns}, WHERE)

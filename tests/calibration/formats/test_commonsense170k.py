@@ -3,13 +3,12 @@ from __future__ import annotations
 import collections
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.formats.commonsense170k import Commonsense170kFormat
-from tests.cases import assert_refused
+from tests.sentences import Sentences
 
 WHERE = "row 3 of data.path=a.json"
 
@@ -94,22 +93,19 @@ def test_a_prompt_of_ones_own() -> None:
 ROW = {"instruction": SHAPES["social_i_qa"][0], "answer": "answer1"}
 
 
-def test_names_the_row_and_the_way_out() -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"instruction": None}, "has no text in its field 'instruction'; give rows of Commonsense170k"),
-        ({"answer": 1}, "has no text in its field 'answer'; give rows of"),
-        ({"instruction": "Who?"}, "does not end in 'Answer format: …'; give rows of"),
-        ({"answer": "answer4"}, "has the answer 'answer4', which is none of answer1, answer2, answer3; mend the row"),
-        ({"answer": ""}, "has the answer '', which is none of answer1"),
-        (
-            {"instruction": ROW["instruction"].replace("Answer2:", "Answer 2:")},
-            "does not hold Answer1: Answer2: Answer3: in this order; give rows of",
-        ),
-        ({"instruction": ROW["instruction"].replace("sad ", "")}, "has nothing after Answer2; fill it in, or leave"),
+def test_names_the_row_and_the_way_out(sentences: Sentences) -> None:
+    cases = [
+        {"instruction": None},
+        {"answer": 1},
+        {"instruction": "Who?"},
+        {"answer": "answer4"},
+        {"answer": ""},
+        {"instruction": ROW["instruction"].replace("Answer2:", "Answer 2:")},
+        {"instruction": ROW["instruction"].replace("sad ", "")},
     ]
-    assert_refused(
+    sentences.refused_each(
         lambda **row: Commonsense170kFormat().read(ROW | row, WHERE),
-        [(row, f"{WHERE} {message}") for row, message in cases],
+        cases,
     )
 
 

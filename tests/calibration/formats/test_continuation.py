@@ -14,7 +14,7 @@ from raysearch.configuration.compose import compose
 from raysearch.configuration.parts import build_data
 from raysearch.errors import UserError
 from tests.calibration.tokenizers import characters
-from tests.cases import assert_refused
+from tests.sentences import Sentences
 
 WHERE = "row 3 of data.path=a.jsonl"
 RAIN = "Rain fell on the hills all night."
@@ -137,13 +137,13 @@ class TestSentences:
         assert ask_after_rain("\n \nit made the farmers glad again.") is None
 
 
-def test_refuses_options_out_of_range_and_rows_without_the_field() -> None:
-    cases: list[tuple[Any, str]] = [
-        ({"context_sentences": 0}, "data.context_sentences=0 should be greater than 0"),
-        ({"choices": 1}, "data.choices=1 should be greater than or equal to 2"),
+def test_refuses_options_out_of_range_and_rows_without_the_field(sentences: Sentences) -> None:
+    cases = [
+        {"context_sentences": 0},
+        {"choices": 1},
     ]
-    assert_refused(ContinuationFormat, cases)
-    with pytest.raises(UserError, match=f"{WHERE} has no data.field=text; did you mean 'texts'?"):
+    sentences.refused_each(ContinuationFormat, cases)
+    with sentences.refused(UserError):
         ContinuationFormat().read({"texts": "a"}, WHERE)
 
 
@@ -166,31 +166,22 @@ class TestData:
         assert "skipped" not in none.description
 
     @pytest.mark.parametrize(
-        ("documents", "message"),
+        "documents",
         [
-            (
-                [RAIN, ""],
-                "none of the 2 rows of the data makes an item; it takes long documents of "
-                "sentences that begin with a capital (Chinese has none); use such, or data=file",
-            ),
-            (
-                [*DOCUMENTS, DOCUMENTS[0], RAIN],
-                "data.samples=64 items were asked for, but the data holds 8, without 1 duplicates and 1 rows that make "
-                "no item; use data.samples=8 or more data",
-            ),
+            [RAIN, ""],
+            [*DOCUMENTS, DOCUMENTS[0], RAIN],
         ],
     )
-    def test_too_few_documents_are_refused(self, tmp_path: Path, documents: list[str], message: str) -> None:
+    def test_too_few_documents_are_refused(self, tmp_path: Path, documents: list[str], sentences: Sentences) -> None:
         data = data_of(tmp_path / "a.jsonl", documents)
         data.check()
-        with pytest.raises(UserError) as caught:
+        with sentences.refused(UserError):
             data.samples(characters(), Form.CHOICES)
-        assert str(caught.value) == message
 
-    def test_text_objectives_score_the_answer(self, tmp_path: Path) -> None:
+    def test_text_objectives_score_the_answer(self, tmp_path: Path, sentences: Sentences) -> None:
         data = data_of(tmp_path / "a.jsonl", [self.DOCUMENTS[0]], "data.samples=1")
         assert data.samples(characters(), Form.TEXT).batch.n_scored == len(" Text 0 number 00 says so.")
-        with pytest.raises(UserError, match="data.type=continuation offers only items with choices and text"):
+        with sentences.refused(UserError):
             data.check_form(Form.PROMPT)
 
 

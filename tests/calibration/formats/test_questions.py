@@ -4,7 +4,7 @@ from typing import Any
 
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.formats.questions import QuestionsFormat
-from tests.cases import assert_refused
+from tests.sentences import Sentences
 
 WHERE = "row 3 of data.path=a.jsonl"
 
@@ -27,14 +27,16 @@ def test_numbers_short_answers_and_groups() -> None:
     assert QuestionsFormat(answer="short").read(row, WHERE).choices == ("2",)
 
 
-def test_names_the_row_and_the_way_out() -> None:
-    cases: list[tuple[Any, str]] = [
-        ({"answer": " "}, f"{WHERE} has an empty data.answer=answer; fill it in, or leave the row out"),
-        ({"answer": None}, f"{WHERE} holds null in data.answer=answer; fill it in, or leave the row out"),
-        ({"answer": ["a"]}, f"{WHERE} holds a list in data.answer=answer; name a field of text or numbers"),
-        ({"question": 1.5, "answer": {}}, f"{WHERE} holds an object in data.answer=answer"),
-        ({"question": ["a"]}, f"{WHERE} holds a list in question, which data.prompt uses"),
+def test_names_the_row_and_the_way_out(sentences: Sentences) -> None:
+    cases = [
+        {"answer": " "},
+        {"answer": None},
+        {"answer": ["a"]},
+        {"question": 1.5, "answer": {}},
+        {"question": ["a"]},
     ]
-    assert_refused(lambda **row: QuestionsFormat().read({"question": "Who?", "answer": "me"} | row, WHERE), cases)
-    missing = [({"question": "Who?", "answers": "me"}, f"{WHERE} has no data.answer=answer; did you mean 'answers'?")]
-    assert_refused(lambda **row: QuestionsFormat().read(row, WHERE), missing)
+    sentences.refused_each(
+        lambda **row: QuestionsFormat().read({"question": "Who?", "answer": "me"} | row, WHERE), cases
+    )
+    missing = [{"question": "Who?", "answers": "me"}]
+    sentences.refused_each(lambda **row: QuestionsFormat().read(row, WHERE), missing)

@@ -14,6 +14,7 @@ from raysearch.calibration.objectives.task_accuracy import TaskAccuracyObjective
 from raysearch.calibration.objectives.task_margin import TaskMarginObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.errors import UserError
+from tests.sentences import Sentences
 
 
 class Probabilities:
@@ -133,13 +134,13 @@ def test_hidden_cosine():
 
 
 @pytest.mark.parametrize(
-    ("objective", "option", "sentence"),
+    ("objective", "option"),
     [
-        (KLObjective, {"direction": "foward"}, "direction=foward is unknown; did you mean 'forward'"),
-        (TaskMarginObjective, {"against": "sun"}, "against=sun is unknown; did you mean 'sum'"),
-        (WeightedObjective, {"weights": (1.0,), "normalise": "spred"}, "normalise=spred is unknown; did you mean 'sp"),
+        (KLObjective, {"direction": "foward"}),
+        (TaskMarginObjective, {"against": "sun"}),
+        (WeightedObjective, {"weights": (1.0,), "normalise": "spred"}),
     ],
 )
-def test_a_value_that_an_option_does_not_have_is_refused(objective, option, sentence):
-    with pytest.raises(UserError, match=f"^objective.{sentence}"):
+def test_a_value_that_an_option_does_not_have_is_refused(objective, option, sentences: Sentences):
+    with sentences.refused(UserError):
         objective(**option)

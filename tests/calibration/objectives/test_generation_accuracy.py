@@ -3,15 +3,14 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
 from raysearch.errors import UserError
 from raysearch.generation.answer import Answer
 from raysearch.generation.checks import Match, score_answers
-from tests.cases import assert_refused
 from tests.models.families import tiny
+from tests.sentences import Sentences
 
 LABELS = ("answer1", "answer2", "answer3")
 
@@ -59,7 +58,7 @@ def test_right_answers():
     assert [case for case in CASES if score_answers([case[0]], [case[1]], case[2])[0].value != case[3]] == []
 
 
-def test_an_answer_beyond_a_table_of_positions_is_refused():
+def test_an_answer_beyond_a_table_of_positions_is_refused(sentences: Sentences):
     model = tiny(
         "gpt2", vocab_size=8, n_embd=8, n_layer=1, n_head=1, n_positions=6, bos_token_id=None, eos_token_id=None
     )
@@ -68,13 +67,11 @@ def test_an_answer_beyond_a_table_of_positions_is_refused():
     result = GenerationAccuracyObjective(max_new_tokens=3).model_losses(model, tokenizer, batch)
     assert [(text.text, text.n_tokens, text.cut_off) for text in result.texts] == [("", 3, True)]
     assert result.n_tokens == 6
-    message = "max_new_tokens=4 after a prompt of 4 tokens leads beyond the 6 positions of the model"
-    with pytest.raises(UserError, match=message):
+    with sentences.refused(UserError):
         GenerationAccuracyObjective(max_new_tokens=4).model_losses(model, tokenizer, batch)
 
 
-def test_numbers_out_of_range_are_refused():
+def test_numbers_out_of_range_are_refused(sentences: Sentences):
     wrong = [("temperature", -1.0), ("top_k", -1), ("top_p", 0.0), ("top_p", 1.1), ("seed", -1), ("seed", 2**32)]
     wrong += [("max_new_tokens", 0), ("batch_size", 0)]
-    refusals = [({name: value}, f"objective.{name}=.* should be (less|greater) than ") for name, value in wrong]
-    assert_refused(GenerationAccuracyObjective, refusals)
+    sentences.refused_each(GenerationAccuracyObjective, [{name: value} for name, value in wrong])

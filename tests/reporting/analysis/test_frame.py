@@ -49,7 +49,8 @@ def test_a_perplexity_has_one_mean_the_geometric_one_wherever_it_is_shown():
     comparison = compared(*(cell for cell in whole.cells if cell.calibration == "c"), by=PERPLEXITY_METRIC)
     assert [(rival.searcher, round(rival.mean)) for rival in comparison.rivals] == [("a", 100), ("b", 200)]
     table = cost_table(frame, quantity)
-    assert table is not None and [row[-1].text for row in table.rows] == ["100.00", "200.00", "10.00"]
+    assert table is not None
+    assert [row[-1].text for row in table.rows] == ["100.00", "200.00", "10.00"]
     assert {(change.by, round(change.size)) for change in largest_changes(frame, quantity)} == {
         ("calibration", 10),
         ("searcher", 2),

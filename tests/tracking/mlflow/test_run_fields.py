@@ -30,8 +30,10 @@ def test_config_is_flattened_to_dotted_keys():
 def test_keys_and_values_that_mlflow_refuses_are_shortened_or_replaced():
     flat = run_fields.flatten({"a@b": {"c" * 300: "x" * 10_000}})
     [(key, value)] = flat.items()
-    assert len(key) == run_fields.MAX_KEY and key.startswith("a_b.ccc")
-    assert len(value) == run_fields.MAX_PARAM and value.endswith("x…")
+    assert len(key) == run_fields.MAX_KEY
+    assert key.startswith("a_b.ccc")
+    assert len(value) == run_fields.MAX_PARAM
+    assert value.endswith("x…")
 
 
 def test_searches_are_filtered_by_the_choice_of_each_group():
@@ -77,7 +79,8 @@ def test_metrics_are_named_by_the_readout(measure, readout):
     name = measure.readout
     readout_names = {f"{name}/dense", f"{name}/pruned", f"path/{name}"} if name else set()
     names = {key for key in (*metrics, *series) if key.startswith(("perplexity/", "margin/", "accuracy/", "path/"))}
-    assert names - {"path/loss"} == readout_names and run_fields.search_tags(result)["raysearch.unit"] == measure.unit
+    assert names - {"path/loss"} == readout_names
+    assert run_fields.search_tags(result)["raysearch.unit"] == measure.unit
 
 
 def test_the_losses_of_parts_are_metrics():
@@ -106,7 +109,8 @@ def test_the_note_is_a_sentence(measure, loss, sentence):
 
 def test_a_round_without_any_loss_has_only_costs():
     metrics = run_fields.round_metrics(RoundSummary(1, 3, 3, None, None, 8.0, 24.0, 1.5, 0.5))
-    assert metrics["layer_forwards/saved"] == 16 and "progress/round_best_loss" not in metrics
+    assert metrics["layer_forwards/saved"] == 16
+    assert "progress/round_best_loss" not in metrics
 
 
 def test_a_result_without_an_order_has_no_such_tag():
@@ -121,7 +125,8 @@ def test_remarks_are_metrics_charts_and_tags_within_the_limits_of_mlflow():
     assert run_fields.result_metrics(odd)["remark/gap"] == 1
     assert all(len(key) <= run_fields.MAX_KEY for key in run_fields.result_metrics(odd))
     series = run_fields.result_series(odd)
-    assert series["remark/scores"][:2] == [(0, 0.5), (1, 0.5)] and len(series["remark/scores"]) == run_fields.MAX_POINTS
+    assert series["remark/scores"][:2] == [(0, 0.5), (1, 0.5)]
+    assert len(series["remark/scores"]) == run_fields.MAX_POINTS
     assert series["path/loss"][-1] == (3, result.loss)
     assert len(run_fields.result_tags(odd)["raysearch.remark.why"]) == run_fields.MAX_TAG
 

@@ -79,7 +79,8 @@ def test_searches_that_were_recorded_before_become_children_of_the_study(options
     assert run.data.tags["mlflow.parentRunId"] == parent
     assert run.info.run_name == "beam, width=5, M=2, tiny"
     note = client.get_run(parent).data.tags["mlflow.note.content"]
-    assert f"mlflow.parentRunId%60%20%3D%20%27{parent}%27" in note and "compareRunsMode=CHART" in note
+    assert f"mlflow.parentRunId%60%20%3D%20%27{parent}%27" in note
+    assert "compareRunsMode=CHART" in note
     assert run.data.tags["raysearch.study.searcher"] == run.data.params["study.searcher"] == "beam, width=5"
     assert begin(options, StudyHeader("my-study-1", {"study": {}}, [])) == parent, "the same study has one run"
     assert client.get_run(parent).data.params["study.grid.remove"] == "[5]"
@@ -101,8 +102,10 @@ def test_a_recovery_has_its_settings_and_that_of_a_dense_model_belongs_to_the_st
         client = MlflowClient(options.store.uri)
         experiment = client.get_run(parent).info.experiment_id
         (run,) = client.search_runs([experiment], f"tags.`raysearch.recovery` = '{name}'")
-        assert run.data.tags["mlflow.parentRunId"] == expected_parent and run.info.status == "FINISHED"
-        assert run.info.run_name == f"distilled, {name}" and run.data.params["removed"] == str(mask)
+        assert run.data.tags["mlflow.parentRunId"] == expected_parent
+        assert run.info.status == "FINISHED"
+        assert run.info.run_name == f"distilled, {name}"
+        assert run.data.params["removed"] == str(mask)
         assert (
             run.data.params.items() >= {"way": "distilled", "recovery.loss": "distill", "choices.data": "sotu"}.items()
         )
@@ -124,7 +127,8 @@ def test_the_report_and_numbers_are_written_to_the_run(options: TrackingOptions,
     assert "nothing" not in run.data.metrics
     assert {file.path for file in client.list_artifacts(parent)} == {"report.html", "figures"}
     link = options.link(parent)
-    assert link is not None and link.endswith(str(parent))
+    assert link is not None
+    assert link.endswith(str(parent))
     assert options.link(parent, "http://team-host:5000/") == f"http://team-host:5000/#/runs/{parent}"
 
 
@@ -133,7 +137,8 @@ def test_a_store_that_cannot_be_written_warns_once_and_stops_nothing(tmp_path: P
     options = TrackingOptions("mlflow", None, "tests", tmp_path / "taken")
     warnings: list[str] = []
     assert not begin(options, EMPTY_STUDY, warnings.append)
-    assert len(warnings) == 1 and "the study continues" in warnings[0]
+    assert len(warnings) == 1
+    assert "the study continues" in warnings[0]
 
 
 def test_a_study_does_not_wait_for_a_server_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +148,8 @@ def test_a_study_does_not_wait_for_a_server_that_hangs(tmp_path: Path, monkeypat
         options = TrackingOptions("mlflow", f"http://127.0.0.1:{silent.getsockname()[1]}", "tests", tmp_path)
         assert not begin(options, EMPTY_STUDY, warnings.append)
         open_tracker(options, warnings.append).on_event(StudyReported("abc", {}, [], True))
-    assert len(warnings) == 2 and all("(TimeoutError: no answer in 1 s); " in sentence for sentence in warnings)
+    assert len(warnings) == 2
+    assert all("(TimeoutError: no answer in 1 s); " in sentence for sentence in warnings)
 
 
 def test_nothing_is_recorded_without_a_tracker(tmp_path: Path) -> None:
@@ -164,7 +170,8 @@ def test_a_stopped_study_is_killed_with_its_running_searches(options: TrackingOp
     open_tracker(options, fail).on_event(StudyStopped(parent, ["greedy"]))
     states = [client.get_run(run_id).info.status for run_id in (parent, runs["greedy"], runs["beam"])]
     assert states == ["KILLED", "KILLED", "RUNNING"], "another process runs beam"
-    assert begin(options, header) == parent and client.get_run(parent).info.status == "RUNNING"
+    assert begin(options, header) == parent
+    assert client.get_run(parent).info.status == "RUNNING"
 
 
 def test_more_running_searches_than_a_page_of_mlflow_are_found(

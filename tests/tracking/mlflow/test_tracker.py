@@ -101,7 +101,8 @@ def test_a_search_that_is_written_completely_is_not_written_again(tmp_path):
     repeat(SEARCH, first)
     run_id = first.close()
     receipt = first.receipt
-    assert run_id is not None and receipt is not None
+    assert run_id is not None
+    assert receipt is not None
     cached = from_ledger(SEARCH)
     different = from_ledger(greedy_search(n_layers=5, n_remove=2))
     moved = tmp_path / "moved.db"
@@ -185,7 +186,8 @@ def test_a_search_whose_budget_was_spent_too_early_is_stopped_and_can_be_resumed
     assert run.data.tags["raysearch.failure"] == "its budget was spent"
     record_search(tmp_path)
     run = Recorded(tmp_path).parent
-    assert run.data.tags["raysearch.complete"] == "true" and "raysearch.failure" not in run.data.tags
+    assert run.data.tags["raysearch.complete"] == "true"
+    assert "raysearch.failure" not in run.data.tags
 
 
 @pytest.mark.usefixtures("blank_figures")
@@ -195,7 +197,8 @@ def test_unusual_remarks_break_no_chart(tmp_path):
     record_search(tmp_path, replace(SEARCH, remarks=odd))
     recorded = Recorded(tmp_path)
     assert recorded.steps("remark/by layer") == [0, 2]
-    assert recorded.parent.data.metrics["remark/a_b"] == -1 and "remark/gap" not in recorded.parent.data.metrics
+    assert recorded.parent.data.metrics["remark/a_b"] == -1
+    assert "remark/gap" not in recorded.parent.data.metrics
     assert recorded.parent.data.tags["raysearch.remark.why"].endswith("x…")
 
 
@@ -237,7 +240,8 @@ def test_evaluations_of_a_killed_search_are_counted(tmp_path):
     )
     record_search(tmp_path, replace(SEARCH, rounds=(*rounds, last)))
     metrics = Recorded(tmp_path).parent.data.metrics
-    assert metrics["evaluations/computed"] == third.n_computed and metrics["evaluations/cached"] == third.n_cached
+    assert metrics["evaluations/computed"] == third.n_computed
+    assert metrics["evaluations/cached"] == third.n_cached
     assert metrics["layer_forwards/computed"] == third.layer_forwards_computed
 
 
@@ -263,7 +267,8 @@ def test_a_search_that_its_budget_stopped_is_not_finished(tmp_path):
     for result, rounds in [(stopped, 1), (stopped, 1), (SEARCH, 3), (SEARCH, 3)]:
         record_search(tmp_path, replace(result, rounds=SEARCH.rounds[:rounds]))
         parent = Recorded(tmp_path).parent
-        assert parent.info.status == "FINISHED" and parent.data.metrics["loss/pruned"] == result.loss
+        assert parent.info.status == "FINISHED"
+        assert parent.data.metrics["loss/pruned"] == result.loss
         assert parent.data.tags["raysearch.complete"] == str(result.complete).lower()
         assert parent.data.params.get("removed") == (str(result.mask) if result.complete else None)
     check_complete(tmp_path)
@@ -364,7 +369,8 @@ def test_child_runs_can_be_added_to_a_finished_search(tmp_path):
     repeat(SEARCH, tracker)
     tracker.close()
     check_complete(tmp_path, child_runs="all")
-    assert lines and all(line.startswith("recording in MLflow: ") for line in lines)
+    assert lines
+    assert all(line.startswith("recording in MLflow: ") for line in lines)
 
 
 @pytest.mark.slow
@@ -385,7 +391,8 @@ def test_a_tracker_gives_up_if_mlflow_never_answers(tmp_path):
         repeat(SEARCH, tracker)
         assert tracker.close() is None
         [sentence] = warnings
-        assert uri in sentence and "the search continues" in sentence
+        assert uri in sentence
+        assert "the search continues" in sentence
         assert sentence.endswith(f"raysearch sync greedy-m3-00000000 --store {ledger}")
 
 
