@@ -89,6 +89,6 @@ def test_a_mask_that_gives_nan_has_failed(
 
 
 def test_score_ends_with_the_cause(run: Run, fragile: World) -> None:
-    outcome = run("score", "masks=[[1]]", *fragile.words(), "--json")
+    outcome = run("score", "masks=[[1]]", *fragile.overrides(), "--json")
     assert (outcome.code, outcome.out) == (1, "")
     assert "mask {1}: the loss is nan" in outcome.err
