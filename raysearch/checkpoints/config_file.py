@@ -1,28 +1,32 @@
-"""Writes the config.json of an export in the form of its source, so that older programs can read it too.
+"""Writes the config.json of a pruned checkpoint in the form of its source, so that older programs can read it too.
 
 transformers rewrites a config: it renames keys and kinds of layers, and moves `rope_theta` into `rope_parameters`.
 Converters and servers that read the older names would then silently use defaults. So the export gets the source's
 file, with the values of the removed layers left out. A value is added only if transformers would otherwise read another
-config.
+config: it derives lists of layers from their places if a file has none.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformers import AutoConfig, PreTrainedModel
+from huggingface_hub.errors import StrictDataclassError
 
+from raysearch.checkpoints.checkpoint import CONFIG
+from raysearch.checkpoints.config_rules import rules_of_place, shrink_config
+from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
-from raysearch.models.layers import depth_names
-from raysearch.models.spec import ModelSpec
-from raysearch.models.surgery import cut_values
+from raysearch.text.sentences import first_line
 
-#: Keys about heads that predict more than one token, which transformers does not load: their numbers, and lists with a
-#: value for each.
-_PREDICTING_COUNTS = (
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+#: Keys about heads that predict more than one token: their numbers, and lists with a value for each.
+PREDICTING_COUNTS = (
     "num_nextn_predict_layers",
     "num_nextn_layers",
     "num_mtp_layers",
@@ -45,83 +49,106 @@ _LOCAL_ROPE = {"gemma3_text": "rope_local_base_freq", "gemma3n_text": "rope_loca
 _ROPE_NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}}
 
 
-def write_config(
+def write_pruned_config(
     folder: Path,
-    pruned: PreTrainedModel,
-    source: Path | None,
+    source: Path,
+    config: Mapping[str, Any],
     kept_layers: Sequence[int],
     n_layers: int,
-    model: ModelSpec,
+    *,
+    predicts: bool,
+    trust_remote_code: bool,
 ) -> None:
-    """Rewrite the config.json that transformers has written for a pruned model in the form of its source.
+    """Write the config of a pruned checkpoint. transformers is imported; it needs no torch here.
 
     Args:
-        folder: The checkpoint.
-        pruned: The pruned model.
-        source: The folder of the dense model's files; None if it has no config.json, as a GGUF file.
+        folder: The pruned checkpoint, which has its code, if it has any.
+        source: The folder of the dense model.
+        config: The file's content by the rules for the kept layers, see `config_rules.cut_config`.
         kept_layers: The indices of the kept layers in the dense model, ascending.
         n_layers: N, the layers of the dense model.
-        model: The dense model, whose `trust_remote_code` allows code of the checkpoint.
+        predicts: Whether the checkpoint has heads that predict further tokens.
+        trust_remote_code: Whether code of the checkpoint may run.
 
     Raises:
-        UnsupportedModelError: transformers would read another config from it.
+        UnsupportedModelError: No config can describe the kept layers, or transformers would read another config.
     """
-    file = folder / "config.json"
-    saved = json.loads(file.read_text(encoding="utf-8"))
-    expected = _read(folder, model)
-    config = saved
-    if source is not None:
-        names = depth_names(pruned.config.get_text_config())
-        config = _cut(_part(_load(source / "config.json"), saved), kept_layers, n_layers, names)
-    config.setdefault("architectures", saved["architectures"])
-    config.pop("auto_map", None)
-    if model.trust_remote_code and "auto_map" in saved:
-        config["auto_map"] = saved["auto_map"]
-    if not _has_predicting_heads(pruned):
-        config = _without_predicting_heads(config)
-        expected = _without_predicting_heads(expected)
-    _save(file, config)
-    _complete(config, _read(folder, model), expected)
-    _add_both_forms(config, expected)
-    _save(file, config)
-    if wrong := [name for name in _differing(_read(folder, model), expected) if name in expected]:
+    dense = _read(source, trust_remote_code)
+    expected = copy.deepcopy(dense)
+    kind = config.get("model_type")
+    try:
+        shrink_config(expected.get_text_config(), kept_layers, n_layers)
+        differing = write_config(folder, config, expected, predicts=predicts, trust_remote_code=trust_remote_code)
+    except (
+        StrictDataclassError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # for example, the only layer of a kind is removed
+        removed = sorted(set(range(n_layers)) - set(kept_layers))
         raise UnsupportedModelError(
-            f"{pruned.config.model_type} cannot be exported: transformers reads another {wrong[0]} from its config; "
-            "choose another mask or architecture"
+            f"{kind} cannot be exported without {Mask.of(*removed)}: transformers does not accept its config "
+            f"({first_line(error).split(' [')[0]}); choose another mask or architecture"
+        ) from error
+    if differing:
+        places = rules_of_place(dense.get_text_config(), expected.get_text_config())
+        raise UnsupportedModelError(
+            f"{kind} cannot be exported: transformers reads another {differing[0]} from its config{places}; choose "
+            "another mask or architecture"
         )
 
 
-def _load(file: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return loaded
+def write_config(
+    folder: Path,
+    config: Mapping[str, Any],
+    expected: PreTrainedConfig,
+    *,
+    predicts: bool,
+    trust_remote_code: bool,
+) -> list[str]:
+    """Write a checkpoint's config with what transformers needs in order to read the expected values.
+
+    Keys of transformers 4 and of 5 are added, too.
+
+    Args:
+        folder: The checkpoint, which has its code, if it has any.
+        config: The content of the file in the form of its source.
+        expected: What transformers must read.
+        predicts: Whether the checkpoint has heads that predict further tokens.
+        trust_remote_code: Whether code of the checkpoint may run.
+
+    Returns:
+        The names of values that transformers reads otherwise nevertheless.
+    """
+    file = folder / CONFIG
+    written = copy.deepcopy(dict(config))
+    expected_values = _values(expected)
+    if not predicts:
+        written = _without_predicting_heads(written)
+        expected_values = _without_predicting_heads(expected_values)
+    _save(file, written)
+    _complete(written, _values(_read(folder, trust_remote_code)), expected_values)
+    _add_both_forms(written, expected_values)
+    _save(file, written)
+    differing = _differing(_values(_read(folder, trust_remote_code)), expected_values)
+    return [name for name in differing if name in expected_values]
+
+
+def _read(folder: Path, trust_remote_code: bool) -> PreTrainedConfig:
+    """Return the config that transformers reads from a folder."""
+    from transformers import AutoConfig
+
+    config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    return config
 
 
 def _save(file: Path, config: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _read(folder: Path, model: ModelSpec) -> dict[str, Any]:
-    """Return the config that transformers reads from a folder, as JSON values."""
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
+def _values(config: PreTrainedConfig) -> dict[str, Any]:
+    """Return the values of a config as JSON values."""
     values: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
     return values
-
-
-def _part(source: dict[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of the source's config that the export needs: of a multimodal model, it may be the text part."""
-    text = source.get("text_config")
-    if text and source.get("model_type") != saved.get("model_type"):
-        return text
-    return source
-
-
-def _cut(config: dict[str, Any], kept_layers: Sequence[int], n_layers: int, names: Sequence[str]) -> dict[str, Any]:
-    """Return a file's config for the kept layers; `names` are the keys that may hold the number of layers."""
-    if isinstance(text := config.get("text_config"), dict):
-        return config | {"text_config": _cut(text, kept_layers, n_layers, names)}
-    config = {name: value for name, value in config.items() if name != "per_layer_config"}  # `_complete` adds it
-    depth = {name: len(kept_layers) for name in names if config.get(name) == n_layers}
-    return config | cut_values(config, kept_layers, n_layers) | depth
 
 
 def _complete(config: dict[str, Any], read: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -140,21 +167,16 @@ def _complete(config: dict[str, Any], read: Mapping[str, Any], expected: Mapping
 def _differing(read: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
     """Return the names of values that differ, except transformers' internal notes and the names of classes."""
     names = {name for name in {*read, *expected} if not name.startswith("_")}
-    names -= {"architectures", "auto_map", "transformers_version"}
+    names -= {"architectures", "auto_map", "transformers_version", "quantization_config"}
     missing = object()
     return sorted(name for name in names if read.get(name, missing) != expected.get(name, missing))
-
-
-def _has_predicting_heads(model: PreTrainedModel) -> bool:
-    parts = {part for name, _ in model.named_modules() for part in name.split(".")}
-    return any(part.startswith(("mtp", "nextn")) for part in parts)
 
 
 def _without_predicting_heads(config: dict[str, Any]) -> dict[str, Any]:
     """Return a config, or a part of one, without heads that predict more than one token."""
     changed: dict[str, Any] = {}
     for name, value in config.items():
-        if name in _PREDICTING_COUNTS and value:
+        if name in PREDICTING_COUNTS and value:
             changed[name] = 0
         elif name == "use_mtp" and value:
             changed[name] = False
