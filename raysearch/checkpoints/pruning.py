@@ -20,7 +20,7 @@ from raysearch.checkpoints.config_rules import TEXT_PARTS, cut_config
 from raysearch.checkpoints.layer_names import LayerNames
 from raysearch.checkpoints.quantization import QUANTISATION_FILES, ModuleNames
 from raysearch.checkpoints.safetensors_file import FileTensor, SlicedTensor, Tensor, write_file
-from raysearch.errors import UnsupportedModelError
+from raysearch.errors import UnsupportedModelError, UserError
 
 #: The keys of a config that describe the quantisation.
 _QUANTISATION_KEYS = ("quantization_config", "compression_config")
@@ -125,6 +125,24 @@ class PrunedCheckpoint:
             else:
                 shutil.copyfile(self.source.folder / path, copied)
 
+    def check_written(self, folder: Path) -> None:
+        """Compare every tensor of a written checkpoint with its source, byte by byte.
+
+        Args:
+            folder: The written checkpoint.
+
+        Raises:
+            UserError: A tensor is missing, or has another dtype, shape or content.
+        """
+        written = {tensor.name: tensor for tensor in Checkpoint.open(folder).tensors}
+        if written.keys() != {tensor.name for tensor in self.tensors}:
+            raise UserError(f"{folder} has not the tensors that were written; check the disk")
+        for tensor in self.tensors:
+            copy = written[tensor.name]
+            same = (copy.dtype, copy.shape, copy.n_bytes) == (tensor.dtype, tensor.shape, tensor.n_bytes)
+            if not same or not _same_bytes(copy.chunks(), tensor.chunks()):
+                raise UserError(f"{folder} has other values of {tensor.name} than were written; check the disk")
+
     def _shards(self) -> Iterator[list[Tensor]]:
         """Yield the tensors of each file: no file is larger than the source's largest one."""
         if not self.source.in_shards:
@@ -173,3 +191,38 @@ class PrunedCheckpoint:
             elif key in TEXT_PARTS and isinstance(value, dict):
                 mended[key] = self._with_mended_quantisation(value)
         return mended
+
+
+def _same_bytes(chunks: Iterator[bytes], others: Iterator[bytes]) -> bool:
+    """Return whether two sequences of chunks have the same bytes, whatever the sizes of the chunks."""
+    left = b""
+    for chunk in chunks:
+        while len(left) < len(chunk):
+            following = next(others, b"")
+            if not following:
+                return False
+            left += following
+        if left[: len(chunk)] != chunk:
+            return False
+        left = left[len(chunk) :]
+    return not left and next(others, b"") == b""
+
+
+def wrong_names(folder: Path, n_layers: int, loading_info: Mapping[str, Any]) -> list[str]:
+    """Return the names of weights that a checkpoint lacks, or that its config does not describe.
+
+    A tensor outside of the layers that the class does not read is in the dense model, too: a head that predicts further
+    tokens, or a part for images.
+
+    Args:
+        folder: The checkpoint.
+        n_layers: The layers that it should have.
+        loading_info: The information of transformers' `from_pretrained`: names of weights by kind.
+    """
+    names = LayerNames.of([tensor.name for tensor in Checkpoint.open(folder).tensors], n_layers)
+    return sorted(
+        str(weight)
+        for kind, weights in loading_info.items()
+        for weight in weights
+        if kind != "unexpected_keys" or names.is_in_layer(str(weight))
+    )

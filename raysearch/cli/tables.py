@@ -480,7 +480,9 @@ def export_lines(done: ExportResult, out: Path, prompt: str | None, public: bool
     size_dense = f"{done.parameters_dense / 1e6:,.1f} M parameters"
     lines = [
         f"Wrote {out}: {done.n_layers} layers, {size} instead of {size_dense}.",
-        f"Reloaded with plain transformers; largest logit difference {done.max_logit_difference:.2g}.",
+        "It does not fit into the memory, so it was not run; every tensor was compared with its source, byte by byte."
+        if done.max_logit_difference is None
+        else f"Reloaded with plain transformers; largest logit difference {done.max_logit_difference:.2g}.",
         f"vLLM: vllm serve {quote(str(out.expanduser()))}"
         if done.misread_by_vllm is None
         else f"vLLM would run another model: it {done.misread_by_vllm}.",

@@ -23,7 +23,17 @@ from raysearch.checkpoints.side_files import mend_tokenizer_config
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
 from raysearch.errors import UserError
-from raysearch.models.card import RECORD, Evidence, Pruned, export_record, mergekit_yaml, model_card
+from raysearch.models.card import (
+    RECORD,
+    Evidence,
+    Pruned,
+    export_record,
+    licence_fields,
+    mergekit_yaml,
+    model_card,
+    verified_text,
+)
+from raysearch.models.export_proof import ExportProof, fits_in_memory, prove_by_files
 from raysearch.models.llama_cpp import misread_by_llama_cpp
 from raysearch.models.loading import describe, load_tokenizer, write_as_safetensors
 from raysearch.models.reading import folder_of_checkpoint
@@ -44,7 +54,8 @@ class ExportResult:
         parameters: The parameters of the pruned model.
         parameters_dense: The parameters of the dense model.
         max_logit_difference: The largest difference between the reloaded checkpoint's logits and the masked dense
-            model's, relative to the largest |logit|.
+            model's, relative to the largest |logit|; None if the models do not fit into the memory, and the files were
+            compared byte by byte.
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The reloaded checkpoint's continuation of it; None without a prompt.
         search_id: The search that found the mask; None if there is no such search.
@@ -56,7 +67,7 @@ class ExportResult:
     n_layers: int
     parameters: int
     parameters_dense: int
-    max_logit_difference: float
+    max_logit_difference: float | None
     before: str | None
     after: str | None
     search_id: str | None
@@ -68,6 +79,8 @@ def export_checkpoint(
     spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool, evidence: Evidence, prompt: str | None = None
 ) -> ExportResult:
     """Write the model without the mask's layers as an ordinary checkpoint, and verify it on the CPU.
+
+    A model that does not fit into the memory is verified by its files alone.
 
     Args:
         spec: The dense model. Its dtype is that of the verification; its device and attention are ignored.
@@ -89,21 +102,27 @@ def export_checkpoint(
     out = as_path("--out", out).absolute()
     located = locate(replace(spec, device="cpu", attention="auto"))
     check_destination(located, out, overwrite)
+    info = describe(spec)
+    sites = info.sites
+    runs = fits_in_memory(info)
+    if prompt is not None and not runs:
+        raise UserError(f"--prompt={prompt}: {spec.name} does not fit into the memory to continue it; leave it out")
     if prompt is not None:
         load_tokenizer(located)
-    sites = describe(spec).sites
-    with replacing(out) as folder:
-        with safetensors_folder(located) as source:
-            write_files(folder, source, sites.kept_layers(mask), sites.n_layers, located.trust_remote_code)
+    with replacing(out) as folder, safetensors_folder(located) as source:
+        checkpoint = write_files(folder, source, sites.kept_layers(mask), sites.n_layers, located.trust_remote_code)
         if located.digest is not None:  # transformers has written the tokenizer of a GGUF file
             mend_tokenizer_config(folder)
-        from raysearch.models.export_proof import prove  # imports torch, which the files do not need
+        if runs:
+            from raysearch.models.running_proof import prove_by_running  # imports torch, which the files do not need
 
-        proof = prove(folder, located, mask, prompt)
+            proof = prove_by_running(folder, located, mask, prompt)
+        else:
+            proof = prove_by_files(folder, checkpoint, info, mask, located.trust_remote_code)
         # A local path is of no use to other people.
         name = located.path if located.is_hub else None
         pruned = Pruned(mask, sites, proof.parameters_dense, proof.parameters, proof.dtype, name)
-        _write_documents(folder, out.name, pruned, evidence, tokenizer=proof.has_tokenizer)
+        _write_documents(folder, out.name, pruned, evidence, proof, source)
         misread = misread_by_vllm(folder, mask, sites)
     return ExportResult(
         out=out,
@@ -138,7 +157,9 @@ def safetensors_folder(model: LocatedModel) -> Iterator[Path]:
         yield Path(temporary)
 
 
-def write_files(folder: Path, source: Path, kept_layers: Sequence[int], n_layers: int, trust_remote_code: bool) -> None:
+def write_files(
+    folder: Path, source: Path, kept_layers: Sequence[int], n_layers: int, trust_remote_code: bool
+) -> PrunedCheckpoint:
     """Write the files of a checkpoint without some layers. torch is not imported.
 
     Args:
@@ -147,6 +168,9 @@ def write_files(folder: Path, source: Path, kept_layers: Sequence[int], n_layers
         kept_layers: The indices of the kept layers in the dense model, ascending.
         n_layers: N, the layers of the dense model.
         trust_remote_code: Whether code of the checkpoint may run, to read its config.
+
+    Returns:
+        What was written.
 
     Raises:
         UserError: The files of the dense model cannot be read.
@@ -163,6 +187,7 @@ def write_files(folder: Path, source: Path, kept_layers: Sequence[int], n_layers
         predicts=pruned.predicts,
         trust_remote_code=trust_remote_code,
     )
+    return pruned
 
 
 def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
@@ -190,12 +215,26 @@ def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
             raise UserError(f"--out={out} is not empty; name another folder, or replace it with --overwrite")
 
 
-def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *, tokenizer: bool) -> None:
+def _write_documents(
+    folder: Path, name: str, pruned: Pruned, evidence: Evidence, proof: ExportProof, source: Path
+) -> None:
+    """Write the model card, a recipe for mergekit and the record for programs.
+
+    Args:
+        folder: The checkpoint.
+        name: Its name.
+        pruned: The pruned model.
+        evidence: The search that found the mask.
+        proof: What was compared.
+        source: The folder of the dense model, whose card names the licence.
+    """
     card = model_card(
         pruned,
         evidence,
         name,
-        tokenizer=tokenizer,
+        tokenizer=proof.has_tokenizer,
+        verified=verified_text(proof.max_logit_difference),
+        licence=licence_fields(source),
         misread=misread_by_llama_cpp(folder, pruned.mask, pruned.sites),
         misread_by_vllm=misread_by_vllm(folder, pruned.mask, pruned.sites),
     )

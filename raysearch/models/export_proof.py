@@ -1,32 +1,21 @@
-"""Proves that an exported checkpoint is the masked dense model: both are run, and what they compute is compared."""
+"""What was compared of an exported checkpoint and the masked dense model, and the comparison of their files alone."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
 
-from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-from raysearch.checkpoints.checkpoint import Checkpoint
-from raysearch.checkpoints.config_rules import rules_of_place
-from raysearch.checkpoints.layer_names import LayerNames
-from raysearch.checkpoints.quiet import quiet
+from raysearch.checkpoints.pruning import PrunedCheckpoint, wrong_names
+from raysearch.checkpoints.safetensors_file import SlicedTensor
+from raysearch.core.machine import memory_bytes
 from raysearch.core.mask import Mask
-from raysearch.errors import UnsupportedModelError, UserError
-from raysearch.models.loading import load_config, load_model, load_tokenizer, resolve_dtype
-from raysearch.models.reading import model_class, tokenizer_fingerprint
-from raysearch.models.spec import LocatedModel
-from raysearch.models.stack import LayerStack
-from raysearch.models.verification import continuation, handed_to_layers, probe_logits, relative_gap, why_mute
-from raysearch.text.sentences import first_line
+from raysearch.errors import UnsupportedModelError
+from raysearch.models.meta_load import names_that_differ
+from raysearch.models.spec import ModelInfo
 
-#: The largest difference between the checkpoint's logits and the masked model's, relative to the largest |logit|. It
-#: holds for 16 bits too, since both models compute in the same way.
-_LARGEST_GAP = 1e-5
+#: The memory that running a model takes besides its weights: libraries, states, logits.
+_OTHER_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -37,7 +26,8 @@ class ExportProof:
         parameters: The parameters of the checkpoint.
         parameters_dense: The parameters of the dense model.
         dtype: The dtype of the weights in memory, such as ``bfloat16``.
-        max_logit_difference: The largest difference of their logits, relative to the largest |logit|.
+        max_logit_difference: The largest difference of their logits, relative to the largest |logit|; None if the
+            models do not fit into the memory, and only the files were compared.
         has_tokenizer: Whether the checkpoint has a tokenizer.
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The checkpoint's continuation of it; None without a prompt.
@@ -46,172 +36,49 @@ class ExportProof:
     parameters: int
     parameters_dense: int
     dtype: str
-    max_logit_difference: float
+    max_logit_difference: float | None
     has_tokenizer: bool
-    before: str | None
-    after: str | None
+    before: str | None = None
+    after: str | None = None
 
 
-@dataclass(frozen=True)
-class _Masked:
-    """What the masked dense model computes."""
-
-    config: PreTrainedConfig  #: of the dense model
-    n_layers: int  #: the layers that stay
-    parameters: int  #: of the dense model
-    generates: bool
-    logits: Tensor
-    handed: list[str]  #: what each kept layer is handed, see `handed_to_layers`
-    before: str | None
+def fits_in_memory(info: ModelInfo) -> bool:
+    """Return whether a model can run on the CPU of this machine."""
+    return info.weight_bytes + _OTHER_BYTES < memory_bytes()
 
 
-def prove(folder: Path, model: LocatedModel, mask: Mask, prompt: str | None) -> ExportProof:
-    """Compare an exported checkpoint, loaded by plain transformers, with the masked dense model. Both run on the CPU.
+def prove_by_files(
+    folder: Path, pruned: PrunedCheckpoint, info: ModelInfo, mask: Mask, trust_remote_code: bool
+) -> ExportProof:
+    """Compare an exported checkpoint with the dense model without running them. torch is not imported here.
+
+    Every tensor is compared with its source, byte by byte. Then transformers builds the model that the config
+    describes, without values, and names the weights that are missing or left over.
 
     Args:
         folder: The checkpoint.
-        model: The dense model.
+        pruned: What was written.
+        info: The dense model.
         mask: The removed layers.
-        prompt: A text that both models continue greedily, as a spot check; None for no check.
-
-    Returns:
-        What was compared.
+        trust_remote_code: Whether code of the checkpoint may run.
 
     Raises:
-        UserError: The dense model cannot be loaded, or there is a prompt but no tokenizer.
-        UnsupportedModelError: The checkpoint cannot be loaded, or is another model.
+        UserError: A file has another content than was written.
+        UnsupportedModelError: transformers does not load the checkpoint, or its config describes other weights.
     """
-    tokenizer = _tokenizer(model, prompt)
-    _check_tokenizer(folder, model, tokenizer)
-    masked = _run_masked(model, mask, tokenizer, prompt)  # the dense model is freed before the next line
-    kind = masked.config.model_type
-    reloaded = _reload(folder, model, masked)
-    gap = relative_gap(probe_logits(reloaded), masked.logits)
-    places = rules_of_place(masked.config.get_text_config(), reloaded.config.get_text_config())
-    if not gap <= _LARGEST_GAP:
+    pruned.check_written(folder)
+    n_layers = len(pruned.kept_layers)
+    if wrong := wrong_names(folder, n_layers, names_that_differ(folder, trust_remote_code)):
         raise UnsupportedModelError(
-            f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits differ by {gap:.1e} of "
-            f"the largest, since its layers depend on their places{places}; choose another mask or architecture"
+            f"model={info.model.name} cannot be exported: the pruned checkpoint has other weights than its config "
+            f"describes ({wrong[0]} …); choose another mask or architecture"
         )
-    handed = handed_to_layers(LayerStack(reloaded))
-    if differing := [layer for layer, (new, old) in enumerate(zip(handed, masked.handed, strict=True)) if new != old]:
-        raise UnsupportedModelError(
-            f"{kind} cannot be exported without {mask}: the checkpoint's layer {differing[0]} is handed another "
-            f"mask or other positions than in the dense model{places}; choose another mask or architecture"
-        )
-    if masked.generates and (why := why_mute(reloaded)) is not None:
-        raise UnsupportedModelError(
-            f"{kind} cannot be exported without {mask}: transformers does not generate with the layers that are "
-            f"left ({why}); choose a mask that keeps a layer of each kind"
-        )
+    sliced = [tensor for tensor in pruned.tensors if isinstance(tensor, SlicedTensor)]
+    n_sliced = sum(prod(tensor.source.shape) - prod(tensor.shape) for tensor in sliced)
     return ExportProof(
-        parameters=reloaded.num_parameters(),
-        parameters_dense=masked.parameters,
-        dtype=str(reloaded.dtype).removeprefix("torch."),
-        max_logit_difference=gap,
-        has_tokenizer=tokenizer is not None,
-        before=masked.before,
-        after=continuation(reloaded, tokenizer, prompt),
+        parameters=info.parameters - info.sites.parameters(mask) - n_sliced,
+        parameters_dense=info.parameters,
+        dtype=info.dtype,
+        max_logit_difference=None,
+        has_tokenizer=(folder / "tokenizer_config.json").is_file(),
     )
-
-
-def _tokenizer(model: LocatedModel, prompt: str | None) -> PreTrainedTokenizerBase | None:
-    """Return the model's tokenizer; None if it has none and there is no prompt."""
-    try:
-        return load_tokenizer(model)
-    except UserError:
-        if prompt is not None:
-            raise
-        return None
-
-
-def _check_tokenizer(folder: Path, model: LocatedModel, tokenizer: PreTrainedTokenizerBase | None) -> None:
-    """Refuse a checkpoint whose tokenizer is not the dense model's."""
-    if tokenizer is None:
-        return
-    written = load_tokenizer(model.at(folder))
-    if tokenizer_fingerprint(written) != tokenizer_fingerprint(tokenizer):
-        raise UnsupportedModelError(
-            f"model={model.name} cannot be exported: its tokenizer would read texts otherwise; use another checkpoint "
-            "of it"
-        )
-
-
-def _run_masked(
-    model: LocatedModel, mask: Mask, tokenizer: PreTrainedTokenizerBase | None, prompt: str | None
-) -> _Masked:
-    """Load the dense model, and return what it computes without the mask's layers."""
-    stack = LayerStack(load_model(model))
-    with stack.bypassed(mask) as masked:
-        logits = probe_logits(masked)
-    handed = handed_to_layers(stack)
-    return _Masked(
-        config=copy.deepcopy(stack.model.config),
-        n_layers=len(stack.sites.kept_layers(mask)),
-        parameters=stack.model.num_parameters(),
-        generates=why_mute(stack.model) is None,
-        logits=logits,
-        handed=[handed[layer] for layer in stack.sites.kept_layers(mask)],
-        before=continuation(stack.model, tokenizer, prompt),
-    )
-
-
-def _reload(folder: Path, model: LocatedModel, masked: _Masked) -> PreTrainedModel:
-    """Load an exported checkpoint by plain transformers.
-
-    Args:
-        folder: The checkpoint.
-        model: The dense model.
-        masked: The masked dense model.
-
-    Raises:
-        UnsupportedModelError: It cannot be loaded, or lacks weights that its config describes.
-    """
-    kind = masked.config.model_type
-    places = ""
-    try:
-        with quiet():
-            config = load_config(model.at(folder))
-            places = rules_of_place(masked.config.get_text_config(), config.get_text_config())
-            # With output_loading_info, from_pretrained returns a pair; its annotations do not say so.
-            pair: Any = model_class(config).from_pretrained(
-                folder,
-                dtype=resolve_dtype(model.dtype, config),
-                trust_remote_code=model.trust_remote_code,
-                output_loading_info=True,
-            )
-    except Exception as error:
-        reason = f"{type(error).__name__}: {first_line(error).split('. ')[0]}"
-        if "ignore_mismatched_sizes" in str(error):
-            reason = (
-                "its weights have other shapes than its config says, for example because they depend on a layer's place"
-            )
-        raise UnsupportedModelError(
-            f"{kind} cannot be exported: transformers does not load the pruned checkpoint ({reason}){places}; choose "
-            "another mask or architecture"
-        ) from error
-    reloaded: PreTrainedModel = pair[0]
-    if wrong := sorted(_wrong_names(folder, masked.n_layers, pair[1])):
-        raise UnsupportedModelError(
-            f"{kind} cannot be exported: the pruned checkpoint has other weights than its config describes "
-            f"({wrong[0]} …){places}; choose another mask or architecture"
-        )
-    return reloaded.eval()
-
-
-def _wrong_names(folder: Path, n_layers: int, loading_info: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of weights that a checkpoint lacks, or that its config does not describe.
-
-    A tensor outside of the layers that the class does not read is in the dense model, too: a head that predicts further
-    tokens, or a part for images.
-
-    Args:
-        folder: The checkpoint.
-        n_layers: The layers that it should have.
-        loading_info: The information of `from_pretrained`: names of weights by kind.
-    """
-    names = LayerNames.of([tensor.name for tensor in Checkpoint.open(folder).tensors], n_layers)
-    for kind, weights in loading_info.items():
-        for weight in weights:
-            if kind != "unexpected_keys" or names.is_in_layer(str(weight)):
-                yield str(weight)

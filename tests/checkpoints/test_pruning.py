@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
@@ -251,6 +252,48 @@ def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
     index.write_text("[]")
     with pytest.raises(UserError, match="holds no JSON object"):
         Checkpoint.open(tmp_path / "dense")
+
+
+def test_a_model_larger_than_the_memory_is_compared_file_by_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysearch.models.export_proof.memory_bytes", lambda: 2**30)
+    tiny("llama", **_WIDTHS).save_pretrained(tmp_path / "dense")
+    header = "license: other\nlicense_name: own\nlicense_link: LICENSE\nbase_model: x/y\n"
+    (tmp_path / "dense" / "README.md").write_text(f"---\n{header}---\n# Model\n")
+    spec = ModelSpec("llama", str(tmp_path / "dense"))
+    report = exported(spec, Mask.of(1), tmp_path / "pruned")
+    assert report.max_logit_difference is None
+    assert report.parameters == AutoModelForCausalLM.from_pretrained(tmp_path / "pruned").num_parameters()
+    card = (tmp_path / "pruned" / "README.md").read_text()
+    assert "every tensor was compared with its source" in card
+    fields = ModelCard(card).data.to_dict()
+    assert (fields["license"], fields["license_name"], fields["license_link"]) == ("other", "own", "LICENSE")
+    assert "base_model" not in fields
+    with pytest.raises(UserError, match="--prompt=hello: llama does not fit into the memory"):
+        exported(spec, Mask.of(1), tmp_path / "other", prompt="hello")
+
+
+def test_a_damaged_copy_is_noticed(tmp_path: Path) -> None:
+    tiny("llama", **_WIDTHS).save_pretrained(tmp_path / "dense")
+    prune(tmp_path / "dense", tmp_path / "pruned")
+    pruned = PrunedCheckpoint.of(Checkpoint.open(tmp_path / "dense"), _KEPT, N_LAYERS)
+    pruned.check_written(tmp_path / "pruned")
+    file = tmp_path / "pruned" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="has other values of .* than were written"):
+        pruned.check_written(tmp_path / "pruned")
+
+
+def test_a_config_of_other_weights_is_refused_without_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysearch.models.export_proof.memory_bytes", lambda: 2**30)
+    tiny("llama", **_WIDTHS).save_pretrained(tmp_path / "dense")
+    monkeypatch.setattr("raysearch.checkpoints.config_file.shrink_config", lambda *_: None)
+    monkeypatch.setattr("raysearch.checkpoints.pruning.cut_config", lambda config, *_: config)
+    with pytest.raises(UnsupportedModelError, match=r"other weights than its config describes \(model\.layers\.3\."):
+        exported(ModelSpec("llama", str(tmp_path / "dense")), Mask.of(1), tmp_path / "pruned")
 
 
 _WITHOUT_TORCH = """

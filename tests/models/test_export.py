@@ -239,7 +239,7 @@ def test_a_failed_export_does_not_change_the_folder(tmp_path: Path, monkeypatch:
     spec = dense("llama", tmp_path)
     out = tmp_path / "pruned"
     exported(spec, Mask.of(1), out)
-    monkeypatch.setattr("raysearch.models.export_proof.relative_gap", lambda *_: float("nan"))
+    monkeypatch.setattr("raysearch.models.running_proof.relative_gap", lambda *_: float("nan"))
     with pytest.raises(UnsupportedModelError):
         exported(spec, Mask.of(2), out, overwrite=True)
     assert json.loads((out / "raysearch.json").read_text())["mask"] == [1]
