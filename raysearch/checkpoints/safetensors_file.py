@@ -9,7 +9,9 @@ Source: the safetensors format, https://github.com/huggingface/safetensors#forma
 from __future__ import annotations
 
 import json
+import os
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -21,6 +23,7 @@ from raysearch.text.sentences import what_failed
 
 #: The bytes that are in memory at a time while a tensor is copied.
 CHUNK_BYTES = 2**23
+_MOST_SENT_BYTES = 2**30  # by one call of the operating system
 _HEADER_BYTES = 8  # of the header's length
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the format
 _ALIGNMENT = 8  # of the first tensor, in bytes
@@ -195,9 +198,28 @@ def write_file(file: Path, tensors: Iterable[Tensor], metadata: Mapping[str, str
 
 
 def _write_tensor(stream: BinaryIO, tensor: Tensor) -> None:
-    n_written = sum(stream.write(chunk) for chunk in tensor.chunks())
+    if isinstance(tensor, FileTensor) and sys.platform == "linux":
+        n_written = _send(stream, tensor)
+    else:
+        n_written = sum(stream.write(chunk) for chunk in tensor.chunks())
     if n_written != tensor.n_bytes:
         raise OSError(f"{tensor.name} has {n_written} bytes instead of {tensor.n_bytes}")
+
+
+def _send(stream: BinaryIO, tensor: FileTensor) -> int:
+    """Let the operating system copy a tensor, which needs no memory of this process; return the copied bytes."""
+    stream.flush()
+    n_sent = 0
+    with tensor.file.open("rb") as source:
+        while n_sent < tensor.n_bytes:
+            n_bytes = os.sendfile(
+                stream.fileno(), source.fileno(), tensor.offset + n_sent, min(tensor.n_bytes - n_sent, _MOST_SENT_BYTES)
+            )
+            if not n_bytes:
+                break
+            n_sent += n_bytes
+    stream.seek(0, os.SEEK_END)
+    return n_sent
 
 
 def bits_of(dtype: str) -> int:
